@@ -1,0 +1,71 @@
+"""attnprobe measures what an attention approximation does to real queries, keys and values.
+
+A *source* yields ``Q, K, V``; a *method* turns ``(Q, K, V, d)`` into an *operator* that stands for an n x n attention
+matrix; a *metric* compares that operator with the exact one; one *record* is written; *reports* read records.
+
+Symbols, the same in every docstring (each method's page maps its paper's letters to these):
+
+=====================================  ==============================================================  ============
+``n``                                  tokens (queries and keys; ``n_q``, ``n_k`` where they differ)
+``p``                                  head dimension; ``p_v`` the value dimension
+``d``                                  the budget: landmarks, features, samples or kept keys
+``h``                                  heads, the leading axis everywhere
+``Q, K, V``                            queries, keys and values                                        (h, n, p)
+``S = scale · Q Kᵀ``                   scores; ``scale`` is what the model passed, usually 1/√p        (h, n, n)
+``A = exp(S)``                         un-normalised softmax attention                                 (h, n, n)
+``D = diag(A·1)``, ``B = D⁻¹A``        row sums; softmax attention                                     (h, n, n)
+``C = exp(-‖q_i - k_j‖²·scale/2)``     Gaussian (kernelized) attention; not row-normalised             (h, n, n)
+``Ā``, ``C̄``                           the lifted positive semidefinite kernels over ``[Q; K]``        (h, 2n, 2n)
+tilde (``B~``, in code ``approx``)     an approximation
+=====================================  ==============================================================  ============
+
+>>> import torch
+>>> from attnprobe import QKV, approximate, exact, output_errors
+>>> g = torch.Generator().manual_seed(0)
+>>> qkv = QKV(*torch.randn(3, 2, 64, 16, generator=g))
+>>> approx = approximate("skyformer", qkv, d=32, seed=0)
+>>> errors = output_errors(exact(qkv), approx, qkv)
+>>> errors["output_spectral"].shape, errors["output_spectral"].dtype
+(torch.Size([2]), torch.float64)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "QKV": "qkv",
+    "Approximation": "methods.base",
+    "Operator": "operators",
+    "approximate": "methods",
+    "exact": "reference",
+    "load_qkv": "sources",
+    "output_errors": "metrics",
+}
+__all__ = ["__version__", *_PUBLIC]
+
+if TYPE_CHECKING:
+    from .methods import approximate
+    from .methods.base import Approximation
+    from .metrics import output_errors
+    from .operators import Operator
+    from .qkv import QKV
+    from .reference import exact
+    from .sources import load_qkv
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve a public name on first use, so that ``import attnprobe`` does not import torch."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'attnprobe' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = getattr(import_module(f"attnprobe.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

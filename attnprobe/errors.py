@@ -1,0 +1,65 @@
+"""The errors that a user can cause, each with the exit code that the command line gives it.
+
+The library raises these; the command line turns them into one line on stderr in one place. An ``assert`` is
+for what cannot happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = ["AttnprobeError", "GateError", "SourceError", "Unsupported", "UsageError", "nearest", "unknown"]
+
+
+class AttnprobeError(Exception):
+    """Base class of every error that names a thing, its value and the way out."""
+
+    exit_code = 2
+
+
+class UsageError(AttnprobeError):
+    """An impossible value: an unknown name, a budget, a layer, a sequence longer than the text."""
+
+    exit_code = 2
+
+
+class Unsupported(UsageError):
+    """A method that cannot take one setting: a `skipped` row beside others, exit 2 where it stands alone."""
+
+
+class SourceError(AttnprobeError):
+    """A named model, text, Q/K/V file or device that is absent, empty, undecodable, damaged or refused."""
+
+    exit_code = 3
+
+
+class GateError(AttnprobeError):
+    """A tolerance that the user set was exceeded."""
+
+    exit_code = 1
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The way out for a misspelt name: ``"; did you mean 'x'?"``, or the choices where none is near.
+
+    >>> nearest("skyfromer", ["skyformer", "vmean"])
+    "; did you mean 'skyformer'?"
+    >>> nearest("q", ["skyformer", "vmean"])
+    '; choose from skyformer, vmean'
+    """
+    choices = list(choices)
+    folded = {choice.lower(): choice for choice in reversed(choices)}
+    found = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    if found:
+        return f"; did you mean '{folded[found[0]]}'?"
+    return f"; choose from {', '.join(choices)}"
+
+
+def unknown(what: str, name: str, choices: Iterable[str]) -> UsageError:
+    """The error for a name that does not exist, with the nearest one that does.
+
+    >>> print(unknown("method", "nystromfomer", ["nystromformer", "vmean"]))
+    unknown method 'nystromfomer'; did you mean 'nystromformer'?
+    """
+    return UsageError(f"unknown {what} '{name}'{nearest(name, choices)}")

@@ -1,0 +1,182 @@
+"""Queries, keys and values of one attention layer, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import UsageError
+
+__all__ = ["QKV"]
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, eq=False)
+class QKV:
+    """Queries, keys and values of every head of one layer, as the model computed them.
+
+    Args:
+        q: queries, ``(h, n_q, p)``; ``(n_q, p)`` is taken as one head.
+        k: keys, ``(h, n_k, p)``, on the same device and of the same dtype.
+        v: values, ``(h, n_k, p_v)``.
+        scale: the factor on ``Q Kᵀ``; ``None`` is ``1/√p``. It is applied exactly once, by the attention.
+        mask: ``(n,)`` bool, true at valid tokens (a padding mask; needs ``n_q == n_k``); ``None`` is all valid.
+        heads: the original numbers of the heads, kept by `select`; ``None`` is ``0 … h-1``.
+        label: where the tensors came from (``layer``, ``window`` and the source's facts).
+
+    Raises:
+        UsageError: an axis that does not fit, a dtype that is no floating point, devices that differ,
+            or a value that is not finite. The message names the tensor and the axis.
+
+    >>> qkv = QKV(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4), torch.ones(2, 5, 3))
+    >>> qkv.h, qkv.n_q, qkv.n_k, qkv.p, qkv.p_v, qkv.scale
+    (2, 5, 5, 4, 3, 0.5)
+    >>> QKV(torch.zeros(5, 4), torch.zeros(5, 3), torch.ones(5, 4))
+    Traceback (most recent call last):
+    attnprobe.errors.UsageError: k: head dimension 3 differs from q's 4
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float | None = None
+    mask: Tensor | None = None
+    heads: tuple[int, ...] | None = None
+    label: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in "qkv":
+            object.__setattr__(self, name, _three_axes(name, getattr(self, name)))
+        q, k, v = self.q, self.k, self.v
+        for name, tensor in (("k", k), ("v", v)):
+            for what in ("dtype", "device"):
+                ours, other = getattr(tensor, what), getattr(q, what)
+                if ours != other:
+                    raise UsageError(f"{name}: {what} {ours} differs from q's {other}")
+            if tensor.shape[0] != q.shape[0]:
+                raise UsageError(f"{name}: {tensor.shape[0]} heads, but q has {q.shape[0]}")
+        if k.shape[2] != q.shape[2]:
+            raise UsageError(f"k: head dimension {k.shape[2]} differs from q's {q.shape[2]}")
+        if v.shape[1] != k.shape[1]:
+            raise UsageError(f"v: {v.shape[1]} tokens, but k has {k.shape[1]}")
+        scale = q.shape[2] ** -0.5 if self.scale is None else float(self.scale)
+        if not 0 < scale < float("inf"):
+            raise UsageError(f"scale: {self.scale} is not a positive number")
+        object.__setattr__(self, "scale", scale)
+        heads = tuple(range(q.shape[0])) if self.heads is None else tuple(int(i) for i in self.heads)
+        if len(heads) != q.shape[0]:
+            raise UsageError(f"heads: {len(heads)} numbers for {q.shape[0]} heads")
+        object.__setattr__(self, "heads", heads)
+        if self.mask is not None:
+            object.__setattr__(self, "mask", self._checked_mask(self.mask))
+
+    def _checked_mask(self, mask: Tensor) -> Tensor:
+        if mask.dtype != torch.bool or mask.shape != (self.n_k,) or self.n_q != self.n_k:
+            raise UsageError(
+                f"mask: needs shape ({self.n_k},), dtype bool and as many queries as keys; "
+                f"got {tuple(mask.shape)}, {mask.dtype}, {self.n_q} queries"
+            )
+        if not mask.any():
+            raise UsageError("mask: no valid token")
+        return mask.to(self.device)
+
+    @property
+    def h(self) -> int:
+        """Heads."""
+        return self.q.shape[0]
+
+    @property
+    def n_q(self) -> int:
+        """Queries."""
+        return self.q.shape[1]
+
+    @property
+    def n_k(self) -> int:
+        """Keys."""
+        return self.k.shape[1]
+
+    @property
+    def n(self) -> int:
+        """Tokens, where there are as many queries as keys."""
+        if self.n_q != self.n_k:
+            raise UsageError(f"{self.n_q} queries and {self.n_k} keys: this needs as many of both")
+        return self.n_q
+
+    @property
+    def p(self) -> int:
+        """Head dimension."""
+        return self.q.shape[2]
+
+    @property
+    def p_v(self) -> int:
+        """Value dimension."""
+        return self.v.shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.q.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.q.device
+
+    @property
+    def layer(self) -> int | str:
+        """The layer that `label` names; 0 where it names none."""
+        return self.label.get("layer", 0)
+
+    @property
+    def window(self) -> int:
+        """The text window that `label` names; 0 where it names none."""
+        return self.label.get("window", 0)
+
+    def select(self, heads: Iterable[int]) -> QKV:
+        """The heads with these *original* numbers, which they keep.
+
+        >>> QKV(*torch.ones(3, 4, 5, 2)).select([3, 1]).heads
+        (3, 1)
+        """
+        heads = [int(head) for head in heads]
+        missing = [head for head in heads if head not in self.heads]
+        if missing or not heads:
+            raise UsageError(f"head {missing[0] if missing else '(none)'} is not among {list(self.heads)}")
+        rows = [self.heads.index(head) for head in heads]
+        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], heads=tuple(heads))
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QKV:
+        """The same tensors elsewhere or in another dtype."""
+        q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.k, self.v))
+        return replace(self, q=q, k=k, v=v)
+
+    def compressed(self) -> QKV:
+        """Only the valid tokens, without a mask: the form in which every method runs."""
+        if self.mask is None:
+            return self
+        q, k, v = (x[:, self.mask] for x in (self.q, self.k, self.v))
+        return replace(self, q=q, k=k, v=v, mask=None)
+
+
+def _three_axes(name: str, x: Tensor) -> Tensor:
+    """``x`` as (h, n, p), refused where it is not floating point, has an empty axis or is not finite."""
+    if not isinstance(x, Tensor):
+        raise UsageError(f"{name}: a torch.Tensor is needed, got {type(x).__name__}")
+    if x.dim() == 2:
+        x = x[None]
+    if x.dim() != 3:
+        raise UsageError(f"{name}: shape {tuple(x.shape)} is not (heads, tokens, dimension)")
+    for axis, size in zip(("heads", "tokens", "dimension"), x.shape, strict=True):
+        if size == 0:
+            raise UsageError(f"{name}: the axis '{axis}' is empty")
+    if x.dtype not in DTYPES:
+        raise UsageError(f"{name}: dtype {x.dtype} is not one of {', '.join(map(str, DTYPES))}")
+    if not torch.isfinite(x).all():
+        head, token, column = (int(i) for i in (~torch.isfinite(x)).nonzero()[0])
+        raise UsageError(
+            f"{name}: the value at head {head}, token {token}, column {column} is {float(x[head, token, column])}"
+        )
+    return x
