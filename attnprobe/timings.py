@@ -1,0 +1,42 @@
+"""Where the time of a run went, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+__all__ = ["Timings"]
+
+
+class Timings:
+    """Seconds by stage; stages may nest, and an inner stage's time is not counted in the outer one.
+
+    >>> timings = Timings()
+    >>> with timings("outer"), timings("inner"):
+    ...     pass
+    >>> sorted(timings.seconds)
+    ['inner', 'outer']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: list[str] = []
+        self._since = perf_counter()
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        self._charge()
+        self._open.append(stage)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        now = perf_counter()
+        if self._open:
+            stage = self._open[-1]
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
+        self._since = now
