@@ -44,7 +44,9 @@ _PUBLIC = {
     "load_qkv": "sources",
     "output_errors": "metrics",
 }
-__all__ = ["__version__", *_PUBLIC]
+__all__ = [
+    "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "load_qkv", "output_errors",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from .methods import approximate

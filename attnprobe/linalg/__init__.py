@@ -1,0 +1,1 @@
+"""Inverses of small cores, norms of tall matrices, k-means and weighted sampling."""

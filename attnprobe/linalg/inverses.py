@@ -1,0 +1,74 @@
+"""Inverses of the d x d cores, always in float64.
+
+Which inverse is used is a parameter of a method, never a detail: six steps of the iteration below leave a residual of
+0.9 to 0.99 on attention cores and act as a strong regulariser; the true pseudo-inverse is often much worse.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import unknown
+
+__all__ = ["razavi", "residual", "start", "symmetric_pinv", "truncated_pinv"]
+
+
+def razavi(a: Tensor, z: Tensor, n_iter: int) -> Tensor:
+    """``n_iter`` steps of the third-order iteration of Razavi et al. (2014) from ``z``, (h, d, d).
+
+    ``Z ← ¼ Z (13 I - A Z (15 I - A Z (7 I - A Z)))``. It tends to the inverse when ``‖A A⁺ - A Z₀‖ < 1``. Four
+    products, ``4 d³`` multiply-adds, a step. Used by Xiong et al. 2021 and by Chen et al. 2021.
+    """
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    for _ in range(n_iter):
+        az = a @ z
+        z = 0.25 * z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az)))
+    return z
+
+
+def start(a: Tensor, rule: str) -> Tensor:
+    """The starting point ``Z₀`` of `razavi`, (h, d, d).
+
+    ``norms`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)``, ``columns`` is ``Aᵀ / ‖A‖₁``, each per matrix; ``global`` divides ``Aᵀ`` by the
+    largest column sum over *all* heads, as the authors' code does, so that a head's result depends on the others;
+    ``identity`` is ``I``. ``‖A‖₁`` is the largest column sum, ``‖A‖_∞`` the largest row sum of absolute values.
+    """
+    columns = a.abs().sum(-2).amax(-1)[:, None, None]  # (h, 1, 1)
+    if rule == "norms":
+        return a.mT / (columns * a.abs().sum(-1).amax(-1)[:, None, None])
+    if rule == "columns":
+        return a.mT / columns
+    if rule == "global":
+        return a.mT / columns.max()
+    if rule == "identity":
+        return torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand_as(a)
+    raise unknown("start", rule, ("norms", "columns", "global", "identity"))
+
+
+def symmetric_pinv(a: Tensor, rtol: float | None = None) -> Tensor:
+    """The pseudo-inverse of a symmetric matrix by its eigenvectors, (h, d, d).
+
+    Eigenvalues of absolute value at most ``rtol`` times the largest count as zero; ``None`` is ``d · eps``.
+    """
+    rtol = a.shape[-1] * torch.finfo(a.dtype).eps if rtol is None else rtol
+    values, vectors = torch.linalg.eigh(a)
+    kept = values.abs() > rtol * values.abs().amax(-1, keepdim=True)
+    inverse = torch.where(kept, 1 / torch.where(kept, values, torch.ones_like(values)), torch.zeros_like(values))
+    return (vectors * inverse[:, None, :]) @ vectors.mT
+
+
+def truncated_pinv(a: Tensor, rtol: float | None = None) -> Tensor:
+    """The pseudo-inverse of any square matrix by its singular values, (h, d, d); ``None`` is ``d · eps``."""
+    rtol = a.shape[-1] * torch.finfo(a.dtype).eps if rtol is None else rtol
+    return torch.linalg.pinv(a, rtol=rtol)
+
+
+def residual(a: Tensor, z: Tensor) -> Tensor:
+    """``‖I - A Z‖_F / √d``, (h,) float64: 0 for an inverse, 1 where nothing was inverted.
+
+    For a pseudo-inverse of rank ``r`` it is ``√(1 - r/d)``: the share of the core that was cut off.
+    """
+    a, z = a.double(), z.double()
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    return torch.linalg.matrix_norm(eye - a @ z) / a.shape[-1] ** 0.5

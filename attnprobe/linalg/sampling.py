@@ -1,0 +1,92 @@
+"""Choosing rows: without replacement by weight, by ridge leverage score, and k-means centroids. All in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, log, log2
+
+import torch
+from torch import Tensor
+
+__all__ = ["kmeans", "recursive_rls", "weighted_without_replacement"]
+
+Kernel = Callable[[Tensor, Tensor], Tensor]
+FLOOR = 1e-12  # of the largest weight, so that any number of items can be drawn
+
+
+def weighted_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """``count`` distinct indices drawn one after another with probability proportional to ``weights`` (N,).
+
+    By the Gumbel-top-k trick, which has the same law as sequential sampling and no limit on N. Weights of zero
+    count as 1e-12 of the largest. Returns (count,) int64 on the CPU.
+    """
+    weights = weights.detach().cpu().double()
+    top = weights.max()
+    log_weights = weights.clamp(min=float(top) * FLOOR if top > 0 else 1.0).log()
+    uniform = torch.rand(weights.shape, generator=generator, dtype=torch.float64)
+    gumbel = -torch.log(-torch.log(uniform.clamp(min=torch.finfo(torch.float64).tiny)))
+    return (log_weights + gumbel).topk(count).indices
+
+
+def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator) -> Tensor:
+    """``s`` distinct rows of ``x`` (N, p), drawn by recursively estimated ridge leverage scores; (s,) int64.
+
+    ``kernel(a, b)`` is a positive semidefinite kernel with unit diagonal. From a small uniform sample, doubling the
+    data at each level, the scores ``l_i = (K (K + λI)⁻¹)_ii`` are estimated with the landmarks of the level below;
+    ``λ`` is the mean of the eigenvalues beyond the leading ``k = ⌈s / (4 ln s)⌉``. Kernel algebra ``N s²``.
+    Source: Musco & Musco 2017, Algorithm 3.
+    """
+    total = x.shape[0]
+    order = torch.randperm(total, generator=generator)
+    if s >= total:
+        return order
+    x = x.double()
+    over = max(log(s), log(2))
+    rank = ceil(s / (4 * over))
+    sizes = [total]
+    for _ in range(ceil(log2(total / s))):
+        sizes.append(ceil(sizes[-1] / 2))
+    landmarks = order[: sizes[-1]]
+    weights = torch.ones(len(landmarks), dtype=torch.float64)
+    for size in reversed(sizes[:-1]):
+        current = order[:size]
+        scores = _ridge_scores(x, current, landmarks, weights, rank, kernel)
+        if size == total:
+            return current[weighted_without_replacement(scores.clamp(max=1), s, generator)]
+        probability = (over * scores).clamp(max=1)
+        kept = torch.rand(size, generator=generator, dtype=torch.float64) < probability
+        if not kept.any():
+            kept[torch.randperm(size, generator=generator)[:s]] = True
+            probability = torch.full_like(probability, min(1.0, s / size))
+        landmarks, weights = current[kept], probability[kept].rsqrt()
+    raise AssertionError("the last level returns")
+
+
+def _ridge_scores(x: Tensor, rows: Tensor, landmarks: Tensor, weights: Tensor, rank: int, kernel: Kernel) -> Tensor:
+    """Estimated ridge leverage scores of ``rows`` from weighted ``landmarks``, (len(rows),) on the CPU."""
+    core = kernel(x[landmarks], x[landmarks])  # (m, m)
+    weights = weights.to(core)
+    if rank >= len(landmarks):
+        ridge = 1e-5
+    else:
+        spectrum = torch.linalg.eigvalsh(weights[:, None] * core * weights).clamp(min=0)
+        ridge = max(float(spectrum[:-rank].sum()) / rank, 1e-12)
+    cross = kernel(x[rows], x[landmarks])  # (N, m)
+    solved = torch.linalg.solve(core + torch.diag(ridge / weights**2), cross.mT)  # (m, N)
+    return ((1 - (cross.mT * solved).sum(0)) / ridge).clamp(min=0).cpu()
+
+
+def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 10) -> Tensor:
+    """``count`` centroids of the rows of ``x`` (N, p) after ``steps`` of Lloyd's algorithm, (count, p) float64.
+
+    Starts from distinct random rows; an empty cluster keeps its centroid. Cost ``N count p`` a step.
+    """
+    x = x.double()
+    centroids = x[torch.randperm(x.shape[0], generator=generator)[:count].to(x.device)]
+    for _ in range(steps):
+        distance = (centroids * centroids).sum(-1) - 2 * x @ centroids.mT  # (N, count), up to ‖x_i‖²
+        nearest = distance.argmin(-1)
+        sums = torch.zeros_like(centroids).index_add(0, nearest, x)
+        sizes = torch.bincount(nearest, minlength=count)[:, None]
+        centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)
+    return centroids

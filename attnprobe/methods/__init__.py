@@ -1,0 +1,64 @@
+"""The methods, one paper a file, and the one call that runs any of them.
+
+Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``centroids`` (h, d, p). They
+refer to the valid tokens where there is a padding mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..operators import Padded
+from ..qkv import QKV
+from ..rng import Streams
+from . import exact_attention, nystromformer, skyformer, svd, vmean  # noqa: F401  (each registers itself)
+from .base import Approximation
+from .registry import METHODS, TAGS, Method, Option, get
+
+__all__ = ["METHODS", "TAGS", "Approximation", "Method", "Option", "approximate", "get"]
+
+
+def approximate(
+    method: str,
+    qkv: QKV,
+    d: int | None = None,
+    *,
+    seed: int = 0,
+    target: str = "softmax",
+    **options: Any,
+) -> Approximation:
+    """Run a registered method on all heads of ``qkv``.
+
+    With a padding mask the method runs on the valid tokens, and padded rows and columns of its operator are zero.
+
+    Args:
+        method: a registered name (``attnprobe methods`` lists them).
+        d: the budget, which a method without one ignores.
+        seed: drives the method's draws, together with the layer and window of ``qkv.label`` and each head's number.
+        target: the exact matrix that it shall stand for, ``softmax`` or ``gaussian``.
+        options: the method's own, as ``attnprobe methods NAME`` explains them.
+
+    Raises:
+        Unsupported: a budget or target that the method cannot take. UsageError: unknown names or impossible values.
+
+    >>> import torch
+    >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
+    >>> approximate("vmean", qkv).operator.row_sums()
+    tensor([[1., 1., 1., 1., 1., 1., 1., 1.]])
+    >>> approximate("skyformer", qkv, d=4, gama=0.1)
+    Traceback (most recent call last):
+    attnprobe.errors.UsageError: unknown option of skyformer 'gama'; did you mean 'gamma'?
+    """
+    entry = get(method)
+    chosen = entry.check(target, options)
+    inner = qkv.compressed()
+    d = entry.check_budget(d, inner.n_q, inner.n_k)
+    streams = Streams(seed, method, qkv.layer, qkv.window)
+    result = entry.function(inner, d, streams=streams, target=target, **chosen)
+    if qkv.mask is None:
+        return result
+    output = result.output.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
+    output[:, qkv.mask] = result.output
+    operator = None if result.operator is None else Padded(result.operator, qkv.mask)
+    return replace(result, operator=operator, output=output)

@@ -1,0 +1,66 @@
+"""The two exact matrices as methods: the error floor of a dtype, and kernelized attention.
+
+Symbols: B and C of the package's glossary. Source of kernelized attention: Chen et al. 2021 (Skyformer), section 4.1.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..operators import GaussianAttention, SoftmaxAttention
+from ..qkv import QKV
+from ..reference import attention
+from ..rng import Streams
+from .base import Approximation
+from .registry import register
+
+
+@register(
+    name="softmax",
+    paper="Vaswani et al., Attention Is All You Need",
+    year=2017,
+    family="exact",
+    targets=("softmax",),
+    kind="reference",
+    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant",
+          "exact_at_full_budget", "diagnostic"),
+    budget=None,
+    cost="2 n² p",
+    exact_at=lambda n: (None, {}),
+)  # fmt: skip
+def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
+    """``B = softmax(scale · Q Kᵀ)`` in the dtype of the Q/K/V: what is left is the error of the dtype itself.
+
+    Shapes: output (h, n_q, p_v), by torch's fused kernel. Deterministic; cost ``2 n² p``, memory O(n p).
+    """
+    operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale)
+    output = attention(qkv.q, qkv.k, qkv.v, qkv.scale)
+    return Approximation(operator, output, diagnostics={"visited": _all_entries(qkv)})
+
+
+@register(
+    name="kernelized",
+    paper="Chen et al., Skyformer",
+    year=2021,
+    family="exact",
+    targets=("softmax", "gaussian"),
+    kind="method",
+    tags=("deterministic", "nonnegative", "permutation_equivariant", "exact_at_full_budget@gaussian", "diagnostic"),
+    budget=None,
+    cost="2 n² p",
+    exact_at=lambda n: (None, {}),
+)
+def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
+    """``C_ij = exp(-‖q_i - k_j‖² · scale/2)``, not row-normalised: the paper's replacement of softmax attention.
+
+    It is always C. Against ``target=gaussian`` its error is that of the dtype; against ``target=softmax`` it is the
+    distance of two different models of attention, not an approximation error. Source: Chen et al. 2021, section 4.
+
+    Shapes: output (h, n_q, p_v). Deterministic; cost ``2 n² p``, memory O(n p).
+    """
+    operator = GaussianAttention(qkv.q, qkv.k, qkv.scale)
+    return Approximation.of(operator, qkv, diagnostics={"visited": _all_entries(qkv)})
+
+
+def _all_entries(qkv: QKV) -> torch.Tensor:
+    return torch.full((qkv.h,), float(qkv.n_q * qkv.n_k))

@@ -1,0 +1,206 @@
+"""The registry: what each method is, claims and takes, read from its function's signature.
+
+A method is a pure function ``method(qkv, d, *, streams, target="softmax", **options) -> Approximation``. Its
+keyword-only arguments with defaults *are* its options, so the command line, the records and ``attnprobe methods``
+agree by construction.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from ..errors import Unsupported, UsageError, unknown
+from .base import Approximation
+
+__all__ = ["METHODS", "Method", "Option", "get", "register"]
+
+METHODS: dict[str, Method] = {}
+NOT_OPTIONS = ("qkv", "d", "streams", "target")
+KINDS = ("method", "reference", "kernel", "user")
+TAGS = {
+    "deterministic": "the same Q, K, V and d give the same result for every seed",
+    "row_sums_one": "every row of B~ sums to 1",
+    "nonnegative": "no entry of B~ is negative",
+    "uses_values": "B~ depends on V",
+    "exact_at_full_budget": "B~ = B at the budget and options that `exact_at` names",
+    "permutation_equivariant": "permuting the tokens (and the drawn indices) permutes B~",
+    "shift_invariant": "adding one vector to every key leaves B~ unchanged",
+    "psd_below": "the lifted C̄ - C̄~ is positive semidefinite",
+    "diagnostic": "costs n² or more: a yardstick, not a way to save work",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a method: its name, default, and what it may be."""
+
+    name: str
+    default: Any
+    choices: tuple[str, ...] | None
+    kinds: tuple[type, ...]
+
+    def coerce(self, value: Any, method: str) -> Any:
+        """``value`` (a string of the command line, or already typed) as this option's type.
+
+        Raises:
+            UsageError: a value that is none of the choices or of another type.
+        """
+        if self.choices is not None:
+            if value not in self.choices:
+                raise unknown(f"value of {method}:{self.name}", str(value), self.choices)
+            return value
+        text = str(value).strip()
+        if type(None) in self.kinds and (value is None or text.lower() in ("none", "null")):
+            return None
+        if bool in self.kinds and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        for kind in (int, float):
+            if kind in self.kinds and not isinstance(value, bool):
+                try:
+                    return kind(text)
+                except ValueError:
+                    continue
+        raise UsageError(f"{method}:{self.name}={value} is not {self.describe()}")
+
+    def describe(self) -> str:
+        """What the option may be, in words."""
+        if self.choices is not None:
+            return " | ".join(self.choices)
+        names = {bool: "true or false", int: "a whole number", float: "a number", type(None): "none"}
+        return " or ".join(names[kind] for kind in self.kinds)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method.
+
+    Attributes:
+        name: as in ``--method``.
+        function: the method itself.
+        paper, year: the source. family: the heading under which tables group it.
+        targets: the exact matrices that it can stand for, of ``softmax`` and ``gaussian``.
+        kind: method | reference | kernel | user.
+        tags: claims that the tests prove; ``tag@target`` is claimed for one target only.
+        budget: what ``d`` means here; None for a method without a budget, whose ``d`` is null everywhere.
+        cost: leading multiply-adds per head.
+        limit: ``(n_q, n_k) ->`` the largest budget; ``limit_name`` says what it is.
+        max_n: the longest sequence that it takes, None for any.
+        validate: ``(target, **options)``, which raises `UsageError` for options that contradict each other.
+        exact_at: ``n -> (d, options)`` at which it is exact, for those that claim it.
+    """
+
+    name: str
+    function: Callable[..., Approximation]
+    paper: str
+    year: int
+    family: str
+    targets: tuple[str, ...]
+    kind: str
+    tags: tuple[str, ...]
+    budget: str | None
+    cost: str
+    limit: Callable[[int, int], int] | None = None
+    limit_name: str = "n"
+    max_n: int | None = None
+    validate: Callable[..., None] | None = None
+    exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """The options with their defaults, from the signature."""
+        hints = typing.get_type_hints(self.function)
+        parameters = inspect.signature(self.function).parameters.values()
+        return {
+            p.name: _option(p.name, p.default, hints[p.name])
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY and p.name not in NOT_OPTIONS
+        }
+
+    def claims(self, tag: str, target: str) -> bool:
+        """Whether the method claims ``tag`` with its default options against ``target``."""
+        return tag in self.tags or f"{tag}@{target}" in self.tags
+
+    def check(self, target: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options given, typed; those that stand at their default are left out.
+
+        Raises:
+            Unsupported: a target that the method does not take.
+            UsageError: an unknown option or an impossible value.
+        """
+        if target not in self.targets:
+            raise Unsupported(f"{self.name} does not take target={target}; it takes {', '.join(self.targets)}")
+        known = self.options
+        chosen = {}
+        for name, value in options.items():
+            if name not in known:
+                if not known:
+                    raise UsageError(f"{self.name} takes no options, got '{name}'")
+                raise unknown(f"option of {self.name}", name, known)
+            value = known[name].coerce(value, self.name)
+            if value != known[name].default or type(value) is not type(known[name].default):
+                chosen[name] = value
+        if self.validate is not None:
+            self.validate(target, **{name: chosen.get(name, option.default) for name, option in known.items()})
+        return chosen
+
+    def check_budget(self, d: int | None, n_q: int, n_k: int) -> int | None:
+        """The budget that a cell runs with: ``d``, or None for a method without one.
+
+        Raises:
+            UsageError: a method with a budget got none, or one that is no whole number.
+            Unsupported: a budget or a sequence length that the method cannot take.
+        """
+        if self.max_n is not None and max(n_q, n_k) > self.max_n:
+            raise Unsupported(f"{self.name}: n={max(n_q, n_k)} is above its limit of {self.max_n}; choose a smaller n")
+        if self.budget is None:
+            return None
+        if d is None:
+            raise UsageError(f"{self.name} needs a budget: pass d ({self.budget})")
+        if isinstance(d, bool) or d != int(d):
+            raise UsageError(f"{self.name}: d={d} is not a whole number")
+        limit = self.limit(n_q, n_k)
+        if not 1 <= d <= limit:
+            fault = "is not positive" if d < 1 else f"exceeds {self.limit_name}={limit}"
+            raise Unsupported(f"{self.name}: d={d} {fault}; choose d in 1..{limit}")
+        return int(d)
+
+    def summary(self) -> str:
+        """The first sentence of the method's docstring."""
+        return inspect.getdoc(self.function).split("\n\n")[0].replace("\n", " ")
+
+
+def _option(name: str, default: Any, hint: Any) -> Option:
+    if typing.get_origin(hint) is Literal:
+        return Option(name, default, typing.get_args(hint), (str,))
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return Option(name, default, None, typing.get_args(hint))
+    return Option(name, default, None, (hint,))
+
+
+def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
+    """Put the decorated function into the registry; the keywords are the fields of `Method`."""
+
+    def put(function: Callable[..., Approximation]) -> Callable[..., Approximation]:
+        entry = Method(function=function, **facts)
+        assert entry.name not in METHODS and entry.kind in KINDS
+        assert all(tag.split("@")[0] in TAGS for tag in entry.tags), entry.tags
+        METHODS[entry.name] = entry
+        return function
+
+    return put
+
+
+def get(name: str) -> Method:
+    """The method of this name.
+
+    Raises:
+        UsageError: no such method; the message offers the nearest name.
+    """
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]

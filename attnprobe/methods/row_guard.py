@@ -1,0 +1,82 @@
+"""What to do with rows whose approximate normaliser cannot be right.
+
+An approximation ``A~`` of the softmax kernel may have negative entries, so ``D~ = A~ 1`` may come out too small or even
+negative. The exact entries at the sampled keys, which cost nothing more, bound it: ``D_i ≥ Σ_{j sampled} A_ij``. A row
+below that bound is certainly wrong. Measured on pretrained heads: 3-8 % of the rows of a head at d = 128, with output
+errors up to 133 times ``‖BV‖`` while the median head stays at 0.2-0.5.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import Unsupported
+from ..operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
+from .base import ragged
+
+__all__ = ["exact_normalizer", "guarded", "sampled_key_mass"]
+
+
+def exact_normalizer(attention: SoftmaxAttention, log_factor: Tensor) -> Tensor:
+    """The true row sums D in the units of a factored form that left out ``exp(log_factor)``, (h, n_q)."""
+    return torch.exp(attention.log_normalizer() - log_factor)
+
+
+def sampled_key_mass(
+    left: Tensor, indices: Tensor, n_q: int, k: Tensor, scale: float, head_shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``Σ_j A_ij`` over the distinct sampled keys, (h, n_q), in the units of ``left``; and those keys, (h, d).
+
+    ``left`` is ``κ(Q, X_S)`` with its rows scaled; a landmark that is a key j turns into ``A_ij`` by the factor
+    ``exp(‖k_j‖²·scale/2 - head_shift)``. Landmarks that are queries, and repeats, are slots of -1.
+    """
+    order = torch.argsort(indices, dim=1, stable=True)
+    ordered = torch.gather(indices, 1, order)
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    is_first = torch.zeros_like(first).scatter(1, order, first)
+    key = torch.where(is_first & (indices >= n_q), indices - n_q, torch.full_like(indices, -1))  # (h, d)
+    half = (k * k).sum(-1) * (scale / 2)  # (h, n_k)
+    weight = torch.exp(torch.gather(half, 1, key.clamp(min=0)) - head_shift[:, None])
+    weight = torch.where(key >= 0, weight, torch.zeros_like(weight))
+    return (left @ weight[..., None])[..., 0], key
+
+
+def guarded(
+    low_rank: LowRank, mass: Tensor, bound: Tensor, guard: str, q: Tensor, k: Tensor, scale: float, key: Tensor
+) -> tuple[Operator, Tensor, Tensor]:
+    """The normalised operator with its bad rows replaced, how many there were (h,), and the entries it cost (h,).
+
+    Args:
+        low_rank: ``A~``, (h, n_q, n_k). mass: ``D~``, (h, n_q). bound: a lower bound of D, (h, n_q).
+        guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``.
+        key: the sampled keys, (h, d), -1 for empty slots.
+
+    Raises:
+        Unsupported: a head without a sampled key, where the guard needs one.
+    """
+    h, n_q, n_k = low_rank.shape
+    bad = ~(mass >= bound) | ~(mass > 0)  # (h, n_q)
+    count = bad.sum(-1)
+    free = torch.zeros(h, device=mass.device)
+    if guard in ("sampled", "floor") and ((key < 0).all(1) & (count > 0)).any():
+        raise Unsupported(f"skyformer: guard={guard} found no key among the landmarks of a head; raise d")
+    if guard == "floor":
+        return Scaled(low_rank, left=1 / torch.where(bad, bound, mass)), count, free
+    safe = torch.where(bad, torch.ones_like(mass), mass)
+    base = Scaled(low_rank, left=1 / safe)
+    if not bad.any():
+        return base, count, free
+    rows = ragged(bad)  # (h, u)
+    picked = torch.gather(q, 1, rows.clamp(min=0)[..., None].expand(-1, -1, q.shape[2]))  # (h, u, p)
+    if guard == "vmean":
+        u = torch.ones(h, rows.shape[1], dtype=q.dtype, device=q.device)
+        return RowOverride(base, rows, RankOne(u, torch.full((h, n_k), 1 / n_k).to(q))), count, free
+    if guard == "exact":
+        return RowOverride(base, rows, SoftmaxAttention(picked, k, scale)), count, (count * n_k).double()
+    keys = torch.gather(k, 1, key.clamp(min=0)[..., None].expand(-1, -1, k.shape[2]))  # (h, d, p)
+    scores = (scale * picked @ keys.mT).masked_fill((key < 0)[:, None, :], float("-inf"))
+    weights = torch.softmax(scores, -1).nan_to_num(0.0)  # (h, u, d)
+    index = key[:, None, :].expand(-1, rows.shape[1], -1)
+    return RowOverride(base, rows, Sparse(index, weights, n_k)), count, free

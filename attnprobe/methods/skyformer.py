@@ -1,0 +1,244 @@
+"""Skyformer (Chen et al. 2021): the modified Nyström method on the lifted kernel over ``[Q; K]``.
+
+X = [Q; K] is the paper's stack of queries and keys, S its sub-sampling matrix (here 0/1: the rows ``indices`` of X, the
+*landmarks*), M = SᵀC̄S the core over the landmarks, L and R the kernel between queries or keys and landmarks, γ its
+ridge, N the scaled core that its iteration inverts.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ..linalg.inverses import razavi, residual, start, symmetric_pinv
+from ..linalg.sampling import kmeans, recursive_rls
+from ..operators import LowRank, Scaled, SoftmaxAttention
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation
+from .registry import register
+from .row_guard import exact_normalizer, guarded, sampled_key_mass
+
+
+def _resolved(target: str, inverse: str, gamma: float | None) -> tuple[str, float]:
+    """The inverse and the ridge that ``auto`` and none stand for."""
+    if inverse == "auto":
+        inverse = "schulz" if target == "gaussian" else "pinv"
+    return inverse, (0.0 if inverse == "pinv" else 0.1) if gamma is None else gamma
+
+
+def _check(target: str, **o: Any) -> None:
+    """Refuse options that contradict each other, each with the way out."""
+    inverse, gamma = _resolved(target, o["inverse"], o["gamma"])
+    only_softmax = (o["guard"], o["normalizer"], o["center_keys"]) != ("none", "self", False)
+    wrong = {
+        f"gamma={gamma} is a ridge: inverse=pinv has none; use inverse=cholesky": inverse == "pinv" and gamma != 0,
+        f"gamma={gamma} is negative": gamma < 0,
+        f"n_iter={o['n_iter']} is negative": o["n_iter"] < 0,
+        f"scale_dim={o['scale_dim']} is not positive": o["scale_dim"] is not None and o["scale_dim"] < 1,
+        f"rtol belongs to inverse=pinv, not to inverse={inverse}": inverse != "pinv" and o["rtol"] is not None,
+        "guard, normalizer and center_keys belong to target=softmax": target == "gaussian" and only_softmax,
+        f"guard={o['guard']} needs landmarks that are keys, not the centroids of sampler=kmeans": (
+            o["sampler"] == "kmeans" and o["guard"] in ("sampled", "floor")
+        ),
+        f"share_heads needs a sampler that does not look at the data, not {o['sampler']}": (
+            o["share_heads"] and o["sampler"] in ("rls", "kmeans")
+        ),
+    }
+    for message, holds in wrong.items():
+        if holds:
+            raise UsageError(f"skyformer: {message}")
+
+
+@register(
+    name="skyformer",
+    paper="Chen et al., Skyformer",
+    year=2021,
+    family="Nyström",
+    targets=("softmax", "gaussian"),
+    kind="method",
+    tags=("row_sums_one@softmax", "permutation_equivariant", "exact_at_full_budget", "psd_below@gaussian"),
+    budget="d landmarks among the n_q + n_k rows of [Q; K]",
+    cost="4 n d p + O(d³)",
+    limit=lambda n_q, n_k: n_q + n_k,
+    limit_name="n_q + n_k",
+    validate=_check,
+    exact_at=lambda n: (2 * n, {"sampler": "wor", "inverse": "pinv"}),
+)
+def skyformer(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    sampler: Literal["stratified", "iid", "wor", "rls", "kmeans"] = "stratified",
+    inverse: Literal["auto", "schulz", "pinv", "cholesky"] = "auto",
+    gamma: float | None = None,
+    n_iter: int = 6,
+    z0: Literal["paper", "global", "identity"] = "paper",
+    rtol: float | None = None,
+    guard: Literal["none", "sampled", "floor", "vmean", "exact"] = "none",
+    normalizer: Literal["self", "exact"] = "self",
+    center_keys: bool = False,
+    scale_dim: int | None = None,
+    share_heads: bool = False,
+) -> Approximation:
+    """``C~ = L M⁺ R`` over d landmarks for ``target=gaussian``; ``B~ = D~⁻¹ A~`` for ``target=softmax``.
+
+    ``gaussian`` is the published model (Chen et al. 2021, section 4): with ``κ(x, y) = exp(-‖x-y‖²·scale/2)``, ``L =
+    κ(Q, X_S)``, ``R = κ(X_S, K)`` and the inverse of ``κ(X_S, X_S) + γI``. ``softmax`` is the curve of its Figure 1:
+    the same method on the softmax kernel, then row-normalised. It is computed in the Gaussian form ``B~ ∝ L M⁺ R
+    E_K`` with ``E_K = diag(exp(‖k_j‖²· scale/2))``: for an exact pseudo-inverse a positive scaling of the landmarks
+    cancels in ``K S (SᵀKS)⁺ SᵀK``, and one of the queries cancels in the normalisation, so this equals the raw form
+    without its overflow and its condition numbers (d = 128: up to 1e4 instead of 5e7 in the median head). Row and
+    head maxima are taken out of the exponents; they cancel in the normalisation too.
+
+    Options:
+        sampler: ``stratified`` takes d//2 landmarks from Q and the rest from K, each uniform with replacement (the
+            authors' code); ``iid`` is uniform over X with replacement (the paper); ``wor`` uniform without; ``rls`` by
+            recursive ridge leverage scores; ``kmeans`` uses centroids of X, which are not rows of it.
+        inverse: ``schulz`` is ``n_iter`` steps of Razavi's iteration on ``N = diag(r) (M + γI) diag(r)``, ``r = ((M +
+            γI) 1)^-½``; ``pinv`` the pseudo-inverse of M; ``cholesky`` the inverse of M + γI. ``auto``: schulz for
+            gaussian, pinv for softmax.
+        gamma: the ridge on the 0/1-sampled core; none is 0.1 with schulz or cholesky and 0 with pinv.
+        n_iter: steps of the iteration.
+        z0: its start: ``paper`` is Nᵀ / (largest column sum of N) per head; ``global`` takes the maximum over all
+            heads, as the authors' code does, so that heads influence each other; ``identity`` is I, which converges
+            faster.
+        rtol: with pinv, eigenvalues below ``rtol`` times the largest count as zero; none is d times float64's epsilon.
+        guard: what happens to rows whose normaliser D~ lies below its rigorous lower bound, the exact mass on the
+            sampled keys: ``none`` leaves them (the paper), ``sampled`` uses the softmax over the sampled keys,
+            ``floor`` raises D~ to the bound, ``vmean`` uses V-Mean, ``exact`` the exact row (n p each). softmax only.
+        normalizer: ``self`` is ``D~ = A~ 1`` (the paper); ``exact`` the true D, a diagnostic that costs n² p. softmax
+            only.
+        center_keys: subtract the mean key first, which leaves B unchanged and moves B~. softmax only.
+        scale_dim: take ``scale = scale_dim^-½`` whatever the model says (the authors' code has 32); none is the
+            model's.
+        share_heads: the same indices for all heads, as the authors' code does.
+
+    Shapes: L (h, n_q, d), M (h, d, d) in float64, R (h, d, n_k). L and R are in float64 too unless γ is so large that
+    the rounding of the Q/K/V's dtype is not amplified (γ² ≥ its epsilon). Draws: ``indices`` (h, d), or ``centroids``
+    (h, d, p). Cost ``4 n d p`` and O(d³).
+
+    ``bad_rows`` counts rows whose normaliser is not positive (softmax), ``guarded_rows`` those replaced.
+
+    Raises:
+        Unsupported: d above n_q + n_k. UsageError: options that contradict each other.
+    """
+    inverse, gamma = _resolved(target, inverse, gamma)
+    scale = qkv.scale if scale_dim is None else scale_dim**-0.5
+    q, k = qkv.q, qkv.k
+    if center_keys:
+        k = k - k.mean(1, keepdim=True)
+    if gamma**2 < torch.finfo(qkv.dtype).eps:
+        q, k = q.double(), k.double()
+    draws, landmarks = _draw(q, k, d, scale, streams, qkv.heads, sampler, share_heads)  # (h, d, p)
+    core = torch.exp(_exponent(landmarks.double(), landmarks.double(), scale))  # (h, d, d)
+    middle, cores, inverses = _invert(core, inverse, gamma, n_iter, z0, rtol)
+    middle = middle.to(q)
+    solved = ("scaled", "scaled") if inverse == "schulz" else ("core", "core")
+    diagnostics = {
+        "inverse_residual": residual(cores[solved[0]], inverses[solved[1]]),
+        "realised_d": _distinct(draws, d).to(qkv.device),
+        "visited": torch.full((qkv.h,), float(d * (qkv.n_q + qkv.n_k + d))),
+    }
+    left = _exponent(q, landmarks, scale)  # (h, n_q, d), logarithms
+    if target == "gaussian":
+        right = torch.exp(_exponent(landmarks, k, scale))  # (h, d, n_k)
+        operator = LowRank(torch.exp(left), middle, right)
+        diagnostics["bad_rows"] = (~torch.isfinite(operator.row_sums())).sum(-1)
+        return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
+
+    row_shift = left.amax(-1)  # (h, n_q)
+    left = torch.exp(left - row_shift[..., None])
+    right = scale * landmarks @ k.mT - _half(landmarks, scale)[..., None]  # log(R E_K), (h, d, n_k)
+    head_shift = right.amax((1, 2))  # (h,)
+    right = torch.exp(right - head_shift[:, None, None])
+    low_rank = LowRank(left, middle, right)
+    mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift + ‖q‖²·scale/2)
+    diagnostics["bad_rows"] = (~(mass > 0)).sum(-1)
+    if normalizer == "exact":
+        attention = SoftmaxAttention(q, k, scale)
+        mass = exact_normalizer(attention, row_shift + _half(q, scale) + head_shift[:, None])
+        diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
+    if guard == "none":
+        operator = Scaled(low_rank, left=1 / mass)
+    else:
+        no_keys = torch.full((qkv.h, d), -1)  # centroids are no keys and give no bound
+        indices = draws.get("indices", no_keys).to(q.device)
+        bound, key_index = sampled_key_mass(left, indices, qkv.n_q, k, scale, head_shift)
+        operator, replaced, extra = guarded(low_rank, mass, bound, guard, q, k, scale, key_index)
+        diagnostics["guarded_rows"] = replaced
+        diagnostics["visited"] = diagnostics["visited"] + extra.cpu()
+    return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
+
+
+def _half(x: Tensor, scale: float) -> Tensor:
+    """``‖x_i‖² · scale/2``, (h, n)."""
+    return (x * x).sum(-1) * (scale / 2)
+
+
+def _exponent(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    """``log κ(x_i, y_j) = -‖x_i - y_j‖² · scale/2``, at most 0; (…, n, m)."""
+    cross = scale * x @ y.mT
+    return (cross - _half(x, scale)[..., :, None] - _half(y, scale)[..., None, :]).clamp(max=0)
+
+
+def _draw(
+    q: Tensor, k: Tensor, d: int, scale: float, streams: Streams, heads: tuple[int, ...], sampler: str, shared: bool
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The landmarks of every head, (h, d, p), and the draws that made them."""
+    n_q, n_k = q.shape[1], k.shape[1]
+    x = torch.cat([q, k], dim=1)  # (h, n_q + n_k, p)
+    picked = []
+    for row, head in enumerate(heads):
+        stream = streams.shared if shared else partial(streams.head, head)
+        if sampler == "stratified":
+            of_q = torch.randint(n_q, (d // 2,), generator=stream("queries"))
+            of_k = torch.randint(n_k, (d - d // 2,), generator=stream("keys")) + n_q
+            picked.append(torch.cat([of_q, of_k]))
+        elif sampler == "iid":
+            picked.append(torch.randint(n_q + n_k, (d,), generator=stream("iid")))
+        elif sampler == "wor":
+            picked.append(torch.randperm(n_q + n_k, generator=stream("wor"))[:d])
+        elif sampler == "rls":
+            kernel = lambda a, b: torch.exp(_exponent(a, b, scale))
+            picked.append(recursive_rls(x[row], d, kernel, stream("rls")))
+        else:
+            picked.append(kmeans(x[row], d, stream("kmeans")))
+    drawn = torch.stack(picked)
+    if sampler == "kmeans":
+        return {"centroids": drawn}, drawn.to(q)
+    index = drawn.to(q.device)[..., None].expand(-1, -1, x.shape[2])
+    return {"indices": drawn}, torch.gather(x, 1, index)
+
+
+def _invert(
+    core: Tensor, inverse: str, gamma: float, n_iter: int, z0: str, rtol: float | None
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """The middle factor, and every matrix inverted with the inverse used, (h, d, d) float64."""
+    if inverse == "pinv":
+        middle = symmetric_pinv(core, rtol)
+        return middle, {"core": core}, {"core": middle}
+    ridged = core + gamma * torch.eye(core.shape[-1], dtype=core.dtype, device=core.device)
+    if inverse == "cholesky":
+        factor, failed = torch.linalg.cholesky_ex(ridged)
+        middle = torch.cholesky_inverse(factor)
+        middle = torch.where(failed[:, None, None] == 0, middle, torch.full_like(middle, float("nan")))
+        return middle, {"core": ridged}, {"core": middle}
+    r = ridged.sum(-1).rsqrt()  # (h, d)
+    scaled = r[:, :, None] * ridged * r[:, None, :]
+    z = razavi(scaled, start(scaled, "columns" if z0 == "paper" else z0), n_iter)
+    middle = r[:, :, None] * z * r[:, None, :]
+    return middle, {"core": ridged, "scaled": scaled}, {"core": middle, "scaled": z}
+
+
+def _distinct(draws: dict[str, Tensor], d: int) -> Tensor:
+    """How many different landmarks each head has, (h,)."""
+    if "indices" not in draws:
+        return torch.full((draws["centroids"].shape[0],), float(d))
+    return torch.tensor([float(len(row.unique())) for row in draws["indices"]])

@@ -1,0 +1,50 @@
+"""The truncated singular value decomposition: the best matrix of rank d, as a yardstick."""
+
+from __future__ import annotations
+
+import torch
+
+from ..operators import LowRank
+from ..qkv import QKV
+from ..reference import exact
+from ..rng import Streams
+from .base import Approximation
+from .registry import register
+
+
+@register(
+    name="svd",
+    paper="Eckart & Young",
+    year=1936,
+    family="reference",
+    targets=("softmax", "gaussian"),
+    kind="reference",
+    tags=("deterministic", "permutation_equivariant", "exact_at_full_budget", "diagnostic"),
+    budget="rank d",
+    cost="n³",
+    limit=lambda n_q, n_k: min(n_q, n_k),
+    max_n=2048,
+    exact_at=lambda n: (n, {}),
+)
+def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
+    """``B_d = U_d Σ_d W_dᵀ`` from the dense SVD of the exact matrix in float64.
+
+    No matrix of rank d is closer to B in the spectral or the Frobenius norm. Its *output* ``B_d V`` is not optimal: the
+    lower bound of the output error at rank d is σ_{d+1}(BV), another line.
+
+    Shapes: L (h, n, d), M diagonal, R (h, d, n). Deterministic; cost ``n³`` per head, dense: n ≤ 2048.
+
+    Raises:
+        Unsupported: n above 2048, or d above n.
+    """
+    left, right = [], []
+    for head in qkv.heads:
+        u, s, w = torch.linalg.svd(exact(qkv.select([head]).to(dtype=torch.float64), target).dense()[0])
+        left.append(u[:, :d] * s[:d])
+        right.append(w[:d])
+    operator = LowRank(torch.stack(left), None, torch.stack(right))
+    diagnostics = {
+        "visited": torch.full((qkv.h,), float(qkv.n_q * qkv.n_k)),
+        "realised_d": torch.full((qkv.h,), float(d)),
+    }
+    return Approximation.of(operator, qkv, diagnostics=diagnostics)

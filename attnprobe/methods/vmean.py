@@ -1,0 +1,32 @@
+"""V-Mean: every output is the mean of the values. Rank one, no work: the line that a method must beat."""
+
+from __future__ import annotations
+
+import torch
+
+from ..operators import RankOne
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation
+from .registry import register
+
+
+@register(
+    name="vmean",
+    paper="Chen et al., Skeinformer (baseline)",
+    year=2022,
+    family="reference",
+    targets=("softmax", "gaussian"),
+    kind="reference",
+    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant"),
+    budget=None,
+    cost="n p",
+)
+def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
+    """``B~ = (1/n) 1 1ᵀ``: the attention of a model that attends to everything alike.
+
+    Shapes: output (h, n, p_v). Deterministic; cost ``n p_v``.
+    """
+    ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
+    mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
+    return Approximation.of(RankOne(ones, mean), qkv, diagnostics={"visited": torch.zeros(qkv.h)})

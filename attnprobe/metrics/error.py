@@ -1,0 +1,110 @@
+"""Errors of attention outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ..linalg.norms import output_norms, tail_singular_values
+from ..methods.base import Approximation
+from ..operators import GaussianAttention, Operator, Padded
+from ..qkv import QKV
+from ..reference import exact_output
+
+__all__ = ["OUTPUT_METRICS", "lower_bound", "output_errors"]
+
+OUTPUT_METRICS = {
+    "output_spectral": "‖(B - B~) V‖₂, absolute",
+    "output_spectral_relative": "‖(B - B~) V‖₂ / ‖B V‖₂",
+    "output_frobenius": "‖(B - B~) V‖_F, absolute",
+    "output_frobenius_relative": "‖(B - B~) V‖_F / ‖B V‖_F",
+    "output_row_relative_max": "the largest ‖row of (B - B~) V‖ / ‖row of B V‖",
+    "output_cosine_min": "the smallest cosine between a row of B~ V and the row of B V",
+}
+
+
+def output_errors(reference: Operator | Tensor, approx: Approximation | Tensor, qkv: QKV) -> dict[str, Tensor]:
+    """How far the output of an approximation lies from the exact output, per head.
+
+    With ``E = B V - B~ V`` (or C for the Gaussian target), all float64 (h,):
+
+    ============================  ====================================================================
+    ``output_spectral``           ``‖E‖₂``, absolute: the papers' error, in the units of V
+    ``output_spectral_relative``  ``‖E‖₂ / ‖B V‖₂``
+    ``output_frobenius``          ``‖E‖_F``, absolute
+    ``output_frobenius_relative`` ``‖E‖_F / ‖B V‖_F``
+    ``output_row_relative_max``   ``max_i ‖E_i‖ / ‖(B V)_i‖``; rows that are zero in both count as 0
+    ``output_cosine_min``         ``min_i cos((B V)_i, (B~ V)_i)``; rows that are zero in both count as 1
+    ============================  ====================================================================
+
+    Args:
+        reference: the exact operator of ``attnprobe.exact``, or its output ``B V`` in float64, (h, n_q, p_v), where
+            it is at hand already.
+        approx: an approximation, or its output (h, n_q, p_v) in any dtype.
+        qkv: the Q/K/V of both.
+
+    An output that holds a value that is not finite has errors NaN in that head. Cost ``n p_v²`` beside the exact output
+    (``2 n² p``), which is made in float64 whatever the dtype of ``qkv``. Accurate to 1e-15 relative.
+
+    Raises:
+        UsageError: shapes that differ.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> qkv = QKV(*torch.randn(3, 1, 32, 8, generator=g, dtype=torch.float64))
+    >>> same = output_errors(exact_output(qkv), exact_output(qkv), qkv)
+    >>> float(same["output_spectral"]), round(float(same["output_cosine_min"]), 12)
+    (0.0, 1.0)
+    """
+    wanted = reference if isinstance(reference, Tensor) else _exact_output(reference, qkv)
+    got = approx if isinstance(approx, Tensor) else approx.output
+    if got.shape != wanted.shape:
+        raise UsageError(f"the output has shape {tuple(got.shape)}, the exact one {tuple(wanted.shape)}")
+    got = got.double()
+    spectral, frobenius = output_norms(wanted - got)
+    size, size_frobenius = output_norms(wanted)
+    row_error, row_size = (wanted - got).norm(dim=-1), wanted.norm(dim=-1)  # (h, n_q)
+    row_relative = torch.where(row_error == 0, row_error, row_error / row_size)
+    both = row_size * got.norm(dim=-1)
+    cosine = torch.where((row_size == 0) & (row_error == 0), torch.ones_like(both), (wanted * got).sum(-1) / both)
+    return {
+        "output_spectral": spectral,
+        "output_spectral_relative": spectral / size,
+        "output_frobenius": frobenius,
+        "output_frobenius_relative": frobenius / size_frobenius,
+        "output_row_relative_max": row_relative.amax(-1),
+        "output_cosine_min": cosine.amin(-1),
+    }
+
+
+def lower_bound(wanted: Tensor, d: int) -> dict[str, Tensor]:
+    """The least output error that any operator of rank ``d`` can have, per head, float64 (h,).
+
+    ``σ_{d+1}(B V)`` in the spectral norm and ``(Σ_{i>d} σ_i(B V)²)^½`` in the Frobenius norm (Eckart & Young 1936,
+    for the n x p_v matrix ``B V``), absolute and relative. They are 0 for ``d ≥ p_v``: ``B V`` has rank at most p_v.
+    Methods that are not of rank d (sparse ones, those with exact rows) may lie below.
+
+    Args:
+        wanted: the exact output ``B V``, (h, n, p_v).
+
+    >>> wanted = torch.diag(torch.tensor([4.0, 3.0, 0.0], dtype=torch.float64))[None]
+    >>> float(lower_bound(wanted, 1)["output_spectral"]), float(lower_bound(wanted, 5)["output_spectral"])
+    (3.0, 0.0)
+    """
+    values = tail_singular_values(wanted)  # (h, r)
+    size = values[:, 0]
+    size_frobenius = values.norm(dim=-1)
+    tail = values[:, d:]
+    spectral = tail[:, 0] if tail.shape[1] else torch.zeros_like(size)
+    frobenius = tail.norm(dim=-1)
+    return {
+        "output_spectral": spectral,
+        "output_spectral_relative": spectral / size,
+        "output_frobenius": frobenius,
+        "output_frobenius_relative": frobenius / size_frobenius,
+    }
+
+
+def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
+    inner = reference.operator if isinstance(reference, Padded) else reference
+    return exact_output(qkv, "gaussian" if isinstance(inner, GaussianAttention) else "softmax")

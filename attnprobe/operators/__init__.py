@@ -1,0 +1,15 @@
+"""Implicit n x n attention matrices: a handful of small classes that compose.
+
+Every approximation here is linear in ``V`` once ``Q``, ``K`` and its random draws are fixed, so each one *is* an n x n
+operator. An operator gives products, products with its transpose, and dense blocks of rows; nothing holds n x n.
+"""
+
+from .attention import GaussianAttention, SoftmaxAttention
+from .base import Operator, row_blocks
+from .compose import Padded, RowOverride, Scaled, Sum
+from .structured import Dense, Identity, LowRank, RankOne, Sparse
+
+__all__ = [
+    "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded", "RankOne", "RowOverride",
+    "Scaled", "SoftmaxAttention", "Sparse", "Sum", "row_blocks",
+]  # fmt: skip

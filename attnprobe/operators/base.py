@@ -1,0 +1,79 @@
+"""What every operator can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+
+__all__ = ["Operator", "row_blocks"]
+
+
+def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
+    """``(start, stop)`` of consecutive blocks of at most ``size`` of ``n`` rows.
+
+    >>> list(row_blocks(5, 2))
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    for start in range(0, n, size):
+        yield start, min(start + size, n)
+
+
+class Operator:
+    """A batch of ``h`` implicit ``n_q x n_k`` matrices.
+
+    ``op @ X`` takes ``X`` (h, n_k, c) to (h, n_q, c); ``op.rmatmul(Y)`` is the product with the transpose;
+    ``op.rows(start, stop)`` is a dense block of rows (h, b, n_k). Inputs are taken to the operator's own dtype, and
+    the result has it. A subclass sets ``shape``, ``dtype``, ``device`` and writes ``_apply``, ``_apply_transpose`` and
+    ``_rows``.
+
+    Raises:
+        UsageError: an argument whose shape does not fit.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: torch.dtype
+    device: torch.device
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        return self._apply(self._checked(x, self.shape[2]))
+
+    def rmatmul(self, y: Tensor) -> Tensor:
+        """``opᵀ @ y``: (h, n_q, c) to (h, n_k, c)."""
+        return self._apply_transpose(self._checked(y, self.shape[1]))
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows ``start`` to ``stop`` as a dense block, (h, stop - start, n_k)."""
+        if not 0 <= start < stop <= self.shape[1]:
+            raise UsageError(f"rows {start}:{stop} are not within 0:{self.shape[1]}")
+        return self._rows(start, stop)
+
+    def dense(self) -> Tensor:
+        """The whole matrices, (h, n_q, n_k): for tests and small n; h·n_q·n_k numbers of memory."""
+        return self.rows(0, self.shape[1])
+
+    def row_sums(self) -> Tensor:
+        """``op @ 1``, (h, n_q)."""
+        ones = torch.ones(self.shape[0], self.shape[2], 1, dtype=self.dtype, device=self.device)
+        return self._apply(ones)[..., 0]
+
+    def _checked(self, x: Tensor, n: int) -> Tensor:
+        if x.dim() != 3 or x.shape[:2] != (self.shape[0], n):
+            raise UsageError(f"an operand of shape ({self.shape[0]}, {n}, c) is needed, got {tuple(x.shape)}")
+        return x.to(self.dtype)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        h, n_q, n_k = self.shape
+        return f"{type(self).__name__}(h={h}, n_q={n_q}, n_k={n_k}, dtype={str(self.dtype)[6:]})"

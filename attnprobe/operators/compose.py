@@ -1,0 +1,143 @@
+"""Operators made of operators: sums, diagonal scalings, rows replaced, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from .base import Operator
+
+__all__ = ["Padded", "RowOverride", "Scaled", "Sum"]
+
+
+class Sum(Operator):
+    """``Σ_t sign_t · op_t`` of operators of one shape and dtype."""
+
+    def __init__(self, operators: Sequence[Operator], signs: Sequence[float] | None = None) -> None:
+        self.operators = tuple(operators)
+        self.signs = (1.0,) * len(self.operators) if signs is None else tuple(signs)
+        first = self.operators[0]
+        for other in self.operators:
+            if (other.shape, other.dtype, other.device) != (first.shape, first.dtype, first.device):
+                raise UsageError(f"sum: {other!r} does not fit {first!r}")
+        self.shape, self.dtype, self.device = first.shape, first.dtype, first.device
+
+    def _total(self, terms) -> Tensor:
+        return sum(sign * term for sign, term in zip(self.signs, terms, strict=True))
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._total(op._apply(x) for op in self.operators)
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        return self._total(op._apply_transpose(y) for op in self.operators)
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        return self._total(op._rows(start, stop) for op in self.operators)
+
+
+class Scaled(Operator):
+    """``diag(left) · op · diag(right)`` with ``left`` (h, n_q) and ``right`` (h, n_k); None is the identity."""
+
+    def __init__(self, operator: Operator, left: Tensor | None = None, right: Tensor | None = None) -> None:
+        self.operator, self.left, self.right = operator, left, right
+        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return _times(self.left, self.operator._apply(_times(self.right, x)))
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        return _times(self.right, self.operator._apply_transpose(_times(self.left, y)))
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        block = self.operator._rows(start, stop)
+        block = block if self.left is None else self.left[:, start:stop, None] * block
+        return block if self.right is None else block * self.right[:, None, :]
+
+
+class RowOverride(Operator):
+    """``base`` with some rows replaced by those of another operator.
+
+    Args:
+        base: (h, n_q, n_k).
+        index: (h, u) int64, the rows to replace, each at most once per head; a negative number is an empty slot.
+        rows: (h, u, n_k), the rows that stand there instead; those of empty slots are not used.
+    """
+
+    def __init__(self, base: Operator, index: Tensor, rows: Operator) -> None:
+        if rows.shape != (base.shape[0], index.shape[1], base.shape[2]):
+            raise UsageError(f"row override: {rows!r} does not fit {index.shape[1]} rows of {base!r}")
+        self.base, self.index, self.new = base, index, rows
+        self.shape, self.dtype, self.device = base.shape, base.dtype, base.device
+        self.used = index >= 0  # (h, u)
+        slots = index.clamp(min=0)
+        count = torch.zeros(self.shape[:2], dtype=torch.int64, device=self.device)
+        count.scatter_add_(1, slots, self.used.long())
+        if (count > 1).any():
+            raise UsageError("row override: a row is named twice in one head")
+        self.kept = count == 0  # (h, n_q)
+
+    def _place(self, out: Tensor, new: Tensor) -> Tensor:
+        """``out`` (h, n_q, c) with the used slots of ``new`` (h, u, c) put in."""
+        head, slot = self.used.nonzero(as_tuple=True)
+        return out.index_put((head, self.index[head, slot]), new[head, slot])
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._place(self.base._apply(x), self.new._apply(x).to(self.dtype))
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        kept = torch.where(self.kept[:, :, None], y, torch.zeros_like(y))
+        picked = torch.gather(y, 1, self.index.clamp(min=0)[:, :, None].expand(-1, -1, y.shape[2]))
+        picked = torch.where(self.used[:, :, None], picked, torch.zeros_like(picked))  # (h, u, c)
+        return self.base._apply_transpose(kept) + self.new.rmatmul(picked).to(self.dtype)
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        block = self.base._rows(start, stop)
+        inside = self.used & (self.index >= start) & (self.index < stop)
+        for slot in inside.any(0).nonzero()[:, 0].tolist():
+            heads = inside[:, slot].nonzero()[:, 0]
+            row = self.new._rows(slot, slot + 1)[heads, 0].to(self.dtype)
+            block = block.index_put((heads, self.index[heads, slot] - start), row)
+        return block
+
+
+class Padded(Operator):
+    """An operator on the valid tokens, put back among padding: padded rows and columns are zero.
+
+    Args:
+        operator: (h, n', n') on the n' valid tokens.
+        mask: (n,) bool with n' true entries.
+    """
+
+    def __init__(self, operator: Operator, mask: Tensor) -> None:
+        self.operator, self.mask = operator, mask
+        n = mask.shape[0]
+        self.shape = (operator.shape[0], n, n)
+        self.dtype, self.device = operator.dtype, operator.device
+
+    def _spread(self, x: Tensor) -> Tensor:
+        out = x.new_zeros(x.shape[0], self.mask.shape[0], x.shape[2])
+        out[:, self.mask] = x
+        return out
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._spread(self.operator._apply(x[:, self.mask]))
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        return self._spread(self.operator._apply_transpose(y[:, self.mask]))
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        block = torch.zeros(self.shape[0], stop - start, self.shape[2], dtype=self.dtype, device=self.device)
+        wanted = self.mask[start:stop]
+        if wanted.any():
+            first = int(self.mask[:start].sum())
+            inner = self.operator._rows(first, first + int(wanted.sum()))  # (h, b', n')
+            columns = self.mask.nonzero()[:, 0]
+            block[:, wanted] = block[:, wanted].index_copy(2, columns, inner)
+        return block
+
+
+def _times(diagonal: Tensor | None, x: Tensor) -> Tensor:
+    return x if diagonal is None else diagonal[:, :, None] * x

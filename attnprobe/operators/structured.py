@@ -1,0 +1,129 @@
+"""Operators with structure of their own: dense, low rank, rank one, sparse, identity."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from .base import Operator, row_blocks
+
+__all__ = ["Dense", "Identity", "LowRank", "RankOne", "Sparse"]
+
+SPARSE_BLOCK_ENTRIES = 2**22  # gathered numbers alive at once
+
+
+class Dense(Operator):
+    """A matrix held as it is, (h, n_q, n_k): for tests, small n, and the override of few rows."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+        self.shape, self.dtype, self.device = tuple(matrix.shape), matrix.dtype, matrix.device
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.matrix @ x
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        return self.matrix.mT @ y
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        return self.matrix[:, start:stop]
+
+
+class LowRank(Operator):
+    """``L M R`` with ``L`` (h, n_q, d), ``M`` (h, d, d) or None for the identity, ``R`` (h, d, n_k).
+
+    A product is ``L (M (R x))``: ``(n_q + n_k + d) d c`` multiply-adds. ``L M`` is never formed: that costs
+    ``n_q d²``.
+    """
+
+    def __init__(self, left: Tensor, middle: Tensor | None, right: Tensor) -> None:
+        self.left, self.middle, self.right = left, middle, right
+        self.shape = (left.shape[0], left.shape[1], right.shape[2])
+        self.dtype, self.device = left.dtype, left.device
+
+    def _apply(self, x: Tensor) -> Tensor:
+        x = self.right @ x  # (h, d, c)
+        return self.left @ (x if self.middle is None else self.middle @ x)
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        y = self.left.mT @ y  # (h, d, c)
+        return self.right.mT @ (y if self.middle is None else self.middle.mT @ y)
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        block = self.left[:, start:stop]
+        return (block if self.middle is None else block @ self.middle) @ self.right
+
+
+class RankOne(Operator):
+    """``u wᵀ`` with ``u`` (h, n_q) and ``w`` (h, n_k)."""
+
+    def __init__(self, u: Tensor, w: Tensor) -> None:
+        self.u, self.w = u, w
+        self.shape = (u.shape[0], u.shape[1], w.shape[1])
+        self.dtype, self.device = u.dtype, u.device
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.u[:, :, None] * (self.w[:, None, :] @ x)
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        return self.w[:, :, None] * (self.u[:, None, :] @ y)
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        return self.u[:, start:stop, None] * self.w[:, None, :]
+
+
+class Identity(Operator):
+    """``delta · I`` with one ``delta`` per head, (h,); n_q = n_k = n."""
+
+    def __init__(self, delta: Tensor, n: int) -> None:
+        self.delta = delta
+        self.shape, self.dtype, self.device = (delta.shape[0], n, n), delta.dtype, delta.device
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.delta[:, None, None] * x
+
+    _apply_transpose = _apply
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        eye = torch.eye(self.shape[1], dtype=self.dtype, device=self.device)[start:stop]
+        return self.delta[:, None, None] * eye
+
+
+class Sparse(Operator):
+    """``u`` entries in each row: column ``index`` (h, n_q, u) with ``weight`` (h, n_q, u).
+
+    A negative index is an empty slot. Indices that repeat in a row add up. A product costs ``n_q u c`` multiply-adds.
+    """
+
+    def __init__(self, index: Tensor, weight: Tensor, n_k: int) -> None:
+        if index.shape != weight.shape or int(index.max()) >= n_k:
+            raise UsageError(f"sparse: index {tuple(index.shape)} does not fit weight {tuple(weight.shape)}, n_k={n_k}")
+        self.index = index.clamp(min=0)
+        self.weight = torch.where(index < 0, torch.zeros_like(weight), weight)
+        self.shape = (index.shape[0], index.shape[1], n_k)
+        self.dtype, self.device = weight.dtype, weight.device
+
+    def _blocks(self, columns: int):
+        size = max(1, SPARSE_BLOCK_ENTRIES // (self.index.shape[2] * columns))
+        for head in range(self.shape[0]):
+            for start, stop in row_blocks(self.shape[1], size):
+                yield head, start, stop, self.index[head, start:stop], self.weight[head, start:stop]
+
+    def _apply(self, x: Tensor) -> Tensor:
+        out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])
+        for head, start, stop, index, weight in self._blocks(x.shape[2]):
+            out[head, start:stop] = (weight[:, None, :] @ x[head][index])[:, 0]  # (b, u, c) gathered
+        return out
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])
+        for head, start, stop, index, weight in self._blocks(y.shape[2]):
+            terms = weight[:, :, None] * y[head, start:stop, None, :]  # (b, u, c)
+            out[head].index_add_(0, index.reshape(-1), terms.reshape(-1, y.shape[2]))
+        return out
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        index, weight = self.index[:, start:stop], self.weight[:, start:stop]
+        block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
+        return block.scatter_add(2, index, weight)
