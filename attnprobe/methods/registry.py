@@ -8,6 +8,7 @@ agree by construction.
 from __future__ import annotations
 
 import inspect
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -169,9 +170,47 @@ class Method:
             raise Unsupported(f"{self.name}: d={d} {fault}; choose d in 1..{limit}")
         return int(d)
 
-    def summary(self) -> str:
-        """The first sentence of the method's docstring."""
-        return inspect.getdoc(self.function).split("\n\n")[0].replace("\n", " ")
+    def row(self) -> dict[str, Any]:
+        """The method's facts as one row of ``attnprobe methods``."""
+        return {
+            "name": self.name,
+            "paper": self.paper,
+            "year": self.year,
+            "targets": list(self.targets),
+            "kind": self.kind,
+            "budget": self.budget,
+            "cost": self.cost,
+            "tags": list(self.tags),
+            "options": {name: option.default for name, option in self.options.items()},
+        }
+
+    def explain(self) -> str:
+        """The method's page: its facts, its docstring, its options with their defaults and what they may be."""
+        facts = {
+            "paper": f"{self.paper} ({self.year})",
+            "family": f"{self.family}, kind {self.kind}",
+            "targets": ", ".join(self.targets),
+            "budget d": self.budget or "none: d is ignored",
+            "cost": f"{self.cost} multiply-adds per head",
+            "tags": "; ".join(_tag(tag) for tag in self.tags),
+        }
+        lines = [self.name, ""]
+        for name, text in facts.items():
+            lines += textwrap.wrap(text, 100, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
+        lines += ["", inspect.getdoc(self.function)]
+        if self.options:
+            lines += ["", f"Defaults (--method {self.name}:OPTION=VALUE,…):"]
+            lines += [f"  {name}={_word(o.default):12} {o.describe()}" for name, o in self.options.items()]
+        return "\n".join(lines)
+
+
+def _tag(tag: str) -> str:
+    name, _, target = tag.partition("@")
+    return TAGS[name] + (f" (target {target})" if target else "")
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _option(name: str, default: Any, hint: Any) -> Option:

@@ -1,0 +1,94 @@
+"""The command line: commands translate, the library works.
+
+Nothing heavy is imported before a command's body runs, so ``attnprobe --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from .. import __version__
+from ..errors import AttnprobeError, nearest
+
+__all__ = ["COMMANDS", "cli", "main"]
+
+COMMANDS = {
+    "error": "Measure how far a method's output lies from exact attention.",
+    "methods": "List the methods, or explain one with its options.",
+    "extract": "Write Q, K and V with their provenance to a safetensors file.",
+    "doctor": "Show devices, versions, sources and what the defaults resolve to.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return import_module(f"attnprobe.cli.{name}").command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(f"no such command '{args[0]}'{nearest(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="attnprobe")
+def cli() -> None:
+    """Measure what an attention approximation does to real queries, keys and values.
+
+    \b
+    attnprobe error --method skyformer,nystromformer --n 4096 --d 64,128
+    attnprobe methods skyformer
+    attnprobe doctor
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit with its code; a traceback is shown only with ``--debug``."""
+    args = sys.argv[1:] if args is None else args
+    debug = "--debug" in args
+    try:
+        code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        _stop(f"{error.format_message()}{_help_hint(error)}", 2)
+    except (KeyboardInterrupt, click.Abort):
+        _stop("interrupted", 130)
+    except AttnprobeError as error:
+        if debug:
+            raise
+        _stop(str(error), error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        first = str(error).strip().split("\n")[0]
+        _stop(f"internal error, {type(error).__name__}: {first}; run again with --debug to see where", 70)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop(line: str, code: int) -> None:
+    click.echo(f"attnprobe: {line}", err=True)
+    sys.exit(code)
+
+
+def _help_hint(error: click.ClickException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return f" (see `{ctx.command_path} --help`)" if ctx is not None else ""

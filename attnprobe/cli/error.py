@@ -1,0 +1,94 @@
+"""``attnprobe error``."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import click
+
+from .options import debug_option, format_option, origins, source_from, source_options
+
+EPILOG = """\b
+In Python:
+  from attnprobe import approximate, exact, load_qkv, output_errors
+  qkv = load_qkv(n=4096, layer=0)
+  output_errors(exact(qkv), approximate("skyformer", qkv, d=128), qkv)
+\b
+Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value,
+3 a named source or device is absent or refused, 4 some cells failed or diverged."""
+
+
+@click.command("error", epilog=EPILOG)
+@click.option("--method", "methods", multiple=True, default=("skyformer",), show_default="skyformer",
+              metavar="NAME[:k=v,…]", help="Methods with options; repeatable and comma-separated. `all` is every one.")
+@click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512]")
+@click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
+@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
+@click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
+@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
+              help="The exact matrix that the methods stand for.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws.")
+@click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
+@source_options
+@click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
+              "[default: a new one under outputs/]")
+@format_option
+@click.option("--plot", is_flag=True, help="Draw error against d into the run's figures/ (SVG and PNG).")
+@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
+              help="Exit 1 where a requested method's statistic (default: mean) exceeds the value, or is missing.")
+@click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")
+@debug_option
+def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str, ...], show_timings: bool,
+            debug: bool, **given: Any) -> None:
+    """Measure how far a method's output lies from exact attention, head by head, on real Q, K and V.
+
+    Errors are those of the output B~ V against the exact B V in float64. V-Mean and the lower bound of rank d always
+    stand beside the methods.
+    """
+    begin = perf_counter()
+    from ..timings import Timings
+
+    timings = Timings()
+    with timings("imports"):
+        from ..errors import unknown
+        from ..report import FORMATS, check_gates, parse_gate
+        from ..sweep import ErrorRequest, measure_errors
+    from .progress import note, progress_bar
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    parsed = [parse_gate(gate) for gate in gates]
+    request = ErrorRequest(source=source_from(given), methods=methods, origin=origins(), **given)
+    with progress_bar() as (progress, notify):
+        session = measure_errors(request, notify=notify, progress=progress, timings=timings)
+    rows = _report(session, format_, plot, note)
+    if show_timings:
+        from ..report import timings_table
+
+        click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
+    failures = check_gates(rows, parsed)
+    for line in failures:
+        note(f"gate: {line}")
+    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
+    raise click.exceptions.Exit(1 if failures else 4 if broken else 0)
+
+
+def _report(session: Any, format_: str, plot: bool, note: Any) -> list[dict[str, Any]]:
+    """Print the rows, and leave tables and figures in the run's folder."""
+    from ..records import write_text
+    from ..report import Header, error_figure, render, summarise
+
+    rows, bounds = summarise(session.outcome.records)
+    facts = session.source.facts
+    header = Header(facts, session.source.describe(), facts.get("fallback", ()))
+    run = str(session.path)
+    for kind in ("md", "csv", "json"):
+        write_text(session.path / "tables" / f"error.{kind}", render(rows, bounds, header, kind, run) + "\n")
+    click.echo(render(rows, bounds, header, format_, run))
+    if plot:
+        title = "\n".join([*header.lines, *header.warnings])
+        for path in error_figure(rows, bounds, title, session.path / "figures"):
+            note(f"figure: {path}")
+    return rows

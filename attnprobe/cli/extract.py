@@ -1,0 +1,40 @@
+"""``attnprobe extract``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import debug_option, source_from, source_options
+
+EPILOG = """\b
+In Python:
+  from attnprobe import load_qkv
+  qkv = load_qkv(qkv="qkv.safetensors", n=1024, layer=0)"""
+
+
+@click.command("extract", epilog=EPILOG)
+@click.option("--out", required=True, metavar="FILE", help="The safetensors file to write.")
+@click.option("--n", default=512, show_default=True, help="Sequence length.")
+@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
+@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@source_options
+@debug_option
+def command(out: str, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
+    """Write Q, K and V of the chosen layers to a safetensors file, with their provenance in its metadata.
+
+    Every command reads it back with --qkv FILE.
+    """
+    from ..sources import resolve, save_qkv
+    from ..sweep import parse_layers
+    from .progress import note, progress_bar
+
+    spec = source_from(given)
+    with progress_bar() as (progress, notify):
+        source = resolve(spec, notify=notify)
+        layers = parse_layers(layer, source)
+        source.check(n, windows, layers)
+        progress(0, 1, f"reading n={n}")
+        save_qkv(out, source, n, layers, windows)
+    note(f"wrote Q, K, V of layer {', '.join(map(str, layers))}, {windows} window(s), n={n}, to {out}")

@@ -1,0 +1,62 @@
+"""The options that commands share, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+__all__ = ["debug_option", "format_option", "origins", "source_from", "source_options"]
+
+SOURCE = [
+    click.option("--model", metavar="ID|DIR|minilm", help="A hub id, a directory, or the packaged MiniLM weights. "
+                 "[default: bert-base-cased, or what can be had]"),
+    click.option("--weights", default="pretrained", show_default=True, metavar="pretrained|initialized|initialized-qkv",
+                 help="Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V."),
+    click.option("--weights-seed", default=0, show_default=True, help="Seed of random weights."),
+    click.option("--text", metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
+                 help="The text to read. [default: wikitext-2, or the embedded text where it cannot be had]"),
+    click.option("--split", default="test", show_default=True, metavar="train|validation|test",
+                 help="Which split of Wikitext-2."),
+    click.option("--tokenizer", metavar="ID|DIR|VOCAB", help="Another tokenizer than the model's own."),
+    click.option("--positions", default="segment", show_default=True, metavar="segment|wrap|interpolate",
+                 help="What happens beyond the model's positions: segments read one by one and concatenated (the "
+                 "papers' protocol), positions that wrap around, or interpolated ones."),
+    click.option("--qkv", metavar="FILE", help="Q, K and V from a safetensors file instead of a model and a text."),
+    click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N",
+                 help="auto is cuda where there is one."),
+    click.option("--dtype", default="float32", show_default=True, metavar="float64|float32|bfloat16|float16",
+                 help="The dtype that methods run in; exact outputs are always float64."),
+    click.option("--strict", is_flag=True, help="Refuse every substitution of a source instead of noting it."),
+]  # fmt: skip
+
+debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+format_option = click.option(
+    "--format", "format_", default="table", show_default=True, metavar="table|json|jsonl|csv|md|latex",
+    help="What is printed on stdout.",
+)  # fmt: skip
+
+
+def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where Q, K and V come from."""
+    for option in reversed(SOURCE):
+        function = option(function)
+    return function
+
+
+def source_from(given: dict[str, Any]) -> Any:
+    """The `SourceSpec` of the parsed options, which it takes out of ``given``."""
+    from ..sources import SourceSpec
+
+    names = ("model", "weights", "weights_seed", "text", "split", "tokenizer", "positions", "device", "dtype",
+             "strict", "qkv")  # fmt: skip
+    return SourceSpec(**{name: given.pop(name) for name in names})
+
+
+def origins() -> dict[str, str]:
+    """Where each option's value came from: command line, environment or default."""
+    ctx = click.get_current_context()
+    words = {ParameterSource.COMMANDLINE: "command line", ParameterSource.ENVIRONMENT: "environment"}
+    return {name: words.get(ctx.get_parameter_source(name), "default") for name in ctx.params}

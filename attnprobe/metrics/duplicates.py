@@ -1,0 +1,24 @@
+"""Tokens that repeat exactly."""
+
+from __future__ import annotations
+
+import torch
+
+from ..qkv import QKV
+
+__all__ = ["repeated_rows"]
+
+
+def repeated_rows(qkv: QKV) -> int:
+    """How many tokens have the same query and key rows, bit by bit, as an earlier token, in the first head.
+
+    In layer 0 of concatenated segments the same token at the same position of two segments repeats exactly, which
+    makes B and C singular: a condition number there says nothing about attention.
+
+    >>> repeated_rows(QKV(*torch.ones(3, 1, 5, 2)))
+    4
+    """
+    if qkv.n_q != qkv.n_k:
+        return 0
+    rows = torch.cat([qkv.q[0], qkv.k[0]], dim=-1).detach().cpu().contiguous()
+    return len(rows) - len({row.numpy().tobytes() for row in rows.view(torch.uint8)})

@@ -1,0 +1,10 @@
+"""Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
+
+from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
+from .run import Outcome, run_error
+from .session import ErrorRequest, Session, measure_errors, parse_layers
+
+__all__ = [
+    "ErrorPlan", "ErrorRequest", "MethodRequest", "Outcome", "Session", "measure_errors", "parse_layers",
+    "parse_methods", "parse_numbers", "run_error",
+]  # fmt: skip

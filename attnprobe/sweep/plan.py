@@ -1,0 +1,203 @@
+"""What a run shall measure: the plan, its cells, and the grammar of its lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import Unsupported, UsageError
+from ..methods import METHODS, Method, get
+from ..records import LOWER_BOUND, cell_key
+
+__all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods", "parse_numbers"]
+
+
+@dataclass(frozen=True)
+class MethodRequest:
+    """One entry of ``--method``: a registered name and the options off their default."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    requested: bool = True
+
+    @property
+    def entry(self) -> Method:
+        return get(self.name)
+
+
+def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
+    """``NAME[:k=v,…]`` items, comma-separated and repeatable; ``all`` is every registered method of kind method.
+
+    An item with ``=`` and no ``:`` continues the options of the method before it.
+
+    Raises:
+        UsageError: an unknown method or option (the nearest name is offered), an impossible value, an item twice.
+
+    >>> parse_methods(["skyformer:sampler=iid,n_iter=8,vmean"], "softmax")[0].options
+    {'sampler': 'iid', 'n_iter': 8}
+    >>> [request.name for request in parse_methods(["vmean,svd"], "softmax")]
+    ['vmean', 'svd']
+    """
+    found: list[tuple[str, dict[str, str]]] = []
+    for item in (item.strip() for text in texts for item in text.split(",")):
+        name, colon, rest = item.partition(":")
+        if not item:
+            raise UsageError("an empty method name; write --method NAME or NAME,NAME")
+        if "=" in item and not colon:
+            if not found:
+                raise UsageError(f"'{item}' is an option without a method before it; write NAME:{item}")
+            _add_option(found[-1], item)
+        elif item == "all":
+            found += [(entry.name, {}) for entry in METHODS.values() if entry.kind == "method"]
+        else:
+            get(name)
+            found.append((name, {}))
+            if colon:
+                _add_option(found[-1], rest)
+    if not found:
+        raise UsageError("no method; write --method NAME")
+    requests: list[MethodRequest] = []
+    for name, given in found:
+        entry = get(name)
+        targets = entry.targets
+        options = entry.check(target if target in targets else targets[0], given)
+        request = MethodRequest(name, options)
+        if request not in requests:
+            requests.append(request)
+    return requests
+
+
+def _add_option(found: tuple[str, dict[str, str]], item: str) -> None:
+    name, options = found
+    key, equals, value = item.partition("=")
+    if not equals or not key or not value:
+        raise UsageError(f"{name}: '{item}' is not an option; write {name}:OPTION=VALUE")
+    if key in options:
+        raise UsageError(f"{name}: option {key} is given twice")
+    options[key] = value
+
+
+def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) -> list[int]:
+    """A list of whole numbers and ranges; ``all`` is everything ``available``. Doubles count once.
+
+    Raises:
+        UsageError: a part that is no number or range, a number below 0, or one that is not available.
+
+    >>> parse_numbers("0,5,2-4", "layer")
+    [0, 5, 2, 3, 4]
+    >>> parse_numbers("all", "head", range(3))
+    [0, 1, 2]
+    """
+    if text.strip() == "all" and available is not None:
+        return list(available)
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            everything = " or 'all'" if available is not None else ""
+            raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5{everything}")
+        low, high = int(first), int(last or first)
+        if high < low:
+            raise UsageError(f"{what}: the range {part.strip()} runs backwards; write {high}-{low}")
+        if high - low >= 100_000:
+            raise UsageError(f"{what}: the range {part.strip()} is too long")
+        numbers += range(low, high + 1)
+    if available is not None:
+        for number in numbers:
+            if number not in available:
+                raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
+    return list(dict.fromkeys(numbers))
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """``0-11``, or the numbers where they are not consecutive."""
+    numbers = list(numbers)
+    if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
+@dataclass(frozen=True)
+class ErrorPlan:
+    """Everything that ``attnprobe error`` measures, apart from where Q, K, V come from."""
+
+    methods: tuple[MethodRequest, ...]
+    n: tuple[int, ...]
+    d: tuple[int, ...]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...] | None
+    windows: int = 1
+    seed: int = 0
+    repeats: int = 1
+    target: str = "softmax"
+
+    def groups(self) -> list[Group]:
+        """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
+        return [Group(n, window) for n in self.n for window in range(self.windows)]
+
+    def cells(self, group: Group, layer: int, facts: Mapping[str, Any]) -> list[Cell]:
+        """The cells of one group and layer: the lower bound, V-Mean, then what was asked for."""
+        requests = list(self.methods)
+        if all((request.name, dict(request.options)) != ("vmean", {}) for request in requests):
+            requests.insert(0, MethodRequest("vmean", requested=False))
+        cells = [self._cell(group, layer, MethodRequest(LOWER_BOUND, requested=False), d, 0, facts) for d in self.d]
+        for request in requests:
+            entry = request.entry
+            for d in self.d if entry.budget is not None else (None,):
+                repeats = 1 if "deterministic" in entry.tags else self.repeats
+                cells += [self._cell(group, layer, request, d, repeat, facts) for repeat in range(repeats)]
+        return cells
+
+    def _cell(self, group, layer, request, d, repeat, facts) -> Cell:
+        key = cell_key(
+            command="error", method=request.name, options=dict(request.options), target=self.target, source=dict(facts),
+            n=group.n, window=group.window, layer=layer, heads=self.heads, d=d, seed=self.seed + repeat,
+        )  # fmt: skip
+        return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
+
+    def refusal(self) -> str | None:
+        """Why no requested cell can run, or None: the first reason, where each of them has one."""
+        reason = None
+        for request in self.methods:
+            for n in self.n:
+                for d in self.d if request.entry.budget is not None else (None,):
+                    why = refused(request, self.target, n, d)
+                    if why is None:
+                        return None
+                    reason = reason or why
+        return reason
+
+
+def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str | None:
+    """Why a method cannot take these settings; None where it can."""
+    entry = request.entry
+    if target not in entry.targets:
+        return f"{entry.name} does not take target={target}; it takes {', '.join(entry.targets)}"
+    try:
+        entry.check_budget(d, n, n)
+    except Unsupported as error:
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that share one forward of the model: a sequence length and a text window."""
+
+    n: int
+    window: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a method with its options and budget on one layer of one text window."""
+
+    key: str
+    request: MethodRequest
+    n: int
+    window: int
+    layer: int
+    d: int | None
+    repeat: int
+    seed: int

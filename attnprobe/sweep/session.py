@@ -1,0 +1,205 @@
+"""One run of a command from start to end: its source, its plan, its folder and its manifest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, unknown
+from ..installation import device_name, git_commit, threads, versions
+from ..records import SCHEMA, RecordWriter, cell_key, read_records, run_directory, write_json
+from ..reference import TARGETS
+from ..sources import SourceSpec, resolve
+from ..timings import Timings
+from .plan import ErrorPlan, parse_methods, parse_numbers
+from .run import Outcome, run_error
+
+__all__ = ["ErrorRequest", "Session", "measure_errors", "parse_layers"]
+
+@dataclass(frozen=True)
+class ErrorRequest:
+    """What ``attnprobe error`` was asked for, as the user wrote it. None is the default.
+
+    Args:
+        methods: ``--method`` items (see `parse_methods`).
+        n, d: ``--n`` and ``--d``, lists such as ``"512,1024"``; n None is 512, or all tokens of a Q/K/V file.
+        layer, head: lists, ranges or ``all``; layer None is 0, or a Q/K/V file's first.
+        out: the run's folder; a folder that holds records already is gone on with.
+        base: where new run folders are made.
+        origin: where each value came from, for the manifest.
+    """
+
+    source: SourceSpec = field(default_factory=SourceSpec)
+    methods: tuple[str, ...] = ("skyformer",)
+    n: str | None = None
+    d: str = "128"
+    layer: str | None = None
+    head: str = "all"
+    windows: int = 1
+    seed: int = 0
+    repeats: int = 1
+    target: str = "softmax"
+    out: str | None = None
+    base: str = "outputs"
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Session:
+    """A finished run: its records, folder, source and plan."""
+
+    outcome: Outcome
+    path: Path
+    source: Any
+    plan: ErrorPlan
+
+
+def measure_errors(
+    request: ErrorRequest,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
+) -> Session:
+    """Resolve the source, measure every cell, and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    A folder that was made for this run and holds no record when something goes wrong is removed again. After an
+    interruption the manifest says so, and the same request with that folder as ``out`` goes on.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+        KeyboardInterrupt: passed on once the folder is in order.
+    """
+    timings = timings or Timings()
+    if request.target not in TARGETS:
+        raise unknown("target", request.target, TARGETS)
+    for name, value in (("windows", request.windows), ("repeats", request.repeats)):
+        if value < 1:
+            raise UsageError(f"{name}={value}: at least 1 is needed")
+    methods = tuple(parse_methods(request.methods, request.target))
+    d = tuple(parse_numbers(request.d, "d"))
+    n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
+    if n is not None:
+        _refuse_impossible(ErrorPlan(methods, n, d, (), None, target=request.target))
+    source = resolve(request.source, notify=notify, timings=timings)
+    plan = ErrorPlan(
+        methods=methods,
+        n=n or (source.default_n,),
+        d=d,
+        layers=parse_layers(request.layer, source),
+        heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", range(source.heads))),
+        windows=request.windows,
+        seed=request.seed,
+        repeats=request.repeats,
+        target=request.target,
+    )
+    _refuse_impossible(plan)
+    for length in plan.n:
+        source.check(length, plan.windows, plan.layers)
+
+    start = datetime.now(UTC)
+    path, made = _folder(request, start)
+    done = {} if made else _earlier(path)
+    manifest = _manifest(request, plan, source, start)
+    outcome = None
+    try:
+        write_json(path / "manifest.json", manifest)
+        with RecordWriter(path / "records.jsonl") as writer:
+            outcome = run_error(
+                plan, source, writer, done=done, run=path.name, timings=timings, progress=progress
+            )
+        manifest["status"] = "finished"
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        manifest["status"] = "interrupted" if interrupted else "failed"
+        if made and not _has_records(path):
+            _remove(path)
+        elif interrupted:
+            notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
+        raise
+    finally:
+        if path.is_dir():
+            manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(path / "manifest.json", manifest)
+    return Session(outcome, path, source, plan)
+
+
+def _refuse_impossible(plan: ErrorPlan) -> None:
+    if (why := plan.refusal()) is not None:
+        raise UsageError(why)
+
+
+def parse_layers(text: str | None, source: Any) -> tuple[int, ...]:
+    """The layers that a list names; None is layer 0, or the first that a Q/K/V file has."""
+    if text is None:
+        return (0,) if 0 in source.available else source.available[:1]
+    return tuple(parse_numbers(text, "layer", source.available))
+
+
+def _folder(request: ErrorRequest, start: datetime) -> tuple[Path, bool]:
+    """The run's folder, and whether it was made now."""
+    if request.out is None:
+        tag = cell_key(request=asdict(request))[:6]
+        return run_directory(request.base, "error", start.strftime("%Y%m%d-%H%M%S"), tag), True
+    path = Path(request.out)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--out {path} is not a directory")
+    made = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".{os.getpid()}.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from error
+    return path, made
+
+
+def _has_records(path: Path) -> bool:
+    return any(file.stat().st_size for file in path.glob("records*.jsonl"))
+
+
+def _earlier(path: Path) -> dict[str, dict[str, Any]]:
+    """The records that a folder holds already, by key."""
+    if not _has_records(path):
+        return {}
+    return {record["key"]: record for record in read_records(path) if "key" in record}
+
+
+def _remove(path: Path) -> None:
+    """Take back a folder that this run made and left without a record."""
+    with suppress(OSError):
+        for name in ("manifest.json", "records.jsonl"):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def _manifest(request: ErrorRequest, plan: ErrorPlan, source: Any, start: datetime) -> dict[str, Any]:
+    values = {**{key: value for key, value in asdict(request).items() if key not in ("source", "origin")}}
+    values.update(asdict(request.source))
+    config = {name: {"value": value, "origin": request.origin.get(name, "default")} for name, value in values.items()}
+    return {
+        "schema": SCHEMA,
+        "command": "error",
+        "arguments": sys.argv[1:],
+        "config": config,
+        "plan": {
+            "methods": [{"name": m.name, "options": dict(m.options)} for m in plan.methods],
+            "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
+            "seed": plan.seed, "repeats": plan.repeats, "target": plan.target,
+        },
+        "source": source.facts,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "device": device_name(str(source.device)),
+        "threads": threads(),
+        "dtype": request.source.dtype,
+        "start": start.isoformat(timespec="seconds"),
+        "status": "running",
+    }  # fmt: skip
