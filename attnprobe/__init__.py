@@ -37,7 +37,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "QKV": "qkv",
-    "Approximation": "methods.base",
+    "Approximation": "approximation",
     "Operator": "operators",
     "approximate": "methods",
     "exact": "reference",
@@ -49,8 +49,8 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from .approximation import Approximation
     from .methods import approximate
-    from .methods.base import Approximation
     from .metrics import output_errors
     from .operators import Operator
     from .qkv import QKV

@@ -1,55 +1,13 @@
-"""What a method returns, and the small tools that methods share."""
+"""The small tools that methods share."""
 
 from __future__ import annotations
-
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from ..operators import Operator
-from ..qkv import QKV
+from ..approximation import Approximation
 
 __all__ = ["Approximation", "ragged", "segment_means"]
-
-
-@dataclass(frozen=True, eq=False)
-class Approximation:
-    """An approximate attention: its operator, its output, and everything needed to replay and to judge it.
-
-    Attributes:
-        operator: the implicit ``B~`` (or ``C~``), (h, n_q, n_k); None where only an output is known.
-        output: ``B~ V`` in the dtype of the Q/K/V, (h, n_q, p_v).
-        draws: every random draw, by name (see `attnprobe.methods`).
-        cores: every d x d matrix that was inverted, before and after scaling.
-        inverses: the inverses as used, under the names of `cores`.
-        diagnostics: numbers per head, (h,): ``realised_d``, ``visited``, ``bad_rows``, ``inverse_residual``, …
-    """
-
-    operator: Operator | None
-    output: Tensor
-    draws: Mapping[str, Tensor] = field(default_factory=dict)
-    cores: Mapping[str, Tensor] = field(default_factory=dict)
-    inverses: Mapping[str, Tensor] = field(default_factory=dict)
-    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, operator: Operator, qkv: QKV, **parts: Mapping[str, Tensor]) -> Approximation:
-        """The approximation whose output is ``operator @ V``."""
-        return cls(operator, (operator @ qkv.v).to(qkv.dtype), **parts)
-
-    def draws_hash(self) -> str | None:
-        """SHA-256 of the draws (16 hex digits), None where nothing was drawn."""
-        if not self.draws:
-            return None
-        digest = hashlib.sha256()
-        for name in sorted(self.draws):
-            tensor = self.draws[name].detach().cpu().contiguous()
-            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(tensor.view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:

@@ -226,9 +226,10 @@ def _invert(
         return middle, {"core": core}, {"core": middle}
     ridged = core + gamma * torch.eye(core.shape[-1], dtype=core.dtype, device=core.device)
     if inverse == "cholesky":
-        factor, failed = torch.linalg.cholesky_ex(ridged)
-        middle = torch.cholesky_inverse(factor)
-        middle = torch.where(failed[:, None, None] == 0, middle, torch.full_like(middle, float("nan")))
+        factor, info = torch.linalg.cholesky_ex(ridged)
+        failed = (info != 0)[:, None, None]  # not positive definite in float64: that head's result is NaN
+        middle = torch.cholesky_inverse(torch.where(failed, torch.eye(core.shape[-1]).to(factor), factor))
+        middle = torch.where(failed, torch.full_like(middle, float("nan")), middle)
         return middle, {"core": ridged}, {"core": middle}
     r = ridged.sum(-1).rsqrt()  # (h, d)
     scaled = r[:, :, None] * ridged * r[:, None, :]

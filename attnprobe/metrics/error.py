@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.norms import output_norms, tail_singular_values
-from ..methods.base import Approximation
 from ..operators import GaussianAttention, Operator, Padded
 from ..qkv import QKV
 from ..reference import exact_output
@@ -77,7 +77,7 @@ def output_errors(reference: Operator | Tensor, approx: Approximation | Tensor, 
     }
 
 
-def lower_bound(wanted: Tensor, d: int) -> dict[str, Tensor]:
+def lower_bound(wanted: Tensor, d: int, values: Tensor | None = None) -> dict[str, Tensor]:
     """The least output error that any operator of rank ``d`` can have, per head, float64 (h,).
 
     ``σ_{d+1}(B V)`` in the spectral norm and ``(Σ_{i>d} σ_i(B V)²)^½`` in the Frobenius norm (Eckart & Young 1936,
@@ -86,12 +86,13 @@ def lower_bound(wanted: Tensor, d: int) -> dict[str, Tensor]:
 
     Args:
         wanted: the exact output ``B V``, (h, n, p_v).
+        values: its singular values, (h, r) descending, where they are at hand already.
 
     >>> wanted = torch.diag(torch.tensor([4.0, 3.0, 0.0], dtype=torch.float64))[None]
     >>> float(lower_bound(wanted, 1)["output_spectral"]), float(lower_bound(wanted, 5)["output_spectral"])
     (3.0, 0.0)
     """
-    values = tail_singular_values(wanted)  # (h, r)
+    values = tail_singular_values(wanted) if values is None else values
     size = values[:, 0]
     size_frobenius = values.norm(dim=-1)
     tail = values[:, d:]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported, UsageError
+from ..linalg.norms import tail_singular_values
 from ..methods import approximate
 from ..metrics import lower_bound, output_errors, repeated_rows
 from ..qkv import QKV
@@ -126,11 +127,12 @@ class _Bench:
         self.duplicates = repeated_rows(qkv)
         with timings("exact attention"):
             self.wanted = exact_output(qkv, target)
+        self.values = tail_singular_values(self.wanted)
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """The measured part of a cell's record: status, reason, metrics, draws_hash, seconds."""
         if cell.request.name == LOWER_BOUND:
-            return _result(metrics=lower_bound(self.wanted, cell.d))
+            return _result(metrics=lower_bound(self.wanted, cell.d, self.values))
         why = refused(cell.request, self.target, self.qkv.n_q, cell.d)
         if why is not None:
             return _result("skipped", why)

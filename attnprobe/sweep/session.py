@@ -85,6 +85,9 @@ def measure_errors(
     methods = tuple(parse_methods(request.methods, request.target))
     d = tuple(parse_numbers(request.d, "d"))
     n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
+    for length in n or ():
+        if length < 2:
+            raise UsageError(f"n={length}: attention needs at least 2 tokens")
     if n is not None:
         _refuse_impossible(ErrorPlan(methods, n, d, (), None, target=request.target))
     source = resolve(request.source, notify=notify, timings=timings)

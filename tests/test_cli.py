@@ -1,0 +1,322 @@
+"""The command line as a user meets it: output, files, exit codes, and errors of one line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe.cli import COMMANDS, cli, main
+from attnprobe.methods import METHODS
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stop:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def qkv(tmp_path):
+    """A small Q/K/V file: 2 heads, 96 tokens, p = 8."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 96, 8, generator=generator)
+    path = tmp_path / "qkv.safetensors"
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
+    return path
+
+
+def one_line(err: str) -> str:
+    lines = err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("attnprobe: "), err
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def test_error_prints_the_contract_json(run, qkv):
+    code, out, err = run("error", "--qkv", qkv, "--method", "skyformer,nystromformer:inverse=pinv", "--d", "8,16",
+                         "--format", "json")  # fmt: skip
+    assert code == 0, err
+    result = json.loads(out)
+    assert set(result) == {"schema", "command", "source", "rows", "bounds", "run"}
+    assert (result["schema"], result["command"]) == (1, "error")
+    rows = {(row["method"], row["d"]): row for row in result["rows"]}
+    assert set(rows) == {("vmean", None), *((m, d) for m in ("skyformer", "nystromformer") for d in (8, 16))}
+    assert rows["nystromformer", 8]["options"] == {"inverse": "pinv"} and rows["skyformer", 8]["options"] == {}
+    assert rows["vmean", None]["reference"] is True and rows["skyformer", 8]["reference"] is False
+    for row in rows.values():
+        assert row["status"] == "ok" and row["target"] == "softmax" and row["n"] == 96 and row["layer"] == 0
+        for name in ("output_spectral", "output_spectral_relative", "output_frobenius", "output_frobenius_relative",
+                     "output_row_relative_max", "output_cosine_min", "visited_fraction", "seconds"):  # fmt: skip
+            assert set(row["metrics"][name]) == {"mean", "se", "median", "p10", "p90", "max", "count"}
+        assert row["metrics"]["output_spectral"]["se"] is None  # one window
+    assert {"bad_rows", "inverse_residual"} <= set(rows["skyformer", 8]["metrics"])
+    assert {bound["d"] for bound in result["bounds"]} == {8, 16}
+    assert result["source"]["qkv_sha256"]
+
+
+def test_error_agrees_with_the_python_door(run, qkv):
+    from attnprobe import approximate, exact, load_qkv, output_errors
+
+    _, out, _ = run("error", "--qkv", qkv, "--d", "16", "--seed", "3", "--format", "json")
+    row = next(row for row in json.loads(out)["rows"] if row["method"] == "skyformer")
+    tensors = load_qkv(qkv=str(qkv), n=96)
+    errors = output_errors(exact(tensors), approximate("skyformer", tensors, d=16, seed=3), tensors)
+    mean = float(errors["output_spectral"].mean())
+    assert row["metrics"]["output_spectral"]["mean"] == pytest.approx(mean, rel=1e-12)
+
+
+def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
+    code, _, err = run("error", "--qkv", qkv, "--d", "4,8", "--plot", "--out", "r")
+    assert code == 0, err
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    assert manifest["status"] == "finished" and manifest["end"] and manifest["versions"]["torch"]
+    assert manifest["config"]["d"] == {"value": "4,8", "origin": "command line"}
+    assert manifest["config"]["seed"] == {"value": 0, "origin": "default"}
+    records = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
+    assert len(records) == 5  # two bounds, V-Mean, two budgets
+    assert len({record["key"] for record in records}) == 5
+    sky = next(record for record in records if record["method"] == "skyformer")
+    assert sky["heads"] == [0, 1] and len(sky["metrics"]["output_spectral"]) == 2 and sky["draws_hash"]
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {"error.md", "error.csv", "error.json"}
+    assert {path.suffix for path in (tmp_path / "r/figures").iterdir()} == {".svg", ".png"}
+
+
+def test_running_again_measures_nothing_and_prints_the_same(run, qkv, tmp_path):
+    args = ("error", "--qkv", qkv, "--d", "4,8", "--format", "json", "--out", "r")
+    _, first, _ = run(*args)
+    before = (tmp_path / "r/records.jsonl").read_bytes()
+    _, second, _ = run(*args)
+    assert (tmp_path / "r/records.jsonl").read_bytes() == before
+    assert json.loads(first) == json.loads(second)
+
+
+def test_only_seconds_differ_between_two_runs(run, qkv, tmp_path):
+    for name in ("a", "b"):
+        run("error", "--qkv", qkv, "--method", "skyformer:sampler=rls,kernelized", "--d", "8", "--out", name)
+    read = lambda name: [json.loads(line) for line in (tmp_path / name / "records.jsonl").read_text().splitlines()]
+    for one, other in zip(read("a"), read("b"), strict=True):
+        assert {**one, "seconds": 0, "run": ""} == {**other, "seconds": 0, "run": ""}
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
+def test_every_format_names_the_method_and_its_error(run, qkv, format_):
+    code, out, err = run("error", "--qkv", qkv, "--method", "nystromformer", "--d", "8", "--format", format_)
+    assert code == 0, err
+    assert "nystromformer" in out and "lower" in out
+    if format_ == "csv":
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert float(rows[0]["output_spectral.mean"]) > 0
+
+
+def test_gates_pass_fail_and_fail_closed(run, qkv):
+    base = ("error", "--qkv", qkv, "--method", "nystromformer", "--d", "8")
+    assert run(*base, "--fail-above", "output_spectral_relative=1000")[0] == 0
+    gates = ("--fail-above", "output_spectral_relative=1000", "--fail-above", "output_frobenius.max=0")
+    code, out, err = run(*base, *gates)
+    assert code == 1 and "nystromformer" in out and "output_frobenius.max" in err
+    code, _, err = run(*base, "--fail-above", "matrix_spectral=1000")
+    assert code == 1 and "matrix_spectral" in err  # not measured: the gate fails
+
+
+def test_a_gate_looks_at_requested_methods_only(run, qkv):
+    code, _, _ = run("error", "--qkv", qkv, "--method", "softmax", "--fail-above", "output_spectral_relative=1e-4")
+    assert code == 0  # V-Mean, which was not asked for, is far above
+
+
+def test_a_method_that_cannot_take_a_setting_is_a_skipped_row_beside_others(run, qkv):
+    methods = ("--method", "nystromformer,skyformer")
+    code, out, err = run("error", "--qkv", qkv, *methods, "--d", "8,120", "--format", "json")
+    assert code == 0, err
+    rows = {(row["method"], row["d"]): row for row in json.loads(out)["rows"]}
+    assert rows["nystromformer", 120]["status"] == "skipped"
+    assert "d=120 exceeds n=96" in rows["nystromformer", 120]["reason"]
+    assert rows["skyformer", 120]["status"] == "ok"
+
+
+def test_a_method_that_can_take_nothing_is_exit_2(run, qkv, tmp_path):
+    code, out, err = run("error", "--qkv", qkv, "--method", "nystromformer", "--d", "120")
+    assert code == 2 and not out and "choose d in 1..96" in one_line(err)
+    code, out, err = run("error", "--qkv", qkv, "--method", "nystromformer", "--target", "gaussian")
+    assert code == 2 and "does not take target=gaussian" in one_line(err)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_method_that_breaks_is_a_row_and_exit_4(run, qkv, monkeypatch):
+    broken = lambda qkv, d, **rest: (_ for _ in ()).throw(RuntimeError("no such luck"))
+    monkeypatch.setitem(METHODS, "vmean", METHODS["vmean"].__class__(**{**vars(METHODS["vmean"]), "function": broken}))
+    code, out, err = run("error", "--qkv", qkv, "--d", "8", "--format", "json")
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert code == 4, err
+    assert rows["vmean"]["status"] == "failed" and "no such luck" in rows["vmean"]["reason"]
+    assert rows["skyformer"]["status"] == "ok"
+
+
+def test_an_output_that_is_not_finite_is_diverged_and_exit_4(run, qkv):
+    code, out, _ = run("error", "--qkv", qkv, "--method", "skyformer:inverse=cholesky,gamma=0,sampler=iid",
+                       "--d", "180", "--format", "json")  # fmt: skip
+    row = next(row for row in json.loads(out)["rows"] if row["method"] == "skyformer")
+    assert code == 4 and row["status"] == "diverged" and "not finite" in row["reason"]
+    assert row["metrics"]["output_spectral"]["count"] < 2
+
+
+BAD = {
+    "unknown command": (["eror"], 2, "did you mean 'error'"),
+    "unknown option": (["error", "--metod", "x"], 2, "--method"),
+    "unknown method": (["error", "--method", "skyfromer"], 2, "did you mean 'skyformer'"),
+    "unknown method option": (["error", "--method", "skyformer:gama=1"], 2, "did you mean 'gamma'"),
+    "wrong option type": (["error", "--method", "skyformer:gamma=x"], 2, "gamma=x is not a number"),
+    "wrong option choice": (["error", "--method", "skyformer:sampler=id"], 2, "did you mean 'iid'"),
+    "contradiction": (["error", "--method", "skyformer:inverse=pinv,gamma=1"], 2, "gamma"),
+    "option without a method": (["error", "--method", "gamma=1"], 2, "NAME:gamma=1"),
+    "unknown metric": (["error", "--fail-above", "output_spectrall=1"], 2, "did you mean 'output_spectral'"),
+    "gate without a number": (["error", "--fail-above", "output_spectral=x"], 2, "x"),
+    "unknown format": (["error", "--format", "jsn"], 2, "did you mean 'json'"),
+    "unknown target": (["error", "--target", "softmx"], 2, "did you mean 'softmax'"),
+    "n = 1": (["error", "--n", "1", "--d", "1"], 2, "at least 2"),
+    "d no number": (["error", "--d", "many"], 2, "'many'"),
+    "no windows": (["error", "--windows", "0"], 2, "windows=0"),
+    "unknown weights": (["error", "--weights", "pretraind"], 2, "did you mean 'pretrained'"),
+    "unknown dtype": (["error", "--dtype", "float23"], 2, "did you mean 'float"),
+    "absent directory": (["error", "--model", "./nowhere"], 3, "no such directory"),
+    "absent text": (["error", "--model", "minilm", "--text", "nowhere.txt"], 3, "nowhere.txt"),
+    "absent qkv": (["error", "--qkv", "nowhere.safetensors"], 3, "nowhere.safetensors"),
+    "absent method page": (["methods", "skyfromer"], 2, "did you mean 'skyformer'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "wanted", "says"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_with_a_way_out(run, tmp_path, args, wanted, says):
+    code, out, err = run(*args)
+    assert code == wanted and says in one_line(err) and not out
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_layers_and_heads_name_what_exists(run, qkv):
+    code, _, err = run("error", "--qkv", qkv, "--layer", "3")
+    assert code == 2 and "layer 3 does not exist; choose from 0" in one_line(err)
+    code, _, err = run("error", "--qkv", qkv, "--head", "0-7")
+    assert code == 2 and "head 2 does not exist; choose from 0-1" in one_line(err)
+    code, _, err = run("error", "--qkv", qkv, "--n", "97")
+    assert code == 2 and "96" in one_line(err)
+
+
+def test_a_folder_that_cannot_be_written_is_exit_2(run, qkv, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run("error", "--qkv", qkv, "--out", "file")
+    assert code == 2 and "file" in one_line(err)
+    code, _, err = run("error", "--qkv", qkv, "--out", "file/below")
+    assert code == 2 and "cannot be written" in one_line(err)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is present")
+def test_cuda_asked_for_and_absent_is_exit_3(run, qkv):
+    code, _, err = run("error", "--qkv", qkv, "--device", "cuda")
+    assert code == 3 and "--device cpu" in one_line(err)
+
+
+def test_debug_shows_the_traceback(qkv):
+    command = [sys.executable, "-m", "attnprobe", "error", "--method", "skyfromer"]
+    assert "Traceback" not in subprocess.run(command, capture_output=True, text=True).stderr
+    assert "Traceback" in subprocess.run([*command, "--debug"], capture_output=True, text=True).stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(qkv, tmp_path):
+    command = f"{sys.executable} -m attnprobe error --qkv {qkv} --d 8 --format csv | head -c 1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert "rror" not in done.stderr
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 8, 1024, 16, generator=generator)
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "big.safetensors")
+    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", "big.safetensors", "--method", "svd", "--out", "r",
+               "--d", ",".join(map(str, range(1, 200)))]  # fmt: skip
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    records = tmp_path / "r/records.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (records.exists() and b'"svd"' in records.read_bytes()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and not out and "Traceback" not in err
+    assert "--out r" in err
+    assert json.loads((tmp_path / "r/manifest.json").read_text())["status"] == "interrupted"
+    for line in records.read_text().splitlines():
+        json.loads(line)
+
+
+def test_timings_show_the_stages_on_stderr(run, qkv):
+    _, _, err = run("error", "--qkv", qkv, "--d", "8", "--timings")
+    assert "methods" in err and "exact attention" in err and "attnprobe itself" in err
+
+
+def test_notes_go_to_stderr_and_data_to_stdout(run, qkv):
+    _, out, err = run("error", "--qkv", qkv, "--d", "8", "--format", "json", "--plot")
+    json.loads(out)
+    assert "figure:" in err
+
+
+def test_extract_and_read_back_gives_the_same_errors(run, tmp_path):
+    source = ("--weights", "initialized", "--text", "embedded", "--n", "128")
+    code, _, err = run("extract", *source, "--layer", "0-1", "--out", "x.safetensors")
+    assert code == 0, err
+    _, direct, _ = run("error", *source, "--layer", "1", "--d", "16", "--format", "json")
+    _, read, _ = run("error", "--qkv", "x.safetensors", "--layer", "1", "--d", "16", "--format", "json")
+    metrics = lambda text: [
+        {name: found for name, found in row["metrics"].items() if name != "seconds"} for row in json.loads(text)["rows"]
+    ]  # fmt: skip
+    assert metrics(direct) == metrics(read)
+    assert json.loads(read)["source"]["origin"]["weights"] == "initialized"
+
+
+def test_methods_lists_and_explains(run):
+    code, out, _ = run("methods", "--format", "json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and [row["name"] for row in rows] == list(METHODS)
+    assert set(rows[0]) >= {"name", "paper", "year", "targets", "kind", "tags", "budget", "cost", "options"}
+    code, out, _ = run("methods", "skyformer")
+    assert code == 0
+    for name in METHODS["skyformer"].options:
+        assert f"{name}=" in out and f"{name}: " in out  # its default, and its explanation
+    assert "stratified | iid | wor | rls | kmeans" in out
+
+
+def test_doctor_answers(run):
+    code, out, _ = run("doctor")
+    assert code == 0
+    for word in ("versions", "torch", "devices", "cpu", "threads", "hub", "packaged", "defaults", "model:", "text:"):
+        assert word in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_its_python(name):
+    command = cli.get_command(None, name)
+    assert command.help and "In Python:" in command.epilog
+    for parameter in command.params:
+        assert parameter.param_type_name == "argument" or parameter.help, f"{name} {parameter.name} has no help"
+
+
+def test_no_color_is_honoured(qkv, tmp_path):
+    environment = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", str(qkv), "--d", "8"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
+    assert "\x1b[" not in out

@@ -1,0 +1,146 @@
+"""The rules of import: which module may know which."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import attnprobe
+
+ROOT = Path(attnprobe.__file__).parent
+CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
+MAY = {
+    "__init__": {"approximation", "methods", "metrics", "operators", "qkv", "reference", "sources"},  # for typing only
+    "__main__": {"cli"},
+    "errors": set(),
+    "rng": set(),
+    "timings": set(),
+    "qkv": {"errors"},
+    "operators": {"errors"},
+    "reference": {"errors", "operators", "qkv"},
+    "approximation": {"operators", "qkv"},
+    "linalg": {"errors", "rng", "operators"},
+    "methods": CORE,
+    "metrics": CORE,
+    "sources": {"qkv", "rng", "errors", "timings"},
+    "records": {"errors"},
+    "report": {"errors", "records"},
+    "installation": {"__init__", "sources"},
+    "sweep": CORE | {"methods", "metrics", "sources", "records", "timings", "installation"},
+    "cli": {"__init__", "errors"},
+}
+HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
+MAY_HEAVY = {
+    "errors": set(),
+    "__init__": set(),
+    "__main__": set(),
+    "timings": set(),
+    "records": set(),
+    "cli": set(),
+    "sources": {"torch"},
+    "report": {"numpy", "rich"},
+}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def part(file: Path) -> str:
+    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(file: Path, module_level: bool) -> set[str]:
+    """Absolute names imported by a file, ``attnprobe.x.y`` for relative ones."""
+    tree = ast.parse(file.read_text())
+    package = ["attnprobe", *file.relative_to(ROOT).parts[:-1]]
+    nodes = ast.walk(tree)
+    if module_level:
+        nodes = [n for top in tree.body if not isinstance(top, ast.FunctionDef | ast.ClassDef) for n in ast.walk(top)]
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            name = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            if node.module:
+                found.add(name)
+            else:
+                is_module = lambda x, b=base: (ROOT.joinpath(*b[1:], x)).with_suffix(".py").exists() or (
+                    ROOT.joinpath(*b[1:], x)).is_dir()  # fmt: skip
+                found |= {f"{name}.{a.name}" if is_module(a.name) else f"{name}.__init__" for a in node.names}
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_a_module_imports_only_what_it_may(file):
+    ours = part(file)
+    everywhere = ours != "cli"  # commands may import anything inside their bodies
+    for name in imports(file, module_level=not everywhere):
+        if name.split(".")[0] == "attnprobe":
+            other = name.split(".")[1]
+            assert other == ours or other in MAY[ours], f"{ours} imports {name}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_a_module_imports_heavy_packages_only_where_it_may(file):
+    allowed = MAY_HEAVY.get(part(file), HEAVY - {"transformers", "datasets", "matplotlib"})
+    heavy = {name.split(".")[0] for name in imports(file, module_level=True)} & HEAVY
+    typing_only = {"transformers", "tokenizers"} if "TYPE_CHECKING" in file.read_text() else set()
+    assert heavy <= allowed | typing_only | ({"torch"} if part(file) == "__init__" else set())
+
+
+def test_report_never_imports_torch():
+    for file in (ROOT / "report").glob("*.py"):
+        assert not any(name.split(".")[0] == "torch" for name in imports(file, module_level=False))
+
+
+def test_a_method_does_not_import_another_method():
+    shared = {"base", "registry", "row_guard"}
+    files = {file.stem for file in (ROOT / "methods").glob("*.py")} - shared - {"__init__"}
+    for stem in files:
+        others = {name.rsplit(".", 1)[-1] for name in imports(ROOT / "methods" / f"{stem}.py", False)}
+        assert not others & (files - {stem})
+
+
+HELP = """
+import sys
+from attnprobe.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    assert not stop.code
+heavy = {"torch", "transformers", "datasets", "matplotlib", "numpy"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["error", "--help"], ["methods", "--help"]])
+def test_help_never_imports_anything_heavy(args):
+    done = subprocess.run([sys.executable, "-c", HELP, *args], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_is_light():
+    code = "import sys, attnprobe; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_no_submodule_shares_a_name_with_a_public_one():
+    names = [module.name for module in pkgutil.walk_packages(attnprobe.__path__, "attnprobe.")]
+    for name in names:
+        if not name.endswith("__main__"):
+            import_module(name)
+    top = {name.split(".")[1] for name in names}
+    assert not top & set(attnprobe.__all__)
+    for name in attnprobe.__all__:
+        assert not isinstance(getattr(attnprobe, name), type(sys)), f"{name} is a module"
+
+
+def test_an_unknown_public_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nothing_here"):
+        _ = attnprobe.nothing_here
