@@ -1,0 +1,226 @@
+"""What the columns of `error`'s tables are, and which rows stand in one table: shared by every format for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..records import LOWER_BOUND
+from .numbers import aligned, method_label, per_cent, significant
+
+__all__ = ["COLUMNS", "Column", "Group", "columns_of", "grouped", "legend", "mark", "notes"]
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, the pieces of a cell as text, the glue around them, and its line of the legend.
+
+    ``spare`` orders what a narrow terminal goes without: the highest first, never those at 0.
+    """
+
+    name: str
+    heading: tuple[str, str]
+    pieces: Callable[[Row], Sequence[str]]
+    glue: Sequence[tuple[str, str]] = (("", ""),)
+    meaning: str = ""
+    spare: int = 0
+
+    def cells(self, rows: Sequence[Row], pad: bool = True) -> list[str]:
+        """The cells of a table, every piece aligned with the same piece of the other rows."""
+        texts = [self.pieces(row) for row in rows]
+        lines = [""] * len(rows)
+        for index, (before, after) in enumerate(self.glue):
+            piece = [text[index] for text in texts]
+            padded = aligned(piece) if pad else piece
+            for row, (text, shown) in enumerate(zip(piece, padded, strict=True)):
+                whole = before + shown + after
+                lines[row] += whole if text else " " * len(whole) if pad else ""
+        return lines
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one table: methods, then references, then the lower bounds of one (layer, n, target)."""
+
+    layer: Any
+    n: Any
+    target: Any
+    methods: list[Row]
+    references: list[Row]
+    bounds: list[Row]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self.methods, *self.references, *self.bounds]
+
+    @property
+    def caption(self) -> str:
+        counts = []
+        for name in ("heads", "windows", "repeats"):
+            count = max((row.get(name) or 0 for row in self.rows), default=0)
+            if count:
+                counts.append(f"{count} {name if count > 1 else name[:-1]}")
+        return f"layer {self.layer} · n = {self.n} · target {self.target} · {' x '.join(counts)}"
+
+
+def grouped(rows: Iterable[Row], bounds: Iterable[Row]) -> list[Group]:
+    """One `Group` per (layer, n, target), in the order of the rows."""
+    groups: dict[tuple[Any, ...], Group] = {}
+    for is_bound, row in [*((False, row) for row in rows), *((True, row) for row in bounds)]:
+        place = (row.get("layer"), row.get("n"), row.get("target"))
+        group = groups.setdefault(place, Group(*place, [], [], []))
+        (group.bounds if is_bound else group.references if row.get("reference") else group.methods).append(row)
+    return list(groups.values())
+
+
+def statistic(row: Row, metric: str, name: str) -> float | None:
+    return (row["metrics"].get(metric) or {}).get(name)
+
+
+def label(row: Row) -> str:
+    """The method's label, and in words what the reference rows are."""
+    if row["method"] == LOWER_BOUND:
+        return f"lower bound, rank {row['d']}"
+    if row["method"] == "vmean" and row.get("reference"):
+        return "V-Mean (reference)"
+    return method_label(row)
+
+
+def mark(row: Row) -> str:
+    """``!`` where a normaliser was not positive, ``✗`` failed or diverged, ``–`` skipped, else nothing."""
+    if row["status"] in ("failed", "diverged"):
+        return "✗"
+    if row["status"] == "skipped":
+        return "–"
+    return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 else ""
+
+
+def notes(row: Row) -> str | None:
+    """The line beneath the table for a row that is not ok."""
+    if row["status"] == "ok":
+        return None
+    budget = "" if row.get("d") is None else f" d={row['d']}"
+    return f"{mark(row)} {label(row)}{budget}: {row.get('reason') or row['status']}"
+
+
+def _budget(row: Row) -> tuple[str, str]:
+    d, realised = row.get("d"), row.get("realised_d")
+    used = "" if realised is None or realised == d else f"({realised:.1f})".replace(".0)", ")")
+    return "" if d is None else str(d), used
+
+
+def _absolute(row: Row) -> tuple[str, str]:
+    return significant(statistic(row, "output_spectral", "mean")), significant(
+        statistic(row, "output_spectral", "se"), 2
+    )
+
+
+def _relative(row: Row) -> tuple[str, str, str]:
+    return tuple(significant(statistic(row, "output_spectral_relative", name), 3) for name in ("median", "p10", "p90"))
+
+
+def _bad_rows(row: Row) -> tuple[str, str]:
+    mean, count = statistic(row, "bad_rows", "mean"), statistic(row, "bad_rows", "count")
+    if mean is None or not row.get("n"):
+        return "", ""
+    return f"{round(mean * count)}", per_cent(mean / row["n"]) if mean else ""
+
+
+def _guarded_rows(row: Row) -> tuple[str]:
+    mean, count = statistic(row, "guarded_rows", "mean"), statistic(row, "guarded_rows", "count")
+    return (f"{round(mean * count)}" if mean else "",)
+
+
+def _milliseconds(row: Row) -> tuple[str]:
+    seconds = None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "mean")
+    return (significant(None if seconds is None else 1e3 * seconds, 3),)
+
+
+COLUMNS = (
+    Column("method", ("method", ""), lambda row: (label(row),)),
+    Column(
+        "d", ("d", "(used)"), _budget, (("", ""), (" ", "")), "d: the budget, and (used) what the method made of it"
+    ),
+    Column(
+        "absolute",
+        ("‖E‖₂", "mean ± s.e."),
+        _absolute,
+        (("", ""), (" ± ", "")),
+        "‖E‖₂: spectral norm of exact − approximate output, per head; s.e. clusters by text window, none for one",
+    ),
+    Column(
+        "relative",
+        ("‖E‖₂ / ‖BV‖₂", "median [p10 – p90]"),
+        _relative,
+        (("", ""), (" [", ""), (" – ", "]")),
+        "median, p10, p90, max: over heads, windows and repeats",
+    ),
+    Column(
+        "max", ("", "max"), lambda row: (significant(statistic(row, "output_spectral_relative", "max"), 3),), spare=2
+    ),
+    Column(
+        "frobenius",
+        ("‖E‖F / ‖BV‖F", "median"),
+        lambda row: (significant(statistic(row, "output_frobenius_relative", "median"), 3),),
+        spare=5,
+    ),
+    Column(
+        "over_vmean",
+        ("error /", "V-Mean"),
+        lambda row: (significant((row.get("over_vmean") or {}).get("output_spectral"), 3),),
+        meaning="error / V-Mean: mean ‖E‖₂ over that of the mean of V, which costs nothing",
+        spare=3,
+    ),
+    Column(
+        "bad_rows",
+        ("bad rows", "sum (share)"),
+        _bad_rows,
+        (("", ""), (" (", ")")),
+        "bad rows: their normaliser is not positive; summed, and as a share of all",
+        spare=1,
+    ),
+    Column(
+        "guarded_rows",
+        ("guarded", "rows"),
+        _guarded_rows,
+        meaning="guarded rows: replaced by the method, summed",
+        spare=2,
+    ),
+    Column(
+        "inverse_residual",
+        ("inverse", "residual"),
+        lambda row: (significant(statistic(row, "inverse_residual", "median"), 2),),
+        meaning="inverse residual: ‖I − MZ‖ of the method's own inverse, median",
+        spare=4,
+    ),
+    Column(
+        "visited",
+        ("visited", "of n²"),
+        lambda row: (per_cent(statistic(row, "visited_fraction", "mean")),),
+        meaning="visited: share of the n² scores computed",
+        spare=6,
+    ),
+    Column("seconds", ("time", "ms"), _milliseconds, meaning="time: per cell, all heads of the layer, mean", spare=7),
+    Column("status", ("", "status"), lambda row: ("" if row["status"] == "ok" else row["status"],)),
+)
+
+
+def columns_of(rows: Sequence[Row]) -> list[Column]:
+    """The columns in which at least one of the rows has something to say."""
+    return [column for column in COLUMNS if any(any(column.pieces(row)) for row in rows)]
+
+
+def legend(groups: Iterable[Group], columns: Iterable[Column]) -> str:
+    """What the columns, the bounds and the marks mean, in one paragraph."""
+    groups = list(groups)
+    parts = ["; ".join(column.meaning for column in columns if column.meaning) + "."]
+    if any(group.bounds for group in groups):
+        parts.append("Lower bound, rank d: σ_{d+1}(BV), which no rank-d approximation of the output can beat.")
+    if any(group.target == "gaussian" for group in groups):
+        parts.append("For the target gaussian, B is C.")
+    if any(mark(row) for group in groups for row in group.rows):
+        parts.append("Marks: ! bad rows, ✗ failed or diverged, – skipped.")
+    return " ".join(part for part in parts if part != ".")

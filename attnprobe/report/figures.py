@@ -1,0 +1,185 @@
+"""Error against budget, as SVG and PNG that are byte for byte the same wherever the same rows are drawn."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..records import write_bytes
+from .panels import CROSS, crossed, dot_panel, has, line_panel, scale, styles_of
+
+__all__ = ["error_figure"]
+
+Row = Mapping[str, Any]
+Place = tuple[Any, Any, Any]  # layer, n, target
+
+PANELS = 12  # per figure
+SYMBOLS = {
+    "output_spectral": r"$\|(B-\tilde{B})V\|_2$",
+    "output_spectral_relative": r"$\|(B-\tilde{B})V\|_2\;/\;\|BV\|_2$",
+    "output_frobenius": r"$\|(B-\tilde{B})V\|_F$",
+    "output_frobenius_relative": r"$\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$",
+    "matrix_spectral": r"$\|B-\tilde{B}\|_2$",
+    "matrix_spectral_relative": r"$\|B-\tilde{B}\|_2\;/\;\|B\|_2$",
+    "matrix_frobenius": r"$\|B-\tilde{B}\|_F$",
+    "matrix_frobenius_relative": r"$\|B-\tilde{B}\|_F\;/\;\|B\|_F$",
+}
+
+
+def error_figure(
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    header_line: str,
+    out_dir: str | Path,
+    metric: str = "output_spectral",
+    relative: bool = False,
+) -> list[Path]:
+    """Draw ``metric`` against ``d``: one panel per (layer, n, target), one line per method.
+
+    Points are medians over heads, windows and repeats and bars run from p10 to p90, because a mean is dominated by a
+    few heads for the Nyström family (the bars of one ``d`` stand side by side so that they can be told apart). Methods
+    without a budget are horizontal lines (V-Mean dashed), the lower bound is dotted where its median is positive; a
+    cross marks a row in which cells diverged or failed. Where there is one ``d``, the figure is a dot plot instead:
+    per method the median, p10 – p90 and the maximum.
+
+    Args:
+        header_line: the title: the source and every fallback, in one or more lines.
+        out_dir: where ``error-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 12 panels).
+        relative: draw ``METRIC_relative``.
+
+    Returns:
+        The files' paths; none where no method's row holds the metric.
+    """
+    name = f"{metric}_relative" if relative and not metric.endswith("_relative") else metric
+    kept = [row for row in rows if has(row, name) or crossed(row, name)]
+    limits = [row for row in bounds if has(row, name)]
+    if not any(has(row, name) for row in kept) or all(row.get("reference") for row in kept):
+        return []
+    places = list(dict.fromkeys(_place(row) for row in kept))
+    styles = styles_of(kept)
+    budgets = {row["d"] for row in kept if row["d"] is not None and not row.get("reference")}
+    paths = []
+    with _fixed_settings():
+        for page in range(0, len(places), PANELS):
+            figure = _page(places[page : page + PANELS], kept, limits, name, header_line, styles, len(budgets) < 2)
+            suffix = f"-{page // PANELS + 1}" if page else ""
+            for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+                file = io.BytesIO()
+                figure.savefig(file, format=kind, metadata=metadata)
+                paths.append(Path(out_dir) / f"error-{name}{suffix}.{kind}")
+                write_bytes(paths[-1], file.getvalue())
+    return paths
+
+
+@contextmanager
+def _fixed_settings() -> Iterator[None]:
+    """matplotlib's own defaults whatever the user's matplotlibrc says, with ids that do not vary."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {
+                "svg.hashsalt": "attnprobe",
+                "svg.fonttype": "path",
+                "font.size": 9,
+                "axes.titlesize": 9.5,
+                "axes.labelsize": 9,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.axisbelow": True,
+                "xtick.labelsize": 8.5,
+                "ytick.labelsize": 8.5,
+                "legend.fontsize": 8.5,
+                "savefig.dpi": 160,
+            }
+        )
+        yield
+
+
+def _page(
+    places: Sequence[Place],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    name: str,
+    title: str,
+    styles: Mapping[str, dict[str, Any]],
+    dots: bool,
+) -> Any:
+    """One figure of up to `PANELS` panels."""
+    from matplotlib.figure import Figure
+
+    columns = _columns(places)
+    lines = math.ceil(len(places) / columns)
+    inches = max(6.4, 3.4 * columns + 0.6)
+    told = _title_lines(title, int(inches * 15.5))
+    height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
+    figure = Figure(
+        figsize=(inches, height * lines + 0.9 + 0.16 * math.ceil(len(styles) / 4) + 0.16 * len(told)),
+        layout="constrained",
+    )
+    panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True, sharex=dots).flat)
+    shown = [row for row in rows if _place(row) in places]
+    budgets = sorted({row["d"] for row in shown if row["d"] is not None})
+    several = {index: len({place[index] for place in places}) > 1 for index in range(3)}
+    handles: dict[str, Any] = {}
+    label = f"{SYMBOLS.get(name, name.replace('_', ' '))}  (median, p10 – p90{', | max' if dots else ''})"
+    for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
+        here = [row for row in shown if _place(row) == place]
+        limits = [row for row in bounds if _place(row) == place]
+        lowest = index + columns >= len(places)
+        if dots:
+            dot_panel(axis, here, limits, name, styles, handles)
+            axis.set_xlabel(label if lowest else "")
+            axis.tick_params(labelbottom=True)
+        else:
+            line_panel(axis, here, limits, name, styles, handles, budgets)
+            axis.set_xlabel("budget d" if lowest else "")
+            axis.set_ylabel(label if index % columns == 0 else "")
+        axis.set_title(_panel_title(place, several, budgets if dots else ()))
+    for axis in panels[len(places) :]:
+        axis.set_visible(False)
+    scale(panels[: len(places)], [row["metrics"][name] for row in shown if has(row, name)], dots)
+    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
+    order = sorted(
+        handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
+    )
+    if order:
+        ncols = max(1, min(len(order), int(inches / (0.5 + 0.07 * max(map(len, order))))))
+        figure.legend([handles[key] for key in order], order, loc="outside lower center", ncols=ncols, frameon=False)
+    return figure
+
+
+def _place(row: Row) -> Place:
+    return row.get("layer"), row.get("n"), row.get("target")
+
+
+def _columns(places: Sequence[Place]) -> int:
+    """Panels side by side: one column per n where there are several layers, else at most three."""
+    lengths = len({n for _, n, _ in places})
+    if 1 < lengths <= 4 and len(places) > lengths:
+        return lengths
+    return {1: 1, 2: 2, 4: 2}.get(len(places), 3)
+
+
+def _panel_title(place: Place, several: Mapping[int, bool], budgets: Sequence[int]) -> str:
+    layer, n, target = place
+    parts = [f"n = {n}"]
+    if several[0] or layer != 0:
+        parts.insert(0, f"layer {layer}")
+    if several[2] or target != "softmax":
+        parts.append(f"target {target}")
+    return ", ".join([*parts, *(f"d = {d}" for d in budgets)])
+
+
+def _title_lines(title: str, width: int) -> list[str]:
+    """The title's lines, wrapped, without one that another holds already; a SHA-256 shows its first 12 digits."""
+    lines = [re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", line) for line in dict.fromkeys(title.splitlines())]
+    lines = [line for line in lines if line and not any(line != other and line in other for other in lines)]
+    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]

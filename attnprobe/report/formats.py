@@ -1,0 +1,204 @@
+"""One door to every output format: ``table | json | jsonl | csv | md | latex``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import unknown
+from ..records import SCHEMA, strict_json
+from .columns import columns_of, grouped, legend, mark, notes
+from .tables import Header, error_tables, flat_table
+
+__all__ = ["FORMATS", "render"]
+
+FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
+Row = Mapping[str, Any]
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": r"\textbar{}",
+    "[": "{[}",
+    "±": r"$\pm$",
+    "–": "--",
+    "−": "$-$",
+    "‖": r"$\|$",
+    "₂": "$_2$",
+    "²": "$^2$",
+    "σ": r"$\sigma$",
+    "·": r"$\cdot$",
+    "✗": r"$\times$",
+    "√": r"$\surd$",
+}
+
+
+def render(
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    header: Header,
+    format: str,
+    run: str | None,
+    command: str = "error",
+    width: int | None = None,
+) -> str:
+    """The rows of a command as text, without a final newline.
+
+    ``json`` is the one object of the contract; ``jsonl`` and ``csv`` are one line per row, the bounds last (their
+    method is ``lower-bound``), at full precision; ``table``, ``md`` and ``latex`` round to three or four digits.
+
+    Args:
+        header: the source and its warnings; see `Header`.
+        format: one of `FORMATS`.
+        run: the run's directory, or ``None``.
+        width: the terminal's width, for ``table``; ``None`` asks standard output.
+
+    Raises:
+        UsageError: an unknown format.
+    """
+    if format == "json":
+        whole = {
+            "schema": SCHEMA,
+            "command": command,
+            "source": header.source,
+            "rows": rows,
+            "bounds": bounds,
+            "run": run,
+        }
+        return strict_json(whole, indent=2)
+    if format == "jsonl":
+        return "\n".join(strict_json(row) for row in [*rows, *bounds])
+    if format == "csv":
+        return _csv([*rows, *bounds])
+    if format == "table":
+        return error_tables(rows, bounds, header, run, width) if command == "error" else flat_table(rows, header, run)
+    if format == "md":
+        return _markdown(rows, bounds, header, run, command)
+    if format == "latex":
+        return _latex(rows, bounds, header, run, command)
+    raise unknown("format", format, FORMATS)
+
+
+def flattened(row: Row) -> dict[str, Any]:
+    """A row without nesting: ``metrics`` as ``NAME.STAT``, ``over_vmean.NAME``; lists and options as JSON.
+
+    >>> flattened({"d": 2, "options": {"r": 1}, "metrics": {"x": {"mean": 0.5}}})
+    {'d': 2, 'options': '{"r":1}', 'x.mean': 0.5}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "metrics":
+            flat.update({f"{metric}.{stat}": x for metric, stats in value.items() for stat, x in stats.items()})
+        elif name == "over_vmean":
+            flat.update({f"{name}.{metric}": x for metric, x in value.items()})
+        elif isinstance(value, (Mapping, list, tuple)):
+            flat[name] = strict_json(value)
+        else:
+            flat[name] = value
+    return flat
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    flat = [flattened(row) for row in rows]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return file.getvalue().rstrip("\n")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A table as strings: what Markdown and LaTeX have in common."""
+
+    caption: str
+    headings: list[str]
+    lines: list[list[str]]
+    notes: list[str]
+
+
+def _plain(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple[list[Plain], str]:
+    """The tables of a command and the legend beneath them."""
+    if command != "error":
+        flat = [flattened(row) for row in rows]
+        names = list(dict.fromkeys(name for row in flat for name in row))
+        lines = [["" if row.get(name) is None else str(row[name]) for name in names] for row in flat]
+        return [Plain(command, names, lines, [])], ""
+    groups = grouped(rows, bounds)
+    columns = columns_of([row for group in groups for row in group.rows])
+    headings = [" ".join(part for part in column.heading if part) for column in columns]
+    tables = []
+    for group in groups:
+        cells = [column.cells(group.rows, pad=False) for column in columns]
+        lines = [list(line) for line in zip(*cells, strict=True)]
+        for line, row in zip(lines, group.rows, strict=True):
+            line[0] = f"{mark(row)} {line[0]}".lstrip()
+        tables.append(Plain(group.caption, headings, lines, [text for row in group.rows if (text := notes(row))]))
+    return tables, legend(groups, columns)
+
+
+def _markdown(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str | None, command: str) -> str:
+    escape = lambda text: re.sub(r"([\\|*_~<`])", r"\\\1", text.replace("\n", " "))
+    lines = [f"- {escape(line)}" for line in header.facts]
+    lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
+    tables, told = _plain(rows, bounds, command)
+    for table in tables:
+        lines += ["", f"**{escape(table.caption)}**", ""]
+        lines.append(f"| {' | '.join(map(escape, table.headings))} |")
+        lines.append(f"| {' | '.join('---' if i == 0 else '---:' for i in range(len(table.headings)))} |")
+        lines += [f"| {' | '.join(map(escape, line))} |" for line in table.lines]
+        if table.notes:
+            lines += ["", *(f"- {escape(note)}" for note in table.notes)]
+    if told:
+        lines += ["", escape(told)]
+    if run is not None:
+        lines += ["", f"Run: {escape(run)}"]
+    return "\n".join(lines).strip("\n")
+
+
+def _latex(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str | None, command: str) -> str:
+    lines = [r"% needs \usepackage{booktabs}"]
+    if run is not None:
+        lines.append(f"% run: {run}".replace("\n", " "))
+    tables, told = _plain(rows, bounds, command)
+    for table in tables:
+        facts = [table.caption, *header.facts, *(f"Warning: {line}" for line in header.warnings)]
+        lines += [
+            r"\begin{table}",
+            r"\centering\scriptsize",
+            rf"\caption{{{_tex('. '.join(fact.rstrip('.') for fact in facts))}.}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
+            r"\toprule",
+            f"{' & '.join(map(_tex, table.headings))} \\\\",
+            r"\midrule",
+            *(f"{' & '.join(map(_tex, line))} \\\\" for line in table.lines),
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par {_tex(text)}" for text in [*table.notes, told] if text),
+            r"\end{table}",
+        ]
+    return "\n".join(lines)
+
+
+def _tex(text: str) -> str:
+    """``text`` with LaTeX's special characters escaped and the symbols of our headings as mathematics.
+
+    >>> print(_tex("50% of a_b & ‖BV‖₂"))
+    50\\% of a\\_b \\& $\\|$BV$\\|_2$
+    """
+    escaped = "".join(LATEX.get(character, character) for character in text.replace("\n", " "))
+    return re.sub(r"(?<!\\)\$\$", "", escaped).replace(r"$\|$F", r"$\|_F$")

@@ -1,0 +1,71 @@
+"""Numbers and names as text, for people: three or four significant digits, aligned at the decimal point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["aligned", "method_label", "per_cent", "significant"]
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    """``value`` to so many significant digits, without an exponent between 0.001 and a million; "" for null.
+
+    >>> [significant(x) for x in (0.31236, 55.0, 133.2, 1234.4, 1.8e-5, 4.2e9, 0, None)]
+    ['0.3124', '55.00', '133.2', '1234', '1.800e-05', '4.200e+09', '0', '']
+    """
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return "inf" if value > 0 else "-inf" if value < 0 else "nan"
+    if value == 0:
+        return "0"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    if -4 < exponent < 6:
+        return f"{value:.{max(digits - 1 - exponent, 0)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def per_cent(fraction: float | None) -> str:
+    """A share as a percentage to three significant digits, at most two decimals below 1 %.
+
+    >>> [per_cent(x) for x in (1, 0.25, 0.0312, 0.00021, 3e-7, 0, None)]
+    ['100%', '25.0%', '3.12%', '0.02%', '<0.01%', '0%', '']
+    """
+    if fraction is None:
+        return ""
+    percent = 100 * fraction
+    if 0 < percent < 0.01:
+        return "<0.01%"
+    return f"{percent:.2f}%" if 0 < percent < 1 else f"{significant(percent, 3)}%"
+
+
+def aligned(column: Sequence[str]) -> list[str]:
+    """The strings padded to one width, their decimal points (or ends) one beneath the other.
+
+    >>> aligned(["0.3124", "133.2", "", "12%"])
+    ['  0.3124', '133.2   ', '        ', ' 12%    ']
+    """
+    heads = [_before_point(text) for text in column]
+    left = max(map(len, heads), default=0)
+    tails = [text[len(head) :] for text, head in zip(column, heads, strict=True)]
+    right = max(map(len, tails), default=0)
+    return [head.rjust(left) + tail.ljust(right) for head, tail in zip(heads, tails, strict=True)]
+
+
+def _before_point(text: str) -> str:
+    for index, character in enumerate(text):
+        if character not in "0123456789-<":
+            return text[:index]
+    return text
+
+
+def method_label(row: Mapping[str, Any]) -> str:
+    """The method as the command line takes it: ``NAME[:k=v,…]``.
+
+    >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
+    'skyformer:inverse=newton,ridge=0.001'
+    """
+    options = row.get("options") or {}
+    return row["method"] + (":" if options else "") + ",".join(f"{key}={options[key]}" for key in sorted(options))

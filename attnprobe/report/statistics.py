@@ -1,0 +1,209 @@
+"""From records to the rows of the JSON contract."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..records import LOWER_BOUND, STATUSES
+
+__all__ = ["RATIOS", "STATISTICS", "describe", "summarise"]
+
+Record = Mapping[str, Any]
+Row = dict[str, Any]
+
+STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
+RATIOS = ("output_spectral", "output_frobenius")
+
+
+def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
+    """The rows of `error`'s JSON and its bounds, from the records of one run.
+
+    A row is one (method, options, target, n, d, layer); its values run over heads x windows x repeats, and
+    ``seconds`` over cells. Per metric: `describe`. A value that is null enters no statistic and not ``count``; the
+    row's ``values`` and ``cells`` say how many there should have been. ``status`` is the worst of the cells' (failed,
+    then diverged, skipped, ok) and ``reason`` says of how many; a row whose output error is null in an ok cell is
+    ``diverged``. ``over_vmean`` is the ratio of means
+
+        ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same window, head, layer, n and target as e_i,
+
+    null where V-Mean was not measured there. Rows are ordered by layer, n, target, references last, the method's
+    first appearance, and d. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
+
+    >>> cell = {"method": "x", "target": "softmax", "n": 8, "d": 2, "layer": 0, "heads": [0, 1], "status": "ok"}
+    >>> rows, bounds = summarise([{**cell, "window": w, "metrics": {"output_spectral": [w, 3.0]}} for w in (0, 1)])
+    >>> rows[0]["metrics"]["output_spectral"]["mean"], rows[0]["metrics"]["output_spectral"]["se"], bounds
+    (1.75, 0.25, [])
+    """
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    rank: dict[tuple[str, str], int] = {}
+    for record in records:
+        who = (record["method"], json.dumps(record.get("options") or {}, sort_keys=True))
+        rank.setdefault(who, len(rank))
+        place = (record.get("layer"), record.get("n"), record.get("target"))
+        groups.setdefault((*who, *place, record.get("d")), []).append(record)
+    for cells in groups.values():  # sums do not depend on the order in which a sweep was run
+        cells.sort(key=lambda cell: (_sortable(cell.get("window")), _sortable(cell.get("repeat"))))
+    vmean = _vmean_errors(groups)
+    rows = [_row(cells, vmean) for cells in groups.values()]
+    rows.sort(
+        key=lambda row: (
+            *(_sortable(row[name]) for name in ("layer", "n", "target")),
+            row["reference"],
+            rank[row["method"], json.dumps(row["options"], sort_keys=True)],
+            _sortable(row["d"]),
+        )
+    )
+    bounds = [row for row in rows if row["method"] == LOWER_BOUND]
+    return [row for row in rows if row["method"] != LOWER_BOUND], bounds
+
+
+def describe(values: Sequence[float | None], windows: Sequence[Any]) -> dict[str, float | int | None]:
+    """Mean, s.e., median, p10, p90, max and count of the finite ``values``; ``windows`` names each one's text window.
+
+    The heads and repeats of one text are not independent, so the standard error clusters by window: with the W window
+    means m_w of the finite values,
+
+        ``se = sqrt( Σ_w (m_w - m)² / (W - 1) ) / sqrt(W)``,   m the mean of the m_w,
+
+    null for W = 1. Quantiles interpolate linearly between order statistics. A statistic that overflows is null.
+
+    >>> found = describe([1.0, 3.0, 6.0, None], [0, 0, 1, 1])
+    >>> [found[name] for name in STATISTICS]
+    [3.3333333333333335, 2.0, 3.0, 1.4, 5.4, 6.0, 3]
+    """
+    kept = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]
+    if not kept:
+        return {**dict.fromkeys(STATISTICS), "count": 0}
+    x = np.array([value for value, _ in kept])
+    by_window: dict[Any, list[float]] = {}
+    for value, window in kept:
+        by_window.setdefault(window, []).append(value)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.array([np.mean(group) for group in by_window.values()])
+        p10, median, p90 = np.quantile(x, [0.1, 0.5, 0.9])
+        found = {
+            "mean": x.mean(),
+            "se": means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan,
+            "median": median,
+            "p10": p10,
+            "p90": p90,
+            "max": x.max(),
+        }
+    return {**{name: _finite(value) for name, value in found.items()}, "count": len(kept)}
+
+
+def _row(cells: list[Record], vmean: Mapping[Any, float]) -> Row:
+    """One row from the cells that differ only in window, repeat and heads."""
+    first = cells[0]
+    names = dict.fromkeys(name for cell in cells for name in cell.get("metrics") or {})
+    metrics = {}
+    for name in names:
+        values, windows = [], []
+        for cell in cells:
+            found = _per_head(cell, name)
+            values += found
+            windows += [cell.get("window")] * len(found)
+        metrics[name] = describe(values, windows)
+    if any(cell.get("seconds") is not None for cell in cells):
+        windows = [cell.get("window") for cell in cells]
+        metrics["seconds"] = describe([cell.get("seconds") for cell in cells], windows)
+    status, reason = _status(cells)
+    return {
+        "method": first["method"],
+        "options": dict(first.get("options") or {}),
+        "target": first.get("target"),
+        "n": first.get("n"),
+        "d": first.get("d"),
+        "realised_d": metrics["realised_d"]["mean"] if "realised_d" in metrics else None,
+        "layer": first.get("layer"),
+        "heads": len({head for cell in cells for head in cell.get("heads") or ()}),
+        "windows": len({cell.get("window") for cell in cells}),
+        "repeats": len({cell.get("repeat") for cell in cells}),
+        "cells": len(cells),
+        "values": sum(len(cell.get("heads") or ()) for cell in cells),
+        "status": status,
+        "reason": reason,
+        "reference": any(cell.get("reference") for cell in cells),
+        "requested": any(cell.get("requested") for cell in cells),
+        "family": first.get("family"),
+        "metrics": metrics,
+        "over_vmean": {name: _over_vmean(cells, name, vmean) for name in RATIOS if name in metrics},
+    }
+
+
+def _per_head(cell: Record, name: str) -> list[float | None]:
+    values = (cell.get("metrics") or {}).get(name)
+    return list(values) if isinstance(values, (list, tuple)) else [] if values is None else [values]
+
+
+def _status(cells: list[Record]) -> tuple[str, str | None]:
+    """The worst status of the cells, and in how many of them, with the first reason given."""
+    statuses = [_cell_status(cell) for cell in cells]
+    worst = max((status for status, _ in statuses), key=STATUSES.index)
+    if worst == "ok":
+        return worst, None
+    reasons = Counter(reason for status, reason in statuses if status == worst)
+    counts = Counter(status for status, _ in statuses)
+    where = ", ".join(f"{counts[status]} {status}" for status in reversed(STATUSES[1:]) if counts[status])
+    text = "; ".join(str(reason) for reason in list(reasons)[:3] if reason)
+    more = f" (and {len(reasons) - 3} more reasons)" if len(reasons) > 3 else ""
+    if len(cells) == 1:
+        return worst, text or None
+    return worst, f"{where} of {len(cells)} cells" + (f": {text}{more}" if text else "")
+
+
+def _cell_status(cell: Record) -> tuple[str, str | None]:
+    status = cell.get("status", "ok")
+    if status != "ok":
+        return status, cell.get("reason")
+    for name in RATIOS:
+        values = _per_head(cell, name)
+        missing = sum(value is None or not math.isfinite(value) for value in values)
+        if missing:
+            return "diverged", f"{name} is not finite in {missing} of {len(values)} heads"
+    return status, None
+
+
+def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, float]:
+    """V-Mean's error by (metric, layer, n, target, window, head)."""
+    found: dict[Any, float] = {}
+    for (method, _, *place, _), cells in groups.items():
+        if method != "vmean":
+            continue
+        for cell in cells:
+            for name in RATIOS:
+                for head, value in zip(cell.get("heads") or (), _per_head(cell, name), strict=False):
+                    if value is not None and math.isfinite(value):
+                        found[name, *place, cell.get("window"), head] = value
+    return found
+
+
+def _over_vmean(cells: list[Record], name: str, vmean: Mapping[Any, float]) -> float | None:
+    """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
+    ours, theirs = [], []
+    for cell in cells:
+        place = (cell.get("layer"), cell.get("n"), cell.get("target"), cell.get("window"))
+        for head, value in zip(cell.get("heads") or (), _per_head(cell, name), strict=False):
+            if value is not None and math.isfinite(value):
+                ours.append(value)
+                theirs.append(vmean.get((name, *place, head)))
+    if not ours or None in theirs or sum(theirs) == 0:
+        return None
+    return _finite(sum(ours) / sum(theirs))
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _sortable(value: Any) -> tuple[Any, ...]:
+    """A key under which null precedes numbers and numbers precede strings."""
+    if value is None:
+        return (0,)
+    return (2, value) if isinstance(value, str) else (1, value)

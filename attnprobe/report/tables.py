@@ -1,0 +1,201 @@
+"""Tables for a terminal (or a pipe, where no digit may be lost), drawn by rich."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from .columns import Column, Group, columns_of, grouped, legend, mark, notes
+from .numbers import significant
+
+__all__ = ["Header", "error_tables", "flat_table", "timings_table"]
+
+STYLES = {"!": "yellow", "✗": "bold red", "–": "dim"}
+UNLIMITED = 10_000
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands above every table: the source's facts as data and as lines, and warnings (each fallback is one).
+
+    A line that repeats a warning is shown once, as the warning.
+    """
+
+    source: Mapping[str, Any] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+    @property
+    def facts(self) -> list[str]:
+        """The lines that repeat no warning."""
+        return [line for line in self.lines if not any(warning in line for warning in self.warnings)]
+
+
+def error_tables(
+    rows: Sequence[Mapping[str, Any]],
+    bounds: Sequence[Mapping[str, Any]],
+    header: Header,
+    run: str | None = None,
+    width: int | None = None,
+) -> str:
+    """The tables of `error`, one per (layer, n, target), between the header and a legend.
+
+    On a terminal too narrow for every column those that matter least are left out, and the legend says which; a pipe
+    gets them all, however wide. Rows that are not ok, or have bad rows, carry a mark as well as a colour, and their
+    reasons stand beneath the table.
+
+    Args:
+        width: the terminal's width; ``None`` asks standard output, and a pipe has no width.
+    """
+    terminal = width is not None or sys.stdout.isatty()
+    room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
+    groups = grouped(rows, bounds)
+    every = columns_of([row for group in groups for row in group.rows])
+    shown = list(every)
+    while (needed := max((_width(_table(group, shown)) for group in groups), default=0)) > room:
+        spare = max(shown, key=lambda column: column.spare, default=None)
+        if spare is None or spare.spare == 0:
+            break
+        shown.remove(spare)
+    wide = max(needed, room if terminal else 100)
+    console = _console(wide, terminal)
+    _print_header(console, header, terminal)
+    for group in groups:
+        console.print()
+        console.print(Text(group.caption, style="bold"), soft_wrap=not terminal)
+        console.print(_table(group, shown, terminal))
+        for row in group.rows:
+            if (line := notes(row)) is not None:
+                console.print(Text(line, style=STYLES[mark(row)]), soft_wrap=not terminal)
+    if not groups:
+        console.print("no rows")
+    console.print()
+    told = legend(groups, shown)
+    if left_out := [column.name.replace("_", " ") for column in every if column not in shown]:
+        told += f" Left out at this width: {', '.join(left_out)} (`--format md` has all)."
+    console.print(Text(told, style="dim"), width=min(wide, max(80, min(needed, 120))))
+    if run is not None:
+        console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
+    return _finished(console)
+
+
+def flat_table(rows: Sequence[Mapping[str, Any]], header: Header, run: str | None = None) -> str:
+    """Any rows as one table with a column per field: for the commands that have no layout of their own."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for name in names:
+        values = [row.get(name) for row in rows]
+        number = all(value is None or isinstance(value, (int, float)) for value in values)
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_value(row.get(name))) for name in names))
+    console = _console(max(_width(table), 100), sys.stdout.isatty())
+    _print_header(console, header, terminal=False)
+    console.print()
+    console.print(table if rows else "no rows")
+    if run is not None:
+        console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
+    return _finished(console)
+
+
+def timings_table(seconds: Mapping[str, float], total: float) -> str:
+    """Stage, seconds and share of ``total``, the longest first; the last line is what no stage claims.
+
+    >>> print(timings_table({"capture": 3.0, "exact": 6.5}, total=10.0))
+    stage              seconds   share
+    exact                6.500   65.0%
+    capture              3.000   30.0%
+    attnprobe itself     0.500    5.0%
+    """
+    lines = sorted(seconds.items(), key=lambda item: -item[1])
+    lines.append(("attnprobe itself", max(total - sum(seconds.values()), 0.0)))
+    width = max(len(stage) for stage, _ in lines)
+    rows = [f"{'stage':{width}}  {'seconds':>8}  {'share':>6}"]
+    for stage, spent in lines:
+        rows.append(f"{stage:{width}}  {spent:8.3f}  {spent / total if total > 0 else 0:6.1%}")
+    return "\n".join(rows)
+
+
+def _table(group: Group, columns: Sequence[Column], terminal: bool = True) -> Table:
+    """One group; on a terminal a method's name stands on the first of its rows only (a pipe may be searched)."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    marks = [mark(row) for row in group.rows]
+    if any(marks):
+        table.add_column("", no_wrap=True)
+    cells = []
+    for column in columns:
+        # rich strips what it aligns to the right, and with it the alignment of the points: align here
+        texts = column.cells(group.rows)
+        width = max(map(len, [*column.heading, *texts]))
+        pad = str.ljust if column.name in ("method", "status") else str.rjust
+        table.add_column(Text("\n".join(pad(line, width) for line in column.heading)), no_wrap=True)
+        cells.append([pad(text, width) for text in texts])
+    ends = {len(group.methods), len(group.methods) + len(group.references)}
+    named = [(row["method"], str(row.get("options"))) for row in group.rows]
+    several = len(set(named[: len(group.methods)])) < len(group.methods)
+    for index in range(len(named)):
+        again = 0 < index < len(group.methods) and named[index] == named[index - 1]
+        if index and (index in ends or (several and index < len(group.methods) and not again)):
+            table.add_section()
+        texts = [Text(column[index], no_wrap=True) for column in cells]
+        if again and terminal:
+            texts[0] = Text("")
+        if any(marks):
+            texts.insert(0, Text(marks[index]))
+        table.add_row(*texts, style=STYLES.get(marks[index], "" if index < len(group.methods) else "cyan"))
+    return table
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return significant(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_value(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        first = ", ".join(_value(item) for item in value[:4])
+        return first if len(value) <= 4 else f"{first}, … ({len(value)} values)"
+    return str(value)
+
+
+def _print_header(console: Console, header: Header, terminal: bool) -> None:
+    for line in header.facts:
+        console.print(Text(line), soft_wrap=not terminal)
+    for line in header.warnings:
+        console.print(Text(f"! {line}", style="bold yellow"), soft_wrap=not terminal)
+
+
+def _console(width: int, terminal: bool) -> Console:
+    return Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=True if terminal else None,
+        force_jupyter=False,
+        legacy_windows=False,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
+
+
+def _finished(console: Console) -> str:
+    text = console.file.getvalue()
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+
+
+def _width(table: Table) -> int:
+    console = _console(UNLIMITED, terminal=False)
+    return Measurement.get(console, console.options, table).maximum
