@@ -1,0 +1,84 @@
+"""Where queries, keys and values come from: a model reading a text, or a file.
+
+`resolve` turns a `SourceSpec` into a `Source` with its provenance; `load_qkv` is both steps in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..qkv import QKV
+from .choose import describe_defaults, resolve
+from .files import FileSource, save_qkv
+from .hub import cached_models, hub_reachable, note
+from .model import ModelSource
+from .packaged import packaged_weights
+from .spec import Source, SourceSpec
+
+__all__ = [
+    "FileSource",
+    "ModelSource",
+    "Source",
+    "SourceSpec",
+    "cached_models",
+    "describe_defaults",
+    "hub_reachable",
+    "load_qkv",
+    "packaged_weights",
+    "resolve",
+    "save_qkv",
+]
+
+
+def load_qkv(
+    model: str | None = None,
+    weights: str = "pretrained",
+    text: str | None = None,
+    n: int = 512,
+    layer: int = 0,
+    *,
+    window: int = 0,
+    weights_seed: int = 0,
+    split: str = "test",
+    tokenizer: str | None = None,
+    positions: str = "segment",
+    device: str = "auto",
+    dtype: str = "float32",
+    strict: bool = False,
+    qkv: str | None = None,
+    notify: Callable[[str], None] = note,
+) -> QKV:
+    """Q, K, V of ``n`` tokens at one layer of a model that reads a text, or from a file.
+
+    Args:
+        model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv: see `SourceSpec`.
+        n: how many tokens.
+        layer: which layer, from 0.
+        window: which stretch of ``n`` tokens, from 0.
+        notify: called with a line for each substitution; prints it to stderr by default.
+
+    Returns:
+        A `QKV` of (h, n, p) tensors whose ``label`` holds layer, window, n and every fact about the source.
+
+    Raises:
+        SourceError: a model, text, tokenizer, file or device that is absent, damaged, refused or out of reach.
+        UsageError: a layer or window that does not exist, ``n`` below 2 or longer than the text.
+
+    >>> qkv = load_qkv(weights="initialized", text="embedded", n=64, device="cpu", notify=lambda line: None)
+    >>> qkv.q.shape, qkv.scale, qkv.label["weights"]
+    (torch.Size([12, 64, 64]), 0.125, 'initialized')
+    """
+    spec = SourceSpec(
+        model=model,
+        weights=weights,
+        weights_seed=weights_seed,
+        text=text,
+        split=split,
+        tokenizer=tokenizer,
+        positions=positions,
+        device=device,
+        dtype=dtype,
+        strict=strict,
+        qkv=qkv,
+    )
+    return resolve(spec, notify=notify).qkv(n, [layer], window)[layer]

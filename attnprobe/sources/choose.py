@@ -1,0 +1,207 @@
+"""The order in which a source is resolved: what was named, else BERT-base on Wikitext-2, else what is at hand.
+
+What the user named never falls back. What was left open does, unless `strict`, and every substitution is one line
+for the user and one in the source's facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..errors import SourceError, nearest
+from ..timings import Timings
+from .files import FileSource
+from .folder import ModelFolder, directory, looks_like_a_path
+from .hub import Unreachable, cached_folder, cached_models, fetch
+from .model import ModelSource
+from .packaged import INSTALL, MINILM, minilm, packaged_weights
+from .spec import Source, SourceSpec, choose_device, stage
+from .text import Text, embedded, open_text, wikitext
+from .vocabulary import Vocabulary, fallback_vocabulary, of_folder, open_tokenizer
+from .weights import bert_base, configuration
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+__all__ = ["describe_defaults", "resolve"]
+
+DEFAULT_MODEL = "bert-base-cased"
+BUILT_IN = "bert-base (built-in configuration)"
+DEFAULT_TEXT = "wikitext-2"
+
+
+@dataclass
+class _Substitutions:
+    """Where what was left open falls back, or is refused."""
+
+    strict: bool
+    notify: Callable[[str], None]
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, missing: str, instead: str, way_out: str, cause: Exception | None = None) -> None:
+        if self.strict:
+            raise SourceError(f"{missing}, and --strict takes no substitute: {way_out}") from cause
+        self.lines.append(f"{missing}: {instead} instead")
+        self.notify(self.lines[-1])
+
+
+def resolve(
+    spec: SourceSpec, *, notify: Callable[[str], None] = lambda line: None, timings: Timings | None = None
+) -> Source:
+    """The source that a specification means on this machine, with its facts; no weights are loaded yet.
+
+    Args:
+        spec: what the user asked for.
+        notify: called with one line for each substitution.
+        timings: charged with ``imports``, ``model``, ``tokenising`` and, later, ``forward``.
+
+    Raises:
+        SourceError: something named is absent, damaged, refused or out of reach; or anything is and `strict`.
+    """
+    device = choose_device(spec.device)
+    if spec.qkv is not None:
+        return FileSource(spec, device, notify=notify)
+    substitutions = _Substitutions(spec.strict, notify)
+    with stage(timings, "imports"):
+        import transformers  # noqa: F401  (its import is charged here)
+    with stage(timings, "model"):
+        folder, weights = _model(spec, substitutions)
+        config = bert_base() if folder is None else configuration(folder)
+    with stage(timings, "tokenising"):
+        text = _text(spec, substitutions)
+        vocabulary = _vocabulary(spec, folder, weights)
+        made_up = vocabulary is None
+        if vocabulary is None:
+            vocabulary = _made_up(folder, config, text, substitutions)
+    return ModelSource(
+        spec,
+        name=BUILT_IN if folder is None else folder.name,
+        folder=folder,
+        config=config,
+        weights=weights,
+        text=text,
+        vocabulary=vocabulary,
+        made_up=made_up,
+        device=device,
+        fallback=substitutions.lines,
+        timings=timings,
+    )
+
+
+def describe_defaults() -> list[str]:
+    """What an empty `SourceSpec` resolves to right now, one line each, without loading weights."""
+    lines: list[str] = []
+    substitutions = _Substitutions(False, lambda line: lines.append(f"  ({line})"))
+    device = choose_device("auto")
+    try:
+        folder = cached_folder(DEFAULT_MODEL, "config.json", "model.safetensors")
+        where = "in the hub's cache" if folder is not None else _from_hub_or_fallback(substitutions)
+    except SourceError as error:
+        where = str(error)
+    lines.insert(0, f"model: {where if where.startswith(('minilm', BUILT_IN)) else f'{DEFAULT_MODEL}, {where}'}")
+    return [*lines, *_text_line(), f"device: {device}"]
+
+
+def _from_hub_or_fallback(substitutions: _Substitutions) -> str:
+    from .hub import hub_reachable
+
+    if hub_reachable():
+        return "from the hub"
+    folder, weights = _without_hub(substitutions, None)
+    return f"{BUILT_IN if folder is None else folder.name}, weights {weights}"
+
+
+def _text_line() -> list[str]:
+    from .hub import hub_reachable
+    from .text import WIKITEXT, prepared
+
+    if prepared(WIKITEXT[DEFAULT_TEXT]):
+        return [f"text: {DEFAULT_TEXT}, in the cache"]
+    return [f"text: {DEFAULT_TEXT}, from the hub" if hub_reachable() else "text: embedded (Wikitext-2 is out of reach)"]
+
+
+def _model(spec: SourceSpec, substitutions: _Substitutions) -> tuple[ModelFolder | None, str]:
+    """The model's folder (None: the configuration built in) and the weights that will be used."""
+    wants_tensors = spec.weights != "initialized"
+    if spec.model == MINILM:
+        return minilm(), spec.weights
+    if spec.model is not None:
+        if looks_like_a_path(spec.model):
+            return ModelFolder(spec.model, directory(spec.model)), spec.weights
+        try:
+            return _snapshot(spec.model, wants_tensors), spec.weights
+        except Unreachable as error:
+            near = nearest(spec.model, [MINILM, *cached_models()])
+            raise SourceError(
+                f"{error}: use --model DIR, --weights initialized without --model, or fetch it beforehand"
+                + (near if "did you mean" in near else "")
+            ) from error
+    if not wants_tensors:
+        return None, spec.weights
+    try:
+        return _snapshot(DEFAULT_MODEL, True), spec.weights
+    except Unreachable as error:
+        return _without_hub(substitutions, error, spec.weights)
+
+
+def _without_hub(
+    substitutions: _Substitutions, cause: Exception | None, weights: str = "pretrained"
+) -> tuple[ModelFolder | None, str]:
+    """The packaged weights, where they are installed and the published ones; else an initialized BERT-base."""
+    missing, found = f"{DEFAULT_MODEL} is out of reach", packaged_weights()
+    way_out = f"use --model DIR or --model {MINILM}"
+    if found["installed"] and found["sha256_ok"]:
+        substitutions.add(missing, f"the packaged MiniLM weights ({weights})", way_out, cause)
+        return minilm(), weights
+    broken = " of the packaged MiniLM, whose sha256 is wrong," if found["installed"] else ""
+    substitutions.add(missing, f"an initialized BERT-base{broken}", f"{way_out} ({INSTALL})", cause)
+    return None, "initialized"
+
+
+def _snapshot(name: str, weights: bool) -> ModelFolder:
+    path = fetch(name, weights=weights)
+    return ModelFolder(name, path, revision=path.name if path.parent.name == "snapshots" else None)
+
+
+def _text(spec: SourceSpec, substitutions: _Substitutions) -> Text:
+    if spec.text is not None:
+        return open_text(spec.text, spec.split)
+    try:
+        return wikitext(DEFAULT_TEXT, spec.split)
+    except SourceError as error:
+        substitutions.add(
+            "Wikitext-2 is out of reach", "the prose that CPython carries (embedded)", "use --text FILE", error
+        )
+        return embedded()
+
+
+def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> Vocabulary | None:
+    """The tokenizer named, the model's own, or for the built-in BERT-base the cached one; None: make one up."""
+    if spec.tokenizer is not None:
+        try:
+            return open_tokenizer(spec.tokenizer)
+        except Unreachable as error:
+            raise SourceError(f"{error}: use --tokenizer with a vocab.txt or tokenizer.json file") from error
+    if folder is None:
+        for file in ("tokenizer.json", "vocab.txt"):
+            cached = cached_folder(DEFAULT_MODEL, file)
+            if cached is not None:
+                return of_folder(DEFAULT_MODEL, cached)
+        return None
+    found = of_folder(folder.name, folder.path)
+    if found is None and weights != "initialized":
+        raise SourceError(
+            f"{folder.name} has no tokenizer (tokenizer.json or vocab.txt), and its trained embedding needs its own: "
+            "use --tokenizer"
+        )
+    return found
+
+
+def _made_up(
+    folder: ModelFolder | None, config: PreTrainedConfig, text: Text, substitutions: _Substitutions
+) -> Vocabulary:
+    missing = f"{folder.name} has no tokenizer" if folder else f"the tokenizer of {DEFAULT_MODEL} is not at hand"
+    substitutions.add(missing, "a vocabulary of the text's own words", "use --tokenizer vocab.txt")
+    return fallback_vocabulary(text, config.get_text_config().vocab_size)

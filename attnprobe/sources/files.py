@@ -1,0 +1,255 @@
+"""Files of queries, keys and values: safetensors, written by `save_qkv` or by anyone.
+
+Ours hold ``layer{L}.window{W}.q``, ``.k`` and ``.v``, each (h, n, p), and one metadata entry ``attnprobe`` with the
+facts of their source. From elsewhere plain ``q``, ``k``, ``v`` of (n, p) or (h, n, p) are taken, with an optional
+bool ``mask`` (n,) and an optional metadata entry ``scale``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import SourceError, UsageError
+from ..qkv import QKV
+from .folder import sha256_of
+from .spec import DTYPES, Source, SourceSpec, check_sizes
+
+__all__ = ["SCHEMA", "FileSource", "save_qkv"]
+
+SCHEMA = 1
+ENTRY = "attnprobe"
+OURS = re.compile(r"layer(\d+)\.window(\d+)\.([qkv])")
+PLAIN = ("q", "k", "v", "mask")
+FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"
+STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], windows: int = 1) -> Path:
+    """Write Q, K, V of ``n`` tokens for each of ``layers`` and of ``windows`` text windows; replaces the file at once.
+
+    Everything is held in memory until it is written: 3·h·n·p numbers per layer and window.
+
+    Raises:
+        UsageError: the path cannot be written, or see `Source.check`.
+    """
+    path = Path(path).expanduser()
+    source.check(n, windows, layers)
+    with _replacing(path) as temporary:
+        tensors: dict[str, Tensor] = {}
+        scales: dict[str, float] = {}
+        heads: tuple[int, ...] = ()
+        for window in range(windows):
+            for layer, qkv in source.qkv(n, layers, window).items():
+                if qkv.mask is not None:
+                    raise UsageError(f"{path}: layer {layer} has a mask, which this form of file does not hold")
+                scales[str(layer)], heads = qkv.scale, qkv.heads
+                for axis in "qkv":
+                    tensors[f"layer{layer}.window{window}.{axis}"] = getattr(qkv, axis).cpu().contiguous()
+        entry = {"schema": SCHEMA, "facts": source.facts, "scale": scales, "n": n, "heads": list(heads)}
+        from safetensors.torch import save_file
+
+        save_file(tensors, temporary, metadata={ENTRY: json.dumps(entry, sort_keys=True)})
+    return path
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its place when the block succeeds."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "it is a directory")
+        temporary.touch()
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class FileSource(Source):
+    """Q, K, V from a safetensors file; the model and the text are in its facts, where the file tells them.
+
+    Raises:
+        SourceError: absent, no safetensors file, or tensors of other names, shapes or dtypes than these.
+    """
+
+    def __init__(self, spec: SourceSpec, device: torch.device, *, notify: Callable[[str], None] = lambda line: None):
+        self.path, self.device, self.dtype = Path(str(spec.qkv)).expanduser(), device, DTYPES[spec.dtype]
+        self.name = str(spec.qkv)
+        if not self.path.is_file():
+            what = "is a directory" if self.path.is_dir() else "does not exist"
+            raise SourceError(f"--qkv {self.name} {what}: name a safetensors file with {FORMS}")
+        with self._opened() as file:
+            names = list(file.keys())
+            self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+            stored = {name: file.get_slice(name).get_dtype() for name in names}
+            metadata = file.metadata() or {}
+        self._places = self._find_places()
+        self.entry = self._read_entry(metadata)
+        self.n = self.default_n = min(self._tokens(*place) for place in self._places)
+        layers = [layer for layer, _ in self._places]
+        self.layers, self.windows = max(layers) + 1, 1 + max(window for _, window in self._places)
+        shapes = [self._shape(*place, "q") for place in self._places]
+        self.heads, p = shapes[0][0], shapes[0][2]
+        dtypes = sorted({self._dtype_name(name, dtype) for name, dtype in stored.items() if name != "mask"})
+        if "float64" in dtypes and self.dtype != torch.float64:
+            notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
+        origin = self.entry.get("facts")
+        self.facts = {
+            "qkv": self.name,
+            "qkv_sha256": sha256_of(self.path),
+            "stored_dtype": ",".join(dtypes),
+            "stored_n": self.n,
+            "p": p,
+            "heads": self.heads,
+            "fallback": list(origin.get("fallback", [])) if isinstance(origin, dict) else [],
+            **({"origin": origin} if origin else {}),
+        }
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        return tuple(sorted({layer for layer, _ in self._places}))
+
+    def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
+        check_sizes(n, windows)
+        if not layers:
+            raise UsageError("layer: none is named")
+        for layer in layers:
+            if layer not in self.available:
+                raise UsageError(f"layer {layer}: {self.name} has {_counted('layer', self.available)}")
+            for window in range(windows):
+                if (layer, window) not in self._places:
+                    has = sorted(w for at, w in self._places if at == layer)
+                    raise UsageError(f"window {window} of layer {layer}: {self.name} has {_counted('window', has)}")
+                tokens = self._tokens(layer, window)
+                if n > tokens:
+                    raise UsageError(f"n={n}: {self.name} holds {tokens} tokens; choose a smaller n")
+
+    def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
+        """The first ``n`` tokens of each layer, bit for bit where the dtype is the file's own.
+
+        Raises:
+            UsageError: see `Source.check`.
+            SourceError: a tensor that `QKV` refuses (an empty axis, NaN).
+        """
+        self.check(n, window + 1, layers)
+        return {layer: self._read(n, layer, window) for layer in sorted(set(layers))}
+
+    def describe(self) -> list[str]:
+        f = self.facts
+        lines = [
+            f"qkv: {f['qkv']}, sha256 {f['qkv_sha256']}, stored as {f['stored_dtype']}",
+            f"heads: {_counted('layer', self.available)}, {f['heads']} heads, p={f['p']}, {f['stored_n']} tokens",
+        ]
+        origin = f.get("origin")
+        if isinstance(origin, dict):
+            lines += [f"origin {key}: {value}" for key, value in origin.items() if value not in (None, [])]
+        return lines
+
+    def _read(self, n: int, layer: int, window: int) -> QKV:
+        with self._opened() as file:
+            mask = file.get_tensor("mask")[:n] if "mask" in self._shapes else None
+            tensors = []
+            for axis in "qkv":
+                name = self._name(layer, window, axis)
+                piece = file.get_slice(name)
+                tensor = piece[:n] if len(self._shapes[name]) == 2 else piece[:, :n]
+                tensors.append(tensor.to(self.device, self.dtype, copy=True).contiguous())
+        scale = self._scale(layer)
+        numbers = self.entry.get("heads")
+        label = {"layer": layer, "window": window, "n": n, **self.facts}
+        try:
+            return QKV(*tensors, scale=scale, mask=mask, heads=numbers, label=label)
+        except (UsageError, TypeError, ValueError) as error:
+            where = "" if not self._is_ours() else f"layer{layer}.window{window}."
+            raise SourceError(f"{self.name}: {where}{error}") from error
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            file = safe_open(self.path, framework="pt")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise SourceError(f"{self.name} is not a (whole) safetensors file: {error}") from error
+        with file:
+            yield file
+
+    def _is_ours(self) -> bool:
+        return any(OURS.fullmatch(name) for name in self._shapes)
+
+    def _name(self, layer: int, window: int, axis: str) -> str:
+        return f"layer{layer}.window{window}.{axis}" if self._is_ours() else axis
+
+    def _shape(self, layer: int, window: int, axis: str) -> tuple[int, ...]:
+        shape = self._shapes[self._name(layer, window, axis)]
+        return shape if len(shape) == 3 else (1, *shape)
+
+    def _tokens(self, layer: int, window: int) -> int:
+        return self._shape(layer, window, "q")[1]
+
+    def _find_places(self) -> set[tuple[int, int]]:
+        """The (layer, window) pairs that are there, each whole and of fitting shapes."""
+        names = list(self._shapes)
+        has = f"it has {', '.join(names[:8]) or 'no tensors'}{' …' if len(names) > 8 else ''}"
+        ours = [match for name in names if (match := OURS.fullmatch(name))]
+        places = {(int(match[1]), int(match[2])) for match in ours} or {(0, 0)}
+        expected = {self._name(*place, axis) for place in places for axis in "qkv"}
+        absent = sorted(expected - set(names))
+        strange = sorted(set(names) - expected - ({"mask"} if not ours else set()))
+        if absent or strange:
+            wrong = f"no tensor {absent[0]}" if absent else f"an unknown tensor {strange[0]}"
+            raise SourceError(f"{self.name} has {wrong}: it needs {FORMS}; {has}")
+        for name in sorted(expected):
+            if len(self._shapes[name]) not in (2, 3):
+                raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, not (heads, tokens, dimension)")
+        for place in places:
+            if self._tokens(*place) != self._shape(*place, "k")[1]:
+                raise SourceError(
+                    f"{self.name}: {self._name(*place, 'q')} has {self._tokens(*place)} tokens, "
+                    f"{self._name(*place, 'k')} {self._shape(*place, 'k')[1]}; self-attention is needed"
+                )
+        return places
+
+    def _read_entry(self, metadata: dict[str, str]) -> dict[str, Any]:
+        """What the metadata say: ours, or from elsewhere a scale."""
+        if ENTRY not in metadata:
+            return {"scale": metadata["scale"]} if "scale" in metadata else {}
+        try:
+            entry = json.loads(metadata[ENTRY])
+            schema = entry["schema"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SourceError(f"{self.name}: its metadata '{ENTRY}' are damaged: {error}") from error
+        if schema != SCHEMA:
+            raise SourceError(f"{self.name}: schema {schema}, but this version reads schema {SCHEMA}")
+        return entry
+
+    def _scale(self, layer: int) -> float | None:
+        scale = self.entry.get("scale")
+        if isinstance(scale, dict):
+            scale = scale.get(str(layer))
+        try:
+            return None if scale is None else float(scale)
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"{self.name}: its scale {scale!r} is not a number") from error
+
+    def _dtype_name(self, name: str, dtype: str) -> str:
+        if dtype not in STORED:
+            raise SourceError(f"{self.name}: {name} is stored as {dtype}, not as one of {', '.join(STORED.values())}")
+        return STORED[dtype]
+
+
+def _counted(what: str, numbers: Sequence[int]) -> str:
+    """``layer 5`` or ``layers 0, 5``."""
+    return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,0 +1,126 @@
+"""A model's directory: which files it must hold, and one clear line for each way in which it can be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import SourceError, nearest
+
+__all__ = ["ModelFolder", "directory", "looks_like_a_path", "sha256_of"]
+
+PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def looks_like_a_path(name: str) -> bool:
+    """Whether ``name`` can only be a path, or is one: a hub id is ``NAME`` or ``OWNER/NAME``.
+
+    >>> looks_like_a_path("bert-base-cased"), looks_like_a_path("google-bert/bert-base-cased")
+    (False, False)
+    >>> looks_like_a_path("/models/bert"), looks_like_a_path("./bert"), looks_like_a_path("a/b/c")
+    (True, True, True)
+    """
+    marked = name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1 or "\\" in name
+    return marked or Path(name).exists()
+
+
+def directory(name: str) -> Path:
+    """The directory that a path-like argument names.
+
+    Raises:
+        SourceError: it does not exist or is a file; the line names the nearest one that does exist.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise SourceError(f"{name} is a file: name the directory that holds config.json")
+    siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+    near = nearest(path.name, siblings) if siblings else ""
+    raise SourceError(f"no such directory: {name}{near if 'did you mean' in near else ''}")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A directory with a model, under the name that the user gave it (messages use that name)."""
+
+    name: str
+    path: Path
+    revision: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """The contents of config.json.
+
+        Raises:
+            SourceError: there is none, or it is not JSON.
+        """
+        file = self.path / "config.json"
+        if not file.is_file():
+            raise SourceError(f"{self.name} has no config.json: name a directory written by save_pretrained")
+        try:
+            settings = json.loads(file.read_bytes())
+            if not isinstance(settings, dict):
+                raise ValueError("no object at the top level")
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{self.name}/config.json is not valid: {error}") from error
+        return settings
+
+    def tensors(self) -> list[Path]:
+        """The safetensors files, each with a header that fits its length.
+
+        Raises:
+            SourceError: there are none, a shard is missing, or one is damaged.
+        """
+        whole, index = self.path / "model.safetensors", self.path / "model.safetensors.index.json"
+        if whole.is_file():
+            files = [whole]
+        elif index.is_file():
+            files = [self.path / shard for shard in self._shards(index)]
+        else:
+            pickled = [path.name for pattern in PICKLES for path in sorted(self.path.glob(pattern))]
+            if pickled:
+                way_out = f", only {pickled[0]}: convert it first (load it where it is trusted, then save_pretrained)"
+            else:
+                way_out = ": --weights initialized needs only config.json"
+            raise SourceError(f"{self.name} has no model.safetensors{way_out}")
+        for file in files:
+            self._whole(file)
+        return files
+
+    def _shards(self, index: Path) -> list[str]:
+        try:
+            shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise SourceError(f"{self.name}/{index.name} is not valid: {error}") from error
+        for shard in shards:
+            if not (self.path / shard).is_file():
+                raise SourceError(f"{self.name}/{shard} is missing ({index.name} lists it)")
+        return shards
+
+    def _whole(self, file: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError, ValueError) as error:
+            raise SourceError(f"{self.name}/{file.name} is damaged: {error}") from error
+
+
+def combined_sha256(files: Sequence[Path]) -> str:
+    """The SHA-256 of one file, or of the sorted lines ``NAME DIGEST`` of several."""
+    if len(files) == 1:
+        return sha256_of(files[0])
+    lines = "".join(f"{file.name} {sha256_of(file)}\n" for file in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()

@@ -1,0 +1,169 @@
+"""The model hub: whether it can be reached, what its cache holds, and quiet downloads.
+
+Without a network each miss costs 20 to 50 seconds of retries inside the hub's client. So the cache is looked into
+first; then the hub's host is probed once per process, for two seconds at most; and where it does not answer, nothing
+tries again. A user who set ``HF_HUB_OFFLINE`` or a proxy decides instead of the probe.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..errors import SourceError
+from .folder import ModelFolder
+
+__all__ = ["Unreachable", "cached_folder", "cached_models", "fetch", "hub_reachable", "quiet"]
+
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+DEFAULT_ENDPOINT = "https://huggingface.co"
+#: the same repository under its older and its newer name
+ALIASES = {"bert-base-cased": "google-bert/bert-base-cased"}
+
+SMALL = ("config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", "special_tokens_map.json")
+SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+TENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
+
+
+class Unreachable(SourceError):
+    """The hub did not answer and its cache does not hold what was asked for."""
+
+
+def hub_reachable(timeout: float = 2.0) -> bool:
+    """Whether the model hub can be asked, found out once per process in at most ``timeout`` seconds.
+
+    ``HF_HUB_OFFLINE`` decides where it is set; behind a proxy the answer is yes without a probe. Otherwise a TCP
+    connection to the host of ``HF_ENDPOINT`` (default: huggingface.co) is tried in a thread of its own, because
+    looking up a name can hang. A "no" sets ``HF_HUB_OFFLINE=1``, so that no library retries, unless the user
+    chose the endpoint.
+    """
+    for name in OFFLINE:
+        if os.environ.get(name):
+            return os.environ[name].upper() not in ("1", "ON", "YES", "TRUE")
+    if any(os.environ.get(name) for name in PROXIES):
+        return True
+    return _probed(os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT, timeout)
+
+
+@cache
+def _probed(endpoint: str, timeout: float) -> bool:
+    parts = urlsplit(endpoint)
+    answered = threading.Event()
+
+    def connect() -> None:
+        try:
+            port = parts.port or (80 if parts.scheme == "http" else 443)
+            with socket.create_connection((parts.hostname or "", port), timeout=timeout):
+                answered.set()
+        except (OSError, ValueError, UnicodeError):
+            pass
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if not answered.is_set() and "HF_ENDPOINT" not in os.environ:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    return answered.is_set()
+
+
+def cached_folder(name: str, *files: str) -> Path | None:
+    """The cached snapshot of hub id ``name`` that holds all ``files``; never touches the network."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for repository in (name, ALIASES.get(name)):
+        if repository is None:
+            continue
+        paths = [try_to_load_from_cache(repository, file) for file in files]
+        if paths and all(isinstance(path, str) for path in paths):
+            return Path(paths[0]).parent
+    return None
+
+
+def cached_models() -> list[str]:
+    """The hub ids whose files (some, at least a configuration) are in the hub's cache, sorted."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folders = Path(HF_HUB_CACHE).glob("models--*")
+    found = (folder for folder in folders if any(folder.glob("snapshots/*/config.json")))
+    return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in found)
+
+
+def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
+    """The local folder with hub id ``name``: from the cache where it is complete, else downloaded.
+
+    ``weights`` asks for the safetensors files too. Only what a model needs is fetched, and no code.
+
+    Raises:
+        Unreachable: neither cached nor within reach.
+        SourceError: the hub has no such model, or does not give it out.
+    """
+    folder = cached_folder(name, "config.json")
+    if folder is not None and _complete(folder, weights, tokenizer):
+        return folder
+    if not hub_reachable():
+        raise Unreachable(f"cannot reach the hub for '{name}'")
+    patterns = [*SMALL, *SENTENCEPIECE, *(TENSORS if weights else ())]
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except GatedRepoError as error:
+        raise SourceError(f"'{name}' is gated: accept its terms on the hub and log in, or use --model DIR") from error
+    except RepositoryNotFoundError as error:
+        raise SourceError(f"the hub has no model '{name}' (or it is private)") from error
+    except HFValidationError as error:
+        raise SourceError(f"'{name}' is neither a directory nor a hub id") from error
+    except LocalEntryNotFoundError as error:
+        raise Unreachable(f"cannot reach the hub for '{name}'") from error
+    except Exception as error:  # the client's own and its HTTP library's, which differ by version
+        raise Unreachable(f"the hub failed for '{name}' ({type(error).__name__})") from error
+
+
+def _complete(folder: Path, weights: bool, tokenizer: bool) -> bool:
+    """Whether a snapshot, which may be partial, holds what is needed."""
+    if weights:
+        try:
+            ModelFolder(folder.name, folder).tensors()
+        except SourceError:
+            return False
+    names = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE)
+    return not tokenizer or any((folder / name).is_file() for name in names)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' log lines, progress bars and warnings in a block, and restore them after it."""
+    import warnings
+
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def note(line: str) -> None:
+    """The default `notify`: one line on stderr."""
+    print(f"attnprobe: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,185 @@
+"""The source that is a model reading a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import SourceError, UsageError
+from ..qkv import QKV
+from ..timings import Timings
+from .folder import ModelFolder, combined_sha256
+from .positions import max_positions, read
+from .spec import DTYPES, Source, SourceSpec, check_sizes, stage
+from .text import Text
+from .tokens import Layout, TokenStream, check_length
+from .vocabulary import Vocabulary
+from .weights import initialized, pretrained, redraw_projections
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+__all__ = ["ModelSource"]
+
+MOST_UNKNOWN = 0.3
+
+
+class ModelSource(Source):
+    """Q, K, V as a transformers model computes them from a text.
+
+    Args:
+        spec: what was asked for (weights seed, positions, dtype).
+        folder: where the model lies; None is a configuration built in.
+        config: its configuration.
+        weights: ``pretrained``, ``initialized`` or ``initialized-qkv``, as resolved.
+        text, vocabulary: what it reads.
+        made_up: the vocabulary was made from the text, so its unknown tokens are nobody's mistake.
+        device: where the model runs and the tensors lie.
+        fallback: what was substituted and why, one line each.
+        timings: charged with ``model``, ``tokenising`` and ``forward``.
+
+    Raises:
+        SourceError: weights that are absent or damaged, or a vocabulary that does not fit the text.
+    """
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        *,
+        name: str,
+        folder: ModelFolder | None,
+        config: PreTrainedConfig,
+        weights: str,
+        text: Text,
+        vocabulary: Vocabulary,
+        made_up: bool,
+        device: torch.device,
+        fallback: Sequence[str] = (),
+        timings: Timings | None = None,
+    ) -> None:
+        self.spec, self.name, self.folder, self.config, self.weights = spec, name, folder, config, weights
+        self.device, self.timings = device, timings
+        self._model: PreTrainedModel | None = None
+        self._deepest = 0
+        self.layers, self.heads, p = _sizes(name, config)
+        limits = [limit for limit in (max_positions(config), vocabulary.longest) if limit is not None]
+        self.layout = Layout(min(limits, default=None), vocabulary.before, vocabulary.after)
+        self.stream = TokenStream(text, vocabulary)
+        with stage(timings, "model"):
+            digest = combined_sha256(folder.tensors()) if folder is not None and weights != "initialized" else None
+        with stage(timings, "tokenising"):
+            unknown = self.stream.unknown_fraction()
+        if unknown > MOST_UNKNOWN and not made_up:
+            raise SourceError(
+                f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{text.name}' is unknown to it; "
+                "use another --tokenizer or --text"
+            )
+        self.facts: dict[str, Any] = {
+            "model": name,
+            "revision": None if folder is None else folder.revision,
+            "model_sha256": digest,
+            "weights": weights,
+            "weights_seed": None if weights == "pretrained" else spec.weights_seed,
+            "text": text.name,
+            "split": text.split,
+            "text_sha256": text.sha256,
+            "tokenizer": vocabulary.name,
+            "tokenizer_sha256": vocabulary.sha256,
+            "unk_fraction": round(unknown, 6),
+            "positions": spec.positions,
+            "max_positions": self.layout.positions,
+            "p": p,
+            "heads": self.heads,
+            "fallback": list(fallback),
+        }
+
+    def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
+        check_sizes(n, windows)
+        if not layers:
+            raise UsageError("layer: none is named")
+        for layer in layers:
+            if not 0 <= layer < self.layers:
+                raise UsageError(f"layer {layer}: the model has layers 0-{self.layers - 1}")
+        with stage(self.timings, "tokenising"):
+            check_length(self.stream, self.layout, n, windows)
+        self._deepest = max(self._deepest, *layers)
+
+    def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
+        """Q, K, V of ``n`` tokens at each of ``layers``, from one proven forward.
+
+        Raises:
+            UsageError: see `Source.check`; or a positions policy that the model cannot take.
+            SourceError: weights or a model that are refused.
+        """
+        self.check(n, window + 1, layers)
+        with stage(self.timings, "tokenising"):
+            ids = self.stream.first((window + 1) * self.layout.text_tokens(n))
+            segments = self.layout.window(ids, n, window)
+            largest = max(map(max, segments))
+            if largest >= self.config.get_text_config().vocab_size:
+                raise SourceError(
+                    f"tokenizer {self.facts['tokenizer']}: its token {largest} is beyond the {self.config.vocab_size} "
+                    f"rows of {self.name}; use the model's own tokenizer"
+                )
+        model = self._loaded()
+        with stage(self.timings, "forward"):
+            read_out = read(model, self.name, segments, sorted(set(layers)), self.spec.positions)
+        return {layer: self._labelled(layer, n, window, *tensors) for layer, tensors in read_out.items()}
+
+    def describe(self) -> list[str]:
+        f = self.facts
+        seed = "" if f["weights_seed"] is None else f" (seed {f['weights_seed']})"
+        revision = f", revision {f['revision']}" if f["revision"] else ""
+        digest = f", sha256 {f['model_sha256']}" if f["model_sha256"] else ""
+        split = f", split {f['split']}" if f["split"] else ""
+        longest = "any number of" if f["max_positions"] is None else f["max_positions"]
+        return [
+            f"model: {f['model']}{revision}, weights {f['weights']}{seed}{digest}",
+            f"heads: {self.layers} layers of {f['heads']} heads, p={f['p']}, {longest} positions",
+            f"text: {f['text']}{split}, sha256 {f['text_sha256']}",
+            f"tokenizer: {f['tokenizer']}, sha256 {f['tokenizer_sha256']}, unknown {f['unk_fraction']:.2%}",
+            f"positions: {f['positions']}",
+            *(f"fallback: {line}" for line in f["fallback"]),
+        ]
+
+    def _labelled(
+        self, layer: int, n: int, window: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> QKV:
+        dtype = DTYPES[self.spec.dtype]
+        label = {"layer": layer, "window": window, "n": n, **self.facts}
+        try:
+            return QKV(*(x.to(dtype).contiguous() for x in (q, k, v)), scale=scale, label=label)
+        except UsageError as error:
+            raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
+
+    def _loaded(self) -> PreTrainedModel:
+        """The model, loaded once; a random stack is built again where more layers are wanted."""
+        wanted = self._deepest + 1
+        if self._model is not None and self._model.config.num_hidden_layers >= min(wanted, self.layers):
+            return self._model
+        dtype = torch.float64 if self.spec.dtype == "float64" else torch.float32
+        with stage(self.timings, "imports"):
+            from transformers import MODEL_MAPPING
+
+            MODEL_MAPPING.get(type(self.config), None)  # imports the model's own file, which is charged here
+        with stage(self.timings, "model"):
+            if self.weights == "initialized":
+                model = initialized(self.config, self.spec.weights_seed, wanted, dtype, self.name)
+            else:
+                model = pretrained(self.folder, dtype)
+                if self.weights == "initialized-qkv":
+                    redraw_projections(model, self.spec.weights_seed, self.name)
+            self._model = model.to(self.device)
+        return self._model
+
+
+def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
+    """Layers, heads and head dimension that a configuration states."""
+    inner = config.get_text_config()
+    try:
+        layers, heads = int(inner.num_hidden_layers), int(inner.num_attention_heads)
+        return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)
+    except (AttributeError, TypeError) as error:
+        raise SourceError(f"{name}: its configuration states no layers and heads of attention ({error})") from error

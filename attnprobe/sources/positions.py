@@ -1,0 +1,123 @@
+"""One proven forward over ``n`` tokens, for each rule of what lies beyond the model's positions.
+
+``segment``: each segment is read by itself with positions from 0, and Q, K, V are concatenated (the papers' protocol).
+``wrap``: one sequence, whose positions restart with each segment. ``interpolate``: one sequence, whose table of
+position embeddings is stretched linearly to ``n`` rows. Up to the model's positions the three are the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError
+from .capture import BLOCK_BYTES, Captured, capture
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["max_positions", "read"]
+
+#: model types whose first position is numbered pad_token_id + 1
+OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text", "roberta-prelayernorm", "xmod")
+
+
+def first_position(config: Any) -> int:
+    """The row of the position table that the first token uses."""
+    return (config.pad_token_id or 0) + 1 if config.model_type in OFFSET else 0
+
+
+def max_positions(config: Any) -> int | None:
+    """How many tokens the model has positions for; None where nothing limits it."""
+    rows = getattr(config, "max_position_embeddings", None)
+    return int(rows) - first_position(config) if isinstance(rows, int) and rows > 0 else None
+
+
+def read(
+    model: PreTrainedModel, name: str, segments: Sequence[Sequence[int]], layers: Sequence[int], policy: str
+) -> dict[int, tuple[Tensor, Tensor, Tensor, float]]:
+    """Q, K, V (h, n, ·) and the scale of each of ``layers``, for the tokens of ``segments``.
+
+    Raises:
+        UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
+        SourceError: see `capture`.
+    """
+    if policy == "segment" or len(segments) == 1:
+        return _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)])
+    table = _table(model, name, policy)
+    first, longest = first_position(model.config), len(segments[0])
+    tokens = [token for segment in segments for token in segment]
+    if policy == "wrap":
+        rows = [first + place for segment in segments for place in range(len(segment))]
+        return _joined([_forward(model, name, [tokens], layers, rows)])
+    with _stretched(model, table, first, longest, len(tokens)):
+        rows = list(range(first, first + len(tokens)))
+        return _joined([_forward(model, name, [tokens], layers, rows)])
+
+
+def _forward(
+    model: PreTrainedModel,
+    name: str,
+    batch: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    rows: list[int] | None = None,
+) -> dict[int, Captured]:
+    ids = torch.tensor(batch, device=model.device)
+    extras: dict[str, Any] = {}
+    accepted = inspect.signature(model.forward).parameters
+    if rows is not None:
+        extras["position_ids"] = torch.tensor([rows], device=model.device)
+        if "token_type_ids" in accepted:  # the model's own buffer of them ends with its positions
+            extras["token_type_ids"] = torch.zeros_like(ids)
+    if "use_cache" in accepted:
+        extras["use_cache"] = False
+    return capture(model, name, layers, lambda: model(input_ids=ids, **extras))
+
+
+def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """Segments of equal length together, as many as keep the scores small."""
+    heads = getattr(model.config, "num_attention_heads", 1)
+    for length, group in groupby(segments, key=len):
+        equal = list(group)
+        step = max(1, BLOCK_BYTES // (4 * heads * length * length))
+        for start in range(0, len(equal), step):
+            yield equal[start : start + step]
+
+
+def _joined(parts: Sequence[dict[int, Captured]]) -> dict[int, tuple[Tensor, Tensor, Tensor, float]]:
+    """Batches of segments side by side along the tokens."""
+    flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
+    joined = {}
+    for layer, call in parts[0].items():
+        q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
+        joined[layer] = (q, k, v, call.scale)
+    return joined
+
+
+def _table(model: PreTrainedModel, name: str, policy: str) -> nn.Embedding:
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    if not isinstance(table, nn.Embedding) or "position_ids" not in inspect.signature(model.forward).parameters:
+        raise UsageError(
+            f"--positions {policy}: {name} ({model.config.model_type}) has no table of learned absolute positions; "
+            "use --positions segment"
+        )
+    return table
+
+
+@contextmanager
+def _stretched(model: PreTrainedModel, table: nn.Embedding, first: int, longest: int, n: int) -> Iterator[None]:
+    """Give the model a position table of ``n`` rows for a block, then its own again."""
+    used = table.weight[first : first + longest].T[None]  # (1, hidden, longest)
+    rows = torch.nn.functional.interpolate(used, size=n, mode="linear", align_corners=True)[0].T
+    longer = nn.Embedding.from_pretrained(torch.cat([table.weight[:first], rows]), padding_idx=table.padding_idx)
+    model.embeddings.position_embeddings = longer
+    try:
+        yield
+    finally:
+        model.embeddings.position_embeddings = table

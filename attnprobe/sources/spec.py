@@ -1,0 +1,151 @@
+"""What the user asked for, and the interface that every source answers with."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import SourceError, UsageError, unknown
+from ..qkv import QKV
+from ..timings import Timings
+
+__all__ = ["DTYPES", "POSITIONS", "SPLITS", "WEIGHTS", "Source", "SourceSpec", "choose_device", "stage"]
+
+WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
+POSITIONS = ("segment", "wrap", "interpolate")
+SPLITS = ("train", "validation", "test")
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """Where Q, K, V shall come from; ``None`` is "the default", which may fall back where `strict` is false.
+
+    Args:
+        model: a hub id, a directory, or the word ``minilm`` (the packaged MiniLM weights).
+        weights: ``pretrained``, ``initialized`` (every weight random) or ``initialized-qkv`` (pretrained, with
+            W_Q, W_K and W_V of every layer random).
+        weights_seed: the seed of random weights.
+        text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose that CPython carries) or a file.
+        split: which split of Wikitext-2.
+        tokenizer: a hub id, a directory, or a ``vocab.txt`` or ``tokenizer.json`` file.
+        positions: what happens beyond the model's positions: ``segment``, ``wrap`` or ``interpolate``.
+        device: ``auto`` (cuda if present), ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: of the tensors handed out; the model itself runs in float32 (float64 for ``float64``).
+        strict: refuse every substitution instead of noting it.
+        qkv: a safetensors file with Q, K, V; then there is no model and no text.
+
+    Raises:
+        UsageError: a word that is not among these.
+    """
+
+    model: str | None = None
+    weights: str = "pretrained"
+    weights_seed: int = 0
+    text: str | None = None
+    split: str = "test"
+    tokenizer: str | None = None
+    positions: str = "segment"
+    device: str = "auto"
+    dtype: str = "float32"
+    strict: bool = False
+    qkv: str | None = None
+
+    def __post_init__(self) -> None:
+        for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES)):
+            if getattr(self, what) not in choices:
+                raise unknown(what, str(getattr(self, what)), choices)
+        if self.split not in SPLITS:
+            raise unknown("split", str(self.split), SPLITS)
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
+            raise unknown("device", str(self.device), ("auto", "cpu", "cuda", "cuda:0"))
+        for what in ("model", "text", "tokenizer", "qkv"):
+            if getattr(self, what) is not None and not str(getattr(self, what)).strip():
+                raise UsageError(f"{what}: the name is empty")
+        if self.qkv is not None:
+            for what in ("model", "text", "tokenizer"):
+                if getattr(self, what) is not None:
+                    raise UsageError(f"--qkv {self.qkv} stands instead of a model and a text: drop --{what}")
+
+
+class Source(ABC):
+    """A place that Q, K, V come from: a model reading a text, or a file.
+
+    Attributes:
+        facts: everything that determines the tensors, as JSON-able values, for records and titles.
+        layers: how many layers there are (in a file: one more than its highest).
+        available: the layers that can be asked for, which is what "all" means.
+        heads: how many heads a layer has.
+    """
+
+    facts: dict[str, Any]
+    layers: int
+    heads: int
+
+    default_n: int = 512  #: the sequence length where none is asked for; a file's own is all its tokens
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        return tuple(range(self.layers))
+
+    @abstractmethod
+    def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
+        """Refuse an impossible request before any forward: ``windows`` is how many are wanted.
+
+        Raises:
+            UsageError: ``n < 2``, ``n`` tokens times ``windows`` longer than the text, or a layer that does
+                not exist.
+        """
+
+    @abstractmethod
+    def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
+        """Q, K, V of ``n`` tokens of text window ``window`` at each of ``layers``, from one forward."""
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """Every fact about the source, one line each, for a person."""
+
+
+def check_sizes(n: int, windows: int) -> None:
+    """The part of `Source.check` that holds everywhere."""
+    if n < 2:
+        raise UsageError(f"n={n}: attention needs at least 2 tokens")
+    if windows < 1:
+        raise UsageError(f"windows={windows}: at least one text window is needed")
+
+
+def choose_device(name: str) -> torch.device:
+    """The torch device that ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` means here.
+
+    Raises:
+        SourceError: a CUDA device that this machine does not have.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda" if count else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= count:
+        have = f"this machine has {count} CUDA device(s)" if count else "torch sees no CUDA device"
+        raise SourceError(f"device '{name}': {have}; use --device {'cuda:0' if count else 'cpu'}")
+    return device
+
+
+@contextmanager
+def stage(timings: Timings | None, name: str) -> Iterator[None]:
+    """Charge a block to a stage of ``timings``, where there are timings."""
+    with timings(name) if timings is not None else nullcontext():
+        yield

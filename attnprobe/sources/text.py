@@ -1,0 +1,116 @@
+"""Texts: a user's file, Wikitext-2, or the English prose that every CPython carries."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import SourceError, nearest
+from .hub import Unreachable, hub_reachable
+
+__all__ = ["EMBEDDED", "WIKITEXT", "Text", "embedded", "open_text", "prepared", "wikitext"]
+
+EMBEDDED = "embedded"
+DATASET = "Salesforce/wikitext"
+WIKITEXT = {"wikitext-2": "wikitext-2-raw-v1", "wikitext-2:tokenised": "wikitext-2-v1"}
+WORDS = (*WIKITEXT, EMBEDDED)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Lines to be tokenised one by one; ``name`` is what records and titles call it."""
+
+    name: str
+    lines: Sequence[str]
+    sha256: str
+    split: str | None = None
+
+
+def open_text(name: str, split: str = "test") -> Text:
+    """The text that the user named.
+
+    Raises:
+        SourceError: a file that is absent, empty or not UTF-8; a data set out of reach.
+    """
+    name = name.replace("tokenized", "tokenised") if name.startswith("wikitext-2:") else name
+    if name == EMBEDDED:
+        return embedded()
+    if name in WIKITEXT:
+        return wikitext(name, split)
+    return _file(name)
+
+
+def embedded() -> Text:
+    """``pydoc_data.topics``: about 460,000 characters of English prose, different in each version of Python."""
+    from pydoc_data.topics import topics
+
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    return Text(EMBEDDED, _lines(text), _sha256(text))
+
+
+def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
+    """Wikitext-2 from the hub or the cache of ``datasets``; ``wikitext-2:tokenised`` has ``<unk>`` for rare words.
+
+    Raises:
+        Unreachable: neither cached nor within reach.
+        SourceError: it arrived without lines, or ``datasets`` is not installed.
+    """
+    lost = f"cannot reach the hub for Wikitext-2 ('{name}'): use --text FILE or --text {EMBEDDED}"
+    if not hub_reachable() and not prepared(WIKITEXT[name]):
+        raise Unreachable(lost)
+    try:
+        import datasets
+    except ImportError as error:
+        raise SourceError(f"'{name}' needs the package datasets: pip install datasets, or use --text FILE") from error
+    bars = datasets.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        rows = datasets.load_dataset(DATASET, WIKITEXT[name], split=split)["text"]
+    except Exception as error:  # connection, HTTP and cache errors of three libraries
+        raise Unreachable(f"{lost} ({type(error).__name__})") from error
+    finally:
+        if bars:
+            datasets.enable_progress_bars()
+    lines = [str(row) for row in rows]
+    if not any(line.strip() for line in lines):
+        raise SourceError(f"the split '{split}' of '{name}' is empty")
+    return Text(name, lines, _sha256("".join(lines)), split)
+
+
+def prepared(configuration: str) -> bool:
+    """Whether the cache of ``datasets`` holds this configuration, found without importing ``datasets``."""
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    cache = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")).expanduser()
+    return any((cache / DATASET.replace("/", "___") / configuration).glob("*/*/*.arrow"))
+
+
+def _file(name: str) -> Text:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise SourceError(f"text {name} is a directory: name a text file")
+    if not path.exists():
+        raise SourceError(f"no such text file: {name}{nearest(name, WORDS)}")
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise SourceError(f"text {name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"text {name} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}; convert it first"
+        ) from error
+    if not text.strip():
+        raise SourceError(f"text {name} is empty" if not data else f"text {name} holds nothing but white space")
+    return Text(name, _lines(text.removeprefix("\ufeff")), hashlib.sha256(data).hexdigest())
+
+
+def _lines(text: str) -> list[str]:
+    return re.split(r"\r\n|\r|\n", text)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,100 @@
+"""From a text to windows of segments: which token ids stand where.
+
+A segment holds as many tokens as the model has positions: ``[CLS]``, text, ``[SEP]`` where the tokenizer has them.
+A window of ``n`` tokens is ``⌈n / positions⌉`` segments, the last one shorter, and starts in the text where the
+window before it ended. The rule for what lies beyond the positions changes positions only, never these tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from .text import Text
+from .vocabulary import Vocabulary
+
+__all__ = ["Layout", "TokenStream"]
+
+BATCH = 256  # lines tokenised at a time
+
+
+class TokenStream:
+    """The token ids of a text, line by line, made only as far as they are asked for."""
+
+    def __init__(self, text: Text, vocabulary: Vocabulary) -> None:
+        self.text, self.vocabulary = text, vocabulary
+        self.ids: list[int] = []
+        self._line = 0
+
+    def first(self, count: int) -> list[int]:
+        """The first ``count`` ids; fewer mean that the text has no more."""
+        while len(self.ids) < count and self._line < len(self.text.lines):
+            lines = self.text.lines[self._line : self._line + BATCH]
+            self._line += len(lines)
+            for ids in self.vocabulary.encode(lines):
+                self.ids.extend(ids)
+        return self.ids[:count]
+
+    def unknown_fraction(self, count: int = 4096) -> float:
+        """The share of unknown tokens among the first ``count``."""
+        ids = self.first(count)
+        return ids.count(self.vocabulary.unknown) / max(len(ids), 1) if self.vocabulary.unknown is not None else 0.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How ``n`` tokens are cut into segments of at most ``positions`` tokens (None: one segment, however long).
+
+    >>> layout = Layout(positions=5, before=(101,), after=(102,))
+    >>> layout.window(list(range(20)), n=7, window=0)
+    [[101, 0, 1, 2, 102], [3, 4]]
+    >>> layout.window(list(range(20)), n=8, window=1)
+    [[101, 4, 5, 6, 102], [101, 7, 102]]
+    """
+
+    positions: int | None
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def lengths(self, n: int) -> list[int]:
+        """The lengths of the segments of ``n`` tokens."""
+        longest = self.positions or n
+        return [longest] * (n // longest) + ([n % longest] if n % longest else [])
+
+    def text_tokens(self, n: int) -> int:
+        """How many tokens of text stand among ``n``."""
+        return sum(self._text(length) for length in self.lengths(n))
+
+    def window(self, ids: list[int], n: int, window: int) -> list[list[int]]:
+        """The segments of text window ``window``."""
+        start = window * self.text_tokens(n)
+        segments = []
+        for length in self.lengths(n):
+            text = ids[start : start + self._text(length)]
+            start += len(text)
+            segments.append(text if len(text) == length else [*self.before, *text, *self.after])
+        assert sum(map(len, segments)) == n
+        return segments
+
+    def _text(self, length: int) -> int:
+        """A tail too short for the special tokens and one word holds text only."""
+        specials = len(self.before) + len(self.after)
+        return length - specials if length > specials else length
+
+
+def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> None:
+    """Refuse ``windows`` windows of ``n`` tokens that are longer than the text.
+
+    Raises:
+        UsageError: naming how many tokens are needed, how many there are, and a way out.
+    """
+    each = layout.text_tokens(n)
+    have = len(stream.first(each * windows))
+    if have >= each * windows:
+        return
+    asked = f"n={n}" + (f" in {windows} windows" if windows > 1 else "")
+    fits = have // each
+    way = f"choose at most {fits} windows" if fits else "choose a smaller n"
+    raise UsageError(
+        f"{asked} needs {each * windows} tokens, but the text '{stream.text.name}' has {have}: {way} or a longer text"
+    )

@@ -1,0 +1,200 @@
+"""Tokenizers: from a tokenizer.json, a WordPiece vocab.txt, a model's directory, or made from the text itself.
+
+Everything ends as a ``tokenizers.Tokenizer`` without truncation and padding (some published files carry both, and
+would cut and fill every line). A ``vocab.txt`` is read here because ``BertTokenizerFast(vocab_file=…)`` of
+transformers 5 maps every word to [UNK] without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SourceError
+from .folder import directory, looks_like_a_path, sha256_of
+from .hub import SENTENCEPIECE, fetch, quiet
+from .text import Text
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["Vocabulary", "fallback_vocabulary", "of_folder", "open_tokenizer", "wordpiece"]
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LONGEST = 1_000_000  # above it, a model_max_length only means "unset"
+COUNTED = 4_000_000  # characters that the fallback vocabulary is counted over
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer and what has to be known about it.
+
+    Args:
+        name: what records and titles call it.
+        tokenizer: the machine itself.
+        sha256: of the file that it was made from.
+        longest: its ``model_max_length``, where that means something.
+    """
+
+    name: str
+    tokenizer: Tokenizer
+    sha256: str
+    longest: int | None = None
+    before: tuple[int, ...] = field(init=False)
+    after: tuple[int, ...] = field(init=False)
+    unknown: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        before, after = _around(self.tokenizer)
+        object.__setattr__(self, "before", before)
+        object.__setattr__(self, "after", after)
+        object.__setattr__(self, "unknown", _unknown(self.tokenizer))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """The token ids of each line by itself, without special tokens."""
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(lines), add_special_tokens=False)]
+
+
+def open_tokenizer(name: str) -> Vocabulary:
+    """The tokenizer that the user named: a file, a directory or a hub id.
+
+    Raises:
+        SourceError: absent, out of reach, or nothing that this can read.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return _of_json(name, path) if path.suffix == ".json" else _of_vocabulary_file(name, path)
+    if path.suffix in (".txt", ".json"):
+        raise SourceError(f"no such tokenizer file: {name}")
+    folder = directory(name) if looks_like_a_path(name) else fetch(name, weights=False)
+    found = of_folder(name, folder)
+    if found is None:
+        raise SourceError(f"{name} has no tokenizer: no tokenizer.json and no vocab.txt")
+    return found
+
+
+def of_folder(name: str, folder: Path) -> Vocabulary | None:
+    """The tokenizer that lies in a model's directory; None where no file of one is there."""
+    longest = _longest(folder)
+    if (folder / "tokenizer.json").is_file():
+        return _of_json(name, folder / "tokenizer.json", longest)
+    if (folder / "vocab.txt").is_file():
+        return _of_vocabulary_file(name, folder / "vocab.txt", longest)
+    if not any((folder / file).is_file() for file in ("vocab.json", *SENTENCEPIECE)):
+        return None
+    with quiet():
+        from transformers import AutoTokenizer
+
+        try:
+            slow = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except Exception as error:  # each tokenizer class fails in its own way
+            raise SourceError(f"{name}: its tokenizer cannot be read ({error}); use --tokenizer") from error
+    backend = getattr(slow, "backend_tokenizer", None)
+    if backend is None:
+        raise SourceError(f"{name}: its tokenizer has no fast form; save it as tokenizer.json or use --tokenizer")
+    return Vocabulary(name, backend, hashlib.sha256(backend.to_str().encode()).hexdigest(), longest)
+
+
+def wordpiece(tokens: Sequence[str], *, cased: bool) -> Tokenizer:
+    """BERT's tokenizer over ``tokens``, whose order is their ids.
+
+    >>> tokenizer = wordpiece(["[UNK]", "[CLS]", "[SEP]", "a", "##b"], cased=True)
+    >>> tokenizer.encode("ab a c").tokens
+    ['[CLS]', 'a', '##b', 'a', '[UNK]', '[SEP]']
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    ids = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens([token for token in SPECIALS if token in ids])
+    if "[CLS]" in ids and "[SEP]" in ids:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
+    return tokenizer
+
+
+def fallback_vocabulary(text: Text, size: int) -> Vocabulary:
+    """A cased WordPiece vocabulary of the text's own words, at most ``size`` entries, the same in every run.
+
+    The five special tokens, the characters, the ``##`` characters, then the words by (-count, word). (The training
+    of WordPiece in ``tokenizers`` is not deterministic.)
+    """
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalizer, split = normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    seen = 0
+    for line in text.lines:
+        words.update(word for word, _ in split.pre_tokenize_str(normalizer.normalize_str(line)))
+        seen += len(line)
+        if seen >= COUNTED:
+            break
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    ranked = [character for character, _ in sorted(characters.items(), key=lambda item: (-item[1], item[0]))]
+    pieces = [*SPECIALS, *ranked, *("##" + character for character in ranked)]
+    known = set(pieces)
+    pieces += [w for w, _ in sorted(words.items(), key=lambda item: (-item[1], item[0])) if w not in known]
+    pieces = pieces[:size]
+    digest = hashlib.sha256("\n".join(pieces).encode()).hexdigest()
+    return Vocabulary(f"words of {text.name}", wordpiece(pieces, cased=True), digest)
+
+
+def _of_json(name: str, path: Path, longest: int | None = None) -> Vocabulary:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise SourceError(f"{path} is not a tokenizer.json: {error}") from error
+    return Vocabulary(name, tokenizer, sha256_of(path), longest)
+
+
+def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vocabulary:
+    try:
+        tokens = path.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not a vocabulary: byte {error.start} is not UTF-8") from error
+    if tokens[-1] == "":
+        tokens.pop()
+    if "[UNK]" not in tokens:
+        raise SourceError(f"{path} is not a WordPiece vocabulary: it has no line [UNK]")
+    plain = (token for token in tokens if not (token.startswith("[") and token.endswith("]")))
+    cased = any(token != token.lower() for token in plain)
+    return Vocabulary(name, wordpiece(tokens, cased=cased), sha256_of(path), longest)
+
+
+def _longest(folder: Path) -> int | None:
+    try:
+        longest: Any = json.loads((folder / "tokenizer_config.json").read_bytes()).get("model_max_length")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return int(longest) if isinstance(longest, (int, float)) and 2 <= longest < LONGEST else None
+
+
+def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The special tokens that the tokenizer puts before and after a text."""
+    bare, full = tokenizer.encode("a", add_special_tokens=False).ids, tokenizer.encode("a").ids
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return tuple(full[:start]), tuple(full[start + len(bare) :])
+    return (), ()
+
+
+def _unknown(tokenizer: Tokenizer) -> int | None:
+    token = getattr(tokenizer.model, "unk_token", None)
+    if token is not None:
+        return tokenizer.token_to_id(token)
+    if hasattr(tokenizer.model, "nbest_size"):  # Unigram, which tells its unknown id only in its JSON
+        return json.loads(tokenizer.to_str())["model"].get("unk_id")
+    return None

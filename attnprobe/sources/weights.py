@@ -1,0 +1,166 @@
+"""Models and their weights: pretrained from a directory, random, or pretrained with random W_Q, W_K, W_V.
+
+Random weights are drawn per parameter, from a generator named after the parameter. So they do not depend on how many
+layers are built, on the device, or on torch's global state, which stays untouched.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..errors import SourceError, UsageError
+from ..rng import generator
+from .folder import ModelFolder
+from .hub import quiet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+__all__ = ["bert_base", "configuration", "initialized", "pretrained", "redraw_projections"]
+
+QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
+PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")
+#: model types that are a plain stack of layers, so that building fewer changes nothing below
+STACKS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
+
+
+def bert_base() -> PreTrainedConfig:
+    """The configuration of bert-base-cased: 12 layers, 12 heads of 64, 512 positions, 28,996 words."""
+    from transformers import BertConfig
+
+    return BertConfig(vocab_size=28996)
+
+
+def configuration(folder: ModelFolder) -> PreTrainedConfig:
+    """The configuration that lies in a model's directory.
+
+    Raises:
+        SourceError: there is none, or it is for a model that transformers does not know (no remote code is run).
+    """
+    from transformers import AutoConfig
+
+    kind = folder.settings().get("model_type")
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(folder.path, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # each configuration class validates in its own way
+        what = f"model type '{kind}'" if kind else "no model_type"
+        raise SourceError(f"{folder.name}/config.json: {what}: transformers cannot load it: {_line(error)}") from error
+
+
+def pretrained(folder: ModelFolder, dtype: torch.dtype) -> PreTrainedModel:
+    """The model in a directory, from safetensors only, in evaluation mode.
+
+    Raises:
+        SourceError: weights that are pickled, damaged, missing, or of another shape than config.json says.
+    """
+    from transformers import AutoModel
+
+    files = folder.tensors()
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            model, info = AutoModel.from_pretrained(
+                folder.path,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+                attn_implementation="eager",
+                dtype=dtype,
+            )
+    except Exception as error:  # OSError, ValueError, RuntimeError, SafetensorError, KeyError by model and file
+        raise SourceError(f"{folder.name}: its weights cannot be loaded: {_line(error)}") from error
+    missing = sorted(name for name in info["missing_keys"] if "pooler" not in name.split("."))
+    if missing:
+        where = files[0].name if len(files) == 1 else "its safetensors files"
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise SourceError(f"{folder.name}: {where} lacks {missing[0]}{more}; it is not the whole model")
+    return _encoder(model)
+
+
+def initialized(config: PreTrainedConfig, seed: int, layers: int, dtype: torch.dtype, name: str) -> PreTrainedModel:
+    """The model of a configuration with every weight random.
+
+    Weights of two and more axes (Linear, Embedding) are N(0, initializer_range²) with a zero padding row; normalising
+    weights are 1 and everything else of one axis is 0. Draws are float32 for every ``dtype``.
+
+    Args:
+        layers: at least the first ``layers`` layers are built, where the model is a plain stack; else all.
+    """
+    from transformers import AutoModel
+
+    config = copy.deepcopy(config)
+    if config.model_type in STACKS:
+        config.num_hidden_layers = min(layers, config.num_hidden_layers)
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]), _without_drawing(config):
+            model = AutoModel.from_config(config, trust_remote_code=False, attn_implementation="eager")
+    except Exception as error:  # a configuration that does not fit together
+        raise SourceError(f"{name}: transformers cannot build this model: {_line(error)}") from error
+    std = float(getattr(config, "initializer_range", None) or 0.02)
+    paddings = {
+        f"{path}.weight": module.padding_idx
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
+    }
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.dim() >= 2:
+            _draw(parameter, seed, parameter_name, std)
+            if parameter_name in paddings:
+                parameter.data[paddings[parameter_name]] = 0
+        else:
+            parameter.data.fill_(1.0 if parameter_name.endswith("weight") else 0.0)
+    return _encoder(model.to(dtype))
+
+
+def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
+    """W_Q, W_K and W_V of every layer ~ N(0, 0.02²), their biases 0, in place.
+
+    Raises:
+        UsageError: the model keeps them under other names, or fused into one matrix.
+    """
+    found = {word: 0 for word in PROJECTIONS}
+    for path, module in model.named_modules():
+        word = path.rpartition(".")[2]
+        if word in found and isinstance(module, torch.nn.Linear):
+            found[word] += 1
+            _draw(module.weight, seed, f"{path}.weight", QKV_STD)
+            if module.bias is not None:
+                module.bias.data.zero_()
+    counts = {sum(found[word] for word in PROJECTIONS[axis::3]) for axis in range(3)}
+    if len(counts) != 1 or counts == {0}:
+        raise UsageError(
+            f"{name}: --weights initialized-qkv needs separate query, key and value matrices, and this "
+            f"{model.config.model_type} has none under these names; use pretrained or initialized"
+        )
+
+
+def _draw(parameter: torch.nn.Parameter, seed: int, name: str, std: float) -> None:
+    values = torch.empty(parameter.shape, dtype=torch.float32)
+    parameter.data.copy_(values.normal_(0.0, std, generator=generator(seed, "weights", name)))
+
+
+def _encoder(model: PreTrainedModel) -> PreTrainedModel:
+    """The half that reads a text, without gradients."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        model = model.get_encoder()
+    return model.eval().requires_grad_(False)
+
+
+def _without_drawing(config: PreTrainedConfig) -> AbstractContextManager[None]:
+    """Skip transformers' own draws, which take longer than ours, for models whose constructor sets every buffer."""
+    from transformers import initialization
+
+    skips = config.model_type in STACKS and hasattr(initialization, "no_init_weights")
+    return initialization.no_init_weights() if skips else nullcontext()
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an exception, short."""
+    text = str(error).strip().splitlines()
+    line = text[0] if text else type(error).__name__
+    return line if len(line) <= 200 else line[:197] + "..."
