@@ -24,11 +24,11 @@ METHODS: dict[str, Method] = {}
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
 KINDS = ("method", "reference", "kernel", "user")
 TAGS = {
-    "deterministic": "the same Q, K, V and d give the same result for every seed",
+    "deterministic": "the same result for every seed",
     "row_sums_one": "every row of B~ sums to 1",
     "nonnegative": "no entry of B~ is negative",
     "uses_values": "B~ depends on V",
-    "exact_at_full_budget": "B~ = B at the budget and options that `exact_at` names",
+    "exact_at_full_budget": "exact at full budget",
     "permutation_equivariant": "permuting the tokens (and the drawn indices) permutes B~",
     "shift_invariant": "adding one vector to every key leaves B~ unchanged",
     "psd_below": "the lifted C̄ - C̄~ is positive semidefinite",
@@ -192,21 +192,28 @@ class Method:
             "targets": ", ".join(self.targets),
             "budget d": self.budget or "none: d is ignored",
             "cost": f"{self.cost} multiply-adds per head",
-            "tags": "; ".join(_tag(tag) for tag in self.tags),
+            "claims": "; ".join(self._claim(tag) for tag in self.tags),
         }
         lines = [self.name, ""]
         for name, text in facts.items():
             lines += textwrap.wrap(text, 100, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
-        lines += ["", inspect.getdoc(self.function)]
+        lines += ["", inspect.getdoc(self.function).replace("``", "`")]
         if self.options:
-            lines += ["", f"Defaults (--method {self.name}:OPTION=VALUE,…):"]
-            lines += [f"  {name}={_word(o.default):12} {o.describe()}" for name, o in self.options.items()]
+            lines += ["", f"Defaults, and what may stand there (--method {self.name}:OPTION=VALUE,…):"]
+            defaults = {f"{name}={_word(option.default)}": option for name, option in self.options.items()}
+            width = max(map(len, defaults))
+            lines += [f"  {text:{width}}  {option.describe()}" for text, option in defaults.items()]
         return "\n".join(lines)
 
-
-def _tag(tag: str) -> str:
-    name, _, target = tag.partition("@")
-    return TAGS[name] + (f" (target {target})" if target else "")
+    def _claim(self, tag: str) -> str:
+        """A tag in words, with the target and the setting for which it is claimed."""
+        name, _, target = tag.partition("@")
+        where = [f"target {target}"] if target else []
+        if name == "exact_at_full_budget":
+            d, options = self.exact_at(1)
+            where += [] if d is None else [f"d={'' if d == 1 else d}n"]
+            where += [f"{key}={value}" for key, value in options.items()]
+        return TAGS[name] + (f" ({', '.join(where)})" if where else "")
 
 
 def _word(value: Any) -> str:

@@ -85,7 +85,11 @@ def render(
     if format == "csv":
         return _csv([*rows, *bounds])
     if format == "table":
-        return error_tables(rows, bounds, header, run, width) if command == "error" else flat_table(rows, header, run)
+        return (
+            error_tables(rows, bounds, header, run, width)
+            if command == "error"
+            else flat_table(rows, header, run, width)
+        )
     if format == "md":
         return _markdown(rows, bounds, header, run, command)
     if format == "latex":

@@ -30,6 +30,7 @@ def line_panel(
     budgets: Sequence[int],
 ) -> None:
     """Error against budget: a line with bars per method, the methods of one budget side by side."""
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import FixedLocator, NullLocator
 
     axis.set_xscale("log", base=2)
@@ -54,7 +55,8 @@ def line_panel(
         for row in group:
             if crossed(row, name):
                 value = row["metrics"][name]["median"] if has(row, name) else None
-                _cross(axis, shift * (row["d"] or budgets[0]), value, False, handles)
+                handles.setdefault(label, Line2D([], [], **style))
+                _cross(axis, shift * (row["d"] or budgets[0]), value, False, handles, style["color"])
     positive = [(row["d"], row["metrics"][name]["median"]) for row in bounds if row["d"] in budgets]
     positive = [(d, value) for d, value in positive if value > 0]
     if positive:
@@ -62,15 +64,17 @@ def line_panel(
         (handles["lower bound, rank d"],) = axis.plot(*zip(*positive, strict=True), **look)
 
 
-def _cross(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any]) -> None:
-    """A cross on what did not converge; at the edge of the panel where it has no value."""
+def _cross(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any], colour: str) -> None:
+    """A cross on what did not converge; at the edge of the panel, in the method's colour, where it has no value."""
     from matplotlib.lines import Line2D
 
     look = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
     handles[CROSS] = Line2D([], [], **look)
     if y is not None:
         axis.plot([x], [y], **look)
-    elif dots:
+        return
+    look["color"] = colour
+    if dots:
         axis.plot([0.98], [x], transform=axis.get_yaxis_transform(), **look)
     else:
         axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **look)
@@ -98,7 +102,7 @@ def dot_panel(
                 axis.plot([_drawn(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
             if crossed(row, name):
                 x, y = (position, None) if stats is None else (stats["median"], position)
-                _cross(axis, x, y, True, handles)
+                _cross(axis, x, y, True, handles, style["color"])
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)

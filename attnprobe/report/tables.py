@@ -74,9 +74,11 @@ def error_tables(
         console.print()
         console.print(Text(group.caption, style="bold"), soft_wrap=not terminal)
         console.print(_table(group, shown, terminal))
-        for row in group.rows:
-            if (line := notes(row)) is not None:
-                console.print(Text(line, style=STYLES[mark(row)]), soft_wrap=not terminal)
+        remarks = [(line, STYLES[mark(row)]) for row in group.rows if (line := notes(row)) is not None]
+        if remarks:
+            console.print()
+        for line, style in remarks:
+            console.print(Text(line, style=style), soft_wrap=not terminal)
     if not groups:
         console.print("no rows")
     console.print()
@@ -89,19 +91,30 @@ def error_tables(
     return _finished(console)
 
 
-def flat_table(rows: Sequence[Mapping[str, Any]], header: Header, run: str | None = None) -> str:
-    """Any rows as one table with a column per field: for the commands that have no layout of their own."""
+def flat_table(
+    rows: Sequence[Mapping[str, Any]], header: Header, run: str | None = None, width: int | None = None
+) -> str:
+    """Any rows as one table with a column per field: for the commands that have no layout of their own.
+
+    On a terminal words are wrapped, numbers never; into a pipe nothing is. ``width`` as in `error_tables`.
+    """
+    terminal = width is not None or sys.stdout.isatty()
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for name in names:
         values = [row.get(name) for row in rows]
         number = all(value is None or isinstance(value, (int, float)) for value in values)
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+        words = terminal and any(isinstance(value, (str, list, tuple, Mapping)) for value in values)
+        longest = max((len(word) for value in values for word in _value(value).split()), default=1) if words else None
+        justify = "right" if number else "left"
+        table.add_column(name, justify=justify, no_wrap=not words, overflow="fold", min_width=longest)
     for row in rows:
         table.add_row(*(Text(_value(row.get(name))) for name in names))
-    console = _console(max(_width(table), 100), sys.stdout.isatty())
-    _print_header(console, header, terminal=False)
-    console.print()
+    room = max(width or shutil.get_terminal_size().columns, _width(table, "minimum")) if terminal else _width(table)
+    console = _console(max(room, 80), terminal)
+    _print_header(console, header, terminal)
+    if header.lines or header.warnings:
+        console.print()
     console.print(table if rows else "no rows")
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
@@ -166,8 +179,9 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={_value(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        first = ", ".join(_value(item) for item in value[:4])
-        return first if len(value) <= 4 else f"{first}, … ({len(value)} values)"
+        if len(value) > 4 and not isinstance(value[0], str):
+            return f"{', '.join(_value(item) for item in value[:4])}, … ({len(value)} values)"
+        return ", ".join(_value(item) for item in value)
     return str(value)
 
 
@@ -196,6 +210,6 @@ def _finished(console: Console) -> str:
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
 
 
-def _width(table: Table) -> int:
+def _width(table: Table, which: str = "maximum") -> int:
     console = _console(UNLIMITED, terminal=False)
-    return Measurement.get(console, console.options, table).maximum
+    return getattr(Measurement.get(console, console.options, table), which)

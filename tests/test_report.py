@@ -1,0 +1,525 @@
+"""Reports: statistics worked by hand, gates that fail closed, formats read back, figures to the byte."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from attnprobe.errors import UsageError
+from attnprobe.records import LOWER_BOUND
+from attnprobe.report import (
+    FORMATS,
+    Header,
+    check_gates,
+    error_figure,
+    parse_gate,
+    render,
+    summarise,
+    timings_table,
+)
+from attnprobe.report.numbers import aligned, significant
+
+HEADER = Header(
+    {"model": "minilm", "text": "embedded"},
+    ["model: minilm_l6 & 100%", "fallback: the hub is out of reach"],
+    ["the hub is out of reach"],
+)
+
+
+def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
+    values = list(values)
+    one = {
+        "method": method,
+        "options": {},
+        "target": "softmax",
+        "n": 64,
+        "d": d,
+        "layer": 0,
+        "window": 0,
+        "repeat": 0,
+        "heads": list(range(len(values))),
+        "status": "ok",
+        "reason": None,
+        "reference": method in ("vmean", LOWER_BOUND),
+        "requested": method not in ("vmean", LOWER_BOUND),
+        "family": "",
+        "metrics": {
+            "output_spectral": values,
+            "output_spectral_relative": [None if v is None else v / 4 for v in values],
+            "output_frobenius": [None if v is None else v * 2 for v in values],
+        },
+        "seconds": 0.25,
+    }
+    return {**one, **fields}
+
+
+def a_run(budgets=(16, 32, 128), lengths=(512, 1024), layers=(0,), windows=3, heads=12):
+    """Records as real heads give them: medians near 0.3, one head of the Nyström family at 55 and more."""
+    random = Random(0)
+    records = []
+    for layer in layers:
+        for n in lengths:
+            for window in range(windows):
+                vmean = [0.4 * math.exp(random.gauss(0, 0.4)) for _ in range(heads)]
+                place = {"layer": layer, "n": n, "window": window}
+                records.append(cell("vmean", None, vmean, **place))
+                for d in budgets:
+                    bound = [max(0.0, v * (0.8 - d / 70)) for v in vmean]
+                    records.append(cell(LOWER_BOUND, d, bound, seconds=None, **place))
+                    for method, factor in (("skyformer", 1.0), ("nystromformer", 0.8), ("mine_%$&.py:fn", 3.0)):
+                        values = [v * factor * (16 / d) ** 0.3 * math.exp(random.gauss(0, 0.1)) for v in vmean]
+                        if method == "nystromformer":
+                            values[5] = 55.123456789 * d / 16
+                        one = cell(method, d, values, **place, seconds=random.random() / 100)
+                        one["metrics"]["bad_rows"] = [17 if method == "skyformer" and d == 32 else 0] + [0] * (
+                            heads - 1
+                        )
+                        one["metrics"]["visited_fraction"] = [2 * d / n] * heads
+                        records.append(one)
+    return records
+
+
+# --- statistics
+
+
+def test_statistics_worked_by_hand():
+    """Two windows of two heads and two repeats; window means 2 and 5, so s.e. = sd(2, 5)/√2 = 1.5."""
+    records = [
+        cell(window=0, repeat=0, values=[1.0, 3.0]),
+        cell(window=0, repeat=1, values=[1.0, 3.0]),
+        cell(window=1, repeat=0, values=[2.0, 8.0], seconds=0.75),
+        cell(window=1, repeat=1, values=[4.0, 6.0], seconds=0.75),
+    ]
+    (row,), bounds = summarise(records)
+    found = row["metrics"]["output_spectral"]
+    assert found["mean"] == 3.5
+    assert found["se"] == pytest.approx(statistics.stdev([2.0, 5.0]) / math.sqrt(2), rel=1e-15) == 1.5
+    assert found["median"] == 3.0  # of 1 1 2 3 3 4 6 8
+    assert found["p10"] == 1.0  # at position 0.7
+    assert found["p90"] == pytest.approx(6.6, rel=1e-15)  # at position 6.3
+    assert (found["max"], found["count"]) == (8.0, 8)
+    assert row["metrics"]["seconds"]["mean"] == 0.5
+    assert row["metrics"]["seconds"]["count"] == 4
+    assert row["metrics"]["seconds"]["se"] == 0.25
+    assert [row[name] for name in ("heads", "windows", "repeats", "cells", "values")] == [2, 2, 2, 4, 8]
+    assert bounds == []
+
+
+def test_the_error_bar_does_not_shrink_with_heads_or_repeats():
+    """Heads and repeats of a text that say the same thing add nothing: only windows count."""
+    few = [cell(window=w, values=[x]) for w, x in enumerate((1.0, 2.0, 4.0))]
+    many = [cell(window=w, values=[x] * 12, repeat=r) for w, x in enumerate((1.0, 2.0, 4.0)) for r in range(5)]
+    ses = [summarise(records)[0][0]["metrics"]["output_spectral"]["se"] for records in (few, many)]
+    assert ses[0] == pytest.approx(ses[1], rel=1e-14)
+    assert ses[0] == pytest.approx(statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3), rel=1e-14)
+    assert summarise([cell(values=[1.0] * 12)])[0][0]["metrics"]["output_spectral"]["se"] is None
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_counted_out_and_said(missing):
+    """Three values of four: the mean is of three, count says three, the row is diverged although its cells are ok."""
+    rows, _ = summarise([cell(values=[1.0, 2.0]), cell(values=[missing, 6.0], window=1)])
+    found = rows[0]["metrics"]["output_spectral"]
+    assert (found["mean"], found["max"], found["count"], rows[0]["values"]) == (3.0, 6.0, 3, 4)
+    assert rows[0]["status"] == "diverged"
+    assert rows[0]["reason"] == "1 diverged of 2 cells: output_spectral is not finite in 1 of 2 heads"
+    json.dumps(rows, allow_nan=False)
+
+
+def test_no_value_at_all_and_overflow():
+    rows, _ = summarise([cell(values=[None, None]), cell("other", values=[1.7e308, 1.7e308])])
+    assert rows[0]["metrics"]["output_spectral"] == {
+        **dict.fromkeys(("mean", "se", "median", "p10", "p90", "max")),
+        "count": 0,
+    }
+    found = rows[1]["metrics"]["output_spectral"]
+    assert (found["mean"], found["max"], found["count"]) == (None, 1.7e308, 2)
+
+
+def test_a_row_has_the_worst_status_of_its_cells():
+    order = ["ok", "skipped", "diverged", "failed"]
+    for worst in range(4):
+        cells = [cell(status=s, reason=f"why {s}", window=w) for w, s in enumerate(order[: worst + 1])]
+        (row,), _ = summarise(reversed(cells))
+        assert row["status"] == order[worst]
+        if worst:
+            assert f"1 {order[worst]}" in row["reason"]
+            assert f"of {worst + 1} cells: why {order[worst]}" in row["reason"]
+    (row,), _ = summarise([cell(status="failed", reason="boom", metrics={}, seconds=None)])
+    assert (row["reason"], row["metrics"], row["over_vmean"]) == ("boom", {}, {})
+
+
+def test_rows_are_grouped_by_what_the_contract_says():
+    random = Random(0)
+    records = [
+        cell(d=d, n=n, layer=layer, target=target, options=options, window=w, values=[random.random() for _ in "12"])
+        for d in (16, 32)
+        for n in (64, 128)
+        for layer in (0, 5)
+        for target in ("softmax", "gaussian")
+        for options in ({}, {"ridge": 0.1})
+        for w in range(3)
+    ]
+    rows, _ = summarise(records)
+    assert len(rows) == 32
+    assert {row["cells"] for row in rows} == {3}
+    assert [(row["layer"], row["n"]) for row in rows] == sorted((row["layer"], row["n"]) for row in rows)
+    random.shuffle(records)
+    again, _ = summarise(records)
+    by_place = lambda row: json.dumps([row[k] for k in ("layer", "n", "target", "options", "d")])
+    assert sorted(again, key=by_place) == sorted(rows, key=by_place)  # to the last bit
+
+
+def test_over_vmean_is_a_ratio_of_means_at_the_same_places():
+    records = [
+        cell(window=0, values=[1.0, 2.0]),
+        cell(window=1, values=[3.0, 6.0]),
+        cell("vmean", None, window=0, values=[2.0, 2.0]),
+        cell("vmean", None, window=1, values=[8.0, 4.0]),
+        cell("vmean", None, window=0, values=[100.0, 100.0], n=128),
+    ]
+    rows, _ = summarise(records)
+    ratio = {(row["method"], row["n"]): row["over_vmean"]["output_spectral"] for row in rows}
+    assert ratio == {("skyformer", 64): 12 / 16, ("vmean", 64): 1.0, ("vmean", 128): 1.0}
+    assert rows[0]["over_vmean"]["output_frobenius"] == 12 / 16
+    # where a head is lost, V-Mean is averaged over the heads that remain
+    records[1] = cell(window=1, values=[None, 6.0])
+    assert summarise(records)[0][0]["over_vmean"]["output_spectral"] == 9 / 8
+    # and nothing is made up where V-Mean was not measured
+    assert summarise(records[:3])[0][0]["over_vmean"]["output_spectral"] is None
+
+
+def test_vmean_and_bounds_stand_apart():
+    rows, bounds = summarise(a_run())
+    assert {row["method"] for row in bounds} == {LOWER_BOUND}
+    assert [row["d"] for row in bounds] == [16, 32, 128] * 2
+    (vmean,) = [row for row in rows if row["method"] == "vmean" and row["n"] == 512]
+    assert (vmean["d"], vmean["reference"], vmean["requested"]) == (None, True, False)
+    contract = "method, options, target, n, d, realised_d, layer, heads, windows, status, reason, reference, metrics"
+    assert set(contract.split(", ")) <= set(vmean)
+
+
+def test_realised_d_is_a_mean():
+    one = cell(values=[1.0, 1.0])
+    one["metrics"]["realised_d"] = [20.0, 21.0]
+    assert summarise([one])[0][0]["realised_d"] == 20.5
+    assert summarise([cell()])[0][0]["realised_d"] is None
+
+
+# --- gates
+
+
+def test_gate_forms():
+    assert parse_gate("output_spectral=0.5") == ("output_spectral", "mean", 0.5)
+    assert parse_gate(" bad_rows.max = 0 ") == ("bad_rows", "max", 0.0)
+    for text, message in [
+        ("output_spektral=1", "did you mean 'output_spectral'"),
+        ("output_spectral.medain=1", "did you mean 'median'"),
+        ("output_spectral.count=1", "unknown statistic 'count'"),
+        ("output_spectral=high", "'high' is not a finite number"),
+        ("output_spectral=nan", "not a finite number"),
+        ("output_spectral=inf", "not a finite number"),
+        ("output_spectral=", "not a finite number"),
+        ("output_spectral", "METRIC"),
+        ("output_spectral.=1", "METRIC"),
+        ("=1", "METRIC"),
+    ]:
+        with pytest.raises(UsageError, match=re.escape(message)):
+            parse_gate(text)
+
+
+def test_a_gate_passes_at_the_limit_and_fails_above_it():
+    rows, _ = summarise([cell(values=[0.5, 0.5]), cell("vmean", None, [9.0, 9.0])])
+    assert check_gates(rows, [("output_spectral", "mean", 0.5)]) == []
+    assert check_gates(rows, []) == []
+    (line,) = check_gates(rows, [("output_spectral", "max", 0.49), ("seconds", "mean", 1.0)])
+    for part in ("output_spectral.max", "0.49", "0.5", "skyformer", "d=16", "n=64", "layer=0"):
+        assert part in line
+
+
+BROKEN = {
+    "no row": [],
+    "only references": [cell("vmean", None)],
+    "not measured": [cell(metrics={"output_frobenius": [0.0, 0.0]})],
+    "no metrics": [cell(metrics={})],
+    "null in one head": [cell(values=[0.1, None])],
+    "NaN everywhere": [cell(values=[math.nan, math.nan])],
+    "infinite": [cell(values=[0.1, math.inf])],
+    "overflow of the mean": [cell(values=[-1.7e308, -1.7e308])],
+    "measured in one window only": [cell(), cell(window=1, metrics={})],
+    "failed": [cell(status="failed")],
+    "diverged": [cell(status="diverged")],
+    "skipped": [cell(status="skipped")],
+    "one window of three failed": [cell(), cell(window=1), cell(window=2, status="failed")],
+    "one method of two skipped": [cell(), cell("other", status="skipped", metrics={})],
+}
+
+
+@pytest.mark.parametrize("records", BROKEN.values(), ids=BROKEN)
+def test_a_gate_fails_closed(records):
+    rows, _ = summarise(records)
+    assert check_gates(rows, [("output_spectral", "mean", 1e308)])
+
+
+def test_a_gate_fails_closed_on_rows_of_any_origin():
+    """Rows read from JSON, where a value may be anything."""
+    for value in (None, math.nan, math.inf, "0.1", True, [0.1]):
+        row = {"method": "x", "status": "ok", "requested": True, "metrics": {"seconds": {"mean": value, "count": 1}}}
+        assert check_gates([row], [("seconds", "mean", 10.0)]), value
+    assert check_gates(summarise([cell()])[0], [("output_spectral", "se", 10.0)])  # one window has no s.e.
+
+
+# --- formats
+
+
+@pytest.fixture(scope="module")
+def run():
+    records = a_run()
+    records += [cell("performer", 4096, (), n=512, status="skipped", metrics={}, seconds=None, reason="d=4096 > n=512")]
+    records += [cell("performer", 16, [0.5, None], n=512, status="diverged", reason="head 1 is not finite")]
+    return summarise(records)
+
+
+def test_json_is_the_contract_at_full_precision(run):
+    found = json.loads(render(*run, HEADER, "json", "outputs/x"), parse_constant=pytest.fail)
+    assert list(sorted(found)) == ["bounds", "command", "rows", "run", "schema", "source"]
+    assert (found["schema"], found["command"], found["run"]) == (1, "error", "outputs/x")
+    assert found["source"] == HEADER.source
+    assert (found["rows"], found["bounds"]) == tuple(json.loads(json.dumps(part)) for part in run)
+
+
+def test_jsonl_has_a_line_per_row(run):
+    lines = render(*run, HEADER, "jsonl", None).splitlines()
+    assert [json.loads(line) for line in lines] == [*run[0], *run[1]]
+
+
+def test_csv_reads_back_to_the_last_digit(run):
+    found = list(csv.DictReader(io.StringIO(render(*run, HEADER, "csv", None))))
+    rows = [*run[0], *run[1]]
+    assert len(found) == len(rows)
+    for line, row in zip(found, rows, strict=True):
+        assert json.loads(line["options"]) == row["options"]
+        assert line["method"] == row["method"]
+        for name, stats in row["metrics"].items():
+            for stat, value in stats.items():
+                assert line[f"{name}.{stat}"] == ("" if value is None else repr(value))
+
+
+def cells_of(text, separator, end=""):
+    lines = [line.removesuffix(end) for line in text.splitlines() if separator in line]
+    return [[part.strip() for part in re.split(rf"(?<!\\){re.escape(separator)}", line)] for line in lines]
+
+
+def test_markdown_tables_are_rectangular(run):
+    text = render(*run, HEADER, "md", "outputs/x")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(cells) for cells in cells_of("\n".join(table), "|")}) == 1
+    assert len(table) == len(run[0]) + len(run[1]) + 2 * 2
+    assert r"minilm\_l6" in text
+    assert text.count("the hub is out of reach") == 1
+
+
+def test_latex_is_balanced_and_escaped(run):
+    text = render(*run, HEADER, "latex", "outputs/x")
+    body = re.sub(r"^%.*", "", text, flags=re.M)
+    for environment in ("table", "tabular"):
+        assert body.count(rf"\begin{{{environment}}}") == body.count(rf"\end{{{environment}}}") == 2
+    bare = re.sub(r"\\[\\&%$#_{}]", "", body)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert "$$" not in bare
+    assert not re.search(r"[%#]", bare)
+    outside = re.sub(r"\$[^$]*\$", "", bare)
+    assert "_" not in outside
+    assert "^" not in outside
+    assert outside.isascii()
+    lines = [line for line in body.splitlines() if line.endswith(r"\\")]
+    columns = body.index(r"\begin{tabular}{l"), body.index("}\n\\toprule")
+    width = body[columns[0] : columns[1]].count("r", len(r"\begin{tabular}{l")) + 1
+    assert {len(re.split(r"(?<!\\)&", line)) for line in lines} == {width}
+    assert len(lines) == len(run[0]) + len(run[1]) + 2
+    assert r"mine\_\%\$\&.py:fn" in body
+
+
+def test_a_table_that_is_piped_keeps_every_digit(run, monkeypatch):
+    """At COLUMNS=80, into a pipe: every row, every number, no ellipsis, no colour."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    text = render(*run, HEADER, "table", "outputs/20261121-084512-error-1a2b3c")
+    assert "…" not in text
+    assert "\x1b" not in text
+    for row in [*run[0], *run[1]]:
+        for metric, stat, digits in [
+            ("output_spectral", "mean", 4),
+            ("output_spectral", "se", 2),
+            ("output_spectral_relative", "median", 3),
+            ("output_spectral_relative", "max", 3),
+        ]:
+            if metric in row["metrics"]:
+                assert significant(row["metrics"][metric][stat], digits) in text
+    assert text.count("mine_%$&.py:fn") == 6  # a pipe may be searched: the name stands on every row
+    for expected in ("lower bound, rank 16", "V-Mean (reference)", "outputs/20261121-084512-error-1a2b3c"):
+        assert expected in text
+    assert "– performer d=4096: d=4096 > n=512" in text
+    assert "✗ performer d=16: head 1 is not finite" in text
+    assert re.search(r"^! +skyformer +32 .* 51 \(0\.28%\)", text, flags=re.M)
+    assert "! the hub is out of reach" in text
+
+
+def test_a_terminal_is_not_exceeded_and_loses_no_digit(run, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain = lambda text: re.sub(r"\x1b\[[0-9;]*m", "", text)
+    for width in (90, 100, 120, 140):
+        text = render(*run, HEADER, "table", None, width=width)
+        assert "\x1b[" in text
+        assert max(map(len, plain(text).splitlines())) <= width
+        assert ("Left out at this width" in text) == (width < 140)
+    narrow = plain(render(*run, HEADER, "table", None, width=20))  # lines may be too long, numbers never cut
+    for row in [*run[0], *run[1]]:
+        if "output_spectral" in row["metrics"]:
+            assert significant(row["metrics"]["output_spectral"]["mean"]) in narrow
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", render(*run, HEADER, "table", None, width=140))
+
+
+def test_decimal_points_stand_in_one_column(run):
+    text = render(*run, HEADER, "table", None)
+    block = text.split("\n\nd: ")[0].split("target softmax")[1].splitlines()
+    points = [line.index(" ± ") for line in block if " ± " in line][1:]
+    assert len(set(points)) == 1
+    numbers = [significant(x) for x in (0.31236, 55.0, 133.2, 12345.6, 1.8e-5)]
+    assert len({text.index(".") for text in aligned(numbers) if "." in text}) == 1
+
+
+def test_every_format_takes_no_rows_and_rows_of_other_commands():
+    rows = [{"of": "B", "layer": 0, "singular_values": [1.0, 0.5] * 40, "stable_rank": 1.5, "flag": None}]
+    for format in FORMATS:
+        assert isinstance(render([], [], Header(), format, None), str)
+        assert isinstance(render([], [], Header(), format, None, command="spectrum"), str)
+        assert "singular" in render(rows, [], HEADER, format, "outputs/x", command="spectrum")
+    assert json.loads(render(rows, [], HEADER, "json", None, command="spectrum"))["rows"] == rows
+    with pytest.raises(UsageError, match="did you mean 'json'"):
+        render([], [], Header(), "jason", None)
+
+
+def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [{"name": "x", "tags": ["exact_at_full_budget@gaussian", "nonnegative"], "cost": 1234.5, "n": 123456789012}]
+    text = render(rows, [], Header(), "table", None, command="methods", width=30)
+    for word in ("exact_at_full_budget@gaussian", "nonnegative", "1234", "123456789012"):
+        assert word in text
+
+
+def test_numbers_keep_their_digits():
+    random = Random(0)
+    for _ in range(2000):
+        value = random.choice([-1, 1]) * 10 ** random.uniform(-12, 12)
+        text = significant(value)
+        assert float(text) == pytest.approx(value, rel=6e-4)
+        assert len(text) <= 10
+    assert significant(0.99999) == "1.000"
+    assert significant(9999.6) == "10000"
+
+
+def test_timings_add_up_to_the_total():
+    lines = timings_table({"model": 2.0, "a longer name of a stage": 1.0}, 4.0).splitlines()
+    assert [line.split()[-2:] for line in lines[1:]] == [["2.000", "50.0%"], ["1.000", "25.0%"], ["1.000", "25.0%"]]
+    assert lines[-1].startswith("attnprobe itself")
+    assert "0.0%" in timings_table({}, 0.0)
+
+
+# --- figures
+
+DRAW = """
+import json, sys
+from attnprobe.report import error_figure
+rows, bounds = json.load(open(sys.argv[1]))
+error_figure(rows, bounds, "a source; a fallback", sys.argv[2])
+"""
+
+
+def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
+    """Drawn twice, in a fresh process, and under another's matplotlibrc."""
+    first = error_figure(*run, "a source; a fallback", tmp_path / "a")
+    assert [path.name for path in first] == ["error-output_spectral.svg", "error-output_spectral.png"]
+    error_figure(*run, "a source; a fallback", tmp_path / "b")
+    (tmp_path / "rows.json").write_text(json.dumps(run))
+    (tmp_path / "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 9\nsvg.fonttype: none\n")
+    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    subprocess.run([sys.executable, "-c", DRAW, tmp_path / "rows.json", tmp_path / "c"], check=True)
+    for path in first:
+        for other in "bc":
+            assert (tmp_path / other / path.name).read_bytes() == path.read_bytes(), path.name
+    assert first[1].read_bytes().startswith(b"\x89PNG")
+    assert b"Software" not in first[1].read_bytes()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"budgets": (16,), "lengths": (512,)},
+        {"budgets": (16,), "lengths": (512, 1024), "layers": (0, 5)},
+        {"budgets": (100, 101)},
+        {"lengths": (512,), "layers": tuple(range(30)), "windows": 1, "heads": 6},
+        {"windows": 1},
+    ],
+    ids=["one budget", "one budget, four panels", "close budgets", "many layers", "one window"],
+)
+def test_figures_of_every_shape(tmp_path, shape):
+    rows, bounds = summarise(a_run(**shape))
+    paths = error_figure(rows, bounds, "source $1$\nfallback: another text", tmp_path, relative=True)
+    pages = -(-len({(row["layer"], row["n"]) for row in rows}) // 12)
+    assert len(paths) == len(set(paths)) == 2 * pages
+    assert all(path.stat().st_size > 5000 for path in paths)
+    assert paths[0].name == "error-output_spectral_relative.svg"
+
+
+@pytest.mark.filterwarnings("error")
+def test_figures_of_what_went_wrong(tmp_path):
+    """Failed rows with and without values, zeros on a logarithmic axis, a method without a budget, hidden names."""
+    records = [
+        *(cell(d=d, values=[0.0, 100.0]) for d in (16, 32)),
+        *(cell("_hidden", d, [1e-9, 0.5], status="diverged") for d in (16, 32)),
+        cell("failed", 32, status="failed", metrics={}),
+        cell("kernelized", None, [0.1, 0.2]),
+        cell("kernelized", None, [0.1, 0.2], n=128),
+        cell("huge", 16, [1.7e308, 1.7e308]),
+        cell("vmean", None, [0.3, 0.4]),
+    ]
+    for chosen in (records, [one for one in records if one["d"] != 32]):
+        rows, bounds = summarise(chosen)
+        assert len(error_figure(rows, bounds, "", tmp_path)) == 2
+
+
+def test_no_figure_without_a_method_or_a_value(tmp_path):
+    for records in ([], [cell("vmean", None)], [cell(status="failed", metrics={})], [cell(status="skipped")]):
+        rows, bounds = summarise(records)
+        if records and records[0]["status"] == "skipped":
+            rows[0]["metrics"] = {}
+        assert error_figure(rows, bounds, "title", tmp_path) == []
+    assert not any(tmp_path.iterdir())
+
+
+def test_importing_the_report_is_light():
+    code = "import sys, attnprobe.report; sys.exit(any(m in sys.modules for m in ('torch', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_report_imports_only_what_it_may():
+    folder = Path(sys.modules["attnprobe.report"].__file__).parent
+    for path in folder.glob("*.py"):
+        found = re.findall(r"^\s*from (\.\.\w*)", path.read_text(), flags=re.M)
+        assert set(found) <= {"..errors", "..records"}, path.name
