@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from .options import debug_option, format_option
@@ -24,11 +26,25 @@ def command(name: str | None, format_: str, debug: bool) -> None:
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    if name is not None and format_ == "table":
-        click.echo(get(name).explain())
-        return
     entries = METHODS.values() if name is None else [get(name)]
-    rows = [entry.row() for entry in entries]
     if format_ == "table":
-        rows = [{**row, "options": len(row["options"])} for row in rows]
+        click.echo("\n\n".join(entry.card() if name is None else entry.explain() for entry in entries))
+        return
+    rows = [entry.row() for entry in entries]
+    if format_ in ("md", "latex", "csv"):
+        rows = [_for_people(row) for row in rows]
     click.echo(render(rows, [], Header(), format_, None, command="methods"))
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its lists as words."""
+    return {
+        "name": row["name"],
+        "kind": row["kind"],
+        "paper": f"{row['paper']} ({row['year']})",
+        "target": ", ".join(row["targets"]),
+        "budget d": row["budget"] or "–",
+        "cost": row["cost"],
+        "tags": ", ".join(tag.replace("_", " ") for tag in row["tags"]),
+        "options": ", ".join(row["options"]) or "–",
+    }

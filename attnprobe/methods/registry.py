@@ -184,6 +184,18 @@ class Method:
             "options": {name: option.default for name, option in self.options.items()},
         }
 
+    def card(self) -> str:
+        """The method in four lines: paper; targets, kind and cost; what d means; what it claims."""
+        tags = ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in self.tags)
+        lines = [
+            f"{self.paper} ({self.year})",
+            f"target {', '.join(self.targets)} · {self.kind} · {self.cost}",
+            f"d: {self.budget or 'none'}",
+            tags,
+        ]
+        lines = [part for line in lines for part in textwrap.wrap(line, 84, subsequent_indent="  ")]
+        return "\n".join(f"{self.name if index == 0 else '':15} {line}" for index, line in enumerate(lines))
+
     def explain(self) -> str:
         """The method's page: its facts, its docstring, its options with their defaults and what they may be."""
         facts = {

@@ -134,6 +134,12 @@ class Plain:
     lines: list[list[str]]
     notes: list[str]
 
+    @property
+    def sides(self) -> list[str]:
+        """``l`` for the first column and every one that holds a word, ``r`` for numbers."""
+        wordy = [any(line[i][:1].isalpha() for line in self.lines) for i in range(len(self.headings))]
+        return ["l" if word or index == 0 else "r" for index, word in enumerate(wordy)]
+
 
 def _plain(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple[list[Plain], str]:
     """The tables of a command and the legend beneath them."""
@@ -163,7 +169,7 @@ def _markdown(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: s
     for table in tables:
         lines += ["", f"**{escape(table.caption)}**", ""]
         lines.append(f"| {' | '.join(map(escape, table.headings))} |")
-        lines.append(f"| {' | '.join('---' if i == 0 else '---:' for i in range(len(table.headings)))} |")
+        lines.append(f"| {' | '.join({'l': '---', 'r': '---:'}[side] for side in table.sides)} |")
         lines += [f"| {' | '.join(map(escape, line))} |" for line in table.lines]
         if table.notes:
             lines += ["", *(f"- {escape(note)}" for note in table.notes)]
@@ -185,7 +191,7 @@ def _latex(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str 
             r"\begin{table}",
             r"\centering\scriptsize",
             rf"\caption{{{_tex('. '.join(fact.rstrip('.') for fact in facts))}.}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
+            rf"\begin{{tabular}}{{{''.join(table.sides)}}}",
             r"\toprule",
             f"{' & '.join(map(_tex, table.headings))} \\\\",
             r"\midrule",
