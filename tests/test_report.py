@@ -345,7 +345,9 @@ def test_latex_is_balanced_and_escaped(run):
     assert outside.isascii()
     lines = [line for line in body.splitlines() if line.endswith(r"\\")]
     columns = body.index(r"\begin{tabular}{l"), body.index("}\n\\toprule")
-    width = body[columns[0] : columns[1]].count("r", len(r"\begin{tabular}{l")) + 1
+    sides = body[columns[0] + len(r"\begin{tabular}{") : columns[1]]
+    assert re.fullmatch(r"l[lr]+", sides)
+    width = len(sides)
     assert {len(re.split(r"(?<!\\)&", line)) for line in lines} == {width}
     assert len(lines) == len(run[0]) + len(run[1]) + 2
     assert r"mine\_\%\$\&.py:fn" in body

@@ -43,7 +43,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
     """
     path = Path(path).expanduser()
     source.check(n, windows, layers)
-    with _replacing(path) as temporary:
+    with _replacing(path) as write:
         tensors: dict[str, Tensor] = {}
         scales: dict[str, float] = {}
         heads: tuple[int, ...] = ()
@@ -55,26 +55,41 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
                 for axis in "qkv":
                     tensors[f"layer{layer}.window{window}.{axis}"] = getattr(qkv, axis).cpu().contiguous()
         entry = {"schema": SCHEMA, "facts": source.facts, "scale": scales, "n": n, "heads": list(heads)}
-        from safetensors.torch import save_file
-
-        save_file(tensors, temporary, metadata={ENTRY: json.dumps(entry, sort_keys=True)})
+        write(tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place when the block succeeds."""
+def _replacing(path: Path) -> Iterator[Callable[[dict[str, Tensor], dict[str, str]], None]]:
+    """A function that writes ``path``, through a temporary file beside it that is there before the work begins."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    def write(tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        try:
+            save_file(tensors, temporary, metadata=metadata)
+            temporary.chmod(mode)  # save_file makes it readable by its owner only
+            os.replace(temporary, path)
+        except (OSError, SafetensorError) as error:
+            raise _unwritable(path, error) from error
+
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "it is a directory")
         temporary.touch()
-        yield temporary
-        os.replace(temporary, path)
+        mode = temporary.stat().st_mode
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise _unwritable(path, error) from error
+    try:
+        yield write
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")
 
 
 class FileSource(Source):

@@ -37,24 +37,36 @@ class Unreachable(SourceError):
     """The hub did not answer and its cache does not hold what was asked for."""
 
 
+#: what is known about each endpoint in this process
+_answers: dict[str, bool] = {}
+
+
 def hub_reachable(timeout: float = 2.0) -> bool:
     """Whether the model hub can be asked, found out once per process in at most ``timeout`` seconds.
 
-    ``HF_HUB_OFFLINE`` decides where it is set; behind a proxy the answer is yes without a probe. Otherwise a TCP
-    connection to the host of ``HF_ENDPOINT`` (default: huggingface.co) is tried in a thread of its own, because
-    looking up a name can hang. A "no" sets ``HF_HUB_OFFLINE=1``, so that no library retries, unless the user
+    ``HF_HUB_OFFLINE`` decides where it is set, and behind a proxy the answer is yes until a download fails. Otherwise
+    a TCP connection to the host of ``HF_ENDPOINT`` (default: huggingface.co) is tried in a thread of its own, because
+    looking up a name can hang. A "no" sets ``HF_HUB_OFFLINE=1`` for the libraries that read it later, unless the user
     chose the endpoint.
     """
     for name in OFFLINE:
         if os.environ.get(name):
             return os.environ[name].upper() not in ("1", "ON", "YES", "TRUE")
-    if any(os.environ.get(name) for name in PROXIES):
-        return True
-    return _probed(os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT, timeout)
+    endpoint = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
+    if endpoint not in _answers:
+        proxied = any(os.environ.get(name) for name in PROXIES)
+        _answers[endpoint] = proxied or _connects(endpoint, timeout)
+        if not _answers[endpoint] and not os.environ.get("HF_ENDPOINT"):
+            os.environ["HF_HUB_OFFLINE"] = "1"
+    return _answers[endpoint]
 
 
-@cache
-def _probed(endpoint: str, timeout: float) -> bool:
+def gave_no_answer() -> None:
+    """Remember that the hub failed over HTTP, so that nothing else in this process waits for it."""
+    _answers[os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT] = False
+
+
+def _connects(endpoint: str, timeout: float) -> bool:
     parts = urlsplit(endpoint)
     answered = threading.Event()
 
@@ -69,19 +81,25 @@ def _probed(endpoint: str, timeout: float) -> bool:
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(timeout)
-    if not answered.is_set() and "HF_ENDPOINT" not in os.environ:
-        os.environ["HF_HUB_OFFLINE"] = "1"
     return answered.is_set()
 
 
 def cached_folder(name: str, *files: str) -> Path | None:
-    """The cached snapshot of hub id ``name`` that holds all ``files``; never touches the network."""
+    """The cached snapshot of hub id ``name`` that holds all ``files``; never touches the network.
+
+    Raises:
+        SourceError: ``name`` cannot be a hub id.
+    """
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     for repository in (name, ALIASES.get(name)):
         if repository is None:
             continue
-        paths = [try_to_load_from_cache(repository, file) for file in files]
+        try:
+            paths = [try_to_load_from_cache(repository, file) for file in files]
+        except HFValidationError as error:
+            raise SourceError(f"'{name}' is neither a directory nor a hub id") from error
         if paths and all(isinstance(path, str) for path in paths):
             return Path(paths[0]).parent
     return None
@@ -112,12 +130,7 @@ def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
         raise Unreachable(f"cannot reach the hub for '{name}'")
     patterns = [*SMALL, *SENTENCEPIECE, *(TENSORS if weights else ())]
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
@@ -125,12 +138,9 @@ def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
         raise SourceError(f"'{name}' is gated: accept its terms on the hub and log in, or use --model DIR") from error
     except RepositoryNotFoundError as error:
         raise SourceError(f"the hub has no model '{name}' (or it is private)") from error
-    except HFValidationError as error:
-        raise SourceError(f"'{name}' is neither a directory nor a hub id") from error
-    except LocalEntryNotFoundError as error:
-        raise Unreachable(f"cannot reach the hub for '{name}'") from error
     except Exception as error:  # the client's own and its HTTP library's, which differ by version
-        raise Unreachable(f"the hub failed for '{name}' ({type(error).__name__})") from error
+        gave_no_answer()
+        raise Unreachable(f"cannot reach the hub for '{name}' ({type(error).__name__})") from error
 
 
 def _complete(folder: Path, weights: bool, tokenizer: bool) -> bool:

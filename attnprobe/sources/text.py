@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from ..errors import SourceError, nearest
 from .hub import Unreachable, hub_reachable
@@ -60,25 +62,39 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
         SourceError: it arrived without lines, or ``datasets`` is not installed.
     """
     lost = f"cannot reach the hub for Wikitext-2 ('{name}'): use --text FILE or --text {EMBEDDED}"
-    if not hub_reachable() and not prepared(WIKITEXT[name]):
+    reachable = hub_reachable()
+    if not reachable and not prepared(WIKITEXT[name]):
         raise Unreachable(lost)
     try:
         import datasets
     except ImportError as error:
         raise SourceError(f"'{name}' needs the package datasets: pip install datasets, or use --text FILE") from error
-    bars = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    try:
-        rows = datasets.load_dataset(DATASET, WIKITEXT[name], split=split)["text"]
-    except Exception as error:  # connection, HTTP and cache errors of three libraries
-        raise Unreachable(f"{lost} ({type(error).__name__})") from error
-    finally:
-        if bars:
-            datasets.enable_progress_bars()
+    with _settings(datasets, offline=not reachable):
+        try:
+            rows = datasets.load_dataset(DATASET, WIKITEXT[name], split=split)["text"]
+        except Exception as error:  # connection, HTTP and cache errors of three libraries
+            raise Unreachable(f"{lost} ({type(error).__name__})") from error
     lines = [str(row) for row in rows]
     if not any(line.strip() for line in lines):
         raise SourceError(f"the split '{split}' of '{name}' is empty")
     return Text(name, lines, _sha256("".join(lines)), split)
+
+
+@contextmanager
+def _settings(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
+    """Quiet, and without a try of the network where it would only be retried; restored after the block."""
+    bars, level = datasets.is_progress_bar_enabled(), datasets.logging.get_verbosity()
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    datasets.config.HF_HUB_OFFLINE = before or offline
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+        datasets.logging.set_verbosity(level)
+        if bars:
+            datasets.enable_progress_bars()
 
 
 def prepared(configuration: str) -> bool:

@@ -1,0 +1,299 @@
+"""Capture: what is read out is what the weights give; it is proved; what Q, K, V do not describe is refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
+
+from attnprobe.errors import SourceError, UsageError
+from attnprobe.sources import SourceSpec, load_qkv, resolve
+
+pytest_plugins = ["sources_fixtures"]
+
+IDS = {token: number for number, token in enumerate(VOCABULARY)}
+
+
+def source(model, text, **changes):
+    return resolve(SourceSpec(model=str(model), text=text, device="cpu", **changes))
+
+
+def segments_of(n, longest=16, window_start=0):
+    """The tokens that a window must hold, written out once more: [CLS], text, [SEP] in each segment."""
+    words = [IDS[word] for word in text_of(300).split()][window_start:]
+    segments = []
+    while n > 0:
+        length = min(n, longest)
+        inner = length - 2 if length > 2 else length
+        text, words = words[:inner], words[inner:]
+        segments.append([IDS["[CLS]"], *text, IDS["[SEP]"]] if length > 2 else text)
+        n -= length
+    return segments
+
+
+def slow_bert(weights, ids, rows, table=None, heads=4):
+    """BERT, one head and one query at a time, in float64: [(q, k, v), ...] of each layer, (h, n, p)."""
+    w = {name: tensor.double() for name, tensor in weights.items()}
+    linear = lambda x, name: x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdim=True)
+        unit = centred / (centred.square().mean(-1, keepdim=True) + 1e-12).sqrt()
+        return unit * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    table = w["embeddings.position_embeddings.weight"] if table is None else table
+    x = w["embeddings.word_embeddings.weight"][ids] + table[rows] + w["embeddings.token_type_embeddings.weight"][0]
+    x = norm(x, "embeddings.LayerNorm")
+    n, p, found = len(ids), x.shape[-1] // heads, []
+    for layer in range(3):
+        at = f"encoder.layer.{layer}."
+        q, k, v = (linear(x, f"{at}attention.self.{name}") for name in ("query", "key", "value"))
+        split = lambda t: torch.stack([t[:, h * p : (h + 1) * p] for h in range(heads)])
+        found.append(tuple(map(split, (q, k, v))))
+        output = torch.zeros_like(x)
+        for h in range(heads):
+            qh, kh, vh = (t[h] for t in found[-1])
+            for i in range(n):
+                weight = torch.exp(kh @ qh[i] / p**0.5)
+                output[i, h * p : (h + 1) * p] = (weight / weight.sum()) @ vh
+        x = norm(linear(output, f"{at}attention.output.dense") + x, f"{at}attention.output.LayerNorm")
+        hidden = torch.nn.functional.gelu(linear(x, f"{at}intermediate.dense"))
+        x = norm(linear(hidden, f"{at}output.dense") + x, f"{at}output.LayerNorm")
+    return found
+
+
+@pytest.fixture(scope="module")
+def weights(tiny_bert):
+    return load_file(f"{tiny_bert}/model.safetensors")
+
+
+@pytest.mark.parametrize("n", [2, 3, 16, 17, 18, 19, 40])
+def test_segment_equals_a_forward_of_each_segment(tiny_bert, text_file, weights, n):
+    captured = source(tiny_bert, text_file, dtype="float64").qkv(n, [0, 1, 2], 0)
+    twins = [slow_bert(weights, segment, range(len(segment))) for segment in segments_of(n)]
+    for layer in range(3):
+        for axis, name in enumerate("qkv"):
+            expected = torch.cat([twin[layer][axis] for twin in twins], dim=1)
+            got = getattr(captured[layer], name)
+            assert got.shape == (4, n, 8)
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+
+
+def test_windows_follow_each_other(tiny_bert, text_file, weights):
+    captured = source(tiny_bert, text_file, dtype="float64").qkv(20, [1], 2)[1]
+    used = 2 * (14 + 2)  # two windows of 14 words in a segment of 16 and 2 in the tail of 4
+    twins = [slow_bert(weights, segment, range(len(segment))) for segment in segments_of(20, window_start=used)]
+    torch.testing.assert_close(captured.k, torch.cat([twin[1][1] for twin in twins], dim=1), rtol=0, atol=1e-10)
+    assert (captured.layer, captured.window, captured.label["n"]) == (1, 2, 20)
+
+
+def test_wrap_is_one_sequence_whose_positions_restart(tiny_bert, text_file, weights):
+    captured = source(tiny_bert, text_file, dtype="float64", positions="wrap").qkv(40, [0, 2], 0)
+    ids = sum(segments_of(40), [])
+    twin = slow_bert(weights, ids, [i % 16 for i in range(40)])
+    for layer in (0, 2):
+        torch.testing.assert_close(captured[layer].v, twin[layer][2], rtol=0, atol=1e-10)
+    segment = source(tiny_bert, text_file, dtype="float64").qkv(40, [0, 2], 0)
+    torch.testing.assert_close(captured[0].q, segment[0].q, rtol=0, atol=1e-12)  # layer 0 sees no other token yet
+    assert (captured[2].q - segment[2].q).abs().max() > 1e-2
+
+
+def test_interpolate_stretches_the_table_and_restores_it(tiny_bert, text_file, weights):
+    src = source(tiny_bert, text_file, dtype="float64", positions="interpolate")
+    captured = src.qkv(40, [0, 2], 0)
+    table = weights["embeddings.position_embeddings.weight"].double()
+    at = [i * 15 / 39 for i in range(40)]
+    stretched = torch.stack([table[int(a)] + (a - int(a)) * (table[min(int(a) + 1, 15)] - table[int(a)]) for a in at])
+    twin = slow_bert(weights, sum(segments_of(40), []), range(40), stretched)
+    for layer in (0, 2):
+        torch.testing.assert_close(captured[layer].k, twin[layer][1], rtol=0, atol=1e-10)
+    assert src._model.embeddings.position_embeddings.weight.shape == (16, 32)
+    again = src.qkv(16, [2], 0)[2]
+    for policy in ("segment", "wrap"):
+        same = source(tiny_bert, text_file, dtype="float64", positions=policy).qkv(16, [2], 0)[2]
+        assert torch.equal(again.q, same.q)
+
+
+def test_blocks_of_rows_change_nothing(tiny_bert, text_file, monkeypatch):
+    src = source(tiny_bert, text_file, dtype="float64", positions="wrap")
+    whole = src.qkv(40, [2], 0)[2]
+    monkeypatch.setattr("attnprobe.sources.capture.BLOCK_BYTES", 4 * 4 * 40 * 7)
+    torch.testing.assert_close(src.qkv(40, [2], 0)[2].q, whole.q, rtol=0, atol=1e-12)
+
+
+def test_the_model_goes_on_as_before(tiny_bert, text_file):
+    src = source(tiny_bert, text_file)
+    first = src.qkv(40, [2], 0)[2]
+    ids = torch.arange(12)[None]
+    before = src._model(input_ids=ids).last_hidden_state
+    src.qkv(40, [0], 0)
+    assert src._model.config._attn_implementation == "eager"
+    assert torch.equal(src._model(input_ids=ids).last_hidden_state, before)
+    again = src.qkv(40, [2], 0)[2]
+    assert torch.equal(first.q, again.q) and not first.q.is_inference() and first.q.is_contiguous()
+    assert first.q.requires_grad is False and (first.q * 2).sum() is not None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_short_dtypes_are_a_cast_of_the_float32_capture(tiny_bert, text_file, dtype):
+    exact = source(tiny_bert, text_file).qkv(32, [1], 0)[1]
+    assert exact.dtype == torch.float32
+    got = source(tiny_bert, text_file, dtype=dtype).qkv(32, [1], 0)[1]
+    assert torch.equal(got.q, exact.q.to(getattr(torch, dtype))) and got.scale == exact.scale == 8**-0.5
+
+
+def test_float32_and_float64_models_agree(tiny_bert, text_file):
+    exact = source(tiny_bert, text_file, dtype="float64").qkv(32, [2], 0)[2]
+    rough = source(tiny_bert, text_file).qkv(32, [2], 0)[2]
+    assert exact.dtype == torch.float64
+    assert float((rough.v - exact.v).norm() / exact.v.norm()) < 1e-5
+    assert not torch.equal(rough.v.double(), exact.v)  # the float64 model really ran in float64
+
+
+def test_the_label_is_json_and_complete(tiny_bert, text_file):
+    qkv = load_qkv(tiny_bert, text=text_file, n=20, layer=1, device="cpu")
+    label = json.loads(json.dumps(dict(qkv.label)))
+    assert (label["layer"], label["window"], label["n"]) == (1, 0, 20)
+    assert (label["model"], label["weights"], label["weights_seed"]) == (tiny_bert, "pretrained", None)
+    assert (label["p"], label["heads"], label["max_positions"], label["fallback"]) == (8, 4, 16, [])
+    assert len(label["model_sha256"]) == len(label["text_sha256"]) == len(label["tokenizer_sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("n", "windows", "layers", "says"),
+    [
+        (1, 1, [0], "n=1: attention needs at least 2 tokens"),
+        (64, 1, [3], "layer 3: the model has layers 0-2"),
+        (64, 1, [-1], "layer -1: the model has layers 0-2"),
+        (64, 1, [], "layer: none is named"),
+        (64, 0, [0], "windows=0"),
+        (400, 1, [0], "n=400 needs 350 tokens, but the text"),
+        (160, 3, [0], "n=160 in 3 windows needs 420 tokens"),
+    ],
+)
+def test_impossible_requests_are_refused_before_any_forward(tiny_bert, text_file, n, windows, layers, says):
+    src = source(tiny_bert, text_file)
+    with pytest.raises(UsageError) as caught:
+        src.check(n, windows, layers)
+    assert says in str(caught.value) and src._model is None
+    if "needs" in says and "tokens, but" in says:
+        assert "has 300" in str(caught.value) and "longer text" in str(caught.value)
+
+
+def fold(**config):
+    """Sizes that a tiny model of any family takes."""
+    sizes = {"vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return {**sizes, "intermediate_size": 48, "max_position_embeddings": 32, **config}
+
+
+def family(name):
+    import transformers as t
+
+    if name == "llama":
+        return t.LlamaModel(t.LlamaConfig(**fold(num_key_value_heads=2)))
+    if name == "gpt2":
+        return t.GPT2Model(t.GPT2Config(vocab_size=len(VOCABULARY), n_embd=32, n_layer=2, n_head=4, n_positions=32))
+    if name == "deberta":
+        return t.DebertaV2Model(t.DebertaV2Config(**fold(relative_attention=True)))
+    if name == "t5":
+        sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+        return t.T5Model(t.T5Config(vocab_size=len(VOCABULARY), **sizes))
+    if name == "modernbert":
+        special = dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0)
+        return t.ModernBertModel(t.ModernBertConfig(**fold(local_attention=8, **special)))
+    if name == "eurobert":
+        special = dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "mask_token_id"), 0)
+        return t.EuroBertModel(t.EuroBertConfig(**fold(num_key_value_heads=2, **special)))
+    if name == "roberta":
+        return t.RobertaModel(t.RobertaConfig(**fold(max_position_embeddings=18, pad_token_id=1)))
+    if name == "distilbert":
+        sizes = {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 32}
+        return t.DistilBertModel(t.DistilBertConfig(vocab_size=len(VOCABULARY), **sizes))
+    raise KeyError(name)
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory):
+    """Directories of tiny models, each made on first use."""
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = save(seeded(lambda: family(name)), tmp_path_factory.mktemp("families") / name)
+        return str(made[name])
+
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "says"),
+    [
+        ("llama", 0, "refused at layer 0: causal attention is not supported yet"),
+        ("gpt2", 1, "refused at layer 1: causal attention is not supported yet"),
+        ("deberta", 0, "bypasses transformers' attention interface (DebertaV2Model made no call)"),
+        ("t5", 0, "differs from its own by"),
+        ("modernbert", 1, "refused at layer 1: sliding-window attention is not supported yet"),
+    ],
+)
+def test_models_that_q_k_v_alone_do_not_describe_are_refused_by_name(families, text_file, name, layer, says):
+    folder = families(name)
+    with pytest.raises(SourceError) as caught:
+        source(folder, text_file).qkv(24, [layer], 0)
+    assert says in str(caught.value) and folder in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("eurobert", [0, 1]), ("modernbert", [0]), ("distilbert", [0, 1])])
+def test_other_bidirectional_models_are_captured(families, text_file, name, layers):
+    captured = source(families(name), text_file).qkv(24, layers, 0)
+    for layer in layers:
+        assert captured[layer].q.shape == captured[layer].k.shape == captured[layer].v.shape == (4, 24, 8)
+
+
+def test_grouped_keys_are_repeated_for_their_queries(families, text_file):
+    k = source(families("eurobert"), text_file).qkv(24, [1], 0)[1].k
+    assert torch.equal(k[0], k[1]) and torch.equal(k[2], k[3]) and not torch.equal(k[1], k[2])
+
+
+def test_roberta_counts_its_positions_from_the_padding_token(families, text_file):
+    src = source(families("roberta"), text_file)
+    assert src.facts["max_positions"] == 16
+    layer0 = src.qkv(40, [0], 0)[0]
+    wrap = source(families("roberta"), text_file, positions="wrap").qkv(40, [0], 0)[0]
+    torch.testing.assert_close(layer0.q, wrap.q, rtol=0, atol=1e-6)
+    source(families("roberta"), text_file, positions="interpolate").qkv(40, [1], 0)
+
+
+@pytest.mark.parametrize("positions", ["wrap", "interpolate"])
+def test_policies_that_need_a_table_refuse_rotary_models(families, text_file, positions):
+    src = source(families("eurobert"), text_file, positions=positions)
+    assert src.qkv(24, [0], 0)[0].n == 24
+    with pytest.raises(UsageError, match="no table of learned absolute positions; use --positions segment"):
+        src.qkv(40, [0], 0)
+
+
+def test_a_wrong_capture_does_not_pass_the_proof(tiny_bert, text_file, monkeypatch):
+    """A model whose eager attention is not softmax(scale · Q Kᵀ) V by one part in a thousand is refused."""
+    from transformers.models.bert import modeling_bert
+
+    eager = modeling_bert.eager_attention_forward
+
+    def bent(*args, **kwargs):
+        output, weights = eager(*args, **kwargs)
+        return output * 1.001, weights
+
+    src = source(tiny_bert, text_file)
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", bent)
+    with pytest.raises(SourceError, match="differs from its own by 1.0e-03"):
+        src.qkv(16, [0], 0)
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path, text_file):
+    from transformers import BertModel
+
+    model = seeded(lambda: BertModel(bert_config()))
+    model.encoder.layer[1].attention.self.key.weight.data[0, 0] = float("nan")
+    folder = save(model, tmp_path / "nan")
+    assert source(folder, text_file).qkv(8, [0], 0)[0].n == 8
+    with pytest.raises(SourceError, match="layer 1"):
+        source(folder, text_file).qkv(8, [1], 0)

@@ -1,0 +1,247 @@
+"""Files of Q, K, V: a round trip is exact to the bit, and every bad file is one clear line."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from attnprobe.errors import SourceError, UsageError
+from attnprobe.sources import SourceSpec, load_qkv, resolve, save_qkv
+
+pytest_plugins = ["sources_fixtures"]
+
+
+@pytest.fixture
+def tensors():
+    g = torch.Generator().manual_seed(0)
+    return {name: torch.randn(3, 10, 4, generator=g) for name in "qkv"}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write tensors to a file and return its path."""
+
+    def written(tensors, metadata=None):
+        path = tmp_path / "given.safetensors"
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata)
+        return str(path)
+
+    return written
+
+
+def opened(path, **changes):
+    return resolve(SourceSpec(qkv=str(path), device="cpu", **changes))
+
+
+def refused(path, n=4, **changes):
+    with pytest.raises(SourceError) as caught:
+        opened(path, **changes).qkv(n, [0], 0)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# round trip
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_a_round_trip_is_exact_to_the_bit(tiny_bert, text_file, tmp_path, dtype):
+    source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu", dtype=dtype))
+    path = tmp_path / "kept.safetensors"
+    assert save_qkv(path, source, 40, [2, 0], 2) == path
+    kept = opened(path, dtype=dtype)
+    assert kept.available == (0, 2) and kept.layers == 3 and kept.heads == 4 and kept.windows == 2
+    assert kept.facts["origin"] == source.facts and kept.facts["stored_dtype"] == dtype
+    for window in (0, 1):
+        original, copied = source.qkv(40, [0, 2], window), kept.qkv(40, [0, 2], window)
+        for layer in (0, 2):
+            for axis in "qkv":
+                assert torch.equal(getattr(original[layer], axis), getattr(copied[layer], axis))
+            assert copied[layer].scale == original[layer].scale and copied[layer].heads == (0, 1, 2, 3)
+            assert (copied[layer].layer, copied[layer].window) == (layer, window)
+    assert json.loads(json.dumps(dict(copied[0].label)))["origin"]["model"] == tiny_bert
+    assert any(line.startswith("origin model: ") for line in kept.describe())
+
+
+def test_the_same_request_writes_the_same_bytes(tiny_bert, text_file, tmp_path):
+    source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
+    one, two = (save_qkv(tmp_path / name, source, 24, [1]).read_bytes() for name in ("1", "2"))
+    assert one == two
+
+
+def test_fewer_tokens_are_the_first_ones(tiny_bert, text_file, tmp_path):
+    source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
+    path = save_qkv(tmp_path / "a", source, 40, [1])
+    whole, part = opened(path).qkv(40, [1], 0)[1], opened(path).qkv(7, [1], 0)[1]
+    assert torch.equal(part.q, whole.q[:, :7]) and part.v.is_contiguous() and part.label["n"] == 7
+
+
+def test_a_scale_that_is_not_the_usual_one_survives(write, tensors, tmp_path):
+    given = opened(write(tensors, {"scale": "0.3"}))
+    assert given.qkv(10, [0], 0)[0].scale == 0.3
+    assert opened(save_qkv(tmp_path / "b", given, 10, [0])).qkv(10, [0], 0)[0].scale == 0.3
+
+
+def test_a_substitution_stays_in_the_facts(tmp_path, text_file, no_hub):
+    source = resolve(SourceSpec(weights="initialized", text=text_file, device="cpu"))
+    kept = opened(save_qkv(tmp_path / "c", source, 8, [0]))
+    assert kept.facts["fallback"] == source.facts["fallback"] != []
+
+
+# writing
+
+
+def test_writing_is_atomic_and_leaves_nothing_behind(tiny_bert, text_file, tmp_path):
+    source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
+    path = save_qkv(tmp_path / "d", source, 8, [0])
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="layer 9"):
+        save_qkv(path, source, 8, [9])
+    broken = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
+    broken._model = torch.nn.Linear(1, 1)  # fails in the middle of the work
+    with pytest.raises(AttributeError):
+        save_qkv(path, broken, 8, [0])
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["d"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_paths_that_cannot_be_written(tiny_bert, text_file, tmp_path):
+    source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "no" / "such" / "place", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError) as caught:
+            save_qkv(path, source, 8, [0])
+        assert f"cannot write {path}" in str(caught.value)
+    assert source._model is None  # found out before any work
+    assert sorted(os.listdir(tmp_path)) == ["file"]
+
+
+# files from elsewhere
+
+
+def test_plain_tensors(write, tensors):
+    got = opened(write(tensors)).qkv(10, [0], 0)[0]
+    assert torch.equal(got.q, tensors["q"]) and got.scale == 0.5 and got.mask is None
+    assert "origin" not in got.label and len(got.label["qkv_sha256"]) == 64
+
+
+def test_one_head_without_its_axis(write, tensors):
+    got = opened(write({name: tensor[0] for name, tensor in tensors.items()})).qkv(6, [0], 0)[0]
+    assert got.q.shape == (1, 6, 4) and torch.equal(got.v[0], tensors["v"][0, :6])
+
+
+def test_a_mask(write, tensors):
+    mask = torch.arange(10) != 3
+    got = opened(write({**tensors, "mask": mask})).qkv(6, [0], 0)[0]
+    assert torch.equal(got.mask, mask[:6])
+    assert got.compressed().n == 5
+
+
+def test_a_wider_file_is_said_to_be_narrowed(write, tensors):
+    lines = []
+    path = write({name: tensor.double() for name, tensor in tensors.items()})
+    source = resolve(SourceSpec(qkv=path, device="cpu"), notify=lines.append)
+    assert source.qkv(5, [0], 0)[0].dtype == torch.float32
+    assert lines == [f"{path} holds float64: measured in float32 (--dtype float64 keeps it)"]
+    assert opened(path, dtype="float64").qkv(5, [0], 0)[0].dtype == torch.float64
+
+
+def test_load_qkv_reads_files_too(write, tensors):
+    assert torch.equal(load_qkv(qkv=write(tensors), n=10, device="cpu").k, tensors["k"])
+
+
+# refused
+
+
+def test_files_that_are_none(tmp_path):
+    assert "does not exist: name a safetensors file" in refused(tmp_path / "nowhere")
+    assert "is a directory" in refused(tmp_path)
+    bad = tmp_path / "bad"
+    for data in (b"", b"hello", b"\x80\x02}q\x00.", b"\xff" * 100):
+        bad.write_bytes(data)
+        assert "is not a (whole) safetensors file" in refused(bad)
+
+
+def test_a_truncated_file(write, tensors, tmp_path):
+    path = tmp_path / "cut"
+    path.write_bytes(Path(write(tensors)).read_bytes()[:-8])
+    assert "is not a (whole) safetensors file" in refused(path)
+
+
+def test_wrong_names_list_what_is_there(write, tensors):
+    line = refused(write({"query": tensors["q"], "key": tensors["k"]}))
+    assert "has no tensor k: it needs q, k, v (and mask), or layer0.window0.q, .k, .v; it has key, query" in line
+    assert "an unknown tensor extra" in refused(write({**tensors, "extra": torch.ones(1)}))
+    ours = {f"layer1.window0.{axis}": tensors[axis] for axis in "qk"}
+    assert "has no tensor layer1.window0.v" in refused(write(ours))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"k": torch.zeros(3, 9, 4)}, "q has 10 tokens, k 9; self-attention is needed"),
+        ({"k": torch.zeros(3, 10, 5)}, "k: head dimension 5 differs from q's 4"),
+        ({"k": torch.zeros(2, 10, 4)}, "k: 2 heads, but q has 3"),
+        ({"v": torch.zeros(3, 9, 4)}, "v: 9 tokens"),
+        ({"q": torch.zeros(10)}, "q has shape (10,), not (heads, tokens, dimension)"),
+        ({"q": torch.zeros(1, 3, 10, 4)}, "q has shape (1, 3, 10, 4)"),
+        ({"v": torch.zeros(3, 10, 4, dtype=torch.int64)}, "v is stored as I64, not as one of float64"),
+        ({"q": torch.full((3, 10, 4), float("nan"))}, "q: the value at head 0, token 0, column 0 is nan"),
+        ({"v": torch.full((3, 10, 4), float("inf"))}, "v: the value at head 0, token 0, column 0 is inf"),
+        ({"mask": torch.ones(10)}, "mask: needs shape (10,), dtype bool"),
+        ({"mask": torch.ones(9, dtype=torch.bool)}, "mask: needs shape (10,), dtype bool"),
+        ({"mask": torch.zeros(10, dtype=torch.bool)}, "mask: no valid token"),
+    ],
+)
+def test_tensors_that_do_not_fit(write, tensors, change, says):
+    assert says in refused(write({**tensors, **change}), n=10)
+
+
+def test_a_bad_value_names_layer_and_window(write, tensors):
+    tensors["k"][1, 2, 3] = float("nan")
+    path = write({f"layer0.window0.{axis}": tensor for axis, tensor in tensors.items()})
+    assert "layer0.window0.k: the value at head 1, token 2, column 3 is nan" in refused(path, n=10)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"scale": "large"}, "its scale 'large' is not a number"),
+        ({"scale": "-1"}, "scale: -1.0 is not a positive number"),
+        ({"attnprobe": "{"}, "its metadata 'attnprobe' are damaged"),
+        ({"attnprobe": "[]"}, "its metadata 'attnprobe' are damaged"),
+        ({"attnprobe": '{"schema": 99}'}, "schema 99, but this version reads schema 1"),
+        ({"attnprobe": '{"schema": 1, "heads": [0]}'}, "heads: 1 numbers for 3 heads"),
+    ],
+)
+def test_metadata_that_do_not_fit(write, tensors, metadata, says):
+    assert says in refused(write(tensors, metadata))
+
+
+def test_what_the_file_does_not_hold_is_a_usage_error(tiny_bert, text_file, tmp_path):
+    source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
+    kept = opened(save_qkv(tmp_path / "e", source, 24, [0, 2], 2))
+    for n, windows, layers, says in (
+        (25, 1, [0], "n=25: .* holds 24 tokens; choose a smaller n"),
+        (1, 1, [0], "n=1: attention needs at least 2 tokens"),
+        (24, 1, [1], "layer 1: .* has layers 0, 2"),
+        (24, 3, [0], "window 2 of layer 0: .* has windows 0, 1"),
+        (24, 1, [], "layer: none is named"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            kept.check(n, windows, layers)
+
+
+def test_our_files_are_ordinary_safetensors(tiny_bert, text_file, tmp_path):
+    source = resolve(SourceSpec(model=tiny_bert, text=text_file, device="cpu"))
+    path = save_qkv(tmp_path / "f", source, 24, [1], 2)
+    assert sorted(load_file(path)) == [f"layer1.window{w}.{axis}" for w in (0, 1) for axis in "kqv"]
+    with safe_open(path, "pt") as file:
+        entry = json.loads(file.metadata()["attnprobe"])
+    assert entry == {"schema": 1, "facts": source.facts, "scale": {"1": 8**-0.5}, "n": 24, "heads": [0, 1, 2, 3]}
