@@ -10,7 +10,6 @@ missed.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 from statistics import median
@@ -54,10 +53,15 @@ def peak_extra_mib(name: str, n: int, heads: int, p: int) -> float:
 def child(name: str, n: int, heads: int, p: int) -> None:
     qkv = inputs(n, heads, p)
     FUNCTIONS[name](inputs(64, 1, p))  # thread pools and kernels are no cost of the method
-    with open("/proc/self/statm") as statm:
-        before = int(statm.read().split()[1]) * resource.getpagesize() / 2**20
+    before = resident_mib("VmRSS")
     FUNCTIONS[name](qkv)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before)
+    print(resident_mib("VmHWM") - before)
+
+
+def resident_mib(what: str) -> float:
+    """``VmRSS`` or its peak ``VmHWM`` of this process (Linux). ``ru_maxrss`` would include the parent's peak."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(what))
 
 
 def timed(name: str, qkv: QKV) -> float:

@@ -48,3 +48,15 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "tags": ", ".join(tag.replace("_", " ") for tag in row["tags"]),
         "options": ", ".join(row["options"]) or "–",
     }
+
+
+def readme_table() -> str:
+    """The method table of the README, from the registry."""
+    from ..methods import METHODS
+
+    lines = ["| method | paper | family | target | d means | cost per head | random |", "| --- " * 7 + "|"]
+    for entry in METHODS.values():
+        cells = (f"`{entry.name}`", f"{entry.paper} ({entry.year})", entry.family, ", ".join(entry.targets),
+                 entry.budget or "–", entry.cost, "no" if "deterministic" in entry.tags else "yes")  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -71,8 +71,8 @@ def guarded(
     rows = ragged(bad)  # (h, u)
     picked = torch.gather(q, 1, rows.clamp(min=0)[..., None].expand(-1, -1, q.shape[2]))  # (h, u, p)
     if guard == "vmean":
-        u = torch.ones(h, rows.shape[1], dtype=q.dtype, device=q.device)
-        return RowOverride(base, rows, RankOne(u, torch.full((h, n_k), 1 / n_k).to(q))), count, free
+        ones, mean = q.new_ones(h, rows.shape[1]), q.new_full((h, n_k), 1 / n_k)
+        return RowOverride(base, rows, RankOne(ones, mean)), count, free
     if guard == "exact":
         return RowOverride(base, rows, SoftmaxAttention(picked, k, scale)), count, (count * n_k).double()
     keys = torch.gather(k, 1, key.clamp(min=0)[..., None].expand(-1, -1, k.shape[2]))  # (h, d, p)

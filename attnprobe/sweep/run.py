@@ -15,7 +15,7 @@ from ..linalg.norms import tail_singular_values
 from ..methods import approximate
 from ..metrics import lower_bound, output_errors, repeated_rows
 from ..qkv import QKV
-from ..records import LOWER_BOUND, RecordWriter
+from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
 from ..reference import exact_output
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, refused
@@ -81,7 +81,7 @@ def run_error(
                 if bench is None:
                     qkv = captured.pop(layer)
                     bench = _Bench(qkv if plan.heads is None else qkv.select(plan.heads), plan.target, timings)
-                record = {**_head(cell, plan, source, run, bench), **bench.measure(cell)}
+                record = plain({**_head(cell, plan, source, run, bench), **bench.measure(cell)})
                 writer.append(record)
                 outcome.records.append(record)
                 outcome.measured += 1
@@ -98,6 +98,7 @@ def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> 
     """What a record says before anything is measured."""
     bound = cell.request.name == LOWER_BOUND
     return {
+        "schema": SCHEMA,
         "key": cell.key,
         "run": run,
         "command": "error",

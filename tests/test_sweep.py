@@ -1,0 +1,138 @@
+"""The plan of a run, its cells and its loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe.errors import UsageError
+from attnprobe.methods import METHODS
+from attnprobe.sources import SourceSpec
+from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods, parse_numbers
+
+
+@pytest.fixture
+def source(tmp_path):
+    q, k, v = torch.randn(3, 3, 80, 8, generator=torch.Generator().manual_seed(1))
+    tensors = {f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
+               for layer in (0, 2) for window in (0, 1) for axis, x in zip("qkv", (q, k, v), strict=True)}  # fmt: skip
+    save_file(tensors, tmp_path / "qkv.safetensors")
+    return SourceSpec(qkv=str(tmp_path / "qkv.safetensors"), device="cpu")
+
+
+def measured(source, tmp_path, name="r", **rest):
+    outcome = measure_errors(ErrorRequest(source=source, out=str(tmp_path / name), **{"d": "8", **rest})).outcome
+    return {record["key"]: record for record in outcome.records}, outcome
+
+
+def names(texts, target="softmax"):
+    return [(request.name, dict(request.options)) for request in parse_methods(texts, target)]
+
+
+def test_methods_take_options_lists_and_repeats():
+    assert names(["skyformer:sampler=iid,n_iter=8,vmean", "svd"]) == [
+        ("skyformer", {"sampler": "iid", "n_iter": 8}), ("vmean", {}), ("svd", {})]  # fmt: skip
+    twice = names(["skyformer,skyformer:sampler=wor,skyformer"])
+    assert twice == [("skyformer", {}), ("skyformer", {"sampler": "wor"})]
+
+
+def test_an_option_at_its_default_is_not_an_option():
+    assert names(["skyformer:n_iter=6,gamma=none,share_heads=false"]) == [("skyformer", {})]
+
+
+def test_all_is_every_method_of_that_kind():
+    assert [name for name, _ in names(["all"])] == [m.name for m in METHODS.values() if m.kind == "method"]
+
+
+MALFORMED = (
+    "skyformer:sampler", "skyformer:=1", "skyformer:sampler=", "n_iter=4", "", "vmean,,svd",
+    "skyformer:n_iter=6.5", "skyformer:share_heads=1", "skyformer:n_iter=1,n_iter=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_method_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_methods([text], "softmax")
+
+
+@pytest.mark.parametrize("text", ["1-", "a", "-3", "3-1", "1.5", "", "1,,2", "0-99999999"])
+def test_a_malformed_list_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_numbers(text, "layer", range(6))
+
+
+def test_the_forward_is_shared_and_cells_are_complete(source, tmp_path):
+    records, outcome = measured(source, tmp_path, methods=("skyformer,nystromformer",), n="40,80", layer="0,2",
+                                windows=2, repeats=3, d="4,8")  # fmt: skip
+    per_place = 2 + 1 + 2 * 3 + 2  # bounds, V-Mean, Skyformer's budgets and seeds, Nyströmformer once per budget
+    assert len(records) == outcome.measured == per_place * 2 * 2 * 2
+    assert {(r["n"], r["layer"], r["window"]) for r in records.values()} == {
+        (n, layer, window) for n in (40, 80) for layer in (0, 2) for window in (0, 1)}  # fmt: skip
+
+
+def test_repeats_differ_and_a_deterministic_method_has_one(source, tmp_path):
+    records, _ = measured(source, tmp_path, methods=("skyformer,nystromformer",), repeats=3, seed=5)
+    sky = [r for r in records.values() if r["method"] == "skyformer"]
+    assert sorted(r["seed"] for r in sky) == [5, 6, 7] and len({r["draws_hash"] for r in sky}) == 3
+    assert sum(r["method"] == "nystromformer" for r in records.values()) == 1
+
+
+def test_the_order_and_company_of_cells_do_not_matter(source, tmp_path):
+    alone, _ = measured(source, tmp_path, "a", methods=("skyformer",), layer="2", d="8")
+    among, _ = measured(source, tmp_path, "b", methods=("svd,nystromformer,skyformer",), layer="0,2", d="4,8,16")
+    for key, record in alone.items():
+        assert among[key]["metrics"] == record["metrics"] and among[key]["draws_hash"] == record["draws_hash"]
+
+
+def test_a_head_alone_has_the_numbers_it_has_among_others(source, tmp_path):
+    every, _ = measured(source, tmp_path, "a")
+    alone, _ = measured(source, tmp_path, "b", head="2")
+    value = lambda found, place: next(r for r in found.values() if r["method"] == "skyformer")["metrics"][
+        "output_spectral"][place]  # fmt: skip
+    assert value(alone, 0) == pytest.approx(value(every, 2), rel=1e-10)
+
+
+def test_what_determines_a_result_is_in_its_key(source, tmp_path):
+    base, _ = measured(source, tmp_path, "a")
+    changes = {"seed": 1, "head": "0", "n": "79", "target": "gaussian", "layer": "2",
+               "methods": ("skyformer:sampler=iid",)}  # fmt: skip
+    for name, value in changes.items():
+        change = {name: value}
+        other, _ = measured(source, tmp_path, name, **change)
+        sky = lambda found: {key for key, record in found.items() if record["method"] == "skyformer"}
+        assert not sky(base) & sky(other), name
+
+
+def test_a_finished_run_is_not_measured_again_and_an_enlarged_one_is_added_to(source, tmp_path):
+    first, _ = measured(source, tmp_path, d="4")
+    again, outcome = measured(source, tmp_path, d="4")
+    assert outcome.measured == 0 and outcome.done_before == 3 and again == first
+    more, outcome = measured(source, tmp_path, d="4,8")
+    assert outcome.measured == 2 and {key: more[key] for key in first} == first
+
+
+def test_a_torn_last_line_is_measured_again(source, tmp_path):
+    first, _ = measured(source, tmp_path)
+    path = tmp_path / "r/records.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    second, outcome = measured(source, tmp_path)
+    assert outcome.measured == 1
+    for key, record in first.items():
+        assert {**second[key], "seconds": 0} == {**record, "seconds": 0}
+
+
+def test_a_source_that_fails_leaves_no_folder(tmp_path, source):
+    broken = tmp_path / "nan.safetensors"
+    q = torch.full((1, 8, 4), float("nan"))
+    save_file({"q": q, "k": q.clone(), "v": q.clone()}, broken)
+    with pytest.raises(Exception, match="nan"):
+        measure_errors(ErrorRequest(source=SourceSpec(qkv=str(broken)), d="4", out=str(tmp_path / "gone")))
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_plan_that_nothing_can_run_says_why():
+    plan = ErrorPlan(tuple(parse_methods(["nystromformer,svd"], "softmax")), (16,), (17, 32), (0,), None)
+    assert "d=17 exceeds n=16" in plan.refusal()
+    assert ErrorPlan(plan.methods, (16,), (16, 17), (0,), None).refusal() is None
