@@ -201,10 +201,14 @@ def family(name):
         return t.T5Model(t.T5Config(vocab_size=len(VOCABULARY), **sizes))
     if name == "modernbert":
         special = dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0)
-        return t.ModernBertModel(t.ModernBertConfig(**fold(local_attention=8, **special)))
+        return t.ModernBertModel(t.ModernBertConfig(**fold(num_hidden_layers=4, local_attention=8, **special)))
     if name == "eurobert":
         special = dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "mask_token_id"), 0)
         return t.EuroBertModel(t.EuroBertConfig(**fold(num_key_value_heads=2, **special)))
+    if name == "longformer":
+        return t.LongformerModel(t.LongformerConfig(**fold(attention_window=8)))
+    if name == "vit":
+        return t.ViTModel(t.ViTConfig(image_size=32, patch_size=16, hidden_size=32, num_attention_heads=4))
     if name == "roberta":
         return t.RobertaModel(t.RobertaConfig(**fold(max_position_embeddings=18, pad_token_id=1)))
     if name == "distilbert":
@@ -232,7 +236,9 @@ def families(tmp_path_factory):
         ("llama", 0, "refused at layer 0: causal attention is not supported yet"),
         ("gpt2", 1, "refused at layer 1: causal attention is not supported yet"),
         ("deberta", 0, "bypasses transformers' attention interface (DebertaV2Model made no call)"),
+        ("longformer", 1, "bypasses transformers' attention interface (LongformerModel made no call)"),
         ("t5", 0, "differs from its own by"),
+        ("vit", 0, "a vit reads no text"),
         ("modernbert", 1, "refused at layer 1: sliding-window attention is not supported yet"),
     ],
 )
@@ -248,6 +254,14 @@ def test_other_bidirectional_models_are_captured(families, text_file, name, laye
     captured = source(families(name), text_file).qkv(24, layers, 0)
     for layer in layers:
         assert captured[layer].q.shape == captured[layer].k.shape == captured[layer].v.shape == (4, 24, 8)
+
+
+def test_blocks_of_rows_cut_the_masks_of_layers_on_the_way(families, text_file, monkeypatch):
+    """ModernBERT's layers 1 and 2 see a window, 0 and 3 everything: layer 3 is right only if 1 and 2 were."""
+    src = source(families("modernbert"), text_file)
+    whole = src.qkv(32, [3], 0)[3]
+    monkeypatch.setattr("attnprobe.sources.capture.BLOCK_BYTES", 4 * 4 * 32 * 7)
+    torch.testing.assert_close(src.qkv(32, [3], 0)[3].q, whole.q, rtol=0, atol=1e-5)
 
 
 def test_grouped_keys_are_repeated_for_their_queries(families, text_file):
@@ -295,5 +309,5 @@ def test_weights_that_are_not_finite_are_named(tmp_path, text_file):
     model.encoder.layer[1].attention.self.key.weight.data[0, 0] = float("nan")
     folder = save(model, tmp_path / "nan")
     assert source(folder, text_file).qkv(8, [0], 0)[0].n == 8
-    with pytest.raises(SourceError, match="layer 1"):
+    with pytest.raises(SourceError, match="refused at layer 1: its K holds NaN or infinity"):
         source(folder, text_file).qkv(8, [1], 0)

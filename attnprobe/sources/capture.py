@@ -180,6 +180,9 @@ def _proved(
         raise recorder.refuse(layer, f"{query.shape[2]} queries, {key.shape[2]} keys: self-attention is needed")
     if mask is not None and bool((~mask if mask.dtype == torch.bool else mask != 0).any()):
         raise recorder.refuse(layer, f"{_mask_kind(mask)} attention is not supported yet, only full attention")
+    for letter, tensor in (("Q", query), ("K", key), ("V", value)):
+        if not bool(torch.isfinite(tensor).all()):
+            raise recorder.refuse(layer, f"its {letter} holds NaN or infinity; are its weights damaged?")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     groups = query.shape[1] // key.shape[1]
     k, v = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (key, value))

@@ -178,6 +178,8 @@ class ModelSource(Source):
 def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
     """Layers, heads and head dimension that a configuration states."""
     inner = config.get_text_config()
+    if not isinstance(getattr(inner, "vocab_size", None), int):
+        raise SourceError(f"{name}: a {config.model_type} reads no text (its configuration states no vocab_size)")
     try:
         layers, heads = int(inner.num_hidden_layers), int(inner.num_attention_heads)
         return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["max_positions", "read"]
 
 #: model types whose first position is numbered pad_token_id + 1
-OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text", "roberta-prelayernorm", "xmod")
+OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod")
+OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 
 
 def first_position(config: Any) -> int:

