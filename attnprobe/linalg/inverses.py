@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import unknown
 
-__all__ = ["razavi", "residual", "start", "symmetric_pinv", "truncated_pinv"]
+__all__ = ["inverse_root", "razavi", "residual", "start", "truncated_pinv"]
 
 
 def razavi(a: Tensor, z: Tensor, n_iter: int) -> Tensor:
@@ -46,16 +46,17 @@ def start(a: Tensor, rule: str) -> Tensor:
     raise unknown("start", rule, ("norms", "columns", "global", "identity"))
 
 
-def symmetric_pinv(a: Tensor, rtol: float | None = None) -> Tensor:
-    """The pseudo-inverse of a symmetric matrix by its eigenvectors, (h, d, d).
+def inverse_root(a: Tensor, rtol: float | None = None) -> Tensor:
+    """``W`` with ``W Wᵀ`` the pseudo-inverse of a positive semidefinite matrix, (h, d, d).
 
-    Eigenvalues of absolute value at most ``rtol`` times the largest count as zero; ``None`` is ``d · eps``.
+    ``W = U Λ^-½`` over the eigenvalues above ``rtol`` times the largest, columns of zeros for the others; ``None`` is
+    ``d · eps``. Applied as two factors it keeps ``eps · √cond`` where the product would lose ``eps · cond``.
     """
     rtol = a.shape[-1] * torch.finfo(a.dtype).eps if rtol is None else rtol
     values, vectors = torch.linalg.eigh(a)
-    kept = values.abs() > rtol * values.abs().amax(-1, keepdim=True)
-    inverse = torch.where(kept, 1 / torch.where(kept, values, torch.ones_like(values)), torch.zeros_like(values))
-    return (vectors * inverse[:, None, :]) @ vectors.mT
+    kept = values > rtol * values[..., -1:]
+    root = torch.where(kept, torch.where(kept, values, torch.ones_like(values)).rsqrt(), torch.zeros_like(values))
+    return vectors * root[:, None, :]
 
 
 def truncated_pinv(a: Tensor, rtol: float | None = None) -> Tensor:

@@ -24,6 +24,8 @@ def _check(target: str, *, inverse: str, n_iter: int, rtol: float | None, **_: o
         raise UsageError(f"nystromformer: n_iter={n_iter} is negative")
     if inverse == "schulz" and rtol is not None:
         raise UsageError("nystromformer: rtol belongs to inverse=pinv, not to inverse=schulz")
+    if rtol is not None and not 0 <= rtol < 1:
+        raise UsageError(f"nystromformer: rtol={rtol} is not in [0, 1)")
 
 
 @register(

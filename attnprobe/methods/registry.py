@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal, Union
 
 from ..errors import Unsupported, UsageError, unknown
@@ -63,9 +64,11 @@ class Option:
         for kind in (int, float):
             if kind in self.kinds and not isinstance(value, bool):
                 try:
-                    return kind(text)
+                    number = kind(text)
                 except ValueError:
                     continue
+                if isfinite(number):
+                    return number
         raise UsageError(f"{method}:{self.name}={value} is not {self.describe()}")
 
     def describe(self) -> str:

@@ -15,7 +15,14 @@ from ..errors import Unsupported
 from ..operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
 from .base import ragged
 
-__all__ = ["exact_normalizer", "guarded", "sampled_key_mass"]
+__all__ = ["exact_normalizer", "guarded", "sampled_key_mass", "usable"]
+
+SLACK = 1e-6  # of the bound: where every key is sampled it is D itself, and D~ may lie below by rounding
+
+
+def usable(mass: Tensor) -> Tensor:
+    """Where a normaliser can be divided by: positive and not subnormal (whose reciprocal overflows), bool."""
+    return mass >= torch.finfo(mass.dtype).tiny
 
 
 def exact_normalizer(attention: SoftmaxAttention, log_factor: Tensor) -> Tensor:
@@ -57,7 +64,8 @@ def guarded(
         Unsupported: a head without a sampled key, where the guard needs one.
     """
     h, n_q, n_k = low_rank.shape
-    bad = ~(mass >= bound) | ~(mass > 0)  # (h, n_q)
+    slack = max(SLACK, torch.finfo(mass.dtype).eps ** 0.5)
+    bad = ~(mass >= bound * (1 - slack)) | ~usable(mass)  # (h, n_q)
     count = bad.sum(-1)
     free = torch.zeros(h, device=mass.device)
     if guard in ("sampled", "floor") and ((key < 0).all(1) & (count > 0)).any():

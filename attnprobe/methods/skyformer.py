@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..linalg.inverses import razavi, residual, start, symmetric_pinv
+from ..linalg.inverses import inverse_root, razavi, residual, start
 from ..linalg.sampling import kmeans, recursive_rls
 from ..operators import LowRank, Scaled, SoftmaxAttention
 from ..qkv import QKV
 from ..rng import Streams
 from .base import Approximation
 from .registry import register
-from .row_guard import exact_normalizer, guarded, sampled_key_mass
+from .row_guard import exact_normalizer, guarded, sampled_key_mass, usable
 
 
 def _resolved(target: str, inverse: str, gamma: float | None) -> tuple[str, float]:
@@ -40,6 +40,7 @@ def _check(target: str, **o: Any) -> None:
         f"gamma={gamma} is negative": gamma < 0,
         f"n_iter={o['n_iter']} is negative": o["n_iter"] < 0,
         f"scale_dim={o['scale_dim']} is not positive": o["scale_dim"] is not None and o["scale_dim"] < 1,
+        f"rtol={o['rtol']} is not in [0, 1)": o["rtol"] is not None and not 0 <= o["rtol"] < 1,
         f"rtol belongs to inverse=pinv, not to inverse={inverse}": inverse != "pinv" and o["rtol"] is not None,
         "guard, normalizer and center_keys belong to target=softmax": target == "gaussian" and only_softmax,
         f"guard={o['guard']} needs landmarks that are keys, not the centroids of sampler=kmeans": (
@@ -124,7 +125,8 @@ def skyformer(
     the rounding of the Q/K/V's dtype is not amplified (γ² ≥ its epsilon). Draws: ``indices`` (h, d), or ``centroids``
     (h, d, p). Cost ``4 n d p`` and O(d³).
 
-    ``bad_rows`` counts rows whose normaliser is not positive (softmax), ``guarded_rows`` those replaced.
+    ``bad_rows`` counts rows whose normaliser is not a positive normal number (softmax), ``guarded_rows`` those
+    replaced.
 
     Raises:
         Unsupported: d above n_q + n_k. UsageError: options that contradict each other.
@@ -139,7 +141,7 @@ def skyformer(
     draws, landmarks = _draw(q, k, d, scale, streams, qkv.heads, sampler, share_heads)  # (h, d, p)
     core = torch.exp(_exponent(landmarks.double(), landmarks.double(), scale))  # (h, d, d)
     middle, cores, inverses = _invert(core, inverse, gamma, n_iter, z0, rtol)
-    middle = middle.to(q)
+    middle = [factor.to(q) for factor in middle]
     solved = ("scaled", "scaled") if inverse == "schulz" else ("core", "core")
     diagnostics = {
         "inverse_residual": residual(cores[solved[0]], inverses[solved[1]]),
@@ -160,7 +162,7 @@ def skyformer(
     right = torch.exp(right - head_shift[:, None, None])
     low_rank = LowRank(left, middle, right)
     mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift + ‖q‖²·scale/2)
-    diagnostics["bad_rows"] = (~(mass > 0)).sum(-1)
+    diagnostics["bad_rows"] = (~usable(mass)).sum(-1)
     if normalizer == "exact":
         attention = SoftmaxAttention(q, k, scale)
         mass = exact_normalizer(attention, row_shift + _half(q, scale) + head_shift[:, None])
@@ -219,23 +221,23 @@ def _draw(
 
 def _invert(
     core: Tensor, inverse: str, gamma: float, n_iter: int, z0: str, rtol: float | None
-) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """The middle factor, and every matrix inverted with the inverse used, (h, d, d) float64."""
+) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """The factors of the middle, and every matrix inverted with the inverse used, (h, d, d) float64."""
     if inverse == "pinv":
-        middle = symmetric_pinv(core, rtol)
-        return middle, {"core": core}, {"core": middle}
+        root = inverse_root(core, rtol)
+        return [root, root.mT], {"core": core}, {"core": root @ root.mT}
     ridged = core + gamma * torch.eye(core.shape[-1], dtype=core.dtype, device=core.device)
     if inverse == "cholesky":
         factor, info = torch.linalg.cholesky_ex(ridged)
         failed = (info != 0)[:, None, None]  # not positive definite in float64: that head's result is NaN
         middle = torch.cholesky_inverse(torch.where(failed, torch.eye(core.shape[-1]).to(factor), factor))
         middle = torch.where(failed, torch.full_like(middle, float("nan")), middle)
-        return middle, {"core": ridged}, {"core": middle}
+        return [middle], {"core": ridged}, {"core": middle}
     r = ridged.sum(-1).rsqrt()  # (h, d)
     scaled = r[:, :, None] * ridged * r[:, None, :]
     z = razavi(scaled, start(scaled, "columns" if z0 == "paper" else z0), n_iter)
     middle = r[:, :, None] * z * r[:, None, :]
-    return middle, {"core": ridged, "scaled": scaled}, {"core": middle, "scaled": z}
+    return [middle], {"core": ridged, "scaled": scaled}, {"core": middle, "scaled": z}
 
 
 def _distinct(draws: dict[str, Tensor], d: int) -> Tensor:

@@ -85,7 +85,7 @@ class RowOverride(Operator):
         return out.index_put((head, self.index[head, slot]), new[head, slot])
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self._place(self.base._apply(x), self.new._apply(x).to(self.dtype))
+        return self._place(self.base._apply(x), (self.new @ x).to(self.dtype))
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
         kept = torch.where(self.kept[:, :, None], y, torch.zeros_like(y))

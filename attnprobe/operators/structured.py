@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -31,28 +33,37 @@ class Dense(Operator):
 
 
 class LowRank(Operator):
-    """``L M R`` with ``L`` (h, n_q, d), ``M`` (h, d, d) or None for the identity, ``R`` (h, d, n_k).
+    """``L M R`` with ``L`` (h, n_q, d), ``M`` (h, d, d) and ``R`` (h, d, n_k).
 
+    ``middle`` is M, or a sequence of factors whose product is M, or None for the identity. Factors are applied one
+    after another: a pseudo-inverse kept as ``W Wᵀ`` loses ``eps · √cond``, multiplied out it loses ``eps · cond``.
     A product is ``L (M (R x))``: ``(n_q + n_k + d) d c`` multiply-adds. ``L M`` is never formed: that costs
     ``n_q d²``.
     """
 
-    def __init__(self, left: Tensor, middle: Tensor | None, right: Tensor) -> None:
-        self.left, self.middle, self.right = left, middle, right
+    def __init__(self, left: Tensor, middle: Tensor | Sequence[Tensor] | None, right: Tensor) -> None:
+        self.left, self.right = left, right
+        self.middle = () if middle is None else (middle,) if isinstance(middle, Tensor) else tuple(middle)
         self.shape = (left.shape[0], left.shape[1], right.shape[2])
         self.dtype, self.device = left.dtype, left.device
 
     def _apply(self, x: Tensor) -> Tensor:
         x = self.right @ x  # (h, d, c)
-        return self.left @ (x if self.middle is None else self.middle @ x)
+        for factor in reversed(self.middle):
+            x = factor @ x
+        return self.left @ x
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
         y = self.left.mT @ y  # (h, d, c)
-        return self.right.mT @ (y if self.middle is None else self.middle.mT @ y)
+        for factor in self.middle:
+            y = factor.mT @ y
+        return self.right.mT @ y
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.left[:, start:stop]
-        return (block if self.middle is None else block @ self.middle) @ self.right
+        for factor in self.middle:
+            block = block @ factor
+        return block @ self.right
 
 
 class RankOne(Operator):
