@@ -1,7 +1,7 @@
 """Seeded inputs that every test shares, and the rounding bands that are derived from them.
 
-Scores ``s q·k`` of standard normal Q and K have standard deviation 1 whatever p; ``score`` scales it. At 6 a row of B has
-a few large entries and the entries of C reach 1e-20, which is where clamps and missing shifts show.
+Scores ``s q·k`` of standard normal Q and K have standard deviation 1 whatever p; ``score`` scales it. At 6 a row of
+B has a few large entries and the entries of C reach 1e-20, which is where clamps and missing shifts show.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def magnitude(operator) -> torch.Tensor:
     """
     if isinstance(operator, LowRank):
         rows, columns = operator.left.double().norm(dim=2)[:, :, None], operator.right.double().norm(dim=1)[:, None]
-        if operator.middle is None:
+        if not operator.middle:
             return rows.amax(1, keepdim=True) * columns.amax(2, keepdim=True) + torch.zeros(operator.shape)
-        return rows * torch.linalg.matrix_norm(operator.middle.double())[:, None, None] * columns
+        for factor in operator.middle:
+            rows = rows * torch.linalg.matrix_norm(factor.double())[:, None, None]
+        return rows * columns
     if isinstance(operator, Scaled):
         inner = magnitude(operator.operator)
         inner = inner if operator.left is None else operator.left.double().abs()[:, :, None] * inner

@@ -1,7 +1,7 @@
 """What every registered method must do: each tag proved, at score scale 1 and 6, in float32 and float64.
 
-Bands are `inputs.entry_band` and `inputs.output_band`: eps times the norms that the computation passes through. They are
-worst-case bounds; typical errors are 100 times smaller.
+Bands are `inputs.entry_band` and `inputs.output_band`: eps times the norms that the computation passes through. They
+are worst-case bounds; typical errors are 100 times smaller.
 """
 
 import hashlib
@@ -61,8 +61,8 @@ def random_like(x, *labels):
 def test_every_method_has_a_twin_and_every_tag_a_proof():
     assert set(TWINS) == {name for name, entry in METHODS.items() if entry.kind != "user"}
     proved = {
-        "deterministic", "row_sums_one", "nonnegative", "uses_values", "exact_at_full_budget", "permutation_equivariant",
-        "shift_invariant", "psd_below", "diagnostic",
+        "deterministic", "row_sums_one", "nonnegative", "uses_values", "exact_at_full_budget",
+        "permutation_equivariant", "shift_invariant", "psd_below", "diagnostic",
     }  # fmt: skip
     assert proved == set(TAGS)
 
@@ -318,7 +318,9 @@ def test_a_vector_added_to_every_key_changes_nothing(name, target, score, dtype)
     assert ((before.operator.dense().double() - moved.operator.dense().double()).abs() <= band).all()
 
 
-@pytest.mark.parametrize("name, target", [("skyformer", "softmax"), ("skyformer", "gaussian"), ("kernelized", "gaussian")])
+@pytest.mark.parametrize(
+    "name, target", [("skyformer", "softmax"), ("skyformer", "gaussian"), ("kernelized", "gaussian")]
+)
 def test_the_lifted_kernel_is_not_shift_invariant(name, target):
     """The negative control."""
     assert not get(name).claims("shift_invariant", target)
@@ -403,7 +405,9 @@ def test_the_budget_counts_valid_tokens_only(name, target):
 def test_unknown_options_and_targets_are_refused(name, target):
     with pytest.raises(UsageError, match=f"{name}.*bogus"):
         run(name, target, make(), bogus=1)
-    with pytest.raises(Unsupported, match=f"{name} does not take target=sigmoid; it takes {', '.join(get(name).targets)}"):
+    with pytest.raises(
+        Unsupported, match=f"{name} does not take target=sigmoid; it takes {', '.join(get(name).targets)}"
+    ):
         run(name, "sigmoid", make())
 
 

@@ -36,7 +36,9 @@ def softmax_of(x: Tensor, y: Tensor, scale: float) -> Tensor:
 def gaussian_of(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """``exp(-‖x_i - y_j‖² · scale/2)`` from the differences, which have no cancellation."""
     a, b = x.tolist(), y.tolist()
-    return _table(len(a), len(b), lambda i, j: exp(-scale / 2 * sum((s - t) ** 2 for s, t in zip(a[i], b[j], strict=True))))
+    return _table(
+        len(a), len(b), lambda i, j: exp(-scale / 2 * sum((s - t) ** 2 for s, t in zip(a[i], b[j], strict=True)))
+    )
 
 
 def softmax_kernel_of(x: Tensor, y: Tensor, scale: float) -> Tensor:

@@ -1,0 +1,186 @@
+"""Errors of outputs and their lower bound."""
+
+import pytest
+import torch
+from inputs import make
+
+from attnprobe.errors import UsageError
+from attnprobe.methods import approximate
+from attnprobe.metrics import OUTPUT_METRICS, lower_bound, output_errors, repeated_rows
+from attnprobe.operators import Dense
+from attnprobe.qkv import QKV
+from attnprobe.reference import exact, exact_output
+from attnprobe.rng import generator
+
+F64 = torch.float64
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=generator(seed, str(shape)), dtype=F64)
+
+
+def literal(wanted, got):
+    """The six errors of one head, (n, p_v) each, by loops."""
+    error = wanted - got
+    top = torch.linalg.svdvals(error)[0], torch.linalg.svdvals(wanted)[0]
+    square = lambda x: sum(float(value) ** 2 for row in x for value in row) ** 0.5
+    rows, cosines = [], []
+    for a, b in zip(wanted.tolist(), got.tolist(), strict=True):
+        norm = lambda x: sum(v * v for v in x) ** 0.5
+        rows.append(norm([s - t for s, t in zip(a, b, strict=True)]) / norm(a))
+        cosines.append(sum(s * t for s, t in zip(a, b, strict=True)) / norm(a) / norm(b))
+    return {
+        "output_spectral": float(top[0]),
+        "output_spectral_relative": float(top[0] / top[1]),
+        "output_frobenius": square(error.tolist()),
+        "output_frobenius_relative": square(error.tolist()) / square(wanted.tolist()),
+        "output_row_relative_max": max(rows),
+        "output_cosine_min": min(cosines),
+    }
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("target", ["softmax", "gaussian"])
+def test_output_errors_are_the_literal_ones(dtype, target):
+    qkv = make(dtype=dtype)
+    approx = approximate("skyformer", qkv, 6, target=target)
+    errors = output_errors(exact(qkv, target), approx, qkv)
+    assert set(errors) == set(OUTPUT_METRICS)
+    wanted = exact_output(qkv, target)
+    for row in range(2):
+        for name, value in literal(wanted[row], approx.output[row].double()).items():
+            assert errors[name].dtype == F64 and errors[name].shape == (2,)
+            assert float(errors[name][row]) == pytest.approx(value, rel=1e-12)  # sums of 100 terms
+
+
+def test_the_reference_may_be_an_operator_or_its_output_and_so_may_the_approximation():
+    qkv = make()
+    approx = approximate("vmean", qkv)
+    for target in ("softmax", "gaussian"):
+        one = output_errors(exact(qkv, target), approx, qkv)
+        other = output_errors(exact_output(qkv, target), approx.output, qkv)
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_reference_is_the_operator_that_was_given():
+    """Any operator may be exact: its numbers count, not its class."""
+    qkv = make()
+    dense = Dense(exact(qkv, "gaussian").dense())
+    errors = output_errors(dense, exact_output(qkv, "gaussian"), qkv)
+    assert errors["output_spectral"].max() <= 1e-12
+    scaled = QKV(qkv.q, qkv.k, qkv.v, scale=0.9)
+    errors = output_errors(exact(scaled), exact_output(scaled), qkv)
+    assert errors["output_spectral"].max() <= 1e-12
+
+
+def test_a_padding_mask_counts_its_rows_as_right():
+    mask = torch.arange(20) < 15
+    qkv = make()
+    padded = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
+    for target in ("softmax", "gaussian"):
+        whole = output_errors(exact(padded, target), approximate("skyformer", padded, 5, target=target), padded)
+        inner = padded.compressed()
+        part = output_errors(exact(inner, target), approximate("skyformer", inner, 5, target=target), inner)
+        for name in whole:
+            assert torch.allclose(whole[name], part[name], rtol=1e-12), name
+
+
+def test_no_error_is_zero_and_a_zero_output_has_relative_error_one():
+    qkv = make()
+    wanted = exact_output(qkv)
+    errors = output_errors(wanted, wanted, qkv)
+    for name, value in errors.items():
+        assert torch.allclose(value, torch.full_like(value, float(name == "output_cosine_min")), atol=1e-15)
+    errors = output_errors(wanted, torch.zeros_like(wanted), qkv)
+    for name in ("output_spectral_relative", "output_frobenius_relative", "output_row_relative_max"):
+        assert torch.allclose(errors[name], torch.ones(2, dtype=F64))
+
+
+def test_an_output_row_of_zeros_has_no_direction_and_its_cosine_is_a_number():
+    qkv = make()
+    wanted = exact_output(qkv)
+    got = wanted.clone()
+    got[:, 3] = 0
+    errors = output_errors(wanted, got, qkv)
+    assert torch.isfinite(errors["output_cosine_min"]).all() and (errors["output_cosine_min"] <= 0).all()
+
+
+def test_rows_that_are_zero_in_both_do_not_count():
+    wanted = exact_output(make())
+    got = wanted * 1.1
+    wanted[:, 4], got[:, 4] = 0, 0
+    errors = output_errors(wanted, got, make())
+    assert torch.allclose(errors["output_row_relative_max"], torch.tensor(0.1).double(), rtol=1e-6)
+    assert torch.allclose(errors["output_cosine_min"], torch.ones(2, dtype=F64))
+
+
+def test_a_head_that_is_not_finite_has_errors_nan_and_leaves_the_others_alone():
+    qkv = make(h=3)
+    wanted = exact_output(qkv)
+    got = wanted + 0.1 * randn(3, 20, 5)
+    clean = output_errors(wanted, got, qkv)
+    got[1, 7, 2] = float("nan")
+    got[2, 0, 0] = float("inf")
+    errors = output_errors(wanted, got, qkv)
+    for name, value in errors.items():
+        assert torch.equal(value[0], clean[name][0])
+        assert not torch.isfinite(value[1]) and (not torch.isfinite(value[2]) or name == "output_cosine_min"), name
+
+
+def test_shapes_that_differ_are_refused():
+    qkv = make()
+    with pytest.raises(UsageError, match=r"\(2, 20, 4\).*\(2, 20, 5\)"):
+        output_errors(exact(qkv), torch.zeros(2, 20, 4), qkv)
+
+
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_no_operator_of_rank_d_has_a_smaller_output_error_and_one_attains_it(d):
+    qkv = make(score=6.0)
+    wanted, bound = exact_output(qkv), lower_bound(exact_output(qkv), d)
+    g = generator(0, "rivals")
+    b = exact(qkv).dense()
+    normal = lambda *shape: torch.randn(*shape, generator=g, dtype=F64)
+    rivals = [normal(2, 20, d) @ normal(2, d, 20) for _ in range(20)]
+    rivals += [approximate("svd", qkv, d).operator.dense()]
+    u = torch.linalg.svd(wanted).U[..., :d]
+    best = u @ u.mT @ b
+    rivals += [best + 10.0**-k * rival for k, rival in enumerate(rivals[:6], start=1)]  # near the best, cut below
+    for place, rival in enumerate(rivals):
+        left, values, right = torch.linalg.svd(rival)
+        rival = (left[..., :d] * values[..., None, :d]) @ right[:, :d]
+        errors = output_errors(wanted, rival @ qkv.v, qkv)
+        for name, value in bound.items():
+            assert (errors[name] >= value * (1 - 1e-12)).all(), (place, name)
+    errors = output_errors(wanted, best @ qkv.v, qkv)
+    for name, value in bound.items():
+        assert torch.allclose(errors[name], value, rtol=1e-10) and (value > 0).all()
+
+
+def test_the_bound_is_zero_from_the_width_of_the_values_on_and_falls_with_d():
+    wanted = exact_output(make())
+    bounds = [lower_bound(wanted, d) for d in range(8)]
+    for name in bounds[0]:
+        values = torch.stack([bound[name] for bound in bounds])
+        assert (values[:-1] >= values[1:]).all() and (values[:5] > 0).all() and (values[5:] == 0).all()
+    assert torch.allclose(bounds[0]["output_spectral_relative"], torch.ones(2, dtype=F64))
+    assert torch.allclose(bounds[0]["output_frobenius_relative"], torch.ones(2, dtype=F64))
+
+
+def test_rows_that_repeat_are_counted_in_queries_and_keys_together():
+    qkv = make(n=10)
+    assert repeated_rows(qkv) == 0
+    q, k = qkv.q.clone(), qkv.k.clone()
+    q[:, 3], q[:, 7], q[:, 9] = q[:, 1], q[:, 1], q[:, 2]
+    assert repeated_rows(QKV(q, k, qkv.v)) == 0  # the keys differ
+    k[:, 3], k[:, 7], k[:, 9] = k[:, 1], k[:, 1], k[:, 2]
+    assert repeated_rows(QKV(q, k, qkv.v)) == 3
+    for dtype in (torch.float32, torch.bfloat16):
+        assert repeated_rows(QKV(q, k, qkv.v).to(dtype=dtype)) == 3
+    assert repeated_rows(make(n=5, n_k=6)) == 0
+
+
+def test_padding_is_no_repetition():
+    qkv = make(n=6)
+    mask = torch.tensor([True] * 3 + [False] * 3)
+    q, k = (torch.where(mask[:, None], x, torch.zeros_like(x)) for x in (qkv.q, qkv.k))
+    assert repeated_rows(QKV(q, k, qkv.v, mask=mask)) == 0

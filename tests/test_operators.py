@@ -1,0 +1,197 @@
+"""Every operator against the dense matrix that it stands for."""
+
+import pytest
+import torch
+from twins import gaussian_of, softmax_of
+
+from attnprobe.errors import UsageError
+from attnprobe.operators import (
+    Dense,
+    GaussianAttention,
+    Identity,
+    LowRank,
+    Padded,
+    RankOne,
+    RowOverride,
+    Scaled,
+    SoftmaxAttention,
+    Sparse,
+    Sum,
+    row_blocks,
+)
+from attnprobe.rng import generator
+
+F64 = torch.float64
+
+
+def randn(*shape):
+    return torch.randn(*shape, generator=generator(0, str(shape)), dtype=F64)
+
+
+def attention(kind, n_q, n_k, scale=0.4):
+    q, k = randn(2, n_q, 3), randn(2, n_k, 3)
+    of = softmax_of if kind is SoftmaxAttention else gaussian_of
+    return kind(q, k, scale), torch.stack([of(q[i], k[i], scale) for i in range(2)])
+
+
+def sparse():
+    index = torch.tensor([[[0, 3], [3, 3], [-1, 1], [-1, -1], [4, 0]], [[1, -1], [2, 0], [4, 4], [0, 1], [-1, 2]]])
+    weight = randn(2, 5, 2)
+    weight[0, 3] = float("nan")  # an empty slot's weight is not used
+    dense = torch.zeros(2, 5, 6, dtype=F64)
+    for h in range(2):
+        for i in range(5):
+            for u in range(2):
+                if index[h, i, u] >= 0:
+                    dense[h, i, index[h, i, u]] += weight[h, i, u]
+    return Sparse(index, weight, 6), dense
+
+
+def override():
+    base, new = randn(2, 5, 6), randn(2, 3, 6)
+    index = torch.tensor([[4, 0, -1], [2, -1, -1]])
+    dense = base.clone()
+    dense[0, 4], dense[0, 0], dense[1, 2] = new[0, 0], new[0, 1], new[1, 0]
+    return RowOverride(Dense(base), index, Dense(new)), dense
+
+
+def padded():
+    mask = torch.tensor([False, True, True, False, True, False])
+    inner = randn(2, 3, 3)
+    dense = torch.zeros(2, 6, 6, dtype=F64)
+    for i, a in enumerate((1, 2, 4)):
+        for j, b in enumerate((1, 2, 4)):
+            dense[:, a, b] = inner[:, i, j]
+    return Padded(Dense(inner), mask), dense
+
+
+def cases():
+    left, middle, right = randn(2, 5, 3), randn(2, 3, 3), randn(2, 3, 6)
+    a, b, r, c = randn(2, 5, 6), randn(2, 5, 6) + 1, randn(2, 5), randn(2, 6)
+    yield "dense", Dense(a), a
+    yield "low rank", LowRank(left, middle, right), torch.einsum("hia,hab,hbj->hij", left, middle, right)
+    other = randn(2, 3, 4)
+    wide = torch.einsum("hia,hab,hbc,hdc,hdj->hij", left, middle, other, other, right)
+    yield "low rank with factors", LowRank(left, [middle, other, other.mT], right), wide
+    yield "low rank without a middle", LowRank(left, None, right), torch.einsum("hia,haj->hij", left, right)
+    yield "rank one", RankOne(r, c), torch.einsum("hi,hj->hij", r, c)
+    delta = torch.tensor([2.0, -0.5], dtype=F64)
+    yield "identity", Identity(delta, 5), torch.stack([2.0 * torch.eye(5), -0.5 * torch.eye(5)]).double()
+    yield "sparse", *sparse()
+    yield (
+        "sum",
+        Sum([Dense(a), Dense(b), RankOne(r, c)], [1.0, -1.0, 0.5]),
+        a - b + 0.5 * torch.einsum("hi,hj->hij", r, c),
+    )
+    yield "plain sum", Sum([Dense(a), Dense(b)]), a + b
+    yield "scaled", Scaled(Dense(a), r, c), torch.einsum("hi,hij,hj->hij", r, a, c)
+    yield "scaled from the left", Scaled(Dense(a), left=r), r[:, :, None] * a
+    yield "scaled from the right", Scaled(Dense(a), right=c), a * c[:, None]
+    yield "rows replaced", *override()
+    yield "padded", *padded()
+    for kind in (SoftmaxAttention, GaussianAttention):
+        yield kind.__name__, *attention(kind, 5, 7)
+        yield f"{kind.__name__} in three blocks", *attention(kind, 150, 9)
+    nested, inner = override()
+    yield (
+        "nested",
+        Scaled(Sum([nested, RankOne(r, c)]), r, c),
+        (inner + torch.einsum("hi,hj->hij", r, c)) * r[:, :, None] * c[:, None],
+    )
+
+
+@pytest.mark.parametrize("name, operator, dense", list(cases()), ids=[case[0] for case in cases()])
+def test_products_rows_and_sums_are_those_of_the_dense_matrix(name, operator, dense):
+    h, n_q, n_k = dense.shape
+    assert operator.shape == (h, n_q, n_k) and operator.dtype == F64 and operator.device.type == "cpu"
+    x, y = randn(h, n_k, 4), randn(h, n_q, 4)
+    close = lambda a, b: torch.allclose(a, b, rtol=1e-12, atol=1e-12)  # sums of at most 150 terms of order 10
+    assert close(operator @ x, dense @ x)
+    assert close(operator.rmatmul(y), dense.mT @ y)
+    assert close(operator.dense(), dense) and close(operator.row_sums(), dense.sum(-1))
+    for start, stop in [(0, 1), (n_q - 1, n_q), (1, n_q), (0, n_q // 2), (2, 4)]:
+        assert close(operator.rows(start, stop), dense[:, start:stop])
+    left, right = (y * (operator @ x)).sum(), (operator.rmatmul(y) * x).sum()
+    assert abs(left - right) <= 1e-12 * float(y.norm() * dense.norm() * x.norm())
+    assert torch.equal(x, randn(h, n_k, 4)) and torch.equal(y, randn(h, n_q, 4))  # operands stay
+
+
+@pytest.mark.parametrize("name, operator, dense", list(cases()), ids=[case[0] for case in cases()])
+def test_operands_are_taken_to_the_dtype_of_the_operator_and_refused_where_they_do_not_fit(name, operator, dense):
+    h, n_q, n_k = dense.shape
+    assert (operator @ randn(h, n_k, 2).float()).dtype == F64
+    assert (operator.rmatmul(randn(h, n_q, 2).float())).dtype == F64
+    for wrong in (randn(h, n_k + 1, 2), randn(h + 1, n_k, 2), randn(n_k, 2), randn(1, n_k, 2)):
+        with pytest.raises(UsageError, match="operand of shape"):
+            operator @ wrong
+    with pytest.raises(UsageError, match="operand of shape"):
+        operator.rmatmul(randn(h, n_q + 1, 2))
+    for start, stop in [(-1, 2), (0, n_q + 1), (2, 2), (3, 1)]:
+        with pytest.raises(UsageError, match=f"rows {start}:{stop}"):
+            operator.rows(start, stop)
+
+
+def test_a_row_named_twice_in_one_head_is_refused():
+    base, rows = Dense(randn(2, 5, 6)), Dense(randn(2, 2, 6))
+    RowOverride(base, torch.tensor([[1, 2], [2, 1]]), rows)
+    with pytest.raises(UsageError, match="named twice"):
+        RowOverride(base, torch.tensor([[1, 2], [2, 2]]), rows)
+    with pytest.raises(UsageError, match="does not fit"):
+        RowOverride(base, torch.tensor([[1], [2]]), rows)
+
+
+def test_a_replaced_row_hides_what_the_base_holds_there():
+    base = randn(1, 4, 6)
+    base[0, 2] = float("inf")
+    operator = RowOverride(Scaled(Dense(base)), torch.tensor([[2]]), Dense(randn(1, 1, 6)))
+    assert torch.isfinite(operator @ randn(1, 6, 2)).all() and torch.isfinite(operator.dense()).all()
+
+
+@pytest.mark.parametrize("base, new", [(F64, torch.float32), (torch.float32, F64)], ids=str)
+def test_replaced_rows_may_have_another_dtype_than_the_base(base, new):
+    operator = RowOverride(Dense(randn(1, 4, 6).to(base)), torch.tensor([[2]]), Dense(randn(1, 1, 6).to(new)))
+    x, y = randn(1, 6, 2), randn(1, 4, 2)
+    assert operator.dense().dtype == operator.rmatmul(y).dtype == base
+    assert torch.allclose((operator @ x).double(), operator.dense().double() @ x, atol=1e-5)  # float32
+
+
+def test_terms_of_a_sum_must_fit():
+    with pytest.raises(UsageError, match="sum"):
+        Sum([Dense(randn(1, 4, 6)), Dense(randn(1, 4, 5))])
+    with pytest.raises(UsageError, match="sum"):
+        Sum([Dense(randn(1, 4, 6)), Dense(randn(1, 4, 6).float())])
+
+
+def test_a_sparse_index_beyond_the_columns_is_refused():
+    with pytest.raises(UsageError, match="sparse"):
+        Sparse(torch.tensor([[[6]]]), randn(1, 1, 1), 6)
+
+
+@pytest.mark.parametrize("kind", [SoftmaxAttention, GaussianAttention])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_scores_of_ten_thousand_stay_finite(kind, dtype):
+    q = (100 * randn(1, 40, 8)).to(dtype)
+    block = kind(q, -q, 1.0).dense()
+    assert torch.isfinite(block).all() and (block >= 0).all() and (block <= 1).all()
+
+
+def test_the_gaussian_kernel_of_a_point_with_itself_is_one_up_to_rounding_and_never_more():
+    q = 10 * randn(1, 60, 8)
+    diagonal = GaussianAttention(q, q, 1.0).dense()[0].diagonal()
+    assert (diagonal <= 1).all() and (diagonal >= 1 - 1e-11).all()  # exponents of 1000, 50 eps each
+
+
+def test_the_log_normaliser_is_the_logarithm_of_the_row_sums():
+    operator, dense = attention(SoftmaxAttention, 150, 9)
+    scores = 0.4 * operator.q @ operator.k.mT
+    assert (operator.log_normalizer() - scores.exp().sum(-1).log()).abs().max() <= 1e-14
+    huge = SoftmaxAttention(100 * operator.q, 100 * operator.k, 0.4)
+    top = (0.4 * huge.q @ huge.k.mT).amax(-1)
+    assert ((huge.log_normalizer() - top) >= -1e-9).all() and ((huge.log_normalizer() - top) <= 2.2).all()  # log 9
+
+
+@pytest.mark.parametrize("n, size", [(1, 1), (5, 2), (6, 3), (4, 9), (64, 64), (65, 64)])
+def test_row_blocks_cover_every_row_once(n, size):
+    blocks = list(row_blocks(n, size))
+    assert [i for start, stop in blocks for i in range(start, stop)] == list(range(n))
+    assert all(0 < stop - start <= size for start, stop in blocks)

@@ -1,0 +1,127 @@
+"""What a QKV takes, keeps and refuses."""
+
+import pytest
+import torch
+from inputs import make
+
+from attnprobe.errors import UsageError
+from attnprobe.qkv import QKV
+
+
+def ones(*shape, dtype=torch.float32):
+    return torch.ones(*shape, dtype=dtype)
+
+
+def test_shapes_are_read_off_and_a_bare_matrix_is_one_head():
+    qkv = QKV(ones(4, 3), ones(6, 3), ones(6, 2))
+    assert (qkv.h, qkv.n_q, qkv.n_k, qkv.p, qkv.p_v) == (1, 4, 6, 3, 2)
+    assert qkv.heads == (0,) and qkv.scale == 3**-0.5 and (qkv.layer, qkv.window) == (0, 0)
+    with pytest.raises(UsageError, match="4 queries and 6 keys"):
+        _ = qkv.n
+    assert QKV(ones(2, 5, 3), ones(2, 5, 3), ones(2, 5, 1)).n == 5
+
+
+@pytest.mark.parametrize(
+    "q, k, v, words",
+    [
+        (ones(2, 4, 3), ones(2, 4, 5), ones(2, 4, 3), "k: head dimension 5 differs from q's 3"),
+        (ones(2, 4, 3), ones(2, 6, 3), ones(2, 4, 3), "v: 4 tokens, but k has 6"),
+        (ones(2, 4, 3), ones(1, 4, 3), ones(2, 4, 3), "k: 1 heads, but q has 2"),
+        (ones(2, 4, 3), ones(2, 4, 3), ones(3, 4, 3), "v: 3 heads, but q has 2"),
+        (ones(2, 4, 3), ones(2, 4, 3, dtype=torch.float64), ones(2, 4, 3), "k: dtype torch.float64 differs"),
+        (ones(2, 4, 3), ones(2, 4, 3), ones(2, 4, 3, dtype=torch.float16), "v: dtype torch.float16 differs"),
+        (ones(2, 4, 3, dtype=torch.int64), ones(2, 4, 3), ones(2, 4, 3), "q: dtype torch.int64"),
+        (ones(2, 4, 3, dtype=torch.complex64), ones(2, 4, 3), ones(2, 4, 3), "q: dtype torch.complex64"),
+        (ones(1, 2, 4, 3), ones(2, 4, 3), ones(2, 4, 3), r"q: shape \(1, 2, 4, 3\)"),
+        (ones(3), ones(2, 4, 3), ones(2, 4, 3), r"q: shape \(3,\)"),
+        (ones(0, 4, 3), ones(0, 4, 3), ones(0, 4, 3), "q: the axis 'heads' is empty"),
+        (ones(2, 4, 3), ones(2, 0, 3), ones(2, 0, 3), "k: the axis 'tokens' is empty"),
+        (ones(2, 4, 3), ones(2, 4, 3), ones(2, 4, 0), "v: the axis 'dimension' is empty"),
+        ([[1.0]], ones(2, 4, 3), ones(2, 4, 3), "q: a torch.Tensor is needed, got list"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_does_not_fit_is_refused_by_tensor_and_axis(q, k, v, words):
+    with pytest.raises(UsageError, match=words):
+        QKV(q, k, v)
+
+
+@pytest.mark.parametrize("name", "qkv")
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_that_is_not_finite_is_named_by_its_place(name, value):
+    tensors = {key: ones(2, 4, 3) for key in "qkv"}
+    tensors[name][1, 2, 0] = value
+    with pytest.raises(UsageError, match=f"{name}: the value at head 1, token 2, column 0 is {value}"):
+        QKV(**tensors)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_that_is_not_positive_is_refused(scale):
+    with pytest.raises(UsageError, match="scale"):
+        QKV(ones(4, 3), ones(4, 3), ones(4, 3), scale=scale)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        torch.ones(4),
+        torch.ones(5, dtype=torch.bool),
+        torch.ones(1, 4, dtype=torch.bool),
+        torch.zeros(4, dtype=torch.bool),
+    ],
+    ids=["float", "long", "batched", "empty"],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask):
+    with pytest.raises(UsageError, match="mask"):
+        QKV(ones(4, 3), ones(4, 3), ones(4, 3), mask=mask)
+
+
+def test_a_mask_needs_as_many_queries_as_keys():
+    with pytest.raises(UsageError, match="mask"):
+        QKV(ones(5, 3), ones(4, 3), ones(4, 3), mask=torch.ones(4, dtype=torch.bool))
+
+
+def test_a_selection_keeps_original_numbers_scale_mask_and_label():
+    mask = torch.tensor([True, True, False, True])
+    qkv = QKV(*torch.randn(3, 5, 4, 3), scale=0.3, mask=mask, heads=(2, 4, 6, 8, 10), label={"layer": 7, "window": 3})
+    part = qkv.select([8, 2])
+    assert part.heads == (8, 2) and part.scale == 0.3 and part.mask is mask and (part.layer, part.window) == (7, 3)
+    for name in "qkv":
+        assert torch.equal(getattr(part, name), getattr(qkv, name)[[3, 0]])
+    assert part.select([2]).heads == (2,) and torch.equal(part.select([2]).q[0], qkv.q[0])
+
+
+@pytest.mark.parametrize("heads", [[0], [2, 3], []])
+def test_a_head_that_is_not_there_is_refused(heads):
+    with pytest.raises(UsageError, match="is not among"):
+        QKV(*torch.ones(3, 2, 4, 3), heads=(2, 5)).select(heads)
+
+
+def test_the_numbers_of_the_heads_are_as_many_as_the_heads():
+    with pytest.raises(UsageError, match="heads: 3 numbers for 2 heads"):
+        QKV(*torch.ones(3, 2, 4, 3), heads=(0, 1, 2))
+
+
+def test_compressing_keeps_the_valid_tokens_in_order():
+    qkv = make(n=6)
+    mask = torch.tensor([True, False, True, True, False, True])
+    inner = QKV(qkv.q, qkv.k, qkv.v, scale=0.7, mask=mask, heads=(4, 9), label={"layer": 2}).compressed()
+    assert inner.mask is None and inner.scale == 0.7 and inner.heads == (4, 9) and inner.layer == 2
+    for name in "qkv":
+        assert torch.equal(getattr(inner, name), getattr(qkv, name)[:, [0, 2, 3, 5]])
+    assert qkv.compressed() is qkv
+
+
+def test_a_change_of_dtype_keeps_the_rest():
+    qkv = QKV(*torch.randn(3, 2, 4, 3), scale=0.3, heads=(5, 6), label={"layer": 1}).to(dtype=torch.float64)
+    assert qkv.dtype == torch.float64 and qkv.scale == 0.3 and qkv.heads == (5, 6) and qkv.layer == 1
+
+
+def test_a_cast_that_overflows_is_refused():
+    with pytest.raises(UsageError, match="q: the value"):
+        QKV(*torch.full((3, 1, 4, 3), 1e6)).to(dtype=torch.float16)
+
+
+def test_it_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        make().scale = 2.0
