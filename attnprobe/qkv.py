@@ -71,6 +71,8 @@ class QKV:
         heads = tuple(range(q.shape[0])) if self.heads is None else tuple(int(i) for i in self.heads)
         if len(heads) != q.shape[0]:
             raise UsageError(f"heads: {len(heads)} numbers for {q.shape[0]} heads")
+        if len(set(heads)) != len(heads):
+            raise UsageError(f"heads: the numbers {list(heads)} repeat")
         object.__setattr__(self, "heads", heads)
         if self.mask is not None:
             object.__setattr__(self, "mask", self._checked_mask(self.mask))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from operator import index
 
 import torch
 
@@ -25,7 +26,7 @@ def generator(seed: int, *labels: int | str) -> torch.Generator:
     >>> torch.rand(1, generator=generator(0, "a")) == torch.rand(1, generator=generator(0, "b"))
     tensor([False])
     """
-    text = repr((int(seed), *labels)).encode()
+    text = repr((int(seed), *(label if isinstance(label, str) else index(label) for label in labels))).encode()
     number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
     return torch.Generator().manual_seed(number)
 

@@ -18,7 +18,8 @@ def razavi(a: Tensor, z: Tensor, n_iter: int) -> Tensor:
     """``n_iter`` steps of the third-order iteration of Razavi et al. (2014) from ``z``, (h, d, d).
 
     ``Z ← ¼ Z (13 I - A Z (15 I - A Z (7 I - A Z)))``. It tends to the inverse when ``‖A A⁺ - A Z₀‖ < 1``. Four
-    products, ``4 d³`` multiply-adds, a step. Used by Xiong et al. 2021 and by Chen et al. 2021.
+    products, ``4 d³`` multiply-adds, a step. Rounding in a null space of A grows by 13/4 a step: on a singular matrix
+    tens of steps diverge. Used by Xiong et al. 2021 and by Chen et al. 2021.
     """
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     for _ in range(n_iter):

@@ -33,7 +33,7 @@ def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator)
 
     ``kernel(a, b)`` is a positive semidefinite kernel with unit diagonal. From a small uniform sample, doubling the
     data at each level, the scores ``l_i = (K (K + λI)⁻¹)_ii`` are estimated with the landmarks of the level below;
-    ``λ`` is the mean of the eigenvalues beyond the leading ``k = ⌈s / (4 ln s)⌉``. Kernel algebra ``N s²``.
+    ``λ`` is the sum of the eigenvalues beyond the leading ``k = ⌈s / (4 ln s)⌉``, over k. Kernel algebra ``N s²``.
     Source: Musco & Musco 2017, Algorithm 3.
     """
     total = x.shape[0]

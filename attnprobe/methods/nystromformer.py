@@ -19,11 +19,13 @@ from .base import Approximation, segment_means
 from .registry import register
 
 
-def _check(target: str, *, inverse: str, n_iter: int, rtol: float | None, **_: object) -> None:
+def _check(target: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
     if n_iter < 0:
         raise UsageError(f"nystromformer: n_iter={n_iter} is negative")
     if inverse == "schulz" and rtol is not None:
         raise UsageError("nystromformer: rtol belongs to inverse=pinv, not to inverse=schulz")
+    if inverse == "pinv" and (n_iter, z0) != (6, "paper"):
+        raise UsageError("nystromformer: n_iter and z0 belong to inverse=schulz, not to inverse=pinv")
     if rtol is not None and not 0 <= rtol < 1:
         raise UsageError(f"nystromformer: rtol={rtol} is not in [0, 1)")
 

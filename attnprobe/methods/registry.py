@@ -62,7 +62,7 @@ class Option:
         if bool in self.kinds and text.lower() in ("true", "false"):
             return text.lower() == "true"
         for kind in (int, float):
-            if kind in self.kinds and not isinstance(value, bool):
+            if kind in self.kinds:
                 try:
                     number = kind(text)
                 except ValueError:
@@ -165,7 +165,7 @@ class Method:
             return None
         if d is None:
             raise UsageError(f"{self.name} needs a budget: pass d ({self.budget})")
-        if isinstance(d, bool) or d != int(d):
+        if isinstance(d, bool) or not isinstance(d, int | float) or not isfinite(d) or d != int(d):
             raise UsageError(f"{self.name}: d={d} is not a whole number")
         limit = self.limit(n_q, n_k)
         if not 1 <= d <= limit:

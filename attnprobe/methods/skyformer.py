@@ -40,6 +40,9 @@ def _check(target: str, **o: Any) -> None:
         f"gamma={gamma} is negative": gamma < 0,
         f"n_iter={o['n_iter']} is negative": o["n_iter"] < 0,
         f"scale_dim={o['scale_dim']} is not positive": o["scale_dim"] is not None and o["scale_dim"] < 1,
+        f"n_iter and z0 belong to inverse=schulz, not to inverse={inverse}": (
+            inverse != "schulz" and (o["n_iter"], o["z0"]) != (6, "paper")
+        ),
         f"rtol={o['rtol']} is not in [0, 1)": o["rtol"] is not None and not 0 <= o["rtol"] < 1,
         f"rtol belongs to inverse=pinv, not to inverse={inverse}": inverse != "pinv" and o["rtol"] is not None,
         "guard, normalizer and center_keys belong to target=softmax": target == "gaussian" and only_softmax,
@@ -134,10 +137,10 @@ def skyformer(
     inverse, gamma = _resolved(target, inverse, gamma)
     scale = qkv.scale if scale_dim is None else scale_dim**-0.5
     q, k = qkv.q, qkv.k
-    if center_keys:
-        k = k - k.mean(1, keepdim=True)
     if gamma**2 < torch.finfo(qkv.dtype).eps:
         q, k = q.double(), k.double()
+    if center_keys:
+        k = k - k.mean(1, keepdim=True)
     draws, landmarks = _draw(q, k, d, scale, streams, qkv.heads, sampler, share_heads)  # (h, d, p)
     core = torch.exp(_exponent(landmarks.double(), landmarks.double(), scale))  # (h, d, d)
     middle, cores, inverses = _invert(core, inverse, gamma, n_iter, z0, rtol)

@@ -19,7 +19,7 @@ from .registry import register
     family="reference",
     targets=("softmax", "gaussian"),
     kind="reference",
-    tags=("deterministic", "permutation_equivariant", "exact_at_full_budget", "diagnostic"),
+    tags=("deterministic", "permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget", "diagnostic"),
     budget="rank d",
     cost="n³",
     limit=lambda n_q, n_k: min(n_q, n_k),

@@ -20,5 +20,6 @@ def repeated_rows(qkv: QKV) -> int:
     """
     if qkv.n_q != qkv.n_k:
         return 0
+    qkv = qkv.compressed()
     rows = torch.cat([qkv.q[0], qkv.k[0]], dim=-1).detach().cpu().contiguous()
     return len(rows) - len({row.numpy().tobytes() for row in rows.view(torch.uint8)})

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.norms import output_norms, tail_singular_values
-from ..operators import GaussianAttention, Operator, Padded
+from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention
 from ..qkv import QKV
 from ..reference import exact_output
 
@@ -35,7 +35,7 @@ def output_errors(reference: Operator | Tensor, approx: Approximation | Tensor, 
     ``output_frobenius``          ``‖E‖_F``, absolute
     ``output_frobenius_relative`` ``‖E‖_F / ‖B V‖_F``
     ``output_row_relative_max``   ``max_i ‖E_i‖ / ‖(B V)_i‖``; rows that are zero in both count as 0
-    ``output_cosine_min``         ``min_i cos((B V)_i, (B~ V)_i)``; rows that are zero in both count as 1
+    ``output_cosine_min``         ``min_i cos((B V)_i, (B~ V)_i)``; 1 where both rows are zero, 0 where one is
     ============================  ====================================================================
 
     Args:
@@ -65,15 +65,13 @@ def output_errors(reference: Operator | Tensor, approx: Approximation | Tensor, 
     size, size_frobenius = output_norms(wanted)
     row_error, row_size = (wanted - got).norm(dim=-1), wanted.norm(dim=-1)  # (h, n_q)
     row_relative = torch.where(row_error == 0, row_error, row_error / row_size)
-    both = row_size * got.norm(dim=-1)
-    cosine = torch.where((row_size == 0) & (row_error == 0), torch.ones_like(both), (wanted * got).sum(-1) / both)
     return {
         "output_spectral": spectral,
         "output_spectral_relative": spectral / size,
         "output_frobenius": frobenius,
         "output_frobenius_relative": frobenius / size_frobenius,
         "output_row_relative_max": row_relative.amax(-1),
-        "output_cosine_min": cosine.amin(-1),
+        "output_cosine_min": _row_cosines(wanted, got).amin(-1),
     }
 
 
@@ -107,5 +105,22 @@ def lower_bound(wanted: Tensor, d: int, values: Tensor | None = None) -> dict[st
 
 
 def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
+    """``reference @ V`` in float64: by the fused path where it is one of the two exact matrices."""
+    mask = reference.mask if isinstance(reference, Padded) else None
     inner = reference.operator if isinstance(reference, Padded) else reference
-    return exact_output(qkv, "gaussian" if isinstance(inner, GaussianAttention) else "softmax")
+    for kind, target in ((SoftmaxAttention, "softmax"), (GaussianAttention, "gaussian")):
+        if isinstance(inner, kind):
+            v = qkv.v if mask is None else qkv.v[:, mask]
+            out = exact_output(QKV(inner.q, inner.k, v.to(inner.q), inner.scale), target)
+            return out if mask is None else out.new_zeros(qkv.v.shape).index_copy(1, mask.nonzero()[:, 0], out)
+    return (reference @ qkv.v).double()
+
+
+def _row_cosines(x: Tensor, y: Tensor) -> Tensor:
+    """The cosine of each pair of rows, (h, n): 1 where both are zero, 0 where one is; no product underflows."""
+    sizes = [z.abs().amax(-1, keepdim=True) for z in (x, y)]
+    both_zero = ((sizes[0] == 0) & (sizes[1] == 0))[..., 0]
+    x, y = (z / torch.where(size > 0, size, torch.ones_like(size)) for z, size in zip((x, y), sizes, strict=True))
+    norms = x.norm(dim=-1) * y.norm(dim=-1)
+    cosine = (x * y).sum(-1) / torch.where(norms == 0, torch.ones_like(norms), norms)
+    return torch.where(both_zero, torch.ones_like(cosine), cosine)
