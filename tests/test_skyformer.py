@@ -521,7 +521,7 @@ def test_no_output_row_is_silently_lost_at_any_score(guard):
         assert (lost <= approx.diagnostics["bad_rows"]).all(), step
 
 
-@pytest.mark.parametrize("guard", ["sampled", "vmean", "exact"])
+@pytest.mark.parametrize("guard", ["sampled", "floor", "vmean", "exact"])
 def test_a_guarded_output_is_finite_at_any_score(guard):
     for step in range(60):
         qkv = reaching(10 ** (2.5 + step / 60), n=24, seed=step)
@@ -572,3 +572,14 @@ def test_a_query_far_from_every_landmark_has_a_normaliser_all_the_same():
     key = gaussian_of(marks, far.k[0], far.scale) * torch.exp(far.scale / 2 * far.k[0].square().sum(1))
     row = torch.exp(exponent - exponent.max()) @ torch.linalg.pinv(core) @ key
     assert torch.allclose(approx.operator.dense()[0, 0], row / row.sum(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("score, expected", [(3, "none"), (6, "none"), (9, "some"), (12, "some"), (20, "some")])
+def test_rows_whose_normaliser_is_rounding_are_counted(score, expected):
+    """At full budget B~ is B in exact arithmetic: a row that is far off is rounding, and must be counted as bad."""
+    qkv = make(h=2, n=32, p=8, score=float(score))
+    approx = sky(qkv, 64, sampler="wor")
+    wrong = ((approx.operator.dense() - exact(qkv).dense()).abs().sum(-1) > 0.2).sum(-1)  # rows sum to 1
+    bad = approx.diagnostics["bad_rows"]
+    assert (bad >= wrong).all()
+    assert (bad.sum() > 0) == (expected == "some")

@@ -15,14 +15,26 @@ from ..errors import Unsupported
 from ..operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
 from .base import ragged
 
-__all__ = ["exact_normalizer", "guarded", "sampled_key_mass", "usable"]
+__all__ = ["exact_normalizer", "guarded", "noise_floor", "sampled_key_mass"]
 
 SLACK = 1e-6  # of the bound: where every key is sampled it is D itself, and D~ may lie below by rounding
 
 
-def usable(mass: Tensor) -> Tensor:
-    """Where a normaliser can be divided by: positive and not subnormal (whose reciprocal overflows), bool."""
-    return mass >= torch.finfo(mass.dtype).tiny
+def noise_floor(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
+    """Below this a normaliser ``D~_i = L_i M⁺ w``, ``w = R E_K 1``, is decided by rounding, (h, n_q).
+
+    Rounding of the factors moves it by about ``eps ‖L_i‖ ‖M⁺‖ ‖w‖`` (measured: at most 3.3 times that, on cores of
+    every condition); the floor is 100 times that, where two digits are left. It matters where lifted scores
+    ``‖k‖²·scale`` exceed about 60, which layer 0 of pretrained models reaches. Never below the smallest normal
+    number, whose reciprocal is still finite.
+
+    Args:
+        inverse_norm: ``‖M⁺‖₂``, (h,).
+    """
+    info = torch.finfo(low_rank.dtype)
+    w = low_rank.right.sum(-1).norm(dim=-1)  # (h,)
+    floor = 100 * info.eps * low_rank.left.norm(dim=-1) * (inverse_norm * w)[:, None]
+    return floor.clamp(min=info.tiny)
 
 
 def exact_normalizer(attention: SoftmaxAttention, log_factor: Tensor) -> Tensor:
@@ -51,13 +63,23 @@ def sampled_key_mass(
 
 
 def guarded(
-    low_rank: LowRank, mass: Tensor, bound: Tensor, guard: str, q: Tensor, k: Tensor, scale: float, key: Tensor
+    low_rank: LowRank,
+    mass: Tensor,
+    floor: Tensor,
+    bound: Tensor,
+    guard: str,
+    q: Tensor,
+    k: Tensor,
+    scale: float,
+    key: Tensor,
 ) -> tuple[Operator, Tensor, Tensor]:
     """The normalised operator with its bad rows replaced, how many there were (h,), and the entries it cost (h,).
 
     Args:
-        low_rank: ``A~``, (h, n_q, n_k). mass: ``D~``, (h, n_q). bound: a lower bound of D, (h, n_q).
-        guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``.
+        low_rank: ``A~``, (h, n_q, n_k). mass: ``D~``, (h, n_q). floor: see `noise_floor`.
+        bound: a lower bound of D, (h, n_q).
+        guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``; where the bound itself underflows, ``floor`` does as
+            ``sampled``.
         key: the sampled keys, (h, d), -1 for empty slots.
 
     Raises:
@@ -65,15 +87,16 @@ def guarded(
     """
     h, n_q, n_k = low_rank.shape
     slack = max(SLACK, torch.finfo(mass.dtype).eps ** 0.5)
-    bad = ~(mass >= bound * (1 - slack)) | ~usable(mass)  # (h, n_q)
+    bad = ~(mass >= bound * (1 - slack)) | ~(mass >= floor)  # (h, n_q)
     count = bad.sum(-1)
     free = torch.zeros(h, device=mass.device)
     if guard in ("sampled", "floor") and ((key < 0).all(1) & (count > 0)).any():
         raise Unsupported(f"skyformer: guard={guard} found no key among the landmarks of a head; raise d")
     if guard == "floor":
-        return Scaled(low_rank, left=1 / torch.where(bad, bound, mass)), count, free
-    safe = torch.where(bad, torch.ones_like(mass), mass)
-    base = Scaled(low_rank, left=1 / safe)
+        raised = bad & (bound >= torch.finfo(mass.dtype).tiny)
+        mass = torch.where(raised, bound, mass)
+        bad = bad & ~raised
+    base = Scaled(low_rank, left=1 / torch.where(bad, torch.ones_like(mass), mass))
     if not bad.any():
         return base, count, free
     rows = ragged(bad)  # (h, u)

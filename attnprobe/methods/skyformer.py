@@ -21,7 +21,7 @@ from ..qkv import QKV
 from ..rng import Streams
 from .base import Approximation
 from .registry import register
-from .row_guard import exact_normalizer, guarded, sampled_key_mass, usable
+from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
 
 def _resolved(target: str, inverse: str, gamma: float | None) -> tuple[str, float]:
@@ -128,8 +128,8 @@ def skyformer(
     the rounding of the Q/K/V's dtype is not amplified (γ² ≥ its epsilon). Draws: ``indices`` (h, d), or ``centroids``
     (h, d, p). Cost ``4 n d p`` and O(d³).
 
-    ``bad_rows`` counts rows whose normaliser is not a positive normal number (softmax), ``guarded_rows`` those
-    replaced.
+    ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding decides it (softmax);
+    ``guarded_rows`` those replaced.
 
     Raises:
         Unsupported: d above n_q + n_k. UsageError: options that contradict each other.
@@ -165,18 +165,20 @@ def skyformer(
     right = torch.exp(right - head_shift[:, None, None])
     low_rank = LowRank(left, middle, right)
     mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift + ‖q‖²·scale/2)
-    diagnostics["bad_rows"] = (~usable(mass)).sum(-1)
+    floor = noise_floor(low_rank, _norm(middle))
     if normalizer == "exact":
         attention = SoftmaxAttention(q, k, scale)
         mass = exact_normalizer(attention, row_shift + _half(q, scale) + head_shift[:, None])
+        floor = torch.full_like(mass, torch.finfo(mass.dtype).tiny)
         diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
+    diagnostics["bad_rows"] = (~(mass >= floor)).sum(-1)
     if guard == "none":
         operator = Scaled(low_rank, left=1 / mass)
     else:
         no_keys = torch.full((qkv.h, d), -1)  # centroids are no keys and give no bound
         indices = draws.get("indices", no_keys).to(q.device)
         bound, key_index = sampled_key_mass(left, indices, qkv.n_q, k, scale, head_shift)
-        operator, replaced, extra = guarded(low_rank, mass, bound, guard, q, k, scale, key_index)
+        operator, replaced, extra = guarded(low_rank, mass, floor, bound, guard, q, k, scale, key_index)
         diagnostics["guarded_rows"] = replaced
         diagnostics["visited"] = diagnostics["visited"] + extra.cpu()
     return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
@@ -241,6 +243,13 @@ def _invert(
     z = razavi(scaled, start(scaled, "columns" if z0 == "paper" else z0), n_iter)
     middle = r[:, :, None] * z * r[:, None, :]
     return [middle], {"core": ridged, "scaled": scaled}, {"core": middle, "scaled": z}
+
+
+def _norm(factors: list[Tensor]) -> Tensor:
+    """``‖M⁺‖₂`` of the middle, (h,): exact for a factored pseudo-inverse, an upper bound within √d otherwise."""
+    if len(factors) == 2:  # W = U Λ^-½ has orthogonal columns
+        return factors[0].square().sum(-2).amax(-1)
+    return factors[0].abs().sum(-1).amax(-1)
 
 
 def _distinct(draws: dict[str, Tensor], d: int) -> Tensor:
