@@ -63,7 +63,9 @@ class Group:
             count = max((row.get(name) or 0 for row in self.rows), default=0)
             if count:
                 counts.append(f"{count} {name if count > 1 else name[:-1]}")
-        return f"layer {self.layer} · n = {self.n} · target {self.target} · {' x '.join(counts)}"
+        repeated = max((row.get("duplicates") or 0 for row in self.rows), default=0)
+        note = f" · {repeated} repeated token{'s' if repeated > 1 else ''}" if repeated else ""
+        return f"layer {self.layer} · n = {self.n} · target {self.target} · {' x '.join(counts)}{note}"
 
 
 def grouped(rows: Iterable[Row], bounds: Iterable[Row]) -> list[Group]:
@@ -179,7 +181,7 @@ COLUMNS = (
         ("bad rows", "sum (share)"),
         _bad_rows,
         (("", ""), (" (", ")")),
-        "bad rows: their normaliser is not positive; summed, and as a share of all",
+        "bad rows: their normaliser is not positive or lost to rounding; summed, and as a share of all",
         spare=1,
     ),
     Column(

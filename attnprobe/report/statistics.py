@@ -132,6 +132,7 @@ def _row(cells: list[Record], vmean: Mapping[Any, float]) -> Row:
         "reference": any(cell.get("reference") for cell in cells),
         "requested": any(cell.get("requested") for cell in cells),
         "family": first.get("family"),
+        "duplicates": max((cell.get("duplicates") or 0 for cell in cells), default=0),
         "metrics": metrics,
         "over_vmean": {name: _over_vmean(cells, name, vmean) for name in RATIOS if name in metrics},
     }
