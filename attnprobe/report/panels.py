@@ -17,6 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "*")
 GREY = "#444444"
 CROSS = "diverged or failed"
+MOST_BANDS = 3  # methods; the bands of more run together, and become bars
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
 
 
@@ -29,7 +30,7 @@ def line_panel(
     handles: dict[str, Any],
     budgets: Sequence[int],
 ) -> None:
-    """Error against budget: a line with bars per method, the methods of one budget side by side."""
+    """Error against budget: a line per method with its band, or, of many methods, with bars side by side."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -40,17 +41,23 @@ def line_panel(
     axis.set_xlim(budgets[0] / 1.4, budgets[-1] * 1.4)
     gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
     beside = [label for label, style in styles.items() if style["marker"]]
+    bands = len(beside) <= MOST_BANDS
     for label, group in _by_label(rows).items():
         style = styles[label]
         found = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
         offset = beside.index(label) - (len(beside) - 1) / 2 if label in beside else 0
-        shift = 2 ** (offset * min(0.09 * gap, 0.5 * gap / max(len(beside), 1)))
+        shift = 1 if bands else 2 ** (offset * min(0.09 * gap, 0.5 * gap / len(beside)))
         if found and found[0][0] is None:
             handles[label] = axis.axhline(found[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
         elif found:
             d = [budget * shift for budget, _ in found]
             low, middle, high = ([_drawn(stats[key]) for _, stats in found] for key in ("p10", "median", "p90"))
-            axis.vlines(d, low, high, color=style["color"], alpha=0.4, linewidth=1.8)
+            if bands and len(d) > 1:
+                axis.fill_between(d, low, high, color=style["color"], alpha=0.14, linewidth=0)
+                for edge in (low, high):
+                    axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
+            else:
+                axis.vlines(d, low, high, color=style["color"], alpha=0.4, linewidth=1.8)
             (handles[label],) = axis.plot(d, middle, **style)
         for row in group:
             if crossed(row, name):
