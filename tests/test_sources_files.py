@@ -13,8 +13,6 @@ from safetensors.torch import load_file, save_file
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.sources import SourceSpec, load_qkv, resolve, save_qkv
 
-pytest_plugins = ["sources_fixtures"]
-
 
 @pytest.fixture
 def tensors():

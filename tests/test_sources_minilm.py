@@ -10,8 +10,6 @@ from attnprobe.errors import SourceError, UsageError
 from attnprobe.sources import SourceSpec, load_qkv, packaged, packaged_weights, resolve
 from attnprobe.timings import Timings
 
-pytest_plugins = ["sources_fixtures"]
-
 
 @needs_minilm
 def test_minilm_reads_the_embedded_text():

@@ -13,8 +13,6 @@ from sources_helpers import VOCABULARY, bert_config, save, seeded
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.sources import SourceSpec, load_qkv, resolve
 
-pytest_plugins = ["sources_fixtures"]
-
 
 def read(model, text, n=16, layers=(0,), **changes):
     return resolve(SourceSpec(model=str(model), text=text, device="cpu", **changes)).qkv(n, list(layers), 0)

@@ -14,8 +14,6 @@ from attnprobe.sources.text import Text, embedded, open_text
 from attnprobe.sources.tokens import Layout, TokenStream, check_length
 from attnprobe.sources.vocabulary import Vocabulary, fallback_vocabulary, of_folder, open_tokenizer, wordpiece
 
-pytest_plugins = ["sources_fixtures"]
-
 
 def text(*lines):
     return Text("a test", list(lines), "0" * 64)

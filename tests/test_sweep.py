@@ -31,8 +31,8 @@ def names(texts, target="softmax"):
 
 
 def test_methods_take_options_lists_and_repeats():
-    assert names(["skyformer:sampler=iid,n_iter=8,vmean", "svd"]) == [
-        ("skyformer", {"sampler": "iid", "n_iter": 8}), ("vmean", {}), ("svd", {})]  # fmt: skip
+    assert names(["skyformer:sampler=iid,share_heads=true,vmean", "svd"]) == [
+        ("skyformer", {"sampler": "iid", "share_heads": True}), ("vmean", {}), ("svd", {})]  # fmt: skip
     twice = names(["skyformer,skyformer:sampler=wor,skyformer"])
     assert twice == [("skyformer", {}), ("skyformer", {"sampler": "wor"})]
 

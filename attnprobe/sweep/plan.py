@@ -34,8 +34,8 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
     Raises:
         UsageError: an unknown method or option (the nearest name is offered), an impossible value, an item twice.
 
-    >>> parse_methods(["skyformer:sampler=iid,n_iter=8,vmean"], "softmax")[0].options
-    {'sampler': 'iid', 'n_iter': 8}
+    >>> parse_methods(["skyformer:sampler=iid,share_heads=true,vmean"], "softmax")[0].options
+    {'sampler': 'iid', 'share_heads': True}
     >>> [request.name for request in parse_methods(["vmean,svd"], "softmax")]
     ['vmean', 'svd']
     """
