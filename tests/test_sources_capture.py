@@ -10,7 +10,6 @@ from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.sources import SourceSpec, load_qkv, resolve
 
-
 IDS = {token: number for number, token in enumerate(VOCABULARY)}
 
 

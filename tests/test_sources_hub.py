@@ -15,7 +15,6 @@ from attnprobe.errors import SourceError
 from attnprobe.sources import SourceSpec, hub, packaged_weights, resolve
 from attnprobe.sources.choose import BUILT_IN
 
-
 ASK = """
 import json, os, sys, time
 import attnprobe.sources as sources
