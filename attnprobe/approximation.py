@@ -40,6 +40,14 @@ class Approximation:
         """The approximation whose output is ``operator @ V``."""
         return cls(operator, (operator @ qkv.v).to(qkv.dtype), **parts)
 
+    def __repr__(self) -> str:
+        parts = [f"output={tuple(self.output.shape)}", f"operator={self.operator!r}"]
+        for name in ("draws", "cores"):
+            if held := getattr(self, name):
+                parts.append(f"{name}={', '.join(held)}")
+        numbers = {name: [round(float(x), 6) for x in values] for name, values in self.diagnostics.items()}
+        return f"Approximation({', '.join(parts)}, diagnostics={numbers})"
+
     def draws_hash(self) -> str | None:
         """SHA-256 of the draws (16 hex digits), None where nothing was drawn."""
         if not self.draws:

@@ -206,6 +206,8 @@ def _read_file(path: Path) -> Iterator[dict[str, Any]]:
         schema = record.get("schema")
         if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
             raise UsageError(f"{where}: this is no record: its schema is {schema!r}")
+        if not isinstance(record.get("key", ""), str):
+            raise UsageError(f"{where}: this is no record: its key is no string")
         if schema > SCHEMA:
             raise UsageError(f"{where}: schema {schema} is newer than {SCHEMA}, which this version reads; upgrade")
         yield record

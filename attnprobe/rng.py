@@ -28,7 +28,7 @@ def generator(seed: int, *labels: int | str) -> torch.Generator:
     """
     text = repr((int(seed), *(label if isinstance(label, str) else index(label) for label in labels))).encode()
     number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
-    return torch.Generator().manual_seed(number)
+    return torch.Generator("cpu").manual_seed(number)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ BAD = {
     "unknown weights": (["error", "--weights", "pretraind"], 2, "did you mean 'pretrained'"),
     "unknown dtype": (["error", "--dtype", "float23"], 2, "did you mean 'float"),
     "absent directory": (["error", "--model", "./nowhere"], 3, "no such directory"),
-    "absent text": (["error", "--model", "minilm", "--text", "nowhere.txt"], 3, "nowhere.txt"),
+    "absent text": (["error", "--weights", "initialized", "--text", "nowhere.txt"], 3, "nowhere.txt"),
     "absent qkv": (["error", "--qkv", "nowhere.safetensors"], 3, "nowhere.safetensors"),
     "absent method page": (["methods", "skyfromer"], 2, "did you mean 'skyformer'"),
 }  # fmt: skip
@@ -320,3 +320,99 @@ def test_no_color_is_honoured(qkv, tmp_path):
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", str(qkv), "--d", "8"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
     assert "\x1b[" not in out
+
+
+def test_extract_never_overwrites_what_it_was_not_told_to(run, tmp_path, qkv):
+    before = qkv.read_bytes()
+    code, _, err = run("extract", "--qkv", qkv, "--n", "16", "--out", qkv)
+    assert code == 2 and "the --qkv file itself" in one_line(err) and qkv.read_bytes() == before
+    (tmp_path / "there").write_text("precious")
+    code, _, err = run("extract", "--qkv", qkv, "--n", "16", "--out", "there")
+    assert code == 2 and "--force" in one_line(err) and (tmp_path / "there").read_text() == "precious"
+    assert run("extract", "--qkv", qkv, "--n", "16", "--out", "there", "--force")[0] == 0
+    os.mkfifo(tmp_path / "pipe")
+    code, _, err = run("extract", "--qkv", qkv, "--n", "16", "--out", "pipe")
+    assert code == 2 and "not a regular file" in one_line(err) and (tmp_path / "pipe").is_fifo()
+
+
+def test_the_dtype_is_part_of_what_a_cell_is(run, qkv):
+    args = ("error", "--qkv", qkv, "--method", "nystromformer", "--d", "4", "--format", "json", "--out", "r", "--dtype")
+    value = lambda text: next(r for r in json.loads(text)["rows"] if r["method"] == "nystromformer")["metrics"][
+        "output_spectral"]["mean"]  # fmt: skip
+    single, half = (value(run(*args, dtype)[1]) for dtype in ("float32", "float16"))
+    assert single != half
+
+
+def test_scores_beyond_float64_are_failed_cells(run, tmp_path):
+    q = torch.full((1, 16, 4), 1e200, dtype=torch.float64)
+    save_file({"q": q, "k": q.clone(), "v": q.clone()}, tmp_path / "huge.safetensors")
+    code, out, err = run("error", "--qkv", "huge.safetensors", "--dtype", "float64", "--d", "4", "--format", "json")
+    rows = json.loads(out)["rows"]
+    assert code == 4 and all(row["status"] == "failed" and "not finite" in row["reason"] for row in rows), err
+
+
+def test_two_runs_do_not_share_a_folder(run, qkv, tmp_path):
+    import fcntl
+
+    (tmp_path / "r").mkdir()
+    held = os.open(tmp_path / "r", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    code, _, err = run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    os.close(held)
+    assert code == 2 and "another run" in one_line(err)
+
+
+def test_records_of_something_else_are_refused(run, qkv, tmp_path):
+    (tmp_path / "r").mkdir()
+    for line, says in {
+        '{"schema":1,"key":["x"],"status":"ok","metrics":{}}': "its key is no string",
+        '{"schema":1,"key":"x","status":"ok","metrics":3}': "choose another --out",
+        '{"schema":1,"key":"x","status":"fine","metrics":{},"heads":[0]}': "choose another --out",
+    }.items():
+        (tmp_path / "r/records.jsonl").write_text(f"{line}\n")
+        code, _, err = run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+        assert code == 2 and says in one_line(err)
+
+
+def test_a_budget_that_only_the_mask_forbids_is_exit_2(run, tmp_path):
+    q, k, v = torch.randn(3, 1, 32, 4, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(32) < 8
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous(), "mask": mask}, tmp_path / "m.safetensors")
+    code, out, err = run("error", "--qkv", "m.safetensors", "--method", "nystromformer", "--d", "16")
+    assert code == 2 and not out and "choose d in 1..8" in one_line(err)
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", "2>/dev/full"])
+def test_a_closed_stream_is_no_crash(qkv, tmp_path, redirect):
+    command = f"{sys.executable} -m attnprobe error --qkv {qkv} --d 8 --plot --out r {redirect}"
+    assert subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True).returncode == 0
+
+
+def test_a_terminal_without_the_symbols_still_gets_its_table(qkv, tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", str(qkv), "--d", "8", "--format", "md"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment)
+    assert done.returncode == 0 and b"skyformer" in done.stdout
+
+
+HUGE = "9" * 400
+BEYOND = {
+    "a length of 400 digits": (["--n", HUGE], 2),
+    "a budget of 400 digits": (["--d", HUGE], 2),
+    "an option of 400 digits": (["--method", f"skyformer:scale_dim={HUGE}"], 2),
+    "a text of 10^8 tokens": (["--weights", "initialized", "--text", "embedded", "--n", "100000000"], 2),
+    "nobody's home": (["--model", "~no_such_user/x"], 3),
+    "a name of 300 letters": (["--text", "x" * 300], 3),
+    "the device of nobody": (["--device", "cuda:" + "9" * 20], 2),
+    "no name for the folder": (["--out", ""], 2),
+    "a gate that faces the wrong way": (["--fail-above", "output_cosine_min=0.5"], 2),
+    "weights for a file": (["--qkv", "x", "--weights", "initialized"], 2),
+    "a million repeats": (["--repeats", "1000000"], 2),
+}
+
+
+@pytest.mark.parametrize(("args", "wanted"), BEYOND.values(), ids=BEYOND)
+def test_values_beyond_reason_are_one_line_too(run, tmp_path, args, wanted):
+    code, out, err = run("error", *args)
+    assert code == wanted and not out and not (tmp_path / "outputs").exists()
+    assert "Traceback" not in err and len(err.strip().splitlines()[-1]) < 600

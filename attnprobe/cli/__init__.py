@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -60,6 +61,7 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit with its code; a traceback is shown only with ``--debug``."""
     args = sys.argv[1:] if args is None else args
+    _open_streams()
     debug = "--debug" in args
     try:
         code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
@@ -67,12 +69,18 @@ def main(args: list[str] | None = None) -> None:
         code = error.exit_code
     except click.ClickException as error:
         _stop(f"{error.format_message()}{_help_hint(error)}", 2)
-    except (KeyboardInterrupt, click.Abort):
-        _stop("interrupted", 130)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        if stop.args != ("told",):
+            _stop("interrupted", 130)
+        sys.exit(130)
     except AttnprobeError as error:
         if debug:
             raise
         _stop(str(error), error.exit_code)
+    except MemoryError:
+        if debug:
+            raise
+        _stop("out of memory; choose a smaller n or fewer heads", 4)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -85,8 +93,20 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _stop(line: str, code: int) -> None:
-    click.echo(f"attnprobe: {line}", err=True)
+    """One line on stderr, and the exit code."""
+    with suppress(OSError):
+        click.echo(f"attnprobe: {' '.join(line.split())}", err=True)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Make stdout and stderr usable where they are closed, or encode less than what tables hold."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the process ends)
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _help_hint(error: click.ClickException) -> str:

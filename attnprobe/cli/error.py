@@ -15,14 +15,21 @@ In Python:
   qkv = load_qkv(n=4096, layer=0)
   output_errors(exact(qkv), approximate("skyformer", qkv, d=128), qkv)
 \b
+--fail-above takes output_spectral, output_spectral_relative, output_frobenius,
+output_frobenius_relative, output_row_relative_max, bad_rows, visited_fraction,
+inverse_residual or seconds, and mean, se, median, p10, p90 or max:
+  --fail-above output_spectral_relative.median=0.3 --fail-above bad_rows.max=0
+\b
 Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value,
-3 a named source or device is absent or refused, 4 some cells failed or diverged."""
+3 a named source or device is absent or refused, 4 some cells failed or diverged,
+130 interrupted."""
 
 
 @click.command("error", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer",), show_default="skyformer",
-              metavar="NAME[:k=v,…]", help="Methods with options; repeatable and comma-separated. `all` is every one.")
-@click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512]")
+@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME[:k=v,…]",
+              help="Methods with options; repeatable and comma-separated. `all` is every one that is no reference. "
+              "[default: skyformer]")
+@click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
 @click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
@@ -70,7 +77,9 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
         click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failures = check_gates(rows, parsed)
     for line in failures:
-        note(f"gate: {line}")
+        note(f"gate failed: {line}")
+    if parsed and not failures:
+        note(f"gates passed: {', '.join(gates)}")
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
     raise click.exceptions.Exit(1 if failures else 4 if broken else 0)
 
@@ -84,11 +93,15 @@ def _report(session: Any, format_: str, plot: bool, note: Any) -> list[dict[str,
     facts = session.source.facts
     header = Header(facts, session.source.describe(), facts.get("fallback", ()))
     run = str(session.path)
+    click.echo(render(rows, bounds, header, format_, run))
     for kind in ("md", "csv", "json"):
         write_text(session.path / "tables" / f"error.{kind}", render(rows, bounds, header, kind, run) + "\n")
-    click.echo(render(rows, bounds, header, format_, run))
-    if plot:
+    figures = session.path / "figures"
+    if plot or figures.exists():  # an older picture would contradict the new table
         title = "\n".join([*header.lines, *header.warnings])
-        for path in error_figure(rows, bounds, title, session.path / "figures"):
+        paths = error_figure(rows, bounds, title, figures)
+        for path in paths:
             note(f"figure: {path}")
+        if not paths:
+            note("no figure: no requested method has an error to draw")
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -16,21 +17,28 @@ In Python:
 
 @click.command("extract", epilog=EPILOG)
 @click.option("--out", required=True, metavar="FILE", help="The safetensors file to write.")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option("--n", default=512, show_default=True, help="Sequence length.")
 @click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
 @click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
 @source_options
 @debug_option
-def command(out: str, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
+def command(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
     """Write Q, K and V of the chosen layers to a safetensors file, with their provenance in its metadata.
 
     Every command reads it back with --qkv FILE.
     """
+    from ..errors import UsageError
     from ..sources import resolve, save_qkv
     from ..sweep import parse_layers
     from .progress import note, progress_bar
 
     spec = source_from(given)
+    if os.path.exists(out):
+        if spec.qkv is not None and os.path.samefile(out, spec.qkv):
+            raise UsageError(f"--out {out} is the --qkv file itself: choose another name")
+        if os.path.isfile(out) and not force:
+            raise UsageError(f"{out} exists: choose another name, or --force")
     with progress_bar() as (progress, notify):
         source = resolve(spec, notify=notify)
         layers = parse_layers(layer, source)

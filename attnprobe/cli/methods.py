@@ -45,7 +45,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "target": ", ".join(row["targets"]),
         "budget d": row["budget"] or "–",
         "cost": row["cost"],
-        "tags": ", ".join(tag.replace("_", " ") for tag in row["tags"]),
+        "tags": ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in row["tags"]),
         "options": ", ".join(row["options"]) or "–",
     }
 

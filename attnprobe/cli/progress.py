@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 
 import click
@@ -16,7 +16,8 @@ LOG_EVERY = 60.0  # seconds between lines where stderr is no terminal
 
 def note(line: str) -> None:
     """One line for a person, on stderr."""
-    click.echo(f"attnprobe: {line}", err=True)
+    with suppress(OSError):  # a stderr that cannot be written to is no reason to lose a run
+        click.echo(f"attnprobe: {' '.join(line.split())}", err=True)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def weighted_without_replacement(weights: Tensor, count: int, generator: torch.G
     weights = weights.detach().cpu().double()
     top = weights.max()
     log_weights = weights.clamp(min=float(top) * FLOOR if top > 0 else 1.0).log()
-    uniform = torch.rand(weights.shape, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(weights.shape, generator=generator, dtype=torch.float64, device="cpu")
     gumbel = -torch.log(-torch.log(uniform.clamp(min=torch.finfo(torch.float64).tiny)))
     return (log_weights + gumbel).topk(count).indices
 
@@ -37,7 +37,7 @@ def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator)
     Source: Musco & Musco 2017, Algorithm 3.
     """
     total = x.shape[0]
-    order = torch.randperm(total, generator=generator)
+    order = torch.randperm(total, generator=generator, device="cpu")
     if s >= total:
         return order
     x = x.double()
@@ -47,16 +47,16 @@ def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator)
     for _ in range(ceil(log2(total / s))):
         sizes.append(ceil(sizes[-1] / 2))
     landmarks = order[: sizes[-1]]
-    weights = torch.ones(len(landmarks), dtype=torch.float64)
+    weights = torch.ones(len(landmarks), dtype=torch.float64, device="cpu")
     for size in reversed(sizes[:-1]):
         current = order[:size]
         scores = _ridge_scores(x, current, landmarks, weights, rank, kernel)
         if size == total:
             return current[weighted_without_replacement(scores.clamp(max=1), s, generator)]
         probability = (over * scores).clamp(max=1)
-        kept = torch.rand(size, generator=generator, dtype=torch.float64) < probability
+        kept = torch.rand(size, generator=generator, dtype=torch.float64, device="cpu") < probability
         if not kept.any():
-            kept[torch.randperm(size, generator=generator)[:s]] = True
+            kept[torch.randperm(size, generator=generator, device="cpu")[:s]] = True
             probability = torch.full_like(probability, min(1.0, s / size))
         landmarks, weights = current[kept], probability[kept].rsqrt()
     raise AssertionError("the last level returns")
@@ -82,7 +82,7 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 10) -
     Starts from distinct random rows; an empty cluster keeps its centroid. Cost ``N count p`` a step.
     """
     x = x.double()
-    centroids = x[torch.randperm(x.shape[0], generator=generator)[:count].to(x.device)]
+    centroids = x[torch.randperm(x.shape[0], generator=generator, device="cpu")[:count].to(x.device)]
     for _ in range(steps):
         distance = (centroids * centroids).sum(-1) - 2 * x @ centroids.mT  # (N, count), up to ‖x_i‖²
         nearest = distance.argmin(-1)

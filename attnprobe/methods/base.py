@@ -7,7 +7,12 @@ from torch import Tensor
 
 from ..approximation import Approximation
 
-__all__ = ["Approximation", "ragged", "segment_means"]
+__all__ = ["Approximation", "per_head", "ragged", "segment_means"]
+
+
+def per_head(h: int, value: float) -> Tensor:
+    """The same number for each head, (h,) float64 on the CPU."""
+    return torch.full((h,), float(value), dtype=torch.float64, device="cpu")
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:
@@ -20,9 +25,9 @@ def segment_means(x: Tensor, count: int) -> Tensor:
     """
     n = x.shape[1]
     short, longer = divmod(n, count)
-    sizes = torch.full((count,), short, dtype=torch.int64)
+    sizes = torch.full((count,), short, dtype=torch.int64, device="cpu")
     sizes[:longer] += 1
-    segment = torch.arange(count).repeat_interleave(sizes).to(x.device)
+    segment = torch.arange(count, device="cpu").repeat_interleave(sizes).to(x.device)
     sums = x.new_zeros(x.shape[0], count, x.shape[2]).index_add(1, segment, x)
     return sums / sizes.to(x)[:, None]
 

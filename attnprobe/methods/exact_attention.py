@@ -11,7 +11,7 @@ from ..operators import GaussianAttention, SoftmaxAttention
 from ..qkv import QKV
 from ..reference import attention
 from ..rng import Streams
-from .base import Approximation
+from .base import Approximation, per_head
 from .registry import register
 
 
@@ -63,4 +63,4 @@ def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") 
 
 
 def _all_entries(qkv: QKV) -> torch.Tensor:
-    return torch.full((qkv.h,), float(qkv.n_q * qkv.n_k))
+    return per_head(qkv.h, qkv.n_q * qkv.n_k)

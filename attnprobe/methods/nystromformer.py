@@ -15,7 +15,7 @@ from ..linalg.inverses import razavi, residual, start, truncated_pinv
 from ..operators import LowRank
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, segment_means
+from .base import Approximation, per_head, segment_means
 from .registry import register
 
 
@@ -95,7 +95,7 @@ def nystromformer(
     diagnostics = {
         "bad_rows": (~(sums > 0)).sum(-1),
         "inverse_residual": residual(a, z),
-        "realised_d": torch.full((qkv.h,), float(d)),
-        "visited": torch.full((qkv.h,), float(d * (qkv.n_q + qkv.n_k + d))),
+        "realised_d": per_head(qkv.h, d),
+        "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k + d)),
     }
     return Approximation.of(operator, qkv, cores={"A": a}, inverses={"A": z}, diagnostics=diagnostics)

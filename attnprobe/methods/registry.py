@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal, Union
 
 from ..errors import Unsupported, UsageError, unknown
@@ -65,10 +65,10 @@ class Option:
             if kind in self.kinds:
                 try:
                     number = kind(text)
-                except ValueError:
+                    if isfinite(number):
+                        return number
+                except (ValueError, OverflowError):
                     continue
-                if isfinite(number):
-                    return number
         raise UsageError(f"{method}:{self.name}={value} is not {self.describe()}")
 
     def describe(self) -> str:
@@ -165,7 +165,7 @@ class Method:
             return None
         if d is None:
             raise UsageError(f"{self.name} needs a budget: pass d ({self.budget})")
-        if isinstance(d, bool) or not isinstance(d, int | float) or not isfinite(d) or d != int(d):
+        if isinstance(d, bool) or not isinstance(d, int | float) or d != d or d in (inf, -inf) or d != int(d):
             raise UsageError(f"{self.name}: d={d} is not a whole number")
         limit = self.limit(n_q, n_k)
         if not 1 <= d <= limit:

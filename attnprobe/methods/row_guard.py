@@ -89,7 +89,7 @@ def guarded(
     slack = max(SLACK, torch.finfo(mass.dtype).eps ** 0.5)
     bad = ~(mass >= bound * (1 - slack)) | ~(mass >= floor)  # (h, n_q)
     count = bad.sum(-1)
-    free = torch.zeros(h, device=mass.device)
+    free = torch.zeros(h, dtype=torch.float64, device=mass.device)
     if guard in ("sampled", "floor") and ((key < 0).all(1) & (count > 0)).any():
         raise Unsupported(f"skyformer: guard={guard} found no key among the landmarks of a head; raise d")
     if guard == "floor":

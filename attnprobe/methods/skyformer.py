@@ -19,7 +19,7 @@ from ..linalg.sampling import kmeans, recursive_rls
 from ..operators import LowRank, Scaled, SoftmaxAttention
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation
+from .base import Approximation, per_head
 from .registry import register
 from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
@@ -149,7 +149,7 @@ def skyformer(
     diagnostics = {
         "inverse_residual": residual(cores[solved[0]], inverses[solved[1]]),
         "realised_d": _distinct(draws, d).to(qkv.device),
-        "visited": torch.full((qkv.h,), float(d * (qkv.n_q + qkv.n_k + d))),
+        "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k + d)),
     }
     left = _exponent(q, landmarks, scale)  # (h, n_q, d), logarithms
     if target == "gaussian":
@@ -175,7 +175,7 @@ def skyformer(
     if guard == "none":
         operator = Scaled(low_rank, left=1 / mass)
     else:
-        no_keys = torch.full((qkv.h, d), -1)  # centroids are no keys and give no bound
+        no_keys = torch.full((qkv.h, d), -1, device="cpu")  # centroids are no keys and give no bound
         indices = draws.get("indices", no_keys).to(q.device)
         bound, key_index = sampled_key_mass(left, indices, qkv.n_q, k, scale, head_shift)
         operator, replaced, extra = guarded(low_rank, mass, floor, bound, guard, q, k, scale, key_index)
@@ -205,13 +205,13 @@ def _draw(
     for row, head in enumerate(heads):
         stream = streams.shared if shared else partial(streams.head, head)
         if sampler == "stratified":
-            of_q = torch.randint(n_q, (d // 2,), generator=stream("queries"))
-            of_k = torch.randint(n_k, (d - d // 2,), generator=stream("keys")) + n_q
+            of_q = torch.randint(n_q, (d // 2,), generator=stream("queries"), device="cpu")
+            of_k = torch.randint(n_k, (d - d // 2,), generator=stream("keys"), device="cpu") + n_q
             picked.append(torch.cat([of_q, of_k]))
         elif sampler == "iid":
-            picked.append(torch.randint(n_q + n_k, (d,), generator=stream("iid")))
+            picked.append(torch.randint(n_q + n_k, (d,), generator=stream("iid"), device="cpu"))
         elif sampler == "wor":
-            picked.append(torch.randperm(n_q + n_k, generator=stream("wor"))[:d])
+            picked.append(torch.randperm(n_q + n_k, generator=stream("wor"), device="cpu")[:d])
         elif sampler == "rls":
             kernel = lambda a, b: torch.exp(_exponent(a, b, scale))
             picked.append(recursive_rls(x[row], d, kernel, stream("rls")))
@@ -235,7 +235,8 @@ def _invert(
     if inverse == "cholesky":
         factor, info = torch.linalg.cholesky_ex(ridged)
         failed = (info != 0)[:, None, None]  # not positive definite in float64: that head's result is NaN
-        middle = torch.cholesky_inverse(torch.where(failed, torch.eye(core.shape[-1]).to(factor), factor))
+        eye = torch.eye(core.shape[-1], dtype=core.dtype, device=core.device)
+        middle = torch.cholesky_inverse(torch.where(failed, eye, factor))
         middle = torch.where(failed, torch.full_like(middle, float("nan")), middle)
         return [middle], {"core": ridged}, {"core": middle}
     r = ridged.sum(-1).rsqrt()  # (h, d)
@@ -255,5 +256,6 @@ def _norm(factors: list[Tensor]) -> Tensor:
 def _distinct(draws: dict[str, Tensor], d: int) -> Tensor:
     """How many different landmarks each head has, (h,)."""
     if "indices" not in draws:
-        return torch.full((draws["centroids"].shape[0],), float(d))
-    return torch.tensor([float(len(row.unique())) for row in draws["indices"]])
+        return per_head(draws["centroids"].shape[0], d)
+    counts = [float(len(row.unique())) for row in draws["indices"]]
+    return torch.tensor(counts, dtype=torch.float64, device="cpu")

@@ -8,7 +8,7 @@ from ..operators import LowRank
 from ..qkv import QKV
 from ..reference import exact
 from ..rng import Streams
-from .base import Approximation
+from .base import Approximation, per_head
 from .registry import register
 
 
@@ -44,7 +44,7 @@ def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Appro
         right.append(w[:d])
     operator = LowRank(torch.stack(left), None, torch.stack(right))
     diagnostics = {
-        "visited": torch.full((qkv.h,), float(qkv.n_q * qkv.n_k)),
-        "realised_d": torch.full((qkv.h,), float(d)),
+        "visited": per_head(qkv.h, qkv.n_q * qkv.n_k),
+        "realised_d": per_head(qkv.h, d),
     }
     return Approximation.of(operator, qkv, diagnostics=diagnostics)

@@ -7,7 +7,7 @@ import torch
 from ..operators import RankOne
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation
+from .base import Approximation, per_head
 from .registry import register
 
 
@@ -29,4 +29,4 @@ def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Ap
     """
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
-    return Approximation.of(RankOne(ones, mean), qkv, diagnostics={"visited": torch.zeros(qkv.h)})
+    return Approximation.of(RankOne(ones, mean), qkv, diagnostics={"visited": per_head(qkv.h, 0)})

@@ -75,6 +75,9 @@ def grouped(rows: Iterable[Row], bounds: Iterable[Row]) -> list[Group]:
         place = (row.get("layer"), row.get("n"), row.get("target"))
         group = groups.setdefault(place, Group(*place, [], [], []))
         (group.bounds if is_bound else group.references if row.get("reference") else group.methods).append(row)
+    for group in groups.values():
+        zero = [row for row in group.bounds if statistic(row, "output_spectral", "max") == 0]
+        group.bounds[:] = [row for row in group.bounds if row not in zero[1:]]
     return list(groups.values())
 
 
@@ -85,19 +88,21 @@ def statistic(row: Row, metric: str, name: str) -> float | None:
 def label(row: Row) -> str:
     """The method's label, and in words what the reference rows are."""
     if row["method"] == LOWER_BOUND:
-        return f"lower bound, rank {row['d']}"
+        beyond = "≥ " if statistic(row, "output_spectral", "max") == 0 else ""
+        return f"lower bound, rank {beyond}{row['d']}"
     if row["method"] == "vmean" and row.get("reference"):
         return "V-Mean (reference)"
     return method_label(row)
 
 
 def mark(row: Row) -> str:
-    """``!`` where a normaliser was not positive, ``✗`` failed or diverged, ``–`` skipped, else nothing."""
+    """``!`` where bad rows are left as they are, ``✗`` failed or diverged, ``–`` skipped, else nothing."""
     if row["status"] in ("failed", "diverged"):
         return "✗"
     if row["status"] == "skipped":
         return "–"
-    return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 else ""
+    replaced = statistic(row, "guarded_rows", "max") is not None
+    return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
 
 
 def notes(row: Row) -> str | None:
@@ -137,7 +142,7 @@ def _guarded_rows(row: Row) -> tuple[str]:
 
 
 def _milliseconds(row: Row) -> tuple[str]:
-    seconds = None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "mean")
+    seconds = None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "median")
     return (significant(None if seconds is None else 1e3 * seconds, 3),)
 
 
@@ -181,7 +186,7 @@ COLUMNS = (
         ("bad rows", "sum (share)"),
         _bad_rows,
         (("", ""), (" (", ")")),
-        "bad rows: their normaliser is not positive or lost to rounding; summed, and as a share of all",
+        "bad rows: normaliser not positive or lost to rounding, before a guard; summed, and as a share of all",
         spare=1,
     ),
     Column(
@@ -195,17 +200,17 @@ COLUMNS = (
         "inverse_residual",
         ("inverse", "residual"),
         lambda row: (significant(statistic(row, "inverse_residual", "median"), 2),),
-        meaning="inverse residual: ‖I − MZ‖ of the method's own inverse, median",
+        meaning="inverse residual: ‖I − NZ‖_F/√d of core N, inverse Z; repeated landmarks count; median",
         spare=4,
     ),
     Column(
         "visited",
         ("visited", "of n²"),
         lambda row: (per_cent(statistic(row, "visited_fraction", "mean")),),
-        meaning="visited: share of the n² scores computed",
+        meaning="visited: scores computed, over n² (above 100% for d > n/2)",
         spare=6,
     ),
-    Column("seconds", ("time", "ms"), _milliseconds, meaning="time: per cell, all heads of the layer, mean", spare=7),
+    Column("seconds", ("time", "ms"), _milliseconds, meaning="time: per cell, all heads of the layer, median", spare=7),
     Column("status", ("", "status"), lambda row: ("" if row["status"] == "ok" else row["status"],)),
 )
 
@@ -220,7 +225,7 @@ def legend(groups: Iterable[Group], columns: Iterable[Column]) -> str:
     groups = list(groups)
     parts = ["; ".join(column.meaning for column in columns if column.meaning) + "."]
     if any(group.bounds for group in groups):
-        parts.append("Lower bound, rank d: σ_{d+1}(BV), which no rank-d approximation of the output can beat.")
+        parts.append("Lower bound, rank d: σ_{d+1}(BV): no operator of rank d is nearer; 0 for d ≥ p_v.")
     if any(group.target == "gaussian" for group in groups):
         parts.append("For the target gaussian, B is C.")
     if any(mark(row) for group in groups for row in group.rows):

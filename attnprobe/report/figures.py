@@ -118,7 +118,7 @@ def _page(
     columns = _columns(places)
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, 3.4 * columns + 0.6)
-    told = _title_lines(title, int(inches * 15.5))
+    told = [*_title_lines(title, int(inches * 15.5)), _over(rows)]
     height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
     figure = Figure(
         figsize=(inches, height * lines + 0.9 + 0.16 * math.ceil(len(styles) / 4) + 0.16 * len(told)),
@@ -127,7 +127,6 @@ def _page(
     panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True, sharex=dots).flat)
     shown = [row for row in rows if _place(row) in places]
     budgets = sorted({row["d"] for row in shown if row["d"] is not None})
-    several = {index: len({place[index] for place in places}) > 1 for index in range(3)}
     handles: dict[str, Any] = {}
     label = f"{SYMBOLS.get(name, name.replace('_', ' '))}  (median, p10 – p90{', | max' if dots else ''})"
     for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
@@ -142,7 +141,7 @@ def _page(
             line_panel(axis, here, limits, name, styles, handles, budgets)
             axis.set_xlabel("budget d" if lowest else "")
             axis.set_ylabel(label if index % columns == 0 else "")
-        axis.set_title(_panel_title(place, several, budgets if dots else ()))
+        axis.set_title(_panel_title(place, budgets if dots else ()))
     for axis in panels[len(places) :]:
         axis.set_visible(False)
     scale(panels[: len(places)], [row["metrics"][name] for row in shown if has(row, name)], dots)
@@ -154,6 +153,15 @@ def _page(
         ncols = max(1, min(len(order), int(inches / (0.5 + 0.07 * max(map(len, order))))))
         figure.legend([handles[key] for key in order], order, loc="outside lower center", ncols=ncols, frameon=False)
     return figure
+
+
+def _over(rows: Sequence[Row]) -> str:
+    """What the quantiles are over, and what was asked for."""
+    counts = []
+    for name in ("heads", "windows", "repeats"):
+        most = max((row.get(name) or 0 for row in rows), default=0)
+        counts.append(f"{most} {name if most != 1 else name[:-1]}")
+    return f"median and p10 – p90 over {' x '.join(counts)}"
 
 
 def _place(row: Row) -> Place:
@@ -168,12 +176,10 @@ def _columns(places: Sequence[Place]) -> int:
     return {1: 1, 2: 2, 4: 2}.get(len(places), 3)
 
 
-def _panel_title(place: Place, several: Mapping[int, bool], budgets: Sequence[int]) -> str:
+def _panel_title(place: Place, budgets: Sequence[int]) -> str:
     layer, n, target = place
-    parts = [f"n = {n}"]
-    if several[0] or layer != 0:
-        parts.insert(0, f"layer {layer}")
-    if several[2] or target != "softmax":
+    parts = [f"layer {layer}", f"n = {n}"]
+    if target != "softmax":
         parts.append(f"target {target}")
     return ", ".join([*parts, *(f"d = {d}" for d in budgets)])
 

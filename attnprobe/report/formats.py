@@ -43,6 +43,7 @@ LATEX = {
     "σ": r"$\sigma$",
     "·": r"$\cdot$",
     "✗": r"$\times$",
+    "≥": r"$\geq$",
     "√": r"$\surd$",
 }
 
@@ -210,5 +211,8 @@ def _tex(text: str) -> str:
     >>> print(_tex("50% of a_b & ‖BV‖₂"))
     50\\% of a\\_b \\& $\\|$BV$\\|_2$
     """
+    bound = "σ_{d+1}(BV)"  # the one formula of the legend
+    if bound in text:
+        return r"$\sigma_{d+1}(BV)$".join(map(_tex, text.split(bound)))
     escaped = "".join(LATEX.get(character, character) for character in text.replace("\n", " "))
     return re.sub(r"(?<!\\)\$\$", "", escaped).replace(r"$\|$F", r"$\|_F$")

@@ -52,6 +52,8 @@ def parse_gate(text: str) -> Gate:
         raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
+    if metric == "output_cosine_min":
+        raise UsageError("--fail-above output_cosine_min: larger is better there; gate another metric")
     if dot and statistic not in GATED:
         raise unknown("statistic", statistic, GATED)
     try:

@@ -68,7 +68,7 @@ def line_panel(
     positive = [(d, value) for d, value in positive if value > 0]
     if positive:
         look = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
-        (handles["lower bound, rank d"],) = axis.plot(*zip(*positive, strict=True), **look)
+        (handles["lower bound, rank d (0 beyond)"],) = axis.plot(*zip(*positive, strict=True), **look)
 
 
 def _cross(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any], colour: str) -> None:
@@ -136,7 +136,9 @@ def scale(panels: Sequence[Any], values: Sequence[Mapping[str, Any]], dots: bool
             (panel.set_xscale if dots else panel.set_yscale)("log")
             decades = math.log10(max(positive) / min(positive))
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            far = max(positive) > 1e4 or min(positive) < 1e-3
+            power = lambda value, _: f"$10^{{{round(math.log10(value))}}}$" if value > 0 else ""
+            axis.set_major_formatter(FuncFormatter(power if far and decades >= 2.5 else lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
         else:
             (panel.set_xlim if dots else panel.set_ylim)(0, None)

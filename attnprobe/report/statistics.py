@@ -187,6 +187,8 @@ def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, f
 
 def _over_vmean(cells: list[Record], name: str, vmean: Mapping[Any, float]) -> float | None:
     """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
+    if cells[0].get("target") != "softmax":
+        return None  # V-Mean's rows sum to 1 and those of C do not: it is no baseline there
     ours, theirs = [], []
     for cell in cells:
         place = (cell.get("layer"), cell.get("n"), cell.get("target"), cell.get("window"))

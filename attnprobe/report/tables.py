@@ -83,7 +83,7 @@ def error_tables(
         console.print("no rows")
     console.print()
     told = legend(groups, shown)
-    if left_out := [column.name.replace("_", " ") for column in every if column not in shown]:
+    if left_out := [" ".join(filter(None, column.heading)) for column in every if column not in shown]:
         told += f" Left out at this width: {', '.join(left_out)} (`--format md` has all)."
     console.print(Text(told, style="dim"), width=min(wide, max(80, min(needed, 120))))
     if run is not None:

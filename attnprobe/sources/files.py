@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import SourceError, UsageError
 from ..qkv import QKV
 from .folder import sha256_of
-from .spec import DTYPES, Source, SourceSpec, check_sizes
+from .spec import DTYPES, Source, SourceSpec, check_sizes, path_of
 
 __all__ = ["SCHEMA", "FileSource", "save_qkv"]
 
@@ -41,7 +41,11 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
     Raises:
         UsageError: the path cannot be written, or see `Source.check`.
     """
-    path = Path(path).expanduser()
+    if not str(path).strip():
+        raise UsageError("the file to write has no name")
+    path = path_of(str(path)).resolve()
+    if path.exists() and not path.is_file():
+        raise UsageError(f"cannot write {path}: it is not a regular file")
     source.check(n, windows, layers)
     with _replacing(path) as write:
         tensors: dict[str, Tensor] = {}
@@ -76,8 +80,6 @@ def _replacing(path: Path) -> Iterator[Callable[[dict[str, Tensor], dict[str, st
             raise _unwritable(path, error) from error
 
     try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "it is a directory")
         temporary.touch()
         mode = temporary.stat().st_mode
     except OSError as error:
@@ -100,7 +102,7 @@ class FileSource(Source):
     """
 
     def __init__(self, spec: SourceSpec, device: torch.device, *, notify: Callable[[str], None] = lambda line: None):
-        self.path, self.device, self.dtype = Path(str(spec.qkv)).expanduser(), device, DTYPES[spec.dtype]
+        self.path, self.device, self.dtype = path_of(str(spec.qkv)), device, DTYPES[spec.dtype]
         self.name = str(spec.qkv)
         if not self.path.is_file():
             what = "is a directory" if self.path.is_dir() else "does not exist"
@@ -121,16 +123,28 @@ class FileSource(Source):
         if "float64" in dtypes and self.dtype != torch.float64:
             notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
         origin = self.entry.get("facts")
+        if "mask" in self._shapes and self._shapes["mask"] != (self.n,):
+            has = self._shapes["mask"]
+            raise SourceError(f"{self.name}: mask: needs shape ({self.n},), dtype bool; it has shape {has}")
         self.facts = {
             "qkv": self.name,
             "qkv_sha256": sha256_of(self.path),
             "stored_dtype": ",".join(dtypes),
             "stored_n": self.n,
+            "dtype": spec.dtype,
             "p": p,
             "heads": self.heads,
-            "fallback": list(origin.get("fallback", [])) if isinstance(origin, dict) else [],
+            "fallback": _lines_of(origin.get("fallback")) if isinstance(origin, dict) else [],
             **({"origin": origin} if origin else {}),
         }
+
+    @property
+    def head_numbers(self) -> tuple[int, ...]:
+        """As the file names them, where it does; else those that every layer has."""
+        numbers = self.entry.get("heads")
+        if isinstance(numbers, list) and all(isinstance(number, int) for number in numbers):
+            return tuple(numbers)
+        return tuple(range(min(self._shape(*place, "q")[0] for place in self._places)))
 
     @property
     def available(self) -> tuple[int, ...]:
@@ -244,7 +258,7 @@ class FileSource(Source):
         try:
             entry = json.loads(metadata[ENTRY])
             schema = entry["schema"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SourceError(f"{self.name}: its metadata '{ENTRY}' are damaged: {error}") from error
         if schema != SCHEMA:
             raise SourceError(f"{self.name}: schema {schema}, but this version reads schema {SCHEMA}")
@@ -256,13 +270,18 @@ class FileSource(Source):
             scale = scale.get(str(layer))
         try:
             return None if scale is None else float(scale)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise SourceError(f"{self.name}: its scale {scale!r} is not a number") from error
 
     def _dtype_name(self, name: str, dtype: str) -> str:
         if dtype not in STORED:
             raise SourceError(f"{self.name}: {name} is stored as {dtype}, not as one of {', '.join(STORED.values())}")
         return STORED[dtype]
+
+
+def _lines_of(value: Any) -> list[str]:
+    """A list of lines as metadata should hold it; nothing where it holds something else."""
+    return [line for line in value if isinstance(line, str)] if isinstance(value, list) else []
 
 
 def _counted(what: str, numbers: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SourceError, nearest
+from .spec import path_of
 
 __all__ = ["ModelFolder", "directory", "looks_like_a_path", "sha256_of"]
 
@@ -32,7 +33,7 @@ def looks_like_a_path(name: str) -> bool:
     (True, True, True)
     """
     marked = name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1 or "\\" in name
-    return marked or Path(name).exists()
+    return marked or path_of(name).exists()
 
 
 def directory(name: str) -> Path:
@@ -41,7 +42,7 @@ def directory(name: str) -> Path:
     Raises:
         SourceError: it does not exist or is a file; the line names the nearest one that does exist.
     """
-    path = Path(name).expanduser()
+    path = path_of(name)
     if path.is_dir():
         return path
     if path.exists():
@@ -72,7 +73,7 @@ class ModelFolder:
             settings = json.loads(file.read_bytes())
             if not isinstance(settings, dict):
                 raise ValueError("no object at the top level")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SourceError(f"{self.name}/config.json is not valid: {error}") from error
         return settings
 
@@ -101,7 +102,9 @@ class ModelFolder:
     def _shards(self, index: Path) -> list[str]:
         try:
             shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            if not all(isinstance(shard, str) for shard in shards):
+                raise ValueError("a shard's name is no string")
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise SourceError(f"{self.name}/{index.name} is not valid: {error}") from error
         for shard in shards:
             if not (self.path / shard).is_file():

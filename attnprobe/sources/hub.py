@@ -66,11 +66,11 @@ def gave_no_answer() -> None:
 
 
 def _connects(endpoint: str, timeout: float) -> bool:
-    parts = urlsplit(endpoint)
     answered = threading.Event()
 
     def connect() -> None:
         try:
+            parts = urlsplit(endpoint)
             port = parts.port or (80 if parts.scheme == "http" else 443)
             with socket.create_connection((parts.hostname or "", port), timeout=timeout):
                 answered.set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +82,7 @@ class ModelSource(Source):
             "model": name,
             "revision": None if folder is None else folder.revision,
             "model_sha256": digest,
+            "config_sha256": _config_sha256(config),
             "weights": weights,
             "weights_seed": None if weights == "pretrained" else spec.weights_seed,
             "text": text.name,
@@ -89,6 +92,7 @@ class ModelSource(Source):
             "tokenizer_sha256": vocabulary.sha256,
             "unk_fraction": round(unknown, 6),
             "positions": spec.positions,
+            "dtype": spec.dtype,
             "max_positions": self.layout.positions,
             "p": p,
             "heads": self.heads,
@@ -175,6 +179,14 @@ class ModelSource(Source):
         return self._model
 
 
+def _config_sha256(config: PreTrainedConfig) -> str:
+    """What the configuration says, apart from who wrote it and where it lies."""
+    told = config.to_dict()
+    for name in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"):
+        told.pop(name, None)
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
     """Layers, heads and head dimension that a configuration states."""
     inner = config.get_text_config()
@@ -183,5 +195,5 @@ def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
     try:
         layers, heads = int(inner.num_hidden_layers), int(inner.num_attention_heads)
         return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise SourceError(f"{name}: its configuration states no layers and heads of attention ({error})") from error

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ..errors import SourceError, UsageError, unknown
 from ..qkv import QKV
 from ..timings import Timings
 
-__all__ = ["DTYPES", "POSITIONS", "SPLITS", "WEIGHTS", "Source", "SourceSpec", "choose_device", "stage"]
+__all__ = ["DTYPES", "POSITIONS", "SPLITS", "WEIGHTS", "Source", "SourceSpec", "choose_device", "path_of", "stage"]
 
 WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
 POSITIONS = ("segment", "wrap", "interpolate")
@@ -68,7 +69,7 @@ class SourceSpec:
                 raise unknown(what, str(getattr(self, what)), choices)
         if self.split not in SPLITS:
             raise unknown("split", str(self.split), SPLITS)
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", str(self.device)):
             raise unknown("device", str(self.device), ("auto", "cpu", "cuda", "cuda:0"))
         for what in ("model", "text", "tokenizer", "qkv"):
             if getattr(self, what) is not None:
@@ -79,6 +80,11 @@ class SourceSpec:
             for what in ("model", "text", "tokenizer"):
                 if getattr(self, what) is not None:
                     raise UsageError(f"--qkv {self.qkv} stands instead of a model and a text: drop --{what}")
+            defaults = {"weights": "pretrained", "weights_seed": 0, "split": "test", "positions": "segment"}
+            for what, default in defaults.items():
+                if getattr(self, what) != default:
+                    option = what.replace("_", "-")
+                    raise UsageError(f"--qkv {self.qkv} holds Q, K and V already: drop --{option}")
 
 
 class Source(ABC):
@@ -96,6 +102,11 @@ class Source(ABC):
     heads: int
 
     default_n: int = 512  #: the sequence length where none is asked for; a file's own is all its tokens
+
+    @property
+    def head_numbers(self) -> tuple[int, ...]:
+        """The heads that can be asked for, by their numbers."""
+        return tuple(range(self.heads))
 
     @property
     def available(self) -> tuple[int, ...]:
@@ -125,6 +136,21 @@ def check_sizes(n: int, windows: int) -> None:
         raise UsageError(f"n={n}: attention needs at least 2 tokens")
     if windows < 1:
         raise UsageError(f"windows={windows}: at least one text window is needed")
+
+
+def path_of(name: str) -> Path:
+    """The path that a user's words name, with ``~`` expanded.
+
+    Raises:
+        SourceError: a name that can be no path here: too long, or the home of nobody.
+    """
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        shown = name if len(name) <= 80 else f"{name[:77]}..."
+        raise SourceError(f"'{shown}' is no path: {getattr(error, 'strerror', None) or error}") from error
+    return path
 
 
 def choose_device(name: str) -> torch.device:

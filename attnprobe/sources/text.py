@@ -13,6 +13,7 @@ from types import ModuleType
 
 from ..errors import SourceError, nearest
 from .hub import Unreachable, hub_reachable
+from .spec import path_of
 
 __all__ = ["EMBEDDED", "WIKITEXT", "Text", "embedded", "open_text", "prepared", "wikitext"]
 
@@ -105,11 +106,13 @@ def prepared(configuration: str) -> bool:
 
 
 def _file(name: str) -> Text:
-    path = Path(name).expanduser()
+    path = path_of(name)
     if path.is_dir():
         raise SourceError(f"text {name} is a directory: name a text file")
     if not path.exists():
         raise SourceError(f"no such text file: {name}{nearest(name, WORDS)}")
+    if not path.is_file():
+        raise SourceError(f"text {name} is not a regular file")
     try:
         data = path.read_bytes()
         text = data.decode("utf-8")

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SourceError
 from .folder import directory, looks_like_a_path, sha256_of
 from .hub import SENTENCEPIECE, fetch, quiet
+from .packaged import MINILM, minilm
+from .spec import path_of
 from .text import Text
 
 if TYPE_CHECKING:
@@ -68,7 +70,10 @@ def open_tokenizer(name: str) -> Vocabulary:
     Raises:
         SourceError: absent, out of reach, or nothing that this can read.
     """
-    path = Path(name).expanduser()
+    if name == MINILM:
+        packaged = minilm()
+        return of_folder(name, packaged.path)
+    path = path_of(name)
     if path.is_file():
         return _of_json(name, path) if path.suffix == ".json" else _of_vocabulary_file(name, path)
     if path.suffix in (".txt", ".json"):
@@ -177,7 +182,7 @@ def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vo
 def _longest(folder: Path) -> int | None:
     try:
         longest: Any = json.loads((folder / "tokenizer_config.json").read_bytes()).get("model_max_length")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return int(longest) if isinstance(longest, (int, float)) and 2 <= longest < LONGEST else None
 

@@ -73,7 +73,8 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype) -> PreTrainedModel:
                 dtype=dtype,
             )
     except Exception as error:  # OSError, ValueError, RuntimeError, SafetensorError, KeyError by model and file
-        raise SourceError(f"{folder.name}: its weights cannot be loaded: {_line(error)}") from error
+        what = "a weight's shape differs from what config.json says" if "mismatch" in str(error) else _line(error)
+        raise SourceError(f"{folder.name}: its weights cannot be loaded: {what}") from error
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name.split("."))
     if missing:
         where = files[0].name if len(files) == 1 else "its safetensors files"
@@ -102,6 +103,8 @@ def initialized(config: PreTrainedConfig, seed: int, layers: int, dtype: torch.d
     except Exception as error:  # a configuration that does not fit together
         raise SourceError(f"{name}: transformers cannot build this model: {_line(error)}") from error
     std = float(getattr(config, "initializer_range", None) or 0.02)
+    if not 0 < std < float("inf"):
+        raise SourceError(f"{name}: the initializer_range {std} of its configuration is no positive number")
     paddings = {
         f"{path}.weight": module.padding_idx
         for path, module in model.named_modules()

@@ -97,6 +97,8 @@ def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) 
         if not first.isdecimal() or (dash and not last.isdecimal()):
             everything = " or 'all'" if available is not None else ""
             raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5{everything}")
+        if max(len(first), len(last)) > 9:
+            raise UsageError(f"{what}: {part.strip()[:20]}… is too large; choose a number below 1000000000")
         low, high = int(first), int(last or first)
         if high < low:
             raise UsageError(f"{what}: the range {part.strip()} runs backwards; write {high}-{low}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..installation import device_name, git_commit, threads, versions
-from ..records import SCHEMA, RecordWriter, cell_key, read_records, run_directory, write_json
+from ..records import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
 from ..reference import TARGETS
 from ..sources import SourceSpec, resolve
 from ..timings import Timings
@@ -21,6 +21,9 @@ from .plan import ErrorPlan, parse_methods, parse_numbers
 from .run import Outcome, run_error
 
 __all__ = ["ErrorRequest", "Session", "measure_errors", "parse_layers"]
+
+MOST = 100_000  # windows, and repeats
+
 
 @dataclass(frozen=True)
 class ErrorRequest:
@@ -80,8 +83,8 @@ def measure_errors(
     if request.target not in TARGETS:
         raise unknown("target", request.target, TARGETS)
     for name, value in (("windows", request.windows), ("repeats", request.repeats)):
-        if value < 1:
-            raise UsageError(f"{name}={value}: at least 1 is needed")
+        if not 1 <= value <= MOST:
+            raise UsageError(f"{name}={value}: choose a number from 1 to {MOST}")
     methods = tuple(parse_methods(request.methods, request.target))
     d = tuple(parse_numbers(request.d, "d"))
     n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
@@ -96,7 +99,7 @@ def measure_errors(
         n=n or (source.default_n,),
         d=d,
         layers=parse_layers(request.layer, source),
-        heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", range(source.heads))),
+        heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers)),
         windows=request.windows,
         seed=request.seed,
         repeats=request.repeats,
@@ -109,6 +112,7 @@ def measure_errors(
     start = datetime.now(UTC)
     path, made = _folder(request, start)
     done = {} if made else _earlier(path)
+    lock = _locked(path)
     manifest = _manifest(request, plan, source, start)
     outcome = None
     try:
@@ -117,16 +121,23 @@ def measure_errors(
             outcome = run_error(
                 plan, source, writer, done=done, run=path.name, timings=timings, progress=progress
             )
+        if not (path / "records.jsonl").is_file():
+            raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
+        asked = [record for record in outcome.records if record["requested"]]
+        if asked and all(record["status"] == "skipped" for record in asked):
+            raise UsageError(asked[0]["reason"])
         manifest["status"] = "finished"
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         manifest["status"] = "interrupted" if interrupted else "failed"
-        if made and not _has_records(path):
+        if made and (not _has_records(path) or (outcome is not None and not interrupted)):
             _remove(path)
         elif interrupted:
             notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
+            error.args = ("told",)
         raise
     finally:
+        os.close(lock)
         if path.is_dir():
             manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(path / "manifest.json", manifest)
@@ -147,32 +158,59 @@ def parse_layers(text: str | None, source: Any) -> tuple[int, ...]:
 
 def _folder(request: ErrorRequest, start: datetime) -> tuple[Path, bool]:
     """The run's folder, and whether it was made now."""
+    if request.out is not None and not request.out.strip():
+        raise UsageError("--out has no name; leave it out for a new folder under outputs/")
     if request.out is None:
         tag = cell_key(request=asdict(request))[:6]
         return run_directory(request.base, "error", start.strftime("%Y%m%d-%H%M%S"), tag), True
-    path = Path(request.out)
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"--out {path} is not a directory")
-    made = not path.exists()
     try:
+        path = Path(request.out).expanduser()
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"--out {path} is not a directory")
+        made = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".{os.getpid()}.probe"
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"--out {request.out[:80]} cannot be written: {getattr(error, 'strerror', error)}") from error
     return path, made
 
 
+def _locked(path: Path) -> int:
+    """A descriptor of the folder under an exclusive lock, so that two runs never write to one folder.
+
+    Raises:
+        UsageError: another run holds it.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        raise UsageError(f"--out {path}: another run is writing to this folder; choose another") from error
+    return descriptor
+
+
 def _has_records(path: Path) -> bool:
-    return any(file.stat().st_size for file in path.glob("records*.jsonl"))
+    return any(file.is_file() and file.stat().st_size for file in path.glob("records*.jsonl"))
 
 
 def _earlier(path: Path) -> dict[str, dict[str, Any]]:
     """The records that a folder holds already, by key."""
     if not _has_records(path):
         return {}
-    return {record["key"]: record for record in read_records(path) if "key" in record}
+    found = {}
+    for record in read_records(path):
+        whole = isinstance(record.get("key"), str) and record.get("status") in STATUSES
+        if not whole or not isinstance(record.get("metrics"), dict) or "heads" not in record:
+            raise UsageError(f"{path}: its records are not of this program; choose another --out")
+        found[record["key"]] = record
+    return found
 
 
 def _remove(path: Path) -> None:
