@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records import write_bytes
+from .numbers import short_hashes
 from .panels import CROSS, crossed, dot_panel, has, line_panel, scale, styles_of
 
 __all__ = ["error_figure"]
@@ -186,6 +186,6 @@ def _panel_title(place: Place, budgets: Sequence[int]) -> str:
 
 def _title_lines(title: str, width: int) -> list[str]:
     """The title's lines, wrapped, without one that another holds already; a SHA-256 shows its first 12 digits."""
-    lines = [re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", line) for line in dict.fromkeys(title.splitlines())]
+    lines = [short_hashes(line) for line in dict.fromkeys(title.splitlines())]
     lines = [line for line in lines if line and not any(line != other and line in other for other in lines)]
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]

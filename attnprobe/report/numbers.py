@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "method_label", "per_cent", "significant"]
+__all__ = ["aligned", "method_label", "per_cent", "short_hashes", "significant"]
+
+
+def short_hashes(line: str) -> str:
+    """``line`` with every SHA-256 cut to its first 12 digits; JSON, Markdown and the manifest hold them whole.
+
+    >>> short_hashes("sha256 " + 16 * "53aa")
+    'sha256 53aa53aa53aa…'
+    """
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", line)
 
 
 def significant(value: float | None, digits: int = 4) -> str:

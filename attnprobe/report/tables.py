@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .columns import Column, Group, columns_of, grouped, legend, mark, notes
-from .numbers import significant
+from .numbers import short_hashes, significant
 
 __all__ = ["Header", "error_tables", "flat_table", "timings_table"]
 
@@ -187,7 +187,7 @@ def _value(value: Any) -> str:
 
 def _print_header(console: Console, header: Header, terminal: bool) -> None:
     for line in header.facts:
-        console.print(Text(line), soft_wrap=not terminal)
+        console.print(Text(short_hashes(line)), soft_wrap=not terminal)
     for line in header.warnings:
         console.print(Text(f"! {line}", style="bold yellow"), soft_wrap=not terminal)
 

@@ -126,6 +126,9 @@ def measure_errors(
         asked = [record for record in outcome.records if record["requested"]]
         if asked and all(record["status"] == "skipped" for record in asked):
             raise UsageError(asked[0]["reason"])
+        others = len(done.keys() - {record["key"] for record in outcome.records})
+        if others:
+            notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
         manifest["status"] = "finished"
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
