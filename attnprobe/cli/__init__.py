@@ -62,7 +62,14 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line and exit with its code; a traceback is shown only with ``--debug``."""
     args = sys.argv[1:] if args is None else args
     _open_streams()
-    debug = "--debug" in args
+    try:
+        _dispatch(args, debug="--debug" in args)
+    finally:
+        _settle_stderr()
+
+
+def _dispatch(args: list[str], debug: bool) -> None:
+    """Run a command and turn whatever it raises into one line and an exit code."""
     try:
         code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -97,6 +104,14 @@ def _stop(line: str, code: int) -> None:
     with suppress(OSError):
         click.echo(f"attnprobe: {' '.join(line.split())}", err=True)
     sys.exit(code)
+
+
+def _settle_stderr() -> None:
+    """Drop a stderr that cannot be written to: flushing it at exit would turn the exit code into 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _open_streams() -> None:
