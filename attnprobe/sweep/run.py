@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -18,7 +19,7 @@ from ..qkv import QKV
 from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
 from ..reference import exact_output
 from ..timings import Timings
-from .plan import Cell, ErrorPlan, refused
+from .plan import Cell, ErrorPlan, MethodRequest, refused
 
 __all__ = ["Outcome", "run_error"]
 
@@ -80,6 +81,8 @@ def run_error(
                     continue
                 if bench is None:
                     qkv = captured.pop(layer)
+                    if outcome.measured == 0:
+                        _warm_up(plan, qkv)
                     bench = _Bench(qkv if plan.heads is None else qkv.select(plan.heads), plan.target, timings)
                 record = plain({**_head(cell, plan, source, run, bench), **bench.measure(cell)})
                 writer.append(record)
@@ -87,6 +90,14 @@ def run_error(
                 outcome.measured += 1
     progress(total, total, "")
     return outcome
+
+
+def _warm_up(plan: ErrorPlan, qkv: QKV) -> None:
+    """Run each method once on a few tokens, so that no cell's time holds the start of a kernel or a thread pool."""
+    few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+    for request in (MethodRequest("vmean"), *plan.methods):
+        with suppress(Exception):  # what a method raises is reported where it is measured
+            approximate(request.name, few, 8, target=plan.target, **request.options)
 
 
 def _label(cell: Cell) -> str:
