@@ -136,3 +136,11 @@ def test_a_plan_that_nothing_can_run_says_why():
     plan = ErrorPlan(tuple(parse_methods(["nystromformer,svd"], "softmax")), (16,), (17, 32), (0,), None)
     assert "d=17 exceeds n=16" in plan.refusal()
     assert ErrorPlan(plan.methods, (16,), (16, 17), (0,), None).refusal() is None
+
+
+def test_the_same_tensors_under_another_name_are_the_same_cells(source, tmp_path):
+    first, _ = measured(source, tmp_path, "a")
+    copy = tmp_path / "elsewhere.safetensors"
+    copy.write_bytes((tmp_path / "qkv.safetensors").read_bytes())
+    second, _ = measured(SourceSpec(qkv=str(copy), device="cpu"), tmp_path, "b")
+    assert first.keys() == second.keys()

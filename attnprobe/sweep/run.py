@@ -23,6 +23,8 @@ from .plan import Cell, ErrorPlan, MethodRequest, refused
 
 __all__ = ["Outcome", "run_error"]
 
+# facts that only name what others hash, or follow from them: they determine no result
+NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
 DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "realised_d")
 
 
@@ -57,7 +59,7 @@ def run_error(
         progress: called before each cell with the number done, the total and a label.
     """
     timings, done, outcome = timings or Timings(), done or {}, Outcome()
-    facts = {key: value for key, value in source.facts.items() if key != "unk_fraction"}
+    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
     for n in plan.n:
         source.check(n, plan.windows, plan.layers)
     listed = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..records import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, ru
 from ..reference import TARGETS
 from ..sources import SourceSpec, resolve
 from ..timings import Timings
-from .plan import ErrorPlan, parse_methods, parse_numbers
+from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
 from .run import Outcome, run_error
 
 __all__ = ["ErrorRequest", "Session", "measure_errors", "parse_layers"]
@@ -80,19 +80,7 @@ def measure_errors(
         KeyboardInterrupt: passed on once the folder is in order.
     """
     timings = timings or Timings()
-    if request.target not in TARGETS:
-        raise unknown("target", request.target, TARGETS)
-    for name, value in (("windows", request.windows), ("repeats", request.repeats)):
-        if not 1 <= value <= MOST:
-            raise UsageError(f"{name}={value}: choose a number from 1 to {MOST}")
-    methods = tuple(parse_methods(request.methods, request.target))
-    d = tuple(parse_numbers(request.d, "d"))
-    n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
-    for length in n or ():
-        if length < 2:
-            raise UsageError(f"n={length}: attention needs at least 2 tokens")
-    if n is not None:
-        _refuse_impossible(ErrorPlan(methods, n, d, (), None, target=request.target))
+    methods, n, d = _asked(request)
     source = resolve(request.source, notify=notify, timings=timings)
     plan = ErrorPlan(
         methods=methods,
@@ -112,28 +100,49 @@ def measure_errors(
     start = datetime.now(UTC)
     path, made = _folder(request, start)
     done = {} if made else _earlier(path)
+    with _in_order(path, made, _manifest(request, plan, source, start), notify):
+        with RecordWriter(path / "records.jsonl") as writer:
+            outcome = run_error(plan, source, writer, done=done, run=path.name, timings=timings, progress=progress)
+        _refuse_empty(outcome, path, made)
+    others = len(done.keys() - {record["key"] for record in outcome.records})
+    if others:
+        notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
+    return Session(outcome, path, source, plan)
+
+
+def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:
+    """The methods, lengths and budgets of a request, refused before anything heavy where they cannot be."""
+    if request.target not in TARGETS:
+        raise unknown("target", request.target, TARGETS)
+    for name, value in (("windows", request.windows), ("repeats", request.repeats)):
+        if not 1 <= value <= MOST:
+            raise UsageError(f"{name}={value}: choose a number from 1 to {MOST}")
+    methods = tuple(parse_methods(request.methods, request.target))
+    d = tuple(parse_numbers(request.d, "d"))
+    if request.n is None:
+        return methods, None, d
+    n = tuple(parse_numbers(request.n, "n"))
+    for length in n:
+        if length < 2:
+            raise UsageError(f"n={length}: attention needs at least 2 tokens")
+    _refuse_impossible(ErrorPlan(methods, n, d, (), None, target=request.target))
+    return methods, n, d
+
+
+@contextmanager
+def _in_order(
+    path: Path, made: bool, manifest: dict[str, Any], notify: Callable[[str], None]
+) -> Iterator[None]:
+    """Hold the run's folder for a block: locked, with a manifest that tells how it ended, or gone if it is empty."""
     lock = _locked(path)
-    manifest = _manifest(request, plan, source, start)
-    outcome = None
     try:
         write_json(path / "manifest.json", manifest)
-        with RecordWriter(path / "records.jsonl") as writer:
-            outcome = run_error(
-                plan, source, writer, done=done, run=path.name, timings=timings, progress=progress
-            )
-        if not (path / "records.jsonl").is_file():
-            raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
-        asked = [record for record in outcome.records if record["requested"]]
-        if asked and all(record["status"] == "skipped" for record in asked):
-            raise UsageError(asked[0]["reason"])
-        others = len(done.keys() - {record["key"] for record in outcome.records})
-        if others:
-            notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
+        yield
         manifest["status"] = "finished"
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         manifest["status"] = "interrupted" if interrupted else "failed"
-        if made and (not _has_records(path) or (outcome is not None and not interrupted)):
+        if made and not _has_records(path):
             _remove(path)
         elif interrupted:
             notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
@@ -144,7 +153,17 @@ def measure_errors(
         if path.is_dir():
             manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(path / "manifest.json", manifest)
-    return Session(outcome, path, source, plan)
+
+
+def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
+    """A run whose records vanished, or in which no requested cell could run at all, is none."""
+    if not (path / "records.jsonl").is_file():
+        raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
+    asked = [record for record in outcome.records if record["requested"]]
+    if asked and all(record["status"] == "skipped" for record in asked):
+        if made:
+            (path / "records.jsonl").unlink()
+        raise UsageError(asked[0]["reason"])
 
 
 def _refuse_impossible(plan: ErrorPlan) -> None:
