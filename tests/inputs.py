@@ -47,11 +47,16 @@ def magnitude(operator) -> torch.Tensor:
 
     A product of factors is accurate to eps times the product of their norms, not of the result: for ``L M R`` entry
     (i, j) has ``‖L_i‖ ‖M‖_F ‖R_j‖``, which is far more than ``|(L M R)_ij|`` where M is an inverse with cancellation.
-    Factors without a middle come from a decomposition of the whole matrix, whose error has one size for all entries.
+    Factors without a middle are features, each made from its own token with a relative error of its own: ``|L| |R|``,
+    which has no slack at all where they are positive. Where R has orthonormal rows they come from a decomposition of
+    the whole matrix instead, whose error has one size for all entries.
     """
     if isinstance(operator, LowRank):
         rows, columns = operator.left.double().norm(dim=2)[:, :, None], operator.right.double().norm(dim=1)[:, None]
         if not operator.middle:
+            right, eye = operator.right.double(), torch.eye(operator.right.shape[1], dtype=torch.float64)
+            if (right @ right.mT - eye).abs().max() > 1e-6:
+                return operator.left.double().abs() @ right.abs()
             return rows.amax(1, keepdim=True) * columns.amax(2, keepdim=True) + torch.zeros(operator.shape)
         for factor in operator.middle:
             rows = rows * torch.linalg.matrix_norm(factor.double())[:, None, None]
@@ -79,7 +84,9 @@ def factor_of(qkv: QKV) -> float:
 
     An exponent is a sum of p products of size at most G, the largest of ``s|q||k|`` and ``s(|q|² + |k|²)/2``: its
     absolute error is below ``(p + 4) G`` eps, and so is the relative error of its exponential. Two such factors, twice
-    for a normaliser, give 4; the products add one eps per summand, at most n_q + n_k of each of three products.
+    for a normaliser, give 4; the products add one eps per summand, at most n_q + n_k of each of three products. (A
+    random feature has ``|w| |x'|`` in its exponent, which is at most ``2 |w| √G`` for the pair: it fits as long as
+    ``|w|`` is below ``1.5 √G``, or twice that since torch's eps is two roundings.)
     """
     q, k = (float(x.double().norm(dim=-1).max()) for x in (qkv.q, qkv.k))
     growth = qkv.scale * max(q * k, (q * q + k * k) / 2)

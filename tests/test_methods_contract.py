@@ -394,7 +394,7 @@ def test_an_impossible_budget_is_refused_with_its_value_and_the_way_out(name, ta
 @every_method
 def test_the_budget_counts_valid_tokens_only(name, target):
     entry, qkv = get(name), make(n=10)
-    if entry.budget is None:
+    if entry.budget is None or entry.limit(4, 4) == entry.limit(10, 10):  # random features are not tokens
         return
     mask = torch.arange(10) < 4
     with pytest.raises(Unsupported, match=f"choose d in 1..{entry.limit(4, 4)}$"):

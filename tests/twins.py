@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import exp
 
 import torch
+import twins_features
 from torch import Tensor
 
 from attnprobe.qkv import QKV
@@ -164,3 +165,4 @@ TWINS = {
     "svd": svd,
     "vmean": vmean,
 }
+TWINS |= twins_features.TWINS

@@ -1,7 +1,8 @@
 """The methods, one paper a file, and the one call that runs any of them.
 
-Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``centroids`` (h, d, p). They
-refer to the valid tokens where there is a padding mask.
+Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``centroids`` (h, d, p);
+``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K. Indices and centroids refer to the valid
+tokens where there is a padding mask.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from typing import Any
 from ..operators import Padded
 from ..qkv import QKV
 from ..rng import Streams
-from . import exact_attention, nystromformer, skyformer, svd, vmean  # noqa: F401  (each registers itself)
+from . import (  # noqa: F401  (each registers itself)
+    efficient,
+    exact_attention,
+    linear,
+    nystromformer,
+    performer,
+    skyformer,
+    svd,
+    vmean,
+)
 from .base import Approximation
 from .registry import METHODS, TAGS, Method, Option, get
 

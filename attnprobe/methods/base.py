@@ -6,8 +6,32 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
+from ..operators import LowRank
 
-__all__ = ["Approximation", "per_head", "ragged", "segment_means"]
+__all__ = ["Approximation", "from_log_features", "per_head", "ragged", "segment_means"]
+
+
+def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
+    """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` of positive features given by their logarithms; and its ``bad_rows``, (h,).
+
+    With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``, so ``B~ = L R`` with ``L =
+    softmax_f(log φ_f(q_i) + t_f)`` and ``R = softmax_j(log φ_f(k_j))``: two matrices whose rows sum to 1, without a
+    division, and nothing overflows or vanishes. A factor of one query's features, or of all keys', cancels.
+
+    Args:
+        log_q: (h, n_q, f). log_k: (h, n_k, f). -inf is a feature that is 0.
+
+    A query whose features are all 0, or 0 wherever a key has one, has no row: it is NaN and counted.
+
+    >>> operator, bad = from_log_features(torch.zeros(1, 2, 3), torch.zeros(1, 4, 3))
+    >>> operator.dense()[0, 0], bad
+    (tensor([0.2500, 0.2500, 0.2500, 0.2500]), tensor([0]))
+    """
+    total = log_k.logsumexp(1, keepdim=True)  # (h, 1, f)
+    left = torch.softmax(log_q + total, -1)  # (h, n_q, f)
+    right = torch.softmax(log_k, 1)
+    right = torch.where(total == float("-inf"), torch.zeros_like(right), right).mT  # (h, f, n_k)
+    return LowRank(left, None, right), (~torch.isfinite(left.sum(-1))).sum(-1)
 
 
 def per_head(h: int, value: float) -> Tensor:

@@ -1,0 +1,55 @@
+"""Linear attention (Katharopoulos et al. 2020): the softmax kernel replaced by ``φ(q)·φ(k)`` with ``φ = elu + 1``.
+
+φ is the paper's feature map, on each coordinate of a query or key; there are p features and no budget.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, from_log_features, per_head
+from .registry import register
+
+
+@register(
+    name="linear",
+    paper="Katharopoulos et al., Linear Transformer",
+    year=2020,
+    family="features",
+    targets=("softmax",),
+    kind="method",
+    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant"),
+    budget=None,
+    cost="2 n p²",
+)
+def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scale: bool = False) -> Approximation:
+    """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` with ``φ(x) = elu(x) + 1`` and ``D~ = diag(φ(Q) φ(K)ᵀ 1)``.
+
+    ``elu(x) + 1`` is ``x + 1`` for positive x and ``exp(x)`` otherwise, so every entry is positive. Source:
+    Katharopoulos et al. 2020, section 3.2, equation 7. It is another model of attention that is trained as
+    such: on Q and K of a softmax model its error is a distance, not one that more work makes smaller.
+
+    It is computed from log φ and normalised without a division, so rows exist whatever the size of Q and K.
+
+    Options:
+        scale: take ``φ(√scale · x)``, which splits the model's scale over both sides; the paper scales neither, and
+            the scale does not cancel.
+
+    Shapes: φ(Q) (h, n_q, p), φ(K) (h, n_k, p), in the Q/K/V's dtype. Deterministic; cost ``2 n p p_v``. ``visited``
+    counts the features, p for each token; ``bad_rows`` those rows that have no finite normaliser.
+
+    Raises:
+        UsageError: a value that is no truth value.
+    """
+    factor = qkv.scale**0.5 if scale else 1.0
+    operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor))
+    diagnostics = {"bad_rows": bad_rows, "visited": per_head(qkv.h, qkv.p * (qkv.n_q + qkv.n_k))}
+    return Approximation.of(operator, qkv, diagnostics=diagnostics)
+
+
+def _log_phi(x: Tensor) -> Tensor:
+    """``log(elu(x) + 1)``: x itself where it is negative."""
+    return torch.where(x < 0, x, torch.log1p(x.clamp(min=0)))

@@ -1,0 +1,176 @@
+"""Performer's FAVOR+ (Choromanski et al. 2021): positive orthogonal random features of the softmax kernel.
+
+W is the paper's matrix of random rows ω, φ its feature map, x' = √scale · x its renormalised query or key; our ``d``
+is its m (the number of features) and our ``p`` its d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, from_log_features, per_head
+from .registry import register
+
+LIMIT = 2**16
+FACTS: dict[str, Any] = {
+    "paper": "Choromanski et al., Performer",
+    "year": 2021,
+    "family": "features",
+    "targets": ("softmax",),
+    "kind": "method",
+    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant"),
+    "budget": "d random features",
+    "cost": "4 n d p",
+    "limit": lambda n_q, n_k: LIMIT,
+    "limit_name": "the limit",
+}
+
+
+def _check(name: str) -> Callable[..., None]:
+    def check(target: str, **o: Any) -> None:
+        if o["eps"] < 0:
+            raise UsageError(f"{name}: eps={o['eps']} is negative")
+        if not o["orthogonal"] and (o["qr"], o["scaling"]) != ("haar", "chi"):
+            raise UsageError(f"{name}: qr and scaling belong to orthogonal=true, not to orthogonal=false")
+
+    return check
+
+
+@register(name="performer", validate=_check("performer"), **FACTS)
+def performer(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    eps: float = 0.0,
+    qr: Literal["haar", "raw"] = "haar",
+    scaling: Literal["chi", "sqrt"] = "chi",
+    orthogonal: bool = True,
+    double_norm: bool = False,
+) -> Approximation:
+    """``B~ = D~⁻¹ A~`` with ``A~ = φ(Q') φ(K')ᵀ`` and ``φ(x') = d^-½ exp(W x' - ‖x'‖²/2)``, ``x' = √scale · x``.
+
+    With rows of W that are each N(0, I), ``E[A~] = A = exp(scale · Q Kᵀ)``; B~ is a ratio and not unbiased. Source:
+    Choromanski et al. 2021, section 2.3, lemma 1; orthogonal rows: section 2.4. The default is
+    computed in logarithms (see `from_log_features`), so neither overflow nor an additive constant is in it.
+
+    Options:
+        eps: what is added to each feature after the authors' shifts: ``exp(W x' - ‖x'‖²/2 - shift) + eps`` with the
+            largest ``W q'`` of the query, and the largest ``W k'`` of the head, as shifts (performer-pytorch has
+            1e-4). It does not cancel: keys with large ‖k'‖² all fall below it, which draws B~ to V-Mean. 0 is the
+            paper's formula, on which no shift has an effect.
+        qr: ``haar`` fixes the signs of the QR decomposition, so that a block of p rows is uniform among orthogonal
+            matrices; ``raw`` leaves them as LAPACK returns them (performer-pytorch), which biases A~.
+        scaling: the norms of the rows, ``chi`` those of normal vectors, ``sqrt`` √p for all of them, which biases A~.
+        orthogonal: blocks of p orthogonal rows; false draws every row on its own.
+        double_norm: ``x' = scale · x``, the scale applied twice, as Skyformer's comparison code does.
+
+    Shapes: W (h, d, p), φ(Q) (h, n_q, d), φ(K) (h, n_k, d) in the Q/K/V's dtype. Draws: ``projection`` (h, d, p), W
+    itself in float64; a smaller d has the first rows of a larger one. Cost ``4 n d p``, and ``d p²`` for the draw.
+
+    ``bad_rows`` counts rows that have no finite normaliser; ``visited`` the features, d for each token.
+
+    Raises:
+        Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
+    """
+    q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm)
+    rows = w.to(q)
+    log_q, log_k = log_features(q, rows), log_features(k, rows)  # (h, n, d)
+    if eps > 0:
+        log_q = _plus(log_q - (q @ rows.mT).amax(-1, keepdim=True), eps)
+        log_k = _plus(log_k - (k @ rows.mT).amax((1, 2), keepdim=True), eps)
+    return _approximation(qkv, d, log_q, log_k, w)
+
+
+@register(name="performer-relu", validate=_check("performer-relu"), **FACTS)
+def performer_relu(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    eps: float = 1e-3,
+    qr: Literal["haar", "raw"] = "haar",
+    scaling: Literal["chi", "sqrt"] = "chi",
+    orthogonal: bool = True,
+    double_norm: bool = False,
+) -> Approximation:
+    """``B~ = D~⁻¹ φ(Q') φ(K')ᵀ`` with ``φ(x') = relu(W x') + eps``, ``x' = √scale · x``: generalised attention.
+
+    Source: Choromanski et al. 2021, section 2.2, with f = relu and h = 1, and the authors' constant. It approximates
+    another kernel: its distance from the softmax kernel does not vanish for any d.
+
+    Options:
+        eps: added to each feature; 0 may leave queries that share no feature with any key, counted in ``bad_rows``.
+        qr: ``haar`` or ``raw`` signs of the QR decomposition, as in ``performer``.
+        scaling: norms of the rows of W, ``chi`` or ``sqrt``, as in ``performer``.
+        orthogonal: blocks of p orthogonal rows; false draws every row on its own.
+        double_norm: ``x' = scale · x``.
+
+    Shapes: W (h, d, p), φ(Q) (h, n_q, d), φ(K) (h, n_k, d) in the Q/K/V's dtype. Draws: ``projection`` (h, d, p), W
+    itself in float64. Cost ``4 n d p``, and ``d p²`` for the draw.
+
+    Raises:
+        Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
+    """
+    q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm)
+    log_q, log_k = (torch.log(torch.relu(x @ w.to(x).mT) + eps) for x in (q, k))  # (h, n, d)
+    return _approximation(qkv, d, log_q, log_k, w)
+
+
+def log_features(x: Tensor, w: Tensor) -> Tensor:
+    """``log(√d φ(x')) = W x' - ‖x'‖²/2`` of (h, n, p) and (h, d, p), (h, n, d)."""
+    return x @ w.mT - (x * x).sum(-1, keepdim=True) / 2
+
+
+def projection(
+    generators: tuple[torch.Generator, torch.Generator], d: int, p: int, qr: str, scaling: str, orthogonal: bool
+) -> Tensor:
+    """W of one head, (d, p) float64: its directions from the first generator, its norms from the second."""
+    directions, norms = (
+        torch.stack([torch.randn(p, p, generator=g, dtype=torch.float64, device="cpu") for _ in range(-(-d // p))])
+        for g in generators
+    )  # (blocks, p, p)
+    if orthogonal:
+        basis, r = torch.linalg.qr(directions)
+        if qr == "haar":
+            basis = basis * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
+        length = norms.norm(dim=-1) if scaling == "chi" else torch.full_like(norms[..., 0], p**0.5)
+        directions = basis.mT * length[..., None]
+    return directions.reshape(-1, p)[:d]
+
+
+def _inputs(
+    qkv: QKV, d: int, streams: Streams, qr: str, scaling: str, orthogonal: bool, double_norm: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q', K' and W, (h, n_q, p), (h, n_k, p) and (h, d, p)."""
+    factor = qkv.scale if double_norm else qkv.scale**0.5
+    drawn = []
+    for head in qkv.heads:
+        generators = streams.head(head, "directions"), streams.head(head, "norms")
+        drawn.append(projection(generators, d, qkv.p, qr, scaling, orthogonal))
+    return qkv.q * factor, qkv.k * factor, torch.stack(drawn)
+
+
+def _plus(log_phi: Tensor, eps: float) -> Tensor:
+    """``log(φ + eps)``."""
+    return torch.logaddexp(log_phi, torch.full_like(log_phi, log(eps)))
+
+
+def _approximation(qkv: QKV, d: int, log_q: Tensor, log_k: Tensor, w: Tensor) -> Approximation:
+    operator, bad_rows = from_log_features(log_q, log_k)
+    diagnostics = {
+        "bad_rows": bad_rows,
+        "realised_d": per_head(qkv.h, d),
+        "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k)),
+    }
+    return Approximation.of(operator, qkv, draws={"projection": w}, diagnostics=diagnostics)
