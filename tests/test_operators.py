@@ -6,6 +6,7 @@ from twins import gaussian_of, softmax_of
 
 from attnprobe.errors import UsageError
 from attnprobe.operators import (
+    Columns,
     Dense,
     GaussianAttention,
     Identity,
@@ -47,6 +48,16 @@ def sparse():
     return Sparse(index, weight, 6), dense
 
 
+def columns():
+    index, weight = torch.tensor([[3, 0, 3], [5, 2, 1]]), randn(2, 5, 3)
+    dense = torch.zeros(2, 5, 6, dtype=F64)
+    for h in range(2):
+        for i in range(5):
+            for u in range(3):
+                dense[h, i, index[h, u]] += weight[h, i, u]
+    return Columns(weight, index, 6), dense
+
+
 def override():
     base, new = randn(2, 5, 6), randn(2, 3, 6)
     index = torch.tensor([[4, 0, -1], [2, -1, -1]])
@@ -78,6 +89,7 @@ def cases():
     delta = torch.tensor([2.0, -0.5], dtype=F64)
     yield "identity", Identity(delta, 5), torch.stack([2.0 * torch.eye(5), -0.5 * torch.eye(5)]).double()
     yield "sparse", *sparse()
+    yield "columns", *columns()
     yield (
         "sum",
         Sum([Dense(a), Dense(b), RankOne(r, c)], [1.0, -1.0, 0.5]),
@@ -138,6 +150,12 @@ def test_a_row_named_twice_in_one_head_is_refused():
         RowOverride(base, torch.tensor([[1, 2], [2, 2]]), rows)
     with pytest.raises(UsageError, match="does not fit"):
         RowOverride(base, torch.tensor([[1], [2]]), rows)
+
+
+@pytest.mark.parametrize("index", [[[0, 6]], [[-1, 0]], [[0, 1, 2]], [[0, 1], [0, 1]]], ids=str)
+def test_columns_that_do_not_fit_are_refused(index):
+    with pytest.raises(UsageError, match="columns: index"):
+        Columns(randn(1, 5, 2), torch.tensor(index), 6)
 
 
 def test_a_replaced_row_hides_what_the_base_holds_there():

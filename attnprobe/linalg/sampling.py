@@ -1,4 +1,4 @@
-"""Choosing rows: without replacement by weight, by ridge leverage score, and k-means centroids. All in float64."""
+"""Choosing rows: by weight (with or without replacement), by ridge leverage score, and k-means. All in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import ceil, log, log2
 import torch
 from torch import Tensor
 
-__all__ = ["kmeans", "recursive_rls", "weighted_without_replacement"]
+__all__ = ["kmeans", "recursive_rls", "weighted_with_replacement", "weighted_without_replacement"]
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 FLOOR = 1e-12  # of the largest weight, so that any number of items can be drawn
@@ -26,6 +26,16 @@ def weighted_without_replacement(weights: Tensor, count: int, generator: torch.G
     uniform = torch.rand(weights.shape, generator=generator, dtype=torch.float64, device="cpu")
     gumbel = -torch.log(-torch.log(uniform.clamp(min=torch.finfo(torch.float64).tiny)))
     return (log_weights + gumbel).topk(count).indices
+
+
+def weighted_with_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """``count`` independent items, each drawn with probability proportional to ``weights`` (N,).
+
+    By inverting the cumulative sum, so an item of weight zero is never drawn. Returns (count,) int64 on the CPU.
+    """
+    total = weights.detach().cpu().double().cumsum(0)
+    uniform = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
+    return torch.searchsorted(total, uniform * total[-1], right=True).clamp(max=len(total) - 1)
 
 
 def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator) -> Tensor:

@@ -7,9 +7,9 @@ operator. An operator gives products, products with its transpose, and dense blo
 from .attention import GaussianAttention, SoftmaxAttention
 from .base import Operator, row_blocks
 from .compose import Padded, RowOverride, Scaled, Sum
-from .structured import Dense, Identity, LowRank, RankOne, Sparse
+from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
-    "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded", "RankOne", "RowOverride",
+    "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded", "RankOne", "RowOverride",
     "Scaled", "SoftmaxAttention", "Sparse", "Sum", "row_blocks",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Operators with structure of their own: dense, low rank, rank one, sparse, identity."""
+"""Operators with structure of their own: dense, low rank, rank one, sparse, few columns, identity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import UsageError
 from .base import Operator, row_blocks
 
-__all__ = ["Dense", "Identity", "LowRank", "RankOne", "Sparse"]
+__all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
 
 SPARSE_BLOCK_ENTRIES = 2**22  # gathered numbers alive at once
 
@@ -138,3 +138,29 @@ class Sparse(Operator):
         index, weight = self.index[:, start:stop], self.weight[:, start:stop]
         block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
         return block.scatter_add(2, index, weight)
+
+
+class Columns(Operator):
+    """The same few columns in every row: ``A Sel``, with ``weight`` A (h, n_q, d) at the columns ``index`` (h, d).
+
+    Indices that repeat add up. A product gathers d rows of its operand: ``n_q d c`` multiply-adds.
+    """
+
+    def __init__(self, weight: Tensor, index: Tensor, n_k: int) -> None:
+        if index.shape != (weight.shape[0], weight.shape[2]) or int(index.min()) < 0 or int(index.max()) >= n_k:
+            raise UsageError(f"columns: index {tuple(index.shape)} for weight {tuple(weight.shape)}, n_k={n_k}")
+        self.weight, self.index = weight, index
+        self.shape = (weight.shape[0], weight.shape[1], n_k)
+        self.dtype, self.device = weight.dtype, weight.device
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.weight @ torch.gather(x, 1, self.index[:, :, None].expand(-1, -1, x.shape[2]))
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])
+        return out.scatter_add(1, self.index[:, :, None].expand(-1, -1, y.shape[2]), self.weight.mT @ y)
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        weight = self.weight[:, start:stop]
+        block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
+        return block.scatter_add(2, self.index[:, None, :].expand_as(weight), weight)
