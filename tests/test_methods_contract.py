@@ -54,6 +54,18 @@ def draws_of(approx, row):
     return {key: value[row] for key, value in approx.draws.items()}
 
 
+def renamed(draws, order):
+    """The draws of tokens that were put in ``order``, under the tokens' old numbers; a draw of no known kind fails."""
+    n, new = len(order), {}
+    for key, value in draws.items():
+        if key == "sampled_keys":  # a row of them for each query
+            new[key] = torch.empty_like(value).index_copy(0, order, order[value])
+        else:
+            assert key in ("indices", "pilot_rows", "columns", "top_queries"), key
+            new[key] = order[value % n] + n * (value // n)
+    return new
+
+
 def random_like(x, *labels):
     return torch.randn(x, generator=generator(0, *labels), dtype=torch.float64)
 
@@ -285,10 +297,7 @@ def test_permuting_the_tokens_and_the_drawn_indices_permutes_the_operator(name, 
     moved = run(name, target, permuted(qkv, order))
     band = entry_band(moved.operator, qkv, dtype)
     for row in range(qkv.h):
-        draws = draws_of(moved, row)
-        if "indices" in draws:
-            old = draws["indices"]
-            draws["indices"] = torch.where(old < qkv.n, order[old % qkv.n], order[old % qkv.n] + qkv.n)
+        draws = renamed(draws_of(moved, row), order)
         wanted = TWINS[name](one_head(qkv, row), BUDGET, draws, target)[order][:, order]
         assert ((moved.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
 

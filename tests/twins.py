@@ -10,6 +10,7 @@ from math import exp
 
 import torch
 import twins_features
+import twins_rows
 from torch import Tensor
 
 from attnprobe.qkv import QKV
@@ -166,3 +167,5 @@ TWINS = {
     "vmean": vmean,
 }
 TWINS |= twins_features.TWINS
+
+TWINS |= twins_rows.TWINS

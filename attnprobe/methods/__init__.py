@@ -1,8 +1,9 @@
 """The methods, one paper a file, and the one call that runs any of them.
 
 Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``centroids`` (h, d, p);
-``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K. Indices and centroids refer to the valid
-tokens where there is a padding mask.
+``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h, d),
+queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u). They refer
+to the valid tokens where there is a padding mask.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from ..rng import Streams
 from . import (  # noqa: F401  (each registers itself)
     efficient,
     exact_attention,
+    informer,
     linear,
     nystromformer,
     performer,
+    skeinformer,
     skyformer,
     svd,
     vmean,

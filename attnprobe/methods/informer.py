@@ -1,0 +1,113 @@
+"""Informer (Zhou et al. 2021): ProbSparse attention, exact rows for the queries that are far from uniform.
+
+M(q_i) is the paper's sparsity measurement and M̂ its estimate from sampled keys; L_Q, L_K are our n_q, n_k; u the number
+of exact rows, ``sample_k`` that of sampled keys per query. Our d is both.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..operators import RankOne, RowOverride, SoftmaxAttention, row_blocks
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, per_head
+from .registry import register
+
+BLOCK_ENTRIES = 2**22  # numbers of gathered keys alive at once
+
+
+@register(
+    name="informer",
+    paper="Zhou et al., Informer",
+    year=2021,
+    family="sampling",
+    targets=("softmax",),
+    kind="method",
+    tags=("row_sums_one", "nonnegative", "permutation_equivariant", "exact_at_full_budget"),
+    budget="d exact rows, chosen by d sampled keys per query",
+    cost="3 n d p",
+    limit=lambda n_q, n_k: n_q,
+    limit_name="n_q",
+    exact_at=lambda n: (n, {}),
+)
+def informer(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    measure: Literal["max-mean", "log-ratio"] = "max-mean",
+    authors_factor: bool = False,
+) -> Approximation:
+    """``B~ = (1/n_k) 1 1ᵀ`` with the rows of the u queries of largest ``M̂`` replaced by those of B.
+
+    Each query draws ``sample_k`` keys, uniform with replacement, and is measured on them alone: ``M̂_i = max_j q_i·k_j -
+    (1/n_k) Σ_j q_i·k_j`` over its sample. All other outputs are the mean of V. Source: Zhou et al. 2021, equation 4 and
+    Algorithm 1. The sum is divided by n_k and not by the size of the sample, as in the authors' code; scores are not
+    scaled there, which changes no order. M̂ is found in float64 whatever the dtype.
+
+    Options:
+        measure: ``max-mean`` is the measurement above. ``log-ratio`` is the one that it stands for, the logarithm of
+            arithmetic over geometric mean of the sampled entries of A: ``M̂_i = ln((1/sample_k) Σ_j exp(s q_i·k_j)) -
+            (1/sample_k) Σ_j s q_i·k_j``. The paper's equation 2 has a sum for the first mean: a constant more.
+        authors_factor: the authors' sizes, ``u = f ⌈ln n_q⌉`` and ``sample_k = f ⌈ln n_k⌉`` with ``f = ⌈d / ln n⌉``,
+            at most n_q and n_k, so u = 21 for d = 16 at n = 512. Otherwise both are d.
+
+    The authors share the sampled keys over the batch and all heads; here heads draw on their own. Adding one vector to
+    every key can change the choice of rows with ``max-mean`` (M̂_i moves by ``(1 - sample_k/n_k) q_i·c``), not with
+    ``log-ratio``.
+
+    Shapes: output (h, n_q, p_v), in the Q/K/V's dtype. Draws: ``sampled_keys`` (h, n_q, sample_k) with repeats;
+    ``top_queries`` (h, u), the rows chosen, largest M̂ first and the earlier of two equals. Cost ``3 n d p``; memory
+    O(n d) for the draws.
+
+    Raises:
+        Unsupported: d above n_q.
+    """
+    u, sample_k = _sizes(d, qkv.n_q, qkv.n_k) if authors_factor else (d, d)
+    sampled, top = [], []
+    for row, head in enumerate(qkv.heads):
+        stream = streams.head(head, "sampled_keys")
+        sampled.append(torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu"))
+        measured = _measure(qkv.q[row].double(), qkv.k[row].double(), sampled[-1], qkv.scale, measure)
+        top.append(measured.sort(descending=True, stable=True).indices[:u])
+    rows = torch.stack(top)  # (h, u)
+    draws = {"sampled_keys": torch.stack(sampled), "top_queries": rows.cpu()}
+    q = torch.gather(qkv.q, 1, rows[..., None].expand(-1, -1, qkv.p))  # (h, u, p)
+    ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
+    mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
+    operator = RowOverride(RankOne(ones, mean), rows, SoftmaxAttention(q, qkv.k, qkv.scale))
+    diagnostics = {
+        "realised_d": per_head(qkv.h, u),
+        "visited": per_head(qkv.h, sample_k * qkv.n_q + u * qkv.n_k),
+    }
+    return Approximation.of(operator, qkv, draws=draws, diagnostics=diagnostics)
+
+
+def _sizes(d: int, n_q: int, n_k: int) -> tuple[int, int]:
+    """The authors' numbers of exact rows and of sampled keys.
+
+    >>> [_sizes(d, 512, 512)[0] for d in (16, 32, 64)]
+    [21, 42, 77]
+    """
+    factor = ceil(d / log(max(n_q, n_k, 2)))
+    return tuple(min(n, max(1, factor * ceil(log(n)))) for n in (n_q, n_k))
+
+
+def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) -> Tensor:
+    """M̂ of every query of one head, (n_q,), from its sampled keys (n_q, sample_k)."""
+    out = q.new_empty(len(q))
+    for start, stop in row_blocks(len(q), max(1, BLOCK_ENTRIES // (sampled.shape[1] * q.shape[1]))):
+        keys = k[sampled[start:stop].to(k.device)]  # (b, sample_k, p)
+        products = (keys @ q[start:stop, :, None])[..., 0]  # (b, sample_k)
+        if measure == "max-mean":
+            out[start:stop] = products.amax(-1) - products.sum(-1) / len(k)
+        else:
+            scores = scale * products
+            out[start:stop] = scores.logsumexp(-1) - log(scores.shape[1]) - scores.mean(-1)
+    return out

@@ -1,0 +1,175 @@
+"""Informer's own mathematics: its measurements, its sizes, the rows that it chooses."""
+
+from math import exp, log
+
+import pytest
+import torch
+from inputs import entry_band, make, one_head, reaching
+from twins import exact as exact_twin
+from twins_rows import informer as twin
+from twins_rows import sparsity
+
+from attnprobe.methods import approximate
+from attnprobe.methods import informer as module
+from attnprobe.qkv import QKV
+from attnprobe.rng import generator
+
+MEASURES = ("max-mean", "log-ratio")
+
+
+def run(qkv, d, **options):
+    return approximate("informer", qkv, d, **options)
+
+
+def draws_of(approx, row):
+    return {key: value[row] for key, value in approx.draws.items()}
+
+
+@pytest.mark.parametrize("n_q, n_k, d", [(20, 20, 6), (14, 19, 5), (19, 14, 19), (9, 9, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("score", [1.0, 6.0])
+@pytest.mark.parametrize("measure", MEASURES)
+def test_each_measure_chooses_the_rows_of_its_literal_definition(measure, score, dtype, n_q, n_k, d):
+    qkv = make(n=n_q, n_k=n_k, score=score, dtype=dtype)
+    approx = run(qkv, d, measure=measure)
+    assert approx.draws["sampled_keys"].shape == (2, n_q, d) and approx.draws["top_queries"].shape == (2, d)
+    band = entry_band(approx.operator, qkv, dtype)
+    for row in range(qkv.h):
+        wanted = twin(one_head(qkv, row), d, draws_of(approx, row), "softmax", measure=measure)
+        assert ((approx.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
+
+
+def test_the_measures_are_not_the_same():
+    qkv = make(n=40)
+    rows = [run(qkv, 8, measure=measure).draws["top_queries"] for measure in MEASURES]
+    assert any(set(a) != set(b) for a, b in zip(rows[0].tolist(), rows[1].tolist(), strict=True))
+
+
+def test_of_equal_measurements_the_earlier_query_is_taken():
+    """One sampled key has a log-ratio of 0 whatever it is."""
+    assert run(make(), 1, measure="log-ratio").draws["top_queries"].tolist() == [[0], [0]]
+
+
+def test_the_log_ratio_is_that_of_arithmetic_and_geometric_mean():
+    """On the entries themselves, and 0 where all are alike."""
+    qkv = make(h=1, n=12)
+    sampled = run(qkv, 5, measure="log-ratio").draws["sampled_keys"][0]
+    got = module._measure(qkv.q[0], qkv.k[0], sampled, qkv.scale, "log-ratio")
+    for i in range(12):
+        a = [exp(qkv.scale * float(qkv.q[0, i] @ qkv.k[0, j])) for j in sampled[i].tolist()]
+        product = 1.0
+        for entry in a:
+            product *= entry
+        assert abs(float(got[i]) - log(sum(a) / 5 / product**0.2)) <= 1e-13
+    flat = module._measure(torch.zeros(12, 8).double(), qkv.k[0], sampled, qkv.scale, "log-ratio")
+    assert flat.abs().max() <= 1e-15
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_the_measurement_in_blocks_is_that_in_one(measure, monkeypatch):
+    qkv = make(h=1, n=23)
+    sampled = run(qkv, 5).draws["sampled_keys"][0]
+    whole = module._measure(qkv.q[0], qkv.k[0], sampled, qkv.scale, measure)
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 4 * 5 * 8)
+    blocks = module._measure(qkv.q[0], qkv.k[0], sampled, qkv.scale, measure)
+    wanted = torch.tensor(sparsity(qkv, sampled, measure), dtype=torch.float64)
+    assert torch.allclose(whole, blocks, atol=1e-13) and torch.allclose(whole, wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "n, sizes",
+    [
+        (512, {16: 21, 32: 42, 64: 77, 128: 147, 256: 294}),
+        (1024, {16: 21, 32: 35, 64: 70, 128: 133, 256: 259}),
+        (4096, {16: 18, 32: 36, 64: 72, 128: 144, 256: 279}),
+    ],
+)
+def test_the_authors_sizes_overshoot_the_budget(n, sizes):
+    for d, wanted in sizes.items():
+        assert module._sizes(d, n, n) == (wanted, wanted)
+
+
+def test_the_authors_factor_is_in_the_draws_and_the_diagnostics():
+    qkv = make(n=60)
+    approx = run(qkv, 16, authors_factor=True)  # f = ⌈16 / 4.09⌉ = 4, times ⌈4.09⌉ = 5
+    assert approx.draws["sampled_keys"].shape == (2, 60, 20) and approx.draws["top_queries"].shape == (2, 20)
+    assert approx.diagnostics["realised_d"].tolist() == [20, 20]
+    assert approx.diagnostics["visited"].tolist() == [2 * 20 * 60] * 2
+    plain = run(qkv, 16)
+    assert plain.diagnostics["realised_d"].tolist() == [16, 16]
+    assert plain.diagnostics["visited"].tolist() == [2 * 16 * 60] * 2
+    for row in range(2):
+        wanted = twin(one_head(qkv, row), 16, draws_of(approx, row), "softmax")
+        assert torch.allclose(approx.operator.dense()[row], wanted, atol=1e-13)
+
+
+@pytest.mark.parametrize("n_q, n_k", [(1, 1), (1, 7), (3, 1), (5, 9), (20, 20)])
+def test_the_authors_sizes_stay_within_the_tokens(n_q, n_k):
+    for d in range(1, n_q + 1):
+        u, sample_k = module._sizes(d, n_q, n_k)
+        assert 1 <= u <= n_q and 1 <= sample_k <= n_k
+        assert torch.isfinite(run(make(n=n_q, n_k=n_k), d, authors_factor=True).output).all()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_all_rows_are_exact(measure):
+    qkv = make(n=12, n_k=15, score=3.0)
+    approx = run(qkv, 12, measure=measure)
+    for row in range(2):
+        assert torch.allclose(approx.operator.dense()[row], exact_twin(one_head(qkv, row), "softmax"), atol=1e-13)
+
+
+def test_rows_that_are_not_chosen_are_the_mean_of_the_values():
+    qkv = make()
+    approx = run(qkv, 4)
+    for row in range(2):
+        others = sorted(set(range(20)) - set(approx.draws["top_queries"][row].tolist()))
+        assert len(others) == 16
+        assert (approx.output[row, others] - qkv.v[row].mean(0)).abs().max() <= 1e-14
+
+
+def test_keys_are_sampled_uniformly_for_each_query_and_with_replacement():
+    sampled = torch.cat([run(make(h=4, n=10), 10, seed=seed).draws["sampled_keys"] for seed in range(10)])
+    counts = torch.stack([torch.bincount(sampled[:, i].flatten(), minlength=10) for i in range(10)]).double()
+    # 400 draws of ten keys: σ = (400 · 0.1 · 0.9)^½ = 6
+    assert ((counts - 40).abs() <= 5 * 6).all() and counts.std() > 3
+    assert any(len(set(row)) < 10 for row in sampled[0].tolist())
+    assert not torch.equal(sampled[0, 0], sampled[0, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("top", [100.0, 400.0, 2e4])
+@pytest.mark.parametrize("measure", MEASURES)
+def test_large_scores_stay_finite(measure, top, dtype):
+    approx = run(reaching(top, dtype=dtype), 6, measure=measure)
+    assert torch.isfinite(approx.output).all()
+    assert ((approx.operator.row_sums().double() - 1).abs() <= 60 * torch.finfo(dtype).eps).all()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("authors_factor", [False, True])
+def test_padding_is_neither_sampled_nor_chosen_nor_averaged(measure, authors_factor):
+    qkv = make(n=17)
+    mask = torch.ones(17, dtype=torch.bool)
+    mask[[0, 6, 7, 16]] = False
+    noise = torch.where(mask[:, None], 0.0, 1e3).double()
+    padded = QKV(qkv.q + noise, qkv.k + noise, qkv.v + noise, mask=mask)
+    options = {"measure": measure, "authors_factor": authors_factor}
+    got, wanted = run(padded, 5, **options), run(padded.compressed(), 5, **options)
+    assert got.draws_hash() == wanted.draws_hash() and got.draws["sampled_keys"].max() <= 12
+    assert torch.equal(got.output[:, mask], wanted.output) and not got.output[:, ~mask].any()
+
+
+def test_a_vector_added_to_every_key_moves_the_choice_with_max_mean_only():
+    """M̂_i moves by (1 - sample_k/n_k) q_i·c; the log-ratio does not move."""
+    qkv = make()
+    c = 3 * torch.randn(2, 1, 8, generator=generator(0, "shift"), dtype=torch.float64)
+    moved = QKV(qkv.q, qkv.k + c, qkv.v)
+    for measure, same in (("max-mean", False), ("log-ratio", True)):
+        before, after = run(qkv, 5, measure=measure), run(moved, 5, measure=measure)
+        assert torch.equal(before.draws["top_queries"], after.draws["top_queries"]) == same
+        for row in range(2):
+            args = before.draws["sampled_keys"][row], qkv.scale, measure
+            change = module._measure(moved.q[row], moved.k[row], *args) - module._measure(qkv.q[row], qkv.k[row], *args)
+            wanted = 0 * change if same else (1 - 5 / 20) * (qkv.q[row] @ c[row, 0])
+            assert (change - wanted).abs().max() <= 1e-12
