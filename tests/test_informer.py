@@ -173,3 +173,26 @@ def test_a_vector_added_to_every_key_moves_the_choice_with_max_mean_only():
             change = module._measure(moved.q[row], moved.k[row], *args) - module._measure(qkv.q[row], qkv.k[row], *args)
             wanted = 0 * change if same else (1 - 5 / 20) * (qkv.q[row] @ c[row, 0])
             assert (change - wanted).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+def test_it_equals_the_transformers_module_given_its_sample_and_sizes(score, monkeypatch):
+    """Its sample is one set of n keys for all queries and heads, its u is factor · ⌈ln(1 + n)⌉."""
+    from transformers.models.informer.modeling_informer import InformerProbSparseAttention
+
+    n, heads, p, factor, u = 16, 2, 8, 2, 6
+    g = generator(0, "transformers")
+    theirs = InformerProbSparseAttention(heads * p, heads, sampling_factor=factor, bias=False).double().eval()
+    with torch.no_grad():
+        for layer, size in ((theirs.q_proj, score), (theirs.k_proj, 1.0), (theirs.v_proj, 1.0)):
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=g) * size / (heads * p) ** 0.5)
+        theirs.out_proj.weight.copy_(torch.eye(heads * p))
+        x = torch.randn(1, n, heads * p, generator=g).double()
+        q, k, v = (f(x)[0].view(n, heads, p).transpose(0, 1) for f in (theirs.q_proj, theirs.k_proj, theirs.v_proj))
+        shared = torch.randint(n, (n,), generator=g)
+        monkeypatch.setattr(torch, "randint", lambda *args, **kwargs: shared.expand(args[-1]))
+        monkeypatch.setattr(module, "_sizes", lambda d, n_q, n_k: (u, n))
+        wanted = theirs(x)[0][0].view(n, heads, p).transpose(0, 1)
+        ours = run(QKV(q.contiguous(), k.contiguous(), v.contiguous()), u, authors_factor=True)
+    assert (ours.output - wanted).abs().max() <= 1e-13 * float(v.abs().max())
+    assert ours.diagnostics["realised_d"].tolist() == [u, u]
