@@ -46,7 +46,12 @@ def claiming(tag):
     return pytest.mark.parametrize("name, target", cases)
 
 
-def run(name, target, qkv, d=BUDGET, **options):
+def budget(name):
+    return max(BUDGET, get(name).least)
+
+
+def run(name, target, qkv, d=None, **options):
+    d = budget(name) if d is None else d
     return approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
 
 
@@ -87,7 +92,7 @@ def test_a_method_equals_its_literal_twin(name, target, score, dtype):
     approx = run(name, target, qkv)
     band = entry_band(approx.operator, qkv, dtype)
     for row in range(qkv.h):
-        twin = TWINS[name](one_head(qkv, row), BUDGET, draws_of(approx, row), target)
+        twin = TWINS[name](one_head(qkv, row), budget(name), draws_of(approx, row), target)
         assert ((approx.operator.dense()[row].double() - twin).abs() <= band[row]).all()
 
 
@@ -98,7 +103,7 @@ def test_a_method_takes_as_many_queries_as_keys_or_not(name, target):
     assert approx.operator.shape == (2, 14, 19) and approx.output.shape == (2, 14, 5)
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(qkv.h):
-        twin = TWINS[name](one_head(qkv, row), BUDGET, draws_of(approx, row), target)
+        twin = TWINS[name](one_head(qkv, row), budget(name), draws_of(approx, row), target)
         assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
 
 
@@ -298,7 +303,7 @@ def test_permuting_the_tokens_and_the_drawn_indices_permutes_the_operator(name, 
     band = entry_band(moved.operator, qkv, dtype)
     for row in range(qkv.h):
         draws = renamed(draws_of(moved, row), order)
-        wanted = TWINS[name](one_head(qkv, row), BUDGET, draws, target)[order][:, order]
+        wanted = TWINS[name](one_head(qkv, row), budget(name), draws, target)[order][:, order]
         assert ((moved.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
 
 
@@ -370,7 +375,9 @@ def test_diagnostics_are_numbers_per_head(name, target):
     assert {"visited"} <= set(approx.diagnostics)
     assert all(value.shape == (3,) for value in approx.diagnostics.values())
     if get(name).budget is not None:
-        assert (approx.diagnostics["realised_d"] <= BUDGET).all() and (approx.diagnostics["realised_d"] >= 1).all()
+        assert (approx.diagnostics["realised_d"] <= budget(name)).all() and (
+            approx.diagnostics["realised_d"] >= 1
+        ).all()
     if get(name).claims("diagnostic", target):
         assert (approx.diagnostics["visited"] >= 20 * 20).all()
 
@@ -390,13 +397,13 @@ def test_an_impossible_budget_is_refused_with_its_value_and_the_way_out(name, ta
         assert torch.equal(one.output, other.output)
         return
     limit = entry.limit(10, 12)
-    for d in (0, -3, limit + 1):
-        with pytest.raises(Unsupported, match=rf"{name}: d={d} .*choose d in 1\.\.{limit}$"):
+    for d in (0, -3, entry.least - 1, limit + 1):
+        with pytest.raises(Unsupported, match=rf"{name}: d={d} .*choose d in {entry.least}\.\.{limit}$"):
             approximate(name, qkv, d, target=target)
     for d in (None, 2.5, True):
         with pytest.raises(UsageError, match=name):
             approximate(name, qkv, d, target=target)
-    for d in (1, limit):
+    for d in (entry.least, limit):
         assert torch.isfinite(approximate(name, qkv, d, target=target).output).all()
 
 
@@ -406,7 +413,7 @@ def test_the_budget_counts_valid_tokens_only(name, target):
     if entry.budget is None or entry.limit(4, 4) == entry.limit(10, 10):  # random features are not tokens
         return
     mask = torch.arange(10) < 4
-    with pytest.raises(Unsupported, match=f"choose d in 1..{entry.limit(4, 4)}$"):
+    with pytest.raises(Unsupported, match=f"choose d in {entry.least}..{entry.limit(4, 4)}$"):
         approximate(name, replace(qkv, mask=mask), entry.limit(10, 10), target=target)
 
 

@@ -140,6 +140,13 @@ def test_a_budget_outside_its_range_is_unsupported(d):
         entry().check_budget(d, 10, 12)
 
 
+@pytest.mark.parametrize("d, fault", [(0, "is not positive"), (2, "is below its least of 3"), (13, "exceeds n=12")])
+def test_a_least_budget_is_part_of_the_range(d, fault):
+    with pytest.raises(Unsupported, match=rf"toy: d={d} {fault}; choose d in 3\.\.12"):
+        entry(least=3).check_budget(d, 10, 12)
+    assert entry(least=3).check_budget(3, 10, 12) == 3
+
+
 @pytest.mark.parametrize("d", [None, 1.5, "x", True, float("nan"), float("inf")])
 def test_a_budget_that_is_no_whole_number_is_refused(d):
     with pytest.raises(UsageError, match="toy"):

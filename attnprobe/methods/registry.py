@@ -93,6 +93,7 @@ class Method:
         budget: what ``d`` means here; None for a method without a budget, whose ``d`` is null everywhere.
         cost: leading multiply-adds per head.
         limit: ``(n_q, n_k) ->`` the largest budget; ``limit_name`` says what it is.
+        least: the smallest budget, whatever the options.
         max_n: the longest sequence that it takes, None for any.
         validate: ``(target, **options)``, which raises `UsageError` for options that contradict each other.
         exact_at: ``n -> (d, options)`` at which it is exact, for those that claim it.
@@ -110,6 +111,7 @@ class Method:
     cost: str
     limit: Callable[[int, int], int] | None = None
     limit_name: str = "n"
+    least: int = 1
     max_n: int | None = None
     validate: Callable[..., None] | None = None
     exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
@@ -168,9 +170,10 @@ class Method:
         if isinstance(d, bool) or not isinstance(d, int | float) or d != d or d in (inf, -inf) or d != int(d):
             raise UsageError(f"{self.name}: d={d} is not a whole number")
         limit = self.limit(n_q, n_k)
-        if not 1 <= d <= limit:
-            fault = "is not positive" if d < 1 else f"exceeds {self.limit_name}={limit}"
-            raise Unsupported(f"{self.name}: d={d} {fault}; choose d in 1..{limit}")
+        if not self.least <= d <= limit:
+            below = "is not positive" if d < 1 else f"is below its least of {self.least}"
+            fault = below if d < self.least else f"exceeds {self.limit_name}={limit}"
+            raise Unsupported(f"{self.name}: d={d} {fault}; choose d in {self.least}..{limit}")
         return int(d)
 
     def row(self) -> dict[str, Any]:
