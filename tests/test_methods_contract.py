@@ -65,6 +65,10 @@ def renamed(draws, order):
     for key, value in draws.items():
         if key == "sampled_keys":  # a row of them for each query
             new[key] = torch.empty_like(value).index_copy(0, order, order[value])
+        elif key in ("sketch", "sketch_values"):  # a row of numbers for each token
+            new[key] = torch.empty_like(value).index_copy(0, order, value)
+        elif key == "projection":  # of features, not of tokens
+            new[key] = value
         else:
             assert key in ("indices", "pilot_rows", "columns", "top_queries"), key
             new[key] = order[value % n] + n * (value // n)

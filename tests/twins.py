@@ -11,6 +11,7 @@ from math import exp
 import torch
 import twins_features
 import twins_rows
+import twins_sparse
 from torch import Tensor
 
 from attnprobe.qkv import QKV
@@ -169,3 +170,4 @@ TWINS = {
 TWINS |= twins_features.TWINS
 
 TWINS |= twins_rows.TWINS
+TWINS |= twins_sparse.TWINS

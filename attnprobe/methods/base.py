@@ -6,9 +6,13 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import LowRank
+from ..operators import LowRank, Sparse, row_blocks
 
-__all__ = ["Approximation", "from_log_features", "per_head", "ragged", "segment_means"]
+__all__ = [
+    "Approximation", "band", "from_log_features", "per_head", "ragged", "segment_means", "sparse_softmax",
+]  # fmt: skip
+
+GATHERED_ENTRIES = 2**22  # numbers of K gathered at once
 
 
 def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
@@ -67,3 +71,44 @@ def ragged(mask: Tensor) -> Tensor:
     width = max(1, int(counts.max()))
     order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :width]
     return torch.where(torch.arange(width, device=mask.device) < counts[:, None], order, torch.full_like(order, -1))
+
+
+def band(n_q: int, n_k: int, left: int, right: int, first: int = 0) -> Tensor:
+    """The columns ``max(first, c - left) … min(n_k - 1, c + right)`` of each row, (n_q, u) int64 on the CPU.
+
+    The centre c of row i is i, and the last key where there are more queries than keys. Slots that a row does not need
+    are -1; u is at most ``n_k - first``, however wide the band.
+
+    >>> band(4, 4, 1, 1, first=1)
+    tensor([[ 1, -1, -1],
+            [ 1,  2, -1],
+            [ 1,  2,  3],
+            [ 2,  3, -1]])
+    """
+    centre = torch.arange(n_q, device="cpu").clamp(max=n_k - 1)
+    start, last = (centre - left).clamp(min=first), (centre + right).clamp(max=n_k - 1)
+    width = max(0, min(left + right + 1, n_k - first))
+    columns = start[:, None] + torch.arange(width, device="cpu")  # (n_q, u)
+    return torch.where(columns <= last[:, None], columns, torch.full_like(columns, -1))
+
+
+def sparse_softmax(q: Tensor, k: Tensor, scale: float, index: Tensor) -> Sparse:
+    """The softmax of each row over the columns ``index`` alone, as a sparse operator (h, n_q, n_k).
+
+    ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
+    the row's own maximum cancels. A row without a column is zero.
+
+    Args:
+        q, k: (h, n_q, p) and (h, n_k, p). index: (h, n_q, u) int64, each column at most once a row; -1 is an empty
+            slot. Costs ``n_q u p``; keys are gathered for a block of rows of one head at a time.
+    """
+    index = index.to(q.device)
+    weights = q.new_empty(index.shape)  # (h, n_q, u)
+    size = max(1, GATHERED_ENTRIES // (index.shape[2] * k.shape[2]))
+    for head in range(q.shape[0]):
+        for start, stop in row_blocks(q.shape[1], size):
+            columns = index[head, start:stop]  # (b, u)
+            keys = k[head][columns.clamp(min=0)]  # (b, u, p)
+            scores = (keys @ (scale * q[head, start:stop, :, None]))[..., 0]
+            weights[head, start:stop] = torch.softmax(scores.masked_fill(columns < 0, float("-inf")), -1)
+    return Sparse(index, weights, k.shape[1])  # which zeroes the weights of empty slots, those of empty rows included

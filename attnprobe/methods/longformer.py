@@ -1,0 +1,74 @@
+"""Longformer (Beltagy et al. 2020): a sliding window, and a few global tokens that see and are seen by all.
+
+w is the paper's window size, of which half lies on each side; g is its number of tokens with global attention.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import Unsupported, UsageError
+from ..operators import RowOverride, SoftmaxAttention
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, band, per_head, sparse_softmax
+from .registry import register
+
+
+def _check(target: str, *, global_tokens: int) -> None:
+    if global_tokens < 0:
+        raise UsageError(f"longformer: global_tokens={global_tokens} is negative")
+
+
+@register(
+    name="longformer",
+    paper="Beltagy et al., Longformer",
+    year=2020,
+    family="sparse",
+    targets=("softmax",),
+    kind="method",
+    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget"),
+    budget="d n entries: a window of w + 1, and global tokens as columns and as full rows",
+    cost="2 n d p",
+    limit=lambda n_q, n_k: n_q + n_k + 1,
+    limit_name="n_q + n_k + 1",
+    least=3,
+    validate=_check,
+    exact_at=lambda n: (2 * n, {"global_tokens": 0}),
+)
+def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", global_tokens: int = 1) -> Approximation:
+    """The softmax of row i over ``{0 … g-1} ∪ {j : |i - j| ≤ w/2}``; rows ``i < g`` are exact.
+
+    ``w = 2 ⌊(d - 1 - 2g)/2⌋``, so that the window (w + 1), the global columns (g) and the global rows (g n entries)
+    are at most d n entries. Source: Beltagy et al. 2020, section 3.1. The model's separate projections for global
+    attention are trained parts and left out: all rows use the Q, K and V given. Its dilated windows are left out too.
+
+    Options:
+        global_tokens: g, the first tokens of the text (the paper's choice for classification is one, [CLS]).
+
+    Shapes: index and weights (h, n_q, u), u ≤ d - g; the global rows are an operator (h, g, n_k); output (h, n_q,
+    p_v). Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row,
+    ``visited`` their sum. With more queries than keys the window of a surplus query is that of the last key.
+
+    Raises:
+        Unsupported: d above n_q + n_k + 1, below 3, or below ``1 + 2 global_tokens``.
+        UsageError: ``global_tokens`` below 0.
+    """
+    least = 1 + 2 * global_tokens
+    if d < least:
+        raise Unsupported(
+            f"longformer: d={d} leaves no window beside global_tokens={global_tokens}; "
+            f"choose d in {least}.. or fewer of them"
+        )
+    half = (d - least) // 2  # w/2
+    seen, rows = min(global_tokens, qkv.n_k), min(global_tokens, qkv.n_q)
+    first = torch.arange(seen, device="cpu").expand(qkv.n_q, seen)
+    index = torch.cat([first, band(qkv.n_q, qkv.n_k, half, half, first=seen)], 1)  # (n_q, u)
+    index[:rows] = -1  # they are exact, below
+    entries = int((index >= 0).sum()) + rows * qkv.n_k
+    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index.expand(qkv.h, -1, -1))
+    if rows:
+        whole = torch.arange(rows, device=qkv.device).expand(qkv.h, rows)
+        operator = RowOverride(operator, whole, SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale))
+    diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
+    return Approximation.of(operator, qkv, diagnostics=diagnostics)

@@ -1,0 +1,59 @@
+"""The d largest entries of each row: what a sparse pattern could reach that knew the scores.
+
+Symbols: S = scale · Q Kᵀ and B = softmax(S) of the package's glossary; T_i are the d largest scores of row i.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..operators import Sparse, row_blocks
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, per_head
+from .registry import register
+
+BLOCK = 64  # rows of scores of one head alive at once
+
+
+@register(
+    name="topk",
+    paper="Gupta et al., Top-k Attention",
+    year=2021,
+    family="sparse",
+    targets=("softmax",),
+    kind="reference",
+    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant",
+          "exact_at_full_budget", "diagnostic"),
+    budget="d entries of each row: those with the largest scores",
+    cost="n² p",
+    limit=lambda n_q, n_k: n_k,
+    limit_name="n_k",
+    exact_at=lambda n: (n, {}),
+)  # fmt: skip
+def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renormalize: bool = True) -> Approximation:
+    """``B~_ij = exp(S_ij) / Σ_{j' in T_i} exp(S_ij')`` for the d largest scores ``T_i`` of row i, 0 elsewhere.
+
+    Source: Gupta et al. 2021, whose k is our d. No matrix with d entries a row is closer to B, row by row, than B's own
+    d largest entries: that is ``renormalize=false``. Renormalised, as the paper has it, it can be further from B than
+    another choice, so it is a yardstick and no lower bound. Of equal scores at the edge torch chooses.
+
+    Options:
+        renormalize: divide by the sum over ``T_i``, so that rows sum to 1; ``false`` divides by that over all keys.
+
+    Shapes: weights (h, n_q, d) in the dtype of the Q/K/V, output (h, n_q, p_v). Deterministic; cost ``n² p`` for all
+    scores, 64 rows of one head at a time, and ``n d p_v``; memory O(n d).
+
+    Raises:
+        Unsupported: d above n_k.
+    """
+    index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
+    weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
+    for head in range(qkv.h):
+        for start, stop in row_blocks(qkv.n_q, BLOCK):
+            scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT  # (b, n_k)
+            largest, index[head, start:stop] = scores.topk(d, dim=-1)
+            over = largest if renormalize else scores
+            weights[head, start:stop] = torch.exp(largest - over.logsumexp(-1, keepdim=True))
+    diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, qkv.n_q * qkv.n_k)}
+    return Approximation.of(Sparse(index, weights, qkv.n_k), qkv, diagnostics=diagnostics)

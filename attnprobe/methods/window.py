@@ -1,0 +1,65 @@
+"""A window around each token, and the first tokens for all (Xiao et al. 2024, StreamingLLM), for encoders.
+
+s is the paper's number of attention sinks, w the width of its window; ``d = s + w``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import Unsupported, UsageError
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, band, per_head, sparse_softmax
+from .registry import register
+
+
+def _check(target: str, *, sinks: int) -> None:
+    if sinks < 0:
+        raise UsageError(f"window: sinks={sinks} is negative")
+
+
+@register(
+    name="window",
+    paper="Xiao et al., StreamingLLM",
+    year=2024,
+    family="sparse",
+    targets=("softmax",),
+    kind="method",
+    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget"),
+    budget="d entries of each row: the sinks and a window of d - sinks",
+    cost="2 n d p",
+    limit=lambda n_q, n_k: n_q + n_k + 4,
+    limit_name="n_q + n_k + 4",
+    least=5,
+    validate=_check,
+    exact_at=lambda n: (2 * n, {"sinks": 0}),
+)
+def window(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", sinks: int = 4) -> Approximation:
+    """The softmax of each row over the columns ``{0 … s-1} ∪ {i - ⌊w/2⌋ … i + ⌊(w-1)/2⌋}`` with ``w = d - s``.
+
+    Source: Xiao et al. 2024, section 3. Its window looks back, because its models are causal; here it lies around the
+    token, because encoders are bidirectional: symmetric where w is odd, one longer to the left where it is even. Row i
+    has d entries where the window lies within the text and clear of the sinks, and fewer elsewhere: ``realised_d`` is
+    their mean. With more queries than keys the window of a surplus query is that of the last key.
+
+    Options:
+        sinks: s, how many first tokens every row sees.
+
+    Shapes: index and weights (h, n_q, u), u ≤ d and u ≤ n_k; output (h, n_q, p_v). Deterministic; cost ``n d (p +
+    p_v)``, memory O(n d). ``visited`` is the number of entries.
+
+    Raises:
+        Unsupported: d above n_q + n_k + 4, below 5, or no more than ``sinks``. UsageError: ``sinks`` below 0.
+    """
+    if d <= sinks:
+        raise Unsupported(
+            f"window: d={d} leaves no window beside sinks={sinks}; choose d in {sinks + 1}.. or fewer sinks"
+        )
+    s, w = min(sinks, qkv.n_k), d - sinks
+    first = torch.arange(s, device="cpu").expand(qkv.n_q, s)
+    index = torch.cat([first, band(qkv.n_q, qkv.n_k, w // 2, (w - 1) // 2, first=s)], 1)  # (n_q, u)
+    entries = int((index >= 0).sum())
+    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index.expand(qkv.h, -1, -1))
+    diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
+    return Approximation.of(operator, qkv, diagnostics=diagnostics)

@@ -1,0 +1,245 @@
+"""The sparse methods: their patterns against literal masks, other implementations, and edges."""
+
+import pytest
+import torch
+from inputs import entry_band, make, one_head, reaching
+from twins import TWINS
+from twins_sparse import bigbird_mask, longformer_mask, topk, window_mask
+
+from attnprobe.errors import Unsupported, UsageError
+from attnprobe.methods import approximate
+from attnprobe.methods import bigbird as bigbird_file
+from attnprobe.methods import topk as topk_file
+from attnprobe.methods.base import band, sparse_softmax
+from attnprobe.qkv import QKV
+from attnprobe.reference import exact
+from attnprobe.rng import generator
+
+
+def pattern(approx, row):
+    return approx.operator.dense()[row] != 0
+
+
+def assert_counts(approx, masks):
+    """``visited`` and ``realised_d`` are those of the masks."""
+    for row, mask in enumerate(masks):
+        entries = sum(map(sum, mask))
+        assert approx.diagnostics["visited"][row] == entries
+        assert abs(approx.diagnostics["realised_d"][row] - entries / len(mask)) < 1e-12
+
+
+def heads_apart(x, h):
+    """(1, n, h·p) of a module as (h, n, p)."""
+    return x[0].unflatten(-1, (h, -1)).transpose(0, 1)
+
+
+@pytest.mark.parametrize("n_q, n_k", [(1, 1), (2, 2), (3, 3), (7, 7), (20, 20), (9, 14), (14, 9), (9, 2)])
+@pytest.mark.parametrize("sinks", [0, 1, 4, 30])
+def test_the_window_is_its_literal_mask(n_q, n_k, sinks):
+    qkv = make(n=n_q, n_k=n_k)
+    for d in range(5, n_q + n_k + 5):
+        if d <= sinks:
+            with pytest.raises(Unsupported, match=f"window: d={d} leaves no window beside sinks={sinks}"):
+                approximate("window", qkv, d, sinks=sinks)
+            continue
+        approx = approximate("window", qkv, d, sinks=sinks)
+        mask = window_mask(n_q, n_k, d, sinks)
+        assert all(pattern(approx, row).tolist() == mask for row in range(2))
+        assert_counts(approx, [mask, mask])
+        assert approx.operator.index.shape[2] <= n_k and approx.diagnostics["realised_d"].max() <= d
+
+
+def test_an_inner_row_of_the_window_has_exactly_the_budget():
+    for d in (5, 6, 9, 10):
+        assert int(pattern(approximate("window", make(n=30), d), 0)[15].sum()) == d
+
+
+@pytest.mark.parametrize("n_q, n_k", [(1, 1), (2, 2), (3, 3), (7, 7), (20, 20), (9, 14), (14, 9), (9, 2)])
+@pytest.mark.parametrize("g", [0, 1, 3, 12])
+def test_longformer_is_its_literal_mask(n_q, n_k, g):
+    qkv = make(n=n_q, n_k=n_k)
+    for d in range(3, n_q + n_k + 2):
+        if d < 1 + 2 * g:
+            with pytest.raises(Unsupported, match=f"longformer: d={d} leaves no window beside global_tokens={g}"):
+                approximate("longformer", qkv, d, global_tokens=g)
+            continue
+        approx = approximate("longformer", qkv, d, global_tokens=g)
+        mask = longformer_mask(n_q, n_k, d, g)
+        assert all(pattern(approx, row).tolist() == mask for row in range(2))
+        assert_counts(approx, [mask, mask])
+        assert n_q != n_k or approx.diagnostics["realised_d"].max() <= d
+
+
+@pytest.mark.parametrize("n_q, n_k", [(1, 1), (2, 2), (3, 3), (7, 7), (20, 20), (41, 41), (20, 33), (33, 20)])
+@pytest.mark.parametrize("d", [10, 20, 29, 30, 50])
+def test_bigbird_is_its_literal_mask_for_any_length(n_q, n_k, d):
+    if d > 10 * max(n_q, n_k):
+        return
+    qkv = make(n=n_q, n_k=n_k, h=3)
+    approx = approximate("bigbird", qkv, d)
+    blocks = approx.draws["blocks"]
+    nb_q, nb_k = -(-n_q // (d // 10)), -(-n_k // (d // 10))
+    assert blocks.shape == (3, max(0, nb_q - 2), 3)
+    masks = [bigbird_mask(n_q, n_k, d, blocks[row]) for row in range(3)]
+    assert all(pattern(approx, row).tolist() == masks[row] for row in range(3))
+    assert_counts(approx, masks)
+    assert n_q != n_k or approx.diagnostics["realised_d"].max() <= d
+    for head in blocks.tolist():
+        for row, drawn in enumerate(head, start=1):
+            centre = min(row, nb_k - 1)
+            seen = {0, nb_k - 1, centre - 1, centre, centre + 1} & set(range(nb_k))
+            kept = [block for block in drawn if block >= 0]
+            assert len(set(kept)) == len(kept) == min(3, nb_k - len(seen))
+            assert not seen & set(kept) and set(kept) <= set(range(nb_k))
+
+
+def test_every_set_of_random_blocks_is_as_likely_as_any_other():
+    seen = torch.tensor([[0, 9, 3, 4, 5]]).expand(20000, 5)  # left: 1, 2, 6, 7, 8
+    drawn = bigbird_file._drawn(seen, 10, generator(0, "blocks")).sort(1).values
+    sets, counts = drawn.unique(dim=0, return_counts=True)
+    assert len(sets) == 10 and set(sets.flatten().tolist()) == {1, 2, 6, 7, 8}
+    assert (counts - 2000).abs().max() <= 5 * (20000 * 0.1 * 0.9) ** 0.5  # five standard deviations
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 20])
+def test_bigbird_is_exact_with_up_to_seven_blocks(n):
+    qkv = make(n=n)
+    approx = approximate("bigbird", qkv, 10 * -(-n // 7))
+    assert len(approx.draws_hash()) == 16  # where no block was left to draw, too
+    assert (approx.operator.dense() - exact(qkv).dense()).abs().max() <= 1e-14
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+@pytest.mark.parametrize("n, d", [(1, 1), (2, 1), (20, 1), (20, 7), (20, 20), (150, 9)])
+def test_topk_equals_its_twin_in_every_block_of_rows(n, d, renormalize):
+    qkv = make(n=n, score=3.0)
+    approx = approximate("topk", qkv, d, renormalize=renormalize)
+    assert n < topk_file.BLOCK or n % topk_file.BLOCK
+    for row in range(2):
+        wanted = topk(one_head(qkv, row), d, {}, "softmax", renormalize=renormalize)
+        assert (approx.operator.dense()[row] - wanted).abs().max() <= 1e-13
+        assert (pattern(approx, row).sum(1) == d).all()
+
+
+def test_the_largest_entries_as_they_are_are_the_best_sparse_rows():
+    """In every row, against the sparse rows of other choices and weights; renormalising moves away from them."""
+    qkv = make()
+    whole = exact(qkv).dense()
+    best = (approximate("topk", qkv, 6, renormalize=False).operator.dense() - whole).norm(dim=-1)
+    for other in (approximate("topk", qkv, 6), approximate("window", qkv, 6)):
+        assert (best <= (other.operator.dense() - whole).norm(dim=-1) + 1e-15).all()
+    left = (whole - approximate("topk", qkv, 6, renormalize=False).operator.dense()).sum(-1)
+    assert torch.allclose(left, whole.sort(-1).values[..., :-6].sum(-1))
+
+
+@pytest.mark.parametrize("name", ["bigbird", "longformer", "topk", "window"])
+@pytest.mark.parametrize("top", [200.0, 2e4])
+def test_large_scores_keep_the_rows(name, top):
+    qkv = reaching(top)
+    approx = approximate(name, qkv, 10)
+    allowed = entry_band(approx.operator, qkv, torch.float64)
+    assert torch.allclose(approx.operator.row_sums(), torch.ones(2, 20, dtype=torch.float64))
+    for row in range(2):
+        draws = {key: value[row] for key, value in approx.draws.items()}
+        wanted = TWINS[name](one_head(qkv, row), 10, draws, "softmax")
+        assert ((approx.operator.dense()[row] - wanted).abs() <= allowed[row]).all()
+
+
+def test_no_step_depends_on_the_size_of_its_blocks(monkeypatch):
+    qkv = make(n=33, h=2)
+    wanted = {name: approximate(name, qkv, 12).operator.dense() for name in ("bigbird", "longformer", "topk", "window")}
+    monkeypatch.setattr("attnprobe.methods.base.GATHERED_ENTRIES", 8 * 12 * 7)
+    monkeypatch.setattr("attnprobe.methods.topk.BLOCK", 5)
+    for name, dense in wanted.items():
+        assert (approximate(name, qkv, 12).operator.dense() - dense).abs().max() <= 1e-15
+
+
+def test_the_index_of_a_wide_pattern_is_no_wider_than_the_matrix():
+    qkv = make(n=23)
+    for d in range(10, 231, 10):
+        operator = approximate("bigbird", qkv, d).operator
+        assert operator.base.index.shape[2] < 23 + d // 10
+
+
+def test_a_row_without_columns_is_zero():
+    qkv = make(n=4, h=1)
+    index = torch.tensor([[[0, 2], [-1, -1], [3, -1], [-1, 1]]])
+    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index)
+    assert torch.equal(operator.row_sums() > 0, torch.tensor([[True, False, True, True]]))
+    assert not operator.dense()[0, 1].any() and operator.dense()[0, 2, 3] == 1 == operator.dense()[0, 3, 1]
+
+
+def test_a_band_that_starts_behind_the_last_key_is_empty():
+    assert band(3, 3, 1, 1, first=3).shape == (3, 0)
+    assert band(2, 5, 9, 9).tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_impossible_options_are_refused():
+    with pytest.raises(UsageError, match="window: sinks=-1"):
+        approximate("window", make(), 8, sinks=-1)
+    with pytest.raises(UsageError, match="longformer: global_tokens=-1"):
+        approximate("longformer", make(), 8, global_tokens=-1)
+    with pytest.raises(Unsupported, match=r"bigbird: d=9 is below its least of 10; choose d in 10\.\.200"):
+        approximate("bigbird", make(), 9)
+
+
+@pytest.mark.parametrize("n, w, g", [(24, 4, 0), (24, 4, 2), (32, 8, 1)])
+def test_longformer_equals_the_module_of_transformers(n, w, g):
+    """With its global projections set to the others; its softmax is float32 inside, hence 1e-5."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    modeling = pytest.importorskip(
+        "transformers.models.longformer.modeling_longformer", reason="no Longformer in this transformers"
+    )
+    config = transformers.LongformerConfig(
+        hidden_size=24, num_attention_heads=3, attention_window=[w], num_hidden_layers=1,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    module = modeling.LongformerSelfAttention(config, layer_id=0).double().eval()
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(0.5 * torch.randn(weight.shape, generator=random, dtype=torch.float64))
+        for name in ("query", "key", "value"):
+            getattr(module, f"{name}_global").load_state_dict(getattr(module, name).state_dict())
+        x = torch.randn(1, n, 24, generator=random, dtype=torch.float64)
+        role = torch.zeros(1, n, dtype=torch.float64)
+        role[:, :g] = 10000.0
+        wanted = heads_apart(
+            module(
+                x, attention_mask=role, is_index_masked=role < 0, is_index_global_attn=role > 0, is_global_attn=g > 0
+            )[0],
+            3,
+        )
+        qkv = QKV(*(heads_apart(layer(x), 3) for layer in (module.query, module.key, module.value)))
+    approx = approximate("longformer", qkv, w + 1 + 2 * g, global_tokens=g)
+    assert (approx.output - wanted).abs().max() <= 1e-5 * max(1.0, float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("b, nb", [(2, 12), (4, 13), (3, 9)])
+def test_bigbird_equals_the_module_of_transformers_given_the_random_blocks(b, nb, monkeypatch):
+    """In training mode: outside it, the module's random blocks are block 0 three times."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    modeling = pytest.importorskip(
+        "transformers.models.big_bird.modeling_big_bird", reason="no BigBird in this transformers"
+    )
+    n = b * nb
+    config = transformers.BigBirdConfig(
+        hidden_size=24, num_attention_heads=3, block_size=b, num_random_blocks=3, attention_probs_dropout_prob=0.0
+    )
+    module = modeling.BigBirdBlockSparseAttention(config, seed=0).double().train()
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(0.5 * torch.randn(weight.shape, generator=random, dtype=torch.float64))
+        x = torch.randn(1, n, 24, generator=random, dtype=torch.float64)
+        qkv = QKV(*(heads_apart(layer(x), 3) for layer in (module.query, module.key, module.value)))
+        approx = approximate("bigbird", qkv, 10 * b)
+        drawn = list(approx.draws["blocks"].numpy())
+        monkeypatch.setattr(module, "_bigbird_block_rand_mask_with_head", lambda **facts: drawn)
+        ones = torch.ones(1, n, dtype=torch.float64)
+        blocked, band_mask, from_mask, to_mask = modeling.BigBirdModel.create_masks_for_block_sparse_attn(ones, b)
+        wanted = module(
+            x, band_mask=band_mask, from_mask=from_mask, to_mask=to_mask, from_blocked_mask=blocked,
+            to_blocked_mask=blocked,
+        )[0]  # fmt: skip
+    assert (approx.output - heads_apart(wanted, 3)).abs().max() <= 1e-12 * max(1.0, float(wanted.abs().max()))
