@@ -11,6 +11,7 @@ from math import exp
 import torch
 import twins_features
 import twins_rows
+import twins_sketches
 import twins_sparse
 from torch import Tensor
 
@@ -171,3 +172,4 @@ TWINS |= twins_features.TWINS
 
 TWINS |= twins_rows.TWINS
 TWINS |= twins_sparse.TWINS
+TWINS |= twins_sketches.TWINS

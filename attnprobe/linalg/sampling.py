@@ -14,6 +14,20 @@ Kernel = Callable[[Tensor, Tensor], Tensor]
 FLOOR = 1e-12  # of the largest weight, so that any number of items can be drawn
 
 
+def weighted_with_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """``count`` indices drawn independently with probability proportional to ``weights`` (N,), by inversion.
+
+    An index of weight zero is never drawn. The uniform numbers depend on ``generator`` and ``count`` only, so different
+    weights share them. Returns (count,) int64 on the CPU.
+
+    >>> weighted_with_replacement(torch.tensor([0.0, 2.0, 0.0]), 3, torch.Generator().manual_seed(0)).tolist()
+    [1, 1, 1]
+    """
+    total = weights.detach().cpu().double().cumsum(0)
+    uniform = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
+    return torch.searchsorted(total / total[-1], uniform, right=True)  # the first place above, and the last is 1
+
+
 def weighted_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """``count`` distinct indices drawn one after another with probability proportional to ``weights`` (N,).
 
@@ -26,16 +40,6 @@ def weighted_without_replacement(weights: Tensor, count: int, generator: torch.G
     uniform = torch.rand(weights.shape, generator=generator, dtype=torch.float64, device="cpu")
     gumbel = -torch.log(-torch.log(uniform.clamp(min=torch.finfo(torch.float64).tiny)))
     return (log_weights + gumbel).topk(count).indices
-
-
-def weighted_with_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """``count`` independent items, each drawn with probability proportional to ``weights`` (N,).
-
-    By inverting the cumulative sum, so an item of weight zero is never drawn. Returns (count,) int64 on the CPU.
-    """
-    total = weights.detach().cpu().double().cumsum(0)
-    uniform = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
-    return torch.searchsorted(total, uniform * total[-1], right=True).clamp(max=len(total) - 1)
 
 
 def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator) -> Tensor:

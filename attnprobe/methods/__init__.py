@@ -2,9 +2,9 @@
 
 Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``centroids`` (h, d, p);
 ``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h, d),
-queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u); ``blocks``
-(h, n_b, r), the random key blocks of each query block, -1 for none. They refer to the valid tokens where there is a
-padding mask.
+queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u); ``sketch``
+(h, n, d), and ``sketch_values`` where the values have their own; ``blocks`` (h, n_b, r), the random key blocks of
+each query block, -1 for none. They refer to the valid tokens where there is a padding mask.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from ..operators import Padded
 from ..qkv import QKV
 from ..rng import Streams
 from . import (  # noqa: F401  (each registers itself)
+    amm,
     bigbird,
     efficient,
     exact_attention,
     informer,
     linear,
+    linformer,
+    linformer_jlt,
     longformer,
     nystromformer,
     performer,

@@ -1,0 +1,117 @@
+"""Approximate matrix multiplication (Drineas, Kannan & Mahoney 2006): B V from d sampled columns of B and rows of V.
+
+S is the sampling matrix, whose columns are ``e_i / √(d p_i)`` for d indices i drawn independently with probability
+p_i; our ``d`` is the paper's ``c``. B^(i) is column i of B, V_i row i of V.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import log
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..linalg.sampling import weighted_with_replacement
+from ..operators import LowRank, SoftmaxAttention, row_blocks
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, per_head
+from .registry import register
+
+ROWS = 64  # of B alive at once
+
+
+@register(
+    name="amm",
+    paper="Drineas, Kannan & Mahoney, Fast Monte Carlo algorithms for matrices I",
+    year=2006,
+    family="sketch",
+    targets=("softmax",),
+    kind="method",
+    tags=("nonnegative", "permutation_equivariant", "shift_invariant", "diagnostic"),
+    budget="d columns of B, drawn with replacement",
+    cost="n² p + n d p",
+    limit=lambda n_q, n_k: n_k,
+    limit_name="n_k",
+)
+def amm(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    p: Literal["uniform", "optimal", "vnorm", "pilot"] = "uniform",
+    normalizer: Literal["exact", "self"] = "exact",
+) -> Approximation:
+    """``B~ = B S Sᵀ``: d columns of B with weight ``1/(d p_i)``, drawn independently with replacement.
+
+    ``E[B~ V] = B V`` and ``E‖B~V - BV‖_F² = (Σ_i ‖B^(i)‖² ‖V_i‖² / p_i - ‖BV‖_F²) / d``. Source: Drineas, Kannan &
+    Mahoney 2006, section 4. A diagnostic: the exact normaliser of the rows costs n² p.
+
+    Options:
+        p: the probabilities: ``uniform``; ``optimal``, proportional to ``‖B^(i)‖ ‖V_i‖``, which minimises the expected
+            error above (another n² p); ``vnorm``, to ``‖V_i‖``; ``pilot``, to ``‖B_J^(i)‖ ‖V_i‖`` with d rows J of B
+            drawn uniformly with replacement (d n p). Where all weights are zero, uniform. All but uniform look at V,
+            and a value of norm zero is never drawn: then B~ V is unbiased but B~ is not.
+        normalizer: ``exact`` divides by the true row sums D of A; ``self`` by the weighted sum of the sampled entries,
+            which makes rows sum to 1 and costs ``n d p`` only, but is biased.
+
+    Shapes: B S (h, n_q, d), Sᵀ (h, d, n_k), all in float64. B is streamed in blocks of rows. Draws: ``columns`` (h, d),
+    and ``pilot_rows`` (h, d) with p=pilot; the options share their random numbers, each head has its own.
+
+    ``realised_d`` counts distinct columns; ``visited`` counts the entries of A computed, an entry once per pass.
+
+    Raises:
+        Unsupported: d above n_k.
+
+    >>> from . import approximate
+    >>> approximate("amm", QKV(*torch.ones(3, 1, 6, 4)), 3, normalizer="self").operator.row_sums()
+    tensor([[1., 1., 1., 1., 1., 1.]], dtype=torch.float64)
+    """
+    q, k, v = (x.double() for x in (qkv.q, qkv.k, qkv.v))
+    columns, log_weights, pilots = [], [], []
+    for row, head in enumerate(qkv.heads):
+        stream = partial(streams.head, head)
+        weights = torch.ones(qkv.n_k, dtype=torch.float64, device=q.device)
+        if p != "uniform":
+            weights = v[row].norm(dim=-1)
+        if p == "pilot":
+            pilots.append(torch.randint(qkv.n_q, (d,), generator=stream("pilots"), device="cpu"))
+            weights = weights * _column_norms(q[row, pilots[-1].to(q.device)], k[row], qkv.scale)
+        elif p == "optimal":
+            weights = weights * _column_norms(q[row], k[row], qkv.scale)
+        if not weights.any():
+            weights = torch.ones_like(weights)
+        drawn = weighted_with_replacement(weights, d, stream("columns"))
+        probability = (weights / weights.sum()).cpu()[drawn]
+        columns.append(drawn)
+        log_weights.append(-log(d) - probability.log())
+    index = torch.stack(columns).to(q.device)[..., None]  # (h, d, 1)
+    keys = torch.gather(k, 1, index.expand(-1, -1, qkv.p))  # (h, d, p)
+    exponent = qkv.scale * q @ keys.mT + torch.stack(log_weights).to(q.device)[:, None]  # (h, n_q, d)
+    if normalizer == "self":
+        left = torch.softmax(exponent, -1)
+    else:
+        left = torch.exp(exponent - SoftmaxAttention(q, k, qkv.scale).log_normalizer()[..., None])
+    select = torch.zeros(qkv.h, d, qkv.n_k, dtype=torch.float64, device=q.device).scatter_(2, index, 1.0)
+    passes = (normalizer == "exact") + (p == "optimal")
+    visited = d * qkv.n_q + passes * qkv.n_q * qkv.n_k + (d * qkv.n_k if p == "pilot" else 0)
+    distinct = [float(len(drawn.unique())) for drawn in columns]
+    diagnostics = {
+        "realised_d": torch.tensor(distinct, dtype=torch.float64, device="cpu"),
+        "visited": per_head(qkv.h, visited),
+    }
+    draws = {"columns": torch.stack(columns)}
+    if pilots:
+        draws["pilot_rows"] = torch.stack(pilots)
+    return Approximation.of(LowRank(left, None, select), qkv, draws=draws, diagnostics=diagnostics)
+
+
+def _column_norms(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """The norms of the columns of ``softmax(scale · q kᵀ)`` of one head, (n_k,), by blocks of rows."""
+    total = k.new_zeros(len(k))
+    for start, stop in row_blocks(len(q), ROWS):
+        total += torch.softmax(scale * q[start:stop] @ k.T, -1).square().sum(0)
+    return total.sqrt()

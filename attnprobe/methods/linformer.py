@@ -1,0 +1,81 @@
+"""Linformer (Wang et al. 2020), untrained: keys and values projected to d tokens by a random matrix.
+
+E, F are the paper's projections of K and V (transposed: ours are (n, d)), S the one matrix that is both; our ``d`` is
+its ``k``, and B~ its ``P̄`` times Fᵀ. The paper trains E and F: here they are what training starts from.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from ..linalg.sketches import gaussian
+from ..operators import LowRank
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation, per_head
+from .registry import register
+
+AUTHORS_STD = 0.02
+
+
+@register(
+    name="linformer",
+    paper="Wang et al., Linformer (untrained)",
+    year=2020,
+    family="sketch",
+    targets=("softmax",),
+    kind="method",
+    tags=("permutation_equivariant",),
+    budget="d random combinations of the keys and of the values",
+    cost="4 n d p",
+    limit=lambda n_q, n_k: n_k,
+    limit_name="n_k",
+)
+def linformer(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    std: Literal["unit", "authors"] = "unit",
+    share: bool = True,
+) -> Approximation:
+    """``B~ = softmax(s Q (SᵀK)ᵀ) Sᵀ`` with a random S, so that the output is ``softmax(s Q (SᵀK)ᵀ) (SᵀV)``; untrained.
+
+    Source: Wang et al. 2020, equation 7. The softmax is over d random combinations of keys, and no S makes that the
+    softmax over the keys: the error does not vanish as d grows. It says where a trained Linformer starts, not how
+    well one does.
+
+    Options:
+        std: of the entries of S: ``unit`` is N(0, 1/d), for which ``E[S Sᵀ] = I``; ``authors`` is the N(0, 0.02²) of
+            the authors' code, for which ``E[S Sᵀ] = 0.0004·d·I``, so that the output is shrunk.
+        share: one S for keys and values; false is a separate E for K and F for V, as in the paper.
+
+    Shapes: the softmax (h, n_q, d), S (h, n_k, d); in the Q/K/V's dtype, but SᵀK is summed in float64. Draws:
+    ``sketch`` (h, n_k, d), and ``sketch_values`` of the same shape with ``share=false``, each head on its own. Cost
+    ``4 n d p``. Row sums are not 1, and adding a vector to every key changes the result.
+
+    Raises:
+        Unsupported: d above n_k.
+
+    >>> from . import approximate
+    >>> approximate("linformer", QKV(*torch.ones(3, 1, 6, 4)), 3).draws["sketch"].shape
+    torch.Size([1, 6, 3])
+    """
+    draws = {"sketch": _draw(qkv, d, streams, "sketch", std)}
+    if not share:
+        draws["sketch_values"] = _draw(qkv, d, streams, "sketch_values", std)
+    of_k = draws["sketch"].to(qkv.device)
+    of_v = draws["sketch" if share else "sketch_values"].to(qkv.q)  # (h, n_k, d)
+    keys = (of_k.mT @ qkv.k.double()).to(qkv.dtype)  # (h, d, p)
+    weights = torch.softmax(qkv.scale * qkv.q @ keys.mT, -1)  # (h, n_q, d)
+    diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, d * qkv.n_q)}
+    return Approximation.of(LowRank(weights, None, of_v.mT), qkv, draws=draws, diagnostics=diagnostics)
+
+
+def _draw(qkv: QKV, d: int, streams: Streams, label: str, std: str) -> torch.Tensor:
+    """S of every head, (h, n_k, d) float64 on the CPU."""
+    factor = 1.0 if std == "unit" else AUTHORS_STD * d**0.5
+    return torch.stack([factor * gaussian(qkv.n_k, d, streams.head(head, label)) for head in qkv.heads])
