@@ -171,5 +171,10 @@ def test_with_all_columns_of_a_hadamard_matrix_the_unreduced_form_is_exact():
 def test_options_that_contradict_each_other_are_refused(options, words):
     with pytest.raises(UsageError, match=f"linformer-jlt: {words}"):
         approximate("linformer-jlt", make(), 4, **options)
-    assert approximate("linformer-jlt", make(), 4, sketch="sparse", density=1.0).output.isfinite().all()
-    assert approximate("linformer-jlt", make(), 4, sketch="accumulate", terms=1).output.isfinite().all()
+
+
+def test_density_and_terms_reach_their_sketch():
+    dense = approximate("linformer-jlt", make(), 4, sketch="sparse", density=1.0).draws["sketch"]
+    assert torch.allclose(dense.abs(), torch.full_like(dense, 0.5))
+    single = approximate("linformer-jlt", make(), 4, sketch="accumulate", terms=1).draws["sketch"]
+    assert ((single != 0).sum(1) == 1).all()
