@@ -38,15 +38,17 @@ def line_panel(
     axis.xaxis.set_major_locator(FixedLocator(budgets))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticks(budgets, [str(d) for d in budgets])
-    axis.set_xlim(budgets[0] / 1.4, budgets[-1] * 1.4)
     gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
     beside = [label for label, style in styles.items() if style["marker"]]
     bands = len(beside) <= MOST_BANDS
+    step = 0 if bands else min(0.09 * gap, 0.5 * gap / len(beside))
+    margin = 1.4 * 2 ** (step * len(beside) / 2)
+    axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)
     for label, group in _by_label(rows).items():
         style = styles[label]
         found = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
         offset = beside.index(label) - (len(beside) - 1) / 2 if label in beside else 0
-        shift = 1 if bands else 2 ** (offset * min(0.09 * gap, 0.5 * gap / len(beside)))
+        shift = 2 ** (offset * step)
         if found and found[0][0] is None:
             handles[label] = axis.axhline(found[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
         elif found:
