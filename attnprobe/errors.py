@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["AttnprobeError", "GateError", "SourceError", "Unsupported", "UsageError", "nearest", "unknown"]
+__all__ = ["AttnprobeError", "SourceError", "Unsupported", "UsageError", "nearest", "unknown"]
 
 
 class AttnprobeError(Exception):
@@ -32,12 +32,6 @@ class SourceError(AttnprobeError):
     """A named model, text, Q/K/V file or device that is absent, empty, undecodable, damaged or refused."""
 
     exit_code = 3
-
-
-class GateError(AttnprobeError):
-    """A tolerance that the user set was exceeded."""
-
-    exit_code = 1
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from ..linalg.sampling import weighted_with_replacement
 from ..operators import LowRank, SoftmaxAttention, row_blocks
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head
+from .base import Approximation, distinct, per_head, tokens
 from .registry import register
 
 ROWS = 64  # of B alive at once
@@ -88,22 +88,19 @@ def amm(
         probability = (weights / weights.sum()).cpu()[drawn]
         columns.append(drawn)
         log_weights.append(-log(d) - probability.log())
-    index = torch.stack(columns).to(q.device)[..., None]  # (h, d, 1)
-    keys = torch.gather(k, 1, index.expand(-1, -1, qkv.p))  # (h, d, p)
+    drawn = torch.stack(columns)
+    index = drawn.to(q.device)  # (h, d)
+    keys = tokens(k, index)  # (h, d, p)
     exponent = qkv.scale * q @ keys.mT + torch.stack(log_weights).to(q.device)[:, None]  # (h, n_q, d)
     if normalizer == "self":
         left = torch.softmax(exponent, -1)
     else:
         left = torch.exp(exponent - SoftmaxAttention(q, k, qkv.scale).log_normalizer()[..., None])
-    select = torch.zeros(qkv.h, d, qkv.n_k, dtype=torch.float64, device=q.device).scatter_(2, index, 1.0)
+    select = torch.zeros(qkv.h, d, qkv.n_k, dtype=torch.float64, device=q.device).scatter_(2, index[..., None], 1.0)
     passes = (normalizer == "exact") + (p == "optimal")
     visited = d * qkv.n_q + passes * qkv.n_q * qkv.n_k + (d * qkv.n_k if p == "pilot" else 0)
-    distinct = [float(len(drawn.unique())) for drawn in columns]
-    diagnostics = {
-        "realised_d": torch.tensor(distinct, dtype=torch.float64, device="cpu"),
-        "visited": per_head(qkv.h, visited),
-    }
-    draws = {"columns": torch.stack(columns)}
+    diagnostics = {"realised_d": distinct(drawn), "visited": per_head(qkv.h, visited)}
+    draws = {"columns": drawn}
     if pilots:
         draws["pilot_rows"] = torch.stack(pilots)
     return Approximation.of(LowRank(left, None, select), qkv, draws=draws, diagnostics=diagnostics)

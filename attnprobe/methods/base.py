@@ -9,7 +9,8 @@ from ..approximation import Approximation
 from ..operators import LowRank, Sparse, row_blocks
 
 __all__ = [
-    "Approximation", "band", "from_log_features", "per_head", "ragged", "segment_means", "sparse_softmax",
+    "Approximation", "band", "distinct", "from_log_features", "per_head", "ragged", "segment_means",
+    "sparse_softmax", "tokens",
 ]  # fmt: skip
 
 GATHERED_ENTRIES = 2**22  # numbers of K gathered at once
@@ -36,6 +37,17 @@ def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
     right = torch.softmax(log_k, 1)
     right = torch.where(total == float("-inf"), torch.zeros_like(right), right).mT  # (h, f, n_k)
     return LowRank(left, None, right), (~torch.isfinite(left.sum(-1))).sum(-1)
+
+
+def distinct(draws: Tensor) -> Tensor:
+    """How many different numbers each row of ``draws`` (h, d) holds, (h,) float64 on the CPU."""
+    counts = [float(len(row.unique())) for row in draws]
+    return torch.tensor(counts, dtype=torch.float64, device="cpu")
+
+
+def tokens(x: Tensor, index: Tensor) -> Tensor:
+    """The rows ``index`` (h, u) of ``x`` (h, n, p), (h, u, p); an empty slot, -1, takes row 0."""
+    return torch.gather(x, 1, index.clamp(min=0)[..., None].expand(-1, -1, x.shape[2]))
 
 
 def per_head(h: int, value: float) -> Tensor:

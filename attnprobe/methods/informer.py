@@ -15,7 +15,7 @@ from torch import Tensor
 from ..operators import RankOne, RowOverride, SoftmaxAttention, row_blocks
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head
+from .base import Approximation, per_head, tokens
 from .registry import register
 
 BLOCK_ENTRIES = 2**22  # numbers of gathered keys alive at once
@@ -78,10 +78,9 @@ def informer(
         top.append(measured.sort(descending=True, stable=True).indices[:u])
     rows = torch.stack(top)  # (h, u)
     draws = {"sampled_keys": torch.stack(sampled), "top_queries": rows.cpu()}
-    q = torch.gather(qkv.q, 1, rows[..., None].expand(-1, -1, qkv.p))  # (h, u, p)
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
-    operator = RowOverride(RankOne(ones, mean), rows, SoftmaxAttention(q, qkv.k, qkv.scale))
+    operator = RowOverride(RankOne(ones, mean), rows, SoftmaxAttention(tokens(qkv.q, rows), qkv.k, qkv.scale))
     diagnostics = {
         "realised_d": per_head(qkv.h, u),
         "visited": per_head(qkv.h, sample_k * qkv.n_q + u * qkv.n_k),

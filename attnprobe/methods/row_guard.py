@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import Unsupported
 from ..operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
-from .base import ragged
+from .base import ragged, tokens
 
 __all__ = ["exact_normalizer", "guarded", "noise_floor", "sampled_key_mass"]
 
@@ -100,13 +100,13 @@ def guarded(
     if not bad.any():
         return base, count, free
     rows = ragged(bad)  # (h, u)
-    picked = torch.gather(q, 1, rows.clamp(min=0)[..., None].expand(-1, -1, q.shape[2]))  # (h, u, p)
+    picked = tokens(q, rows)  # (h, u, p)
     if guard == "vmean":
         ones, mean = q.new_ones(h, rows.shape[1]), q.new_full((h, n_k), 1 / n_k)
         return RowOverride(base, rows, RankOne(ones, mean)), count, free
     if guard == "exact":
         return RowOverride(base, rows, SoftmaxAttention(picked, k, scale)), count, (count * n_k).double()
-    keys = torch.gather(k, 1, key.clamp(min=0)[..., None].expand(-1, -1, k.shape[2]))  # (h, d, p)
+    keys = tokens(k, key)  # (h, d, p)
     scores = (scale * picked @ keys.mT).masked_fill((key < 0)[:, None, :], float("-inf"))
     weights = torch.softmax(scores, -1).nan_to_num(0.0)  # (h, u, d)
     index = key[:, None, :].expand(-1, rows.shape[1], -1)

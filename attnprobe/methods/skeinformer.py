@@ -16,7 +16,7 @@ from ..linalg.sampling import weighted_with_replacement, weighted_without_replac
 from ..operators import Columns, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head, ragged
+from .base import Approximation, distinct, per_head, ragged, tokens
 from .registry import register
 
 
@@ -82,7 +82,7 @@ def skeinformer(
     """
     draws, probability = _draw(qkv, d, streams, ablation)
     columns = draws["columns"].to(qkv.device)
-    picked = torch.gather(qkv.k, 1, columns[..., None].expand(-1, -1, qkv.p))  # (h, d, p)
+    picked = tokens(qkv.k, columns)  # (h, d, p)
     scores = (qkv.scale * qkv.q) @ picked.mT  # l, (h, n_q, d)
     visited = d * qkv.n_q + (d * qkv.n_k if "pilot_rows" in draws else 0)
     if ablation in ("no-norm", "no-norm-weighted"):
@@ -98,8 +98,7 @@ def skeinformer(
         operator = _filled(scores, columns, qkv.n_k)
     if ablation == "none":
         operator = _with_rows(operator, qkv, draws["pilot_rows"])
-    distinct = torch.tensor([float(len(row.unique())) for row in draws["columns"]], dtype=torch.float64, device="cpu")
-    diagnostics = {"realised_d": distinct, "visited": per_head(qkv.h, visited)}
+    diagnostics = {"realised_d": distinct(draws["columns"]), "visited": per_head(qkv.h, visited)}
     return Approximation.of(operator, qkv, draws=draws, diagnostics=diagnostics)
 
 
@@ -137,5 +136,4 @@ def _with_rows(operator: Operator, qkv: QKV, pilots: Tensor) -> Operator:
     """Step 7: the pilot rows are exact. A row drawn twice is replaced once."""
     drawn = torch.zeros(qkv.h, qkv.n_q, dtype=torch.bool, device=qkv.device).scatter(1, pilots.to(qkv.device), True)
     rows = ragged(drawn)  # (h, at most d)
-    q = torch.gather(qkv.q, 1, rows.clamp(min=0)[..., None].expand(-1, -1, qkv.p))
-    return RowOverride(operator, rows, SoftmaxAttention(q, qkv.k, qkv.scale))
+    return RowOverride(operator, rows, SoftmaxAttention(tokens(qkv.q, rows), qkv.k, qkv.scale))

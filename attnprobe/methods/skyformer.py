@@ -19,7 +19,7 @@ from ..linalg.sampling import kmeans, recursive_rls
 from ..operators import LowRank, Scaled, SoftmaxAttention
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head
+from .base import Approximation, distinct, per_head, tokens
 from .registry import register
 from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
@@ -220,8 +220,7 @@ def _draw(
     drawn = torch.stack(picked)
     if sampler == "kmeans":
         return {"centroids": drawn}, drawn.to(q)
-    index = drawn.to(q.device)[..., None].expand(-1, -1, x.shape[2])
-    return {"indices": drawn}, torch.gather(x, 1, index)
+    return {"indices": drawn}, tokens(x, drawn.to(q.device))
 
 
 def _invert(
@@ -257,5 +256,4 @@ def _distinct(draws: dict[str, Tensor], d: int) -> Tensor:
     """How many different landmarks each head has, (h,)."""
     if "indices" not in draws:
         return per_head(draws["centroids"].shape[0], d)
-    counts = [float(len(row.unique())) for row in draws["indices"]]
-    return torch.tensor(counts, dtype=torch.float64, device="cpu")
+    return distinct(draws["indices"])

@@ -60,8 +60,6 @@ def run_error(
     """
     timings, done, outcome = timings or Timings(), done or {}, Outcome()
     facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
-    for n in plan.n:
-        source.check(n, plan.windows, plan.layers)
     listed = {
         (group, layer): plan.cells(group, layer, facts) for group in plan.groups() for layer in plan.layers
     }  # fmt: skip
