@@ -81,6 +81,14 @@ def test_raw_features_are_drawn_as_performer_pytorch_draws_them(monkeypatch, d):
 
 
 @pytest.mark.parametrize("size", [0.3, 1.0, 3.0])
+def test_linear_attention_equals_that_of_performer_pytorch_on_elu_features(size):
+    qkv = make(score=size**2, n=14, n_k=19)
+    phi_q, phi_k = (torch.nn.functional.elu(x)[None] + 1 for x in (qkv.q, qkv.k))
+    wanted = package().linear_attention(phi_q, phi_k, qkv.v[None])[0]
+    assert (run("linear", qkv).output - wanted).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 3.0])
 def test_efficient_attention_equals_performer_pytorch_without_a_projection(size):
     qkv = make(score=size**2, n=14, n_k=19)
     module = package().FastAttention(qkv.p, no_projection=True).double()

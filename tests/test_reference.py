@@ -32,6 +32,25 @@ def test_the_exact_output_is_that_of_the_dense_formula(target, score, p, p_v):
     assert (got - wanted).abs().max() <= 1e-14 * max(1.0, score) * float(wanted.abs().max())
 
 
+@pytest.mark.parametrize("score", [0.1, 1.0, 6.0])
+@pytest.mark.parametrize("n, n_k", [(70, 70), (9, 23), (1, 1)])
+def test_softmax_attention_is_torchs_own(score, n, n_k):
+    qkv = make(n=n, n_k=n_k, score=score)
+    wanted = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, scale=qkv.scale)
+    got = exact(qkv, "softmax") @ qkv.v
+    assert (got - wanted).abs().max() <= 1e-14 * max(1.0, score) * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize("score", [0.1, 1.0])
+def test_kernelized_attention_is_the_softmax_kernel_scaled_from_both_sides(score):
+    """``C = E_Q⁻¹ A E_K⁻¹`` with ``E_X = diag(exp(‖x‖² · scale/2))``."""
+    qkv = make(n=30, n_k=41, score=score)
+    a = torch.exp(qkv.scale * qkv.q @ qkv.k.mT)
+    e_q, e_k = (torch.exp(x.square().sum(-1) * qkv.scale / 2) for x in (qkv.q, qkv.k))
+    wanted = a / e_q[:, :, None] / e_k[:, None, :]
+    assert ((exact(qkv, "gaussian").dense() - wanted).abs() <= 1e-13 * wanted).all()
+
+
 @pytest.mark.parametrize("target", ["softmax", "gaussian"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_exact_output_is_float64_whatever_the_inputs_are(target, dtype):

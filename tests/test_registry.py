@@ -1,6 +1,8 @@
 """The registry: what it reads from a method's signature, and what it refuses."""
 
 import inspect
+import re
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from inputs import make
 
 from attnprobe.errors import Unsupported, UsageError, nearest, unknown
-from attnprobe.methods import METHODS, TAGS, approximate, get
+from attnprobe.methods import FAMILIES, METHODS, TAGS, approximate, by_family, get
 from attnprobe.methods.base import Approximation
 from attnprobe.methods.registry import KINDS, Method, Option, register
 
@@ -30,8 +32,8 @@ def toy(
 
 def entry(**facts):
     facts = dict(
-        name="toy", function=toy, paper="none", year=1, family="none", targets=("softmax",), kind="user", tags=(),
-        budget="d things", cost="1", limit=lambda n_q, n_k: n_k,
+        name="toy", function=toy, paper="none", year=1, family="user", targets=("softmax",), kind="user", tags=(),
+        budget="d things", cost="1", oracle="none", limit=lambda n_q, n_k: n_k,
     ) | facts  # fmt: skip
     return Method(**facts)
 
@@ -54,6 +56,19 @@ def test_every_entry_is_complete(name):
     page = method.explain()
     assert page.startswith(name) and str(method.year) in page and all(key in page for key in method.options)
     method.check(method.targets[0], {key: value.default for key, value in method.options.items()})
+
+
+def test_the_software_that_a_method_is_said_to_be_compared_with_is_in_the_tests():
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    named = {word for entry in METHODS.values() for word in re.findall(r"\w+(?:Attention|_attention)\b", entry.oracle)}
+    assert len(named) > 8 and all(entry.oracle for entry in METHODS.values())
+    assert not [word for word in named if word not in tests]
+
+
+def test_families_come_in_order_and_names_in_order_within():
+    listed = by_family()
+    places = [(FAMILIES.index(entry.family), entry.name) for entry in listed]
+    assert places == sorted(places) and {entry.name for entry in listed} == set(METHODS)
 
 
 def test_a_name_that_does_not_exist_offers_the_nearest():
@@ -162,13 +177,16 @@ def test_a_budget_that_can_be_is_a_whole_number():
 
 
 def test_a_method_is_registered_once_and_with_known_facts():
-    facts = dict(paper="", year=1, family="", targets=("softmax",), kind="user", tags=(), budget=None, cost="")
-    for wrong in (dict(name="skyformer"), dict(name="toy", kind="odd"), dict(name="toy", tags=("fast",))):
+    facts = dict(
+        name="toy", paper="", year=1, family="user", targets=("softmax",), kind="user", tags=(), budget=None,
+        cost="", oracle="",
+    )  # fmt: skip
+    for wrong in ({"name": "skyformer"}, {"kind": "odd"}, {"family": "odd"}, {"tags": ("fast",)}):
         with pytest.raises(AssertionError):
             register(**(facts | wrong))(toy)
     assert "toy" not in METHODS
     try:
-        assert register(**facts, name="toy")(toy) is toy and get("toy").function is toy
+        assert register(**facts)(toy) is toy and get("toy").function is toy
     finally:
         METHODS.pop("toy", None)
 

@@ -109,6 +109,18 @@ def test_bigbird_is_exact_with_up_to_seven_blocks(n):
     assert (approx.operator.dense() - exact(qkv).dense()).abs().max() <= 1e-14
 
 
+@pytest.mark.parametrize("score", [1.0, 6.0])
+@pytest.mark.parametrize("n_q, n_k", [(5, 3), (20, 20), (9, 14), (14, 9)])
+@pytest.mark.parametrize("name", ["bigbird", "longformer", "topk", "window"])
+def test_a_sparse_method_is_torchs_attention_under_its_mask(name, n_q, n_k, score):
+    qkv = make(n=n_q, n_k=n_k, score=score)
+    approx = approximate(name, qkv, {"bigbird": 10, "topk": min(6, n_k)}.get(name, 6))
+    mask = approx.operator.dense() != 0  # which the literal masks above prove
+    attend = torch.nn.functional.scaled_dot_product_attention
+    wanted = attend(qkv.q, qkv.k, qkv.v, attn_mask=mask, scale=qkv.scale)
+    assert (approx.output - wanted).abs().max() <= 1e-13 * max(1.0, float(wanted.abs().max()))
+
+
 @pytest.mark.parametrize("renormalize", [True, False])
 @pytest.mark.parametrize("n, d", [(1, 1), (2, 1), (20, 1), (20, 7), (20, 20), (150, 9)])
 def test_topk_equals_its_twin_in_every_block_of_rows(n, d, renormalize):

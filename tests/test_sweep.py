@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.methods import METHODS
+from attnprobe.methods import by_family
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods, parse_numbers
 
@@ -42,7 +42,7 @@ def test_an_option_at_its_default_is_not_an_option():
 
 
 def test_all_is_every_method_of_that_kind():
-    assert [name for name, _ in names(["all"])] == [m.name for m in METHODS.values() if m.kind == "method"]
+    assert [name for name, _ in names(["all"])] == [m.name for m in by_family() if m.kind == "method"]
 
 
 MALFORMED = (

@@ -21,12 +21,12 @@ In Python:
 def command(name: str | None, format_: str, debug: bool) -> None:
     """List the methods: name, paper, targets, what the budget d means, cost and tags. With NAME, explain one."""
     from ..errors import unknown
-    from ..methods import METHODS, get
+    from ..methods import by_family, get
     from ..report import FORMATS, Header, render
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    entries = METHODS.values() if name is None else [get(name)]
+    entries = by_family() if name is None else [get(name)]
     if format_ == "table":
         click.echo("\n\n".join(entry.card() if name is None else entry.explain() for entry in entries))
         return
@@ -52,11 +52,21 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 
 def readme_table() -> str:
     """The method table of the README, from the registry."""
-    from ..methods import METHODS
+    from ..methods import by_family
 
-    lines = ["| method | paper | family | target | d means | cost per head | random |", "| --- " * 7 + "|"]
-    for entry in METHODS.values():
-        cells = (f"`{entry.name}`", f"{entry.paper} ({entry.year})", entry.family, ", ".join(entry.targets),
-                 entry.budget or "–", entry.cost, "no" if "deterministic" in entry.tags else "yes")  # fmt: skip
+    names = ("method", "paper", "family", "target", "d means", "cost per head", "random?", "needs V?", "oracle")
+    lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
+    for entry in by_family():
+        cells = (
+            f"`{entry.name}`",
+            f"{entry.paper} ({entry.year})",
+            entry.family,
+            ", ".join(entry.targets),
+            entry.budget or "–",
+            entry.cost,
+            "no" if "deterministic" in entry.tags else "yes",
+            "yes" if "uses_values" in entry.tags else "no",
+            entry.oracle,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

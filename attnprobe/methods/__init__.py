@@ -35,9 +35,9 @@ from . import (  # noqa: F401  (each registers itself)
     window,
 )
 from .base import Approximation
-from .registry import METHODS, TAGS, Method, Option, get
+from .registry import FAMILIES, METHODS, TAGS, Method, Option, by_family, get
 
-__all__ = ["METHODS", "TAGS", "Approximation", "Method", "Option", "approximate", "get"]
+__all__ = ["FAMILIES", "METHODS", "TAGS", "Approximation", "Method", "Option", "approximate", "by_family", "get"]
 
 
 def approximate(

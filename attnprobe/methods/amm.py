@@ -33,6 +33,7 @@ ROWS = 64  # of B alive at once
     tags=("nonnegative", "permutation_equivariant", "shift_invariant", "diagnostic"),
     budget="d columns of B, drawn with replacement",
     cost="n² p + n d p",
+    oracle="variance identity of each choice of p",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
 )

@@ -28,6 +28,7 @@ RANDOM = 3
     tags=("row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget"),
     budget="d n entries in blocks of ⌊d/10⌋ tokens: 8 blocks a row, and 2 blocks of full rows",
     cost="2 n d p",
+    oracle="transformers BigBirdBlockSparseAttention",
     limit=lambda n_q, n_k: 10 * max(n_q, n_k),
     limit_name="10 n",
     least=10,

@@ -24,6 +24,7 @@ from .registry import register
     tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant"),
     budget=None,
     cost="2 n p²",
+    oracle="performer-pytorch FastAttention without a projection",
 )
 def efficient(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scale: bool = False) -> Approximation:
     """``B~ = ρ_q(Q) ρ_k(K)ᵀ``: softmax over each query's p features, softmax over the n keys of each feature.

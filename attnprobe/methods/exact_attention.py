@@ -26,6 +26,7 @@ from .registry import register
           "exact_at_full_budget", "diagnostic"),
     budget=None,
     cost="2 n² p",
+    oracle="torch scaled_dot_product_attention",
     exact_at=lambda n: (None, {}),
 )  # fmt: skip
 def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
@@ -48,6 +49,7 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
     tags=("deterministic", "nonnegative", "permutation_equivariant", "exact_at_full_budget@gaussian", "diagnostic"),
     budget=None,
     cost="2 n² p",
+    oracle="identity C = E_Q⁻¹ A E_K⁻¹ with the softmax kernel",
     exact_at=lambda n: (None, {}),
 )
 def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:

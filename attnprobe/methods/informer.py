@@ -31,6 +31,7 @@ BLOCK_ENTRIES = 2**22  # numbers of gathered keys alive at once
     tags=("row_sums_one", "nonnegative", "permutation_equivariant", "exact_at_full_budget"),
     budget="d exact rows, chosen by d sampled keys per query",
     cost="3 n d p",
+    oracle="transformers InformerProbSparseAttention",
     limit=lambda n_q, n_k: n_q,
     limit_name="n_q",
     exact_at=lambda n: (n, {}),

@@ -24,6 +24,7 @@ from .registry import register
     tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant"),
     budget=None,
     cost="2 n p²",
+    oracle="performer-pytorch linear_attention",
 )
 def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scale: bool = False) -> Approximation:
     """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` with ``φ(x) = elu(x) + 1`` and ``D~ = diag(φ(Q) φ(K)ᵀ 1)``.

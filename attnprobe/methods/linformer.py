@@ -30,6 +30,7 @@ AUTHORS_STD = 0.02
     tags=("permutation_equivariant",),
     budget="d random combinations of the keys and of the values",
     cost="4 n d p",
+    oracle="linformer LinformerSelfAttention",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
 )

@@ -41,6 +41,7 @@ def _check(target: str, *, sketch: str, density: float, terms: int) -> None:
     tags=("permutation_equivariant", "shift_invariant", "diagnostic"),
     budget="d columns of a random sketch",
     cost="n² (p + d)",
+    oracle="variance identity of each sketch",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
     validate=_check,

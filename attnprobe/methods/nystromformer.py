@@ -40,6 +40,7 @@ def _check(target: str, *, inverse: str, n_iter: int, z0: str, rtol: float | Non
     tags=("deterministic", "shift_invariant", "exact_at_full_budget"),
     budget="d landmarks: means of d consecutive segments of Q and of K",
     cost="4 n d p + O(d³)",
+    oracle="transformers NystromformerSelfAttention; nystrom-attention NystromAttention",
     limit=lambda n_q, n_k: min(n_q, n_k),
     validate=_check,
     exact_at=lambda n: (n, {"inverse": "pinv"}),

@@ -29,6 +29,7 @@ FACTS: dict[str, Any] = {
     "tags": ("row_sums_one", "nonnegative", "permutation_equivariant"),
     "budget": "d random features",
     "cost": "4 n d p",
+    "oracle": "performer-pytorch FastAttention",
     "limit": lambda n_q, n_k: LIMIT,
     "limit_name": "the limit",
 }

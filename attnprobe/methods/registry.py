@@ -19,10 +19,11 @@ from typing import Any, Literal, Union
 from ..errors import Unsupported, UsageError, unknown
 from .base import Approximation
 
-__all__ = ["METHODS", "Method", "Option", "get", "register"]
+__all__ = ["FAMILIES", "METHODS", "Method", "Option", "by_family", "get", "register"]
 
 METHODS: dict[str, Method] = {}
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
+FAMILIES = ("exact", "Nyström", "sampling", "sketch", "features", "LSH", "sparse", "reference", "user")
 KINDS = ("method", "reference", "kernel", "user")
 TAGS = {
     "deterministic": "the same result for every seed",
@@ -86,12 +87,13 @@ class Method:
     Attributes:
         name: as in ``--method``.
         function: the method itself.
-        paper, year: the source. family: the heading under which tables group it.
+        paper, year: the source. family: the heading under which tables group it, one of `FAMILIES`.
         targets: the exact matrices that it can stand for, of ``softmax`` and ``gaussian``.
         kind: method | reference | kernel | user.
         tags: claims that the tests prove; ``tag@target`` is claimed for one target only.
         budget: what ``d`` means here; None for a method without a budget, whose ``d`` is null everywhere.
         cost: leading multiply-adds per head.
+        oracle: what the tests compare it with beside its literal twin: other software, or an identity.
         limit: ``(n_q, n_k) ->`` the largest budget; ``limit_name`` says what it is.
         least: the smallest budget, whatever the options.
         max_n: the longest sequence that it takes, None for any.
@@ -109,6 +111,7 @@ class Method:
     tags: tuple[str, ...]
     budget: str | None
     cost: str
+    oracle: str
     limit: Callable[[int, int], int] | None = None
     limit_name: str = "n"
     least: int = 1
@@ -182,10 +185,12 @@ class Method:
             "name": self.name,
             "paper": self.paper,
             "year": self.year,
+            "family": self.family,
             "targets": list(self.targets),
             "kind": self.kind,
             "budget": self.budget,
             "cost": self.cost,
+            "oracle": self.oracle,
             "tags": list(self.tags),
             "options": {name: option.default for name, option in self.options.items()},
         }
@@ -210,11 +215,12 @@ class Method:
             "targets": ", ".join(self.targets),
             "budget d": self.budget or "none: d is ignored",
             "cost": f"{self.cost} multiply-adds per head",
+            "proved by": f"its literal twin; {self.oracle}",
             "claims": "; ".join(self._claim(tag) for tag in self.tags),
         }
         lines = [self.name, ""]
         for name, text in facts.items():
-            lines += textwrap.wrap(text, 100, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
+            lines += textwrap.wrap(text, 100, initial_indent=f"{name:11}", subsequent_indent=" " * 11)
         lines += ["", inspect.getdoc(self.function).replace("``", "`")]
         if self.options:
             lines += ["", f"Defaults, and what may stand there (--method {self.name}:OPTION=VALUE,…):"]
@@ -251,12 +257,17 @@ def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
 
     def put(function: Callable[..., Approximation]) -> Callable[..., Approximation]:
         entry = Method(function=function, **facts)
-        assert entry.name not in METHODS and entry.kind in KINDS
+        assert entry.name not in METHODS and entry.kind in KINDS and entry.family in FAMILIES
         assert all(tag.split("@")[0] in TAGS for tag in entry.tags), entry.tags
         METHODS[entry.name] = entry
         return function
 
     return put
+
+
+def by_family() -> list[Method]:
+    """Every method, in the order of `FAMILIES` and, within one, of their names."""
+    return sorted(METHODS.values(), key=lambda entry: (FAMILIES.index(entry.family), entry.name))
 
 
 def get(name: str) -> Method:

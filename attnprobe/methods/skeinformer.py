@@ -33,6 +33,7 @@ from .registry import register
     ),
     budget="d pilot rows and d columns",
     cost="4 n d p",
+    oracle="steps of Algorithm 1; laws of its draws",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
     exact_at=lambda n: (n, {}),

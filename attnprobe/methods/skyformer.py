@@ -68,6 +68,7 @@ def _check(target: str, **o: Any) -> None:
     tags=("row_sums_one@softmax", "permutation_equivariant", "exact_at_full_budget", "psd_below@gaussian"),
     budget="d landmarks among the n_q + n_k rows of [Q; K]",
     cost="4 n d p + O(d³)",
+    oracle="raw form = Gaussian form; exact at 2n landmarks; Loewner order",
     limit=lambda n_q, n_k: n_q + n_k,
     limit_name="n_q + n_k",
     validate=_check,

@@ -22,6 +22,7 @@ from .registry import register
     tags=("deterministic", "permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget", "diagnostic"),
     budget="rank d",
     cost="n³",
+    oracle="Eckart–Young identities",
     limit=lambda n_q, n_k: min(n_q, n_k),
     max_n=2048,
     exact_at=lambda n: (n, {}),

@@ -27,6 +27,7 @@ BLOCK = 64  # rows of scores of one head alive at once
           "exact_at_full_budget", "diagnostic"),
     budget="d entries of each row: those with the largest scores",
     cost="n² p",
+    oracle="torch scaled_dot_product_attention under its mask",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
     exact_at=lambda n: (n, {}),

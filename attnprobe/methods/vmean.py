@@ -21,6 +21,7 @@ from .registry import register
     tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant"),
     budget=None,
     cost="n p",
+    oracle="mean of V",
 )
 def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B~ = (1/n) 1 1ᵀ``: the attention of a model that attends to everything alike.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Unsupported, UsageError
-from ..methods import METHODS, Method, get
+from ..methods import Method, by_family, get
 from ..records import LOWER_BOUND, cell_key
 
 __all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods", "parse_numbers"]
@@ -49,7 +49,7 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
                 raise UsageError(f"'{item}' is an option without a method before it; write NAME:{item}")
             _add_option(found[-1], item)
         elif item == "all":
-            found += [(entry.name, {}) for entry in METHODS.values() if entry.kind == "method"]
+            found += [(entry.name, {}) for entry in by_family() if entry.kind == "method"]
         else:
             get(name)
             found.append((name, {}))
