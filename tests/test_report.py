@@ -27,6 +27,7 @@ from attnprobe.report import (
     summarise,
     timings_table,
 )
+from attnprobe.report import figures as figures_file
 from attnprobe.report.numbers import aligned, significant
 
 HEADER = Header(
@@ -402,6 +403,75 @@ def test_decimal_points_stand_in_one_column(run):
     assert len(set(points)) == 1
     numbers = [significant(x) for x in (0.31236, 55.0, 133.2, 12345.6, 1.8e-5)]
     assert len({text.index(".") for text in aligned(numbers) if "." in text}) == 1
+
+
+FAMILIES = {"Nyström": ["skyformer", "nystromformer", "mss"], "features": ["performer", "linear"],
+            "sparse": ["window", "bigbird", "topk", "longformer"]}  # fmt: skip
+
+
+def a_run_of_families(layers=(0,), d=(16, 32)):
+    """Nine methods of three families, asked for in turn, one far below and one far above V-Mean."""
+    asked = [(name, family) for family, names in FAMILIES.items() for name in names]
+    records = []
+    for layer in layers:
+        records.append(cell("vmean", None, [1.0, 1.1], layer=layer))
+        for name, family in sorted(asked):
+            for budget in (None,) if name == "linear" else d:
+                size = {"topk": 1e-6, "performer": 1e6}.get(name, 0.5)
+                records.append(cell(name, budget, [size, 2 * size], family=family, layer=layer))
+    return summarise(records)
+
+
+def test_a_table_of_several_families_groups_them():
+    rows, bounds = a_run_of_families()
+    text = render(rows, bounds, HEADER, "table", None, width=200)
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
+    first = [line[0] for line in lines if line]
+    order = [word for word in first if word in {*FAMILIES, *sum(FAMILIES.values(), [])}]
+    assert order == [
+        "sparse", "bigbird", "longformer", "topk", "window", "features", "linear", "performer",
+        "Nyström", "mss", "nystromformer", "skyformer",
+    ]  # fmt: skip
+    piped = render(rows, bounds, HEADER, "md", None)
+    names = [line.split(" | ")[:2] for line in piped.splitlines() if line.startswith("|")]
+    assert names[0] == ["| method", "family"] and ["| topk", "sparse"] in names
+    assert ["| V-Mean (reference)", ""] in names
+    one = [row for row in rows if row["family"] == "sparse"]
+    assert "family" not in render(one, [], HEADER, "md", None)
+
+
+def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
+    pages = []
+    draw = figures_file._page
+    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    paths = error_figure(*a_run_of_families(layers=(0, 5)), "a source", tmp_path)
+    assert [path.name for path in paths[::2]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
+    for page in pages:
+        shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
+        assert list(shown) == ["sparse", "features", "Nyström"]
+        legends = {title: [text.get_text() for text in axis.get_legend().get_texts()] for title, axis in shown.items()}
+        assert legends == {
+            "sparse": ["bigbird", "longformer", "topk (below, 2e-06)", "window"],
+            "features": ["linear", "performer (above, 2e+06)"],
+            "Nyström": ["mss", "nystromformer", "skyformer"],
+        }
+        assert [text.get_text() for text in page.legends[0].get_texts()] == ["V-Mean"]
+        low, high = shown["sparse"].get_ylim()
+        assert 0 <= low < 0.5 and 1.1 < high < 1e4  # neither end is stretched
+        for axis in shown.values():  # no two lines of a panel look the same
+            looks = [(line.get_color(), line.get_linestyle()) for line in axis.get_legend().get_lines()]
+            assert len(set(looks)) == len(looks)
+
+
+def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
+    pages = []
+    draw = figures_file._page
+    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    error_figure(*a_run_of_families(d=(16,)), "a source", tmp_path)
+    (axis,) = pages[0].axes
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == ["bigbird", "longformer", "topk", "window", "linear", "performer", "mss", "nystromformer",
+                      "skyformer"]  # fmt: skip
 
 
 def test_every_format_takes_no_rows_and_rows_of_other_commands():

@@ -9,7 +9,7 @@ from typing import Any
 from ..records import LOWER_BOUND
 from .numbers import aligned, method_label, per_cent, significant
 
-__all__ = ["COLUMNS", "Column", "Group", "columns_of", "grouped", "legend", "mark", "notes"]
+__all__ = ["COLUMNS", "Column", "Group", "columns_of", "family", "grouped", "legend", "mark", "notes"]
 
 Row = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one table: methods, then references, then the lower bounds of one (layer, n, target)."""
+    """The rows of one table: methods by family, then references, then lower bounds, of one (layer, n, target)."""
 
     layer: Any
     n: Any
@@ -69,13 +69,15 @@ class Group:
 
 
 def grouped(rows: Iterable[Row], bounds: Iterable[Row]) -> list[Group]:
-    """One `Group` per (layer, n, target), in the order of the rows."""
+    """One `Group` per (layer, n, target), in the order of the rows; families in the order of their first rows."""
     groups: dict[tuple[Any, ...], Group] = {}
     for is_bound, row in [*((False, row) for row in rows), *((True, row) for row in bounds)]:
         place = (row.get("layer"), row.get("n"), row.get("target"))
         group = groups.setdefault(place, Group(*place, [], [], []))
         (group.bounds if is_bound else group.references if row.get("reference") else group.methods).append(row)
     for group in groups.values():
+        families = list(dict.fromkeys(map(family, group.methods)))
+        group.methods.sort(key=lambda row: families.index(family(row)))  # noqa: B023  (used at once)
         zero = [row for row in group.bounds if statistic(row, "output_spectral", "max") == 0]
         group.bounds[:] = [row for row in group.bounds if row not in zero[1:]]
     return list(groups.values())
@@ -83,6 +85,11 @@ def grouped(rows: Iterable[Row], bounds: Iterable[Row]) -> list[Group]:
 
 def statistic(row: Row, metric: str, name: str) -> float | None:
     return (row["metrics"].get(metric) or {}).get(name)
+
+
+def family(row: Row) -> str:
+    """The family of a method's row; references and lower bounds stand apart from all families."""
+    return "" if row.get("reference") or row["method"] == LOWER_BOUND else row.get("family") or ""
 
 
 def label(row: Row) -> str:
@@ -148,6 +155,7 @@ def _milliseconds(row: Row) -> tuple[str]:
 
 COLUMNS = (
     Column("method", ("method", ""), lambda row: (label(row),)),
+    Column("family", ("family", ""), lambda row: (family(row),)),
     Column(
         "d", ("d", "(used)"), _budget, (("", ""), (" ", "")), "d: the budget, and (used) what the method made of it"
     ),
@@ -216,8 +224,13 @@ COLUMNS = (
 
 
 def columns_of(rows: Sequence[Row]) -> list[Column]:
-    """The columns in which at least one of the rows has something to say."""
-    return [column for column in COLUMNS if any(any(column.pieces(row)) for row in rows)]
+    """The columns in which at least one of the rows has something to say; the family where there are several."""
+    several = len({family(row) for row in rows} - {""}) > 1
+    return [
+        column
+        for column in COLUMNS
+        if any(any(column.pieces(row)) for row in rows) and (several or column.name != "family")
+    ]
 
 
 def legend(groups: Iterable[Group], columns: Iterable[Column]) -> str:

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from ..records import write_bytes
+from .columns import family
 from .numbers import short_hashes
 from .panels import CROSS, crossed, dot_panel, has, line_panel, scale, styles_of
 
 __all__ = ["error_figure"]
 
 Row = Mapping[str, Any]
-Place = tuple[Any, Any, Any]  # layer, n, target
+Place = tuple[Any, Any, Any, str | None]  # layer, n, target, and the family where each has a panel of its own
 
 PANELS = 12  # per figure
+SPAN = 1e3  # of the panels of families about V-Mean's error
+MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
 SYMBOLS = {
     "output_spectral": r"$\|(B-\tilde{B})V\|_2$",
     "output_spectral_relative": r"$\|(B-\tilde{B})V\|_2\;/\;\|BV\|_2$",
@@ -42,6 +45,8 @@ def error_figure(
 ) -> list[Path]:
     """Draw ``metric`` against ``d``: one panel per (layer, n, target), one line per method.
 
+    More than 8 methods of several families have a panel for each family, all on one scale.
+
     Points are medians over heads, windows and repeats and bars run from p10 to p90, because a mean is dominated by a
     few heads for the Nyström family (the bars of one ``d`` stand side by side so that they can be told apart). Methods
     without a budget are horizontal lines (V-Mean dashed), the lower bound is dotted where its median is positive; a
@@ -61,14 +66,21 @@ def error_figure(
     limits = [row for row in bounds if has(row, name)]
     if not any(has(row, name) for row in kept) or all(row.get("reference") for row in kept):
         return []
-    places = list(dict.fromkeys(_place(row) for row in kept))
-    styles = styles_of(kept)
     budgets = {row["d"] for row in kept if row["d"] is not None and not row.get("reference")}
+    families = list(dict.fromkeys(family(row) for row in kept if not row.get("reference")))
+    kept.sort(key=lambda row: (bool(row.get("reference")), family(row) and families.index(family(row))))
+    styles = styles_of(kept)
+    crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
+    split = crowded and len(families) > 1 and len(budgets) > 1
+    corners = list(dict.fromkeys((row.get("layer"), row.get("n"), row.get("target")) for row in rows))
+    corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in kept)]
+    places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
     paths = []
+    most = len(families) if split else PANELS
     with _fixed_settings():
-        for page in range(0, len(places), PANELS):
-            figure = _page(places[page : page + PANELS], kept, limits, name, header_line, styles, len(budgets) < 2)
-            suffix = f"-{page // PANELS + 1}" if page else ""
+        for page in range(0, len(places), most):
+            figure = _page(places[page : page + most], kept, limits, name, header_line, styles, len(budgets) < 2)
+            suffix = f"-{page // most + 1}" if page else ""
             for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
                 file = io.BytesIO()
                 figure.savefig(file, format=kind, metadata=metadata)
@@ -115,44 +127,81 @@ def _page(
     """One figure of up to `PANELS` panels."""
     from matplotlib.figure import Figure
 
-    columns = _columns(places)
+    split = places[0][3] is not None
+    columns = min(4, len(places)) if split else _columns(places)
     lines = math.ceil(len(places) / columns)
-    inches = max(6.4, 3.4 * columns + 0.6)
+    inches = max(6.4, (2.7 if split else 3.4) * columns + 0.6)
+    shown = [row for row in rows if any(_at(row, place) for place in places)]
     told = [*_title_lines(title, int(inches * 15.5)), _over(rows)]
+    told += [_panel_title(places[0])] if split else []
     height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
-    figure = Figure(
-        figsize=(inches, height * lines + 0.9 + 0.16 * math.ceil(len(styles) / 4) + 0.16 * len(told)),
-        layout="constrained",
-    )
+    keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
+    figure = Figure(figsize=(inches, height * lines + 0.9 + keys + 0.16 * len(told)), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True, sharex=dots).flat)
-    shown = [row for row in rows if _place(row) in places]
     budgets = sorted({row["d"] for row in shown if row["d"] is not None})
     handles: dict[str, Any] = {}
+    low, high = _span(shown, name) if split else (0.0, math.inf)
     label = f"{SYMBOLS.get(name, name.replace('_', ' '))}  (median, p10 – p90{', | max' if dots else ''})"
     for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
-        here = [row for row in shown if _place(row) == place]
-        limits = [row for row in bounds if _place(row) == place]
+        here = [row for row in shown if _at(row, place)]
+        limits = [row for row in bounds if _at(row, (*place[:3], None))]
         lowest = index + columns >= len(places)
         if dots:
             dot_panel(axis, here, limits, name, styles, handles)
             axis.set_xlabel(label if lowest else "")
             axis.tick_params(labelbottom=True)
         else:
-            line_panel(axis, here, limits, name, styles, handles, budgets)
+            looks = styles_of(here) if split else styles
+            own: dict[str, Any] = {}
+            line_panel(axis, here, limits, name, looks, own, budgets)
             axis.set_xlabel("budget d" if lowest else "")
             axis.set_ylabel(label if index % columns == 0 else "")
-        axis.set_title(_panel_title(place, budgets if dots else ()))
+            if split:
+                mine = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
+                mine = {_beyond(key, line, low, high): line for key, line in mine.items()}
+                _legend_below(axis, mine, inches / columns)
+            handles.update(own)
+        axis.set_title(place[3] if split else _panel_title(place, budgets if dots else ()))
     for axis in panels[len(places) :]:
         axis.set_visible(False)
-    scale(panels[: len(places)], [row["metrics"][name] for row in shown if has(row, name)], dots)
+    scale(panels[: len(places)], [row["metrics"][name] for row in shown if has(row, name)], dots, low, high)
     figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
     order = sorted(
         handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
     )
     if order:
-        ncols = max(1, min(len(order), int(inches / (0.5 + 0.07 * max(map(len, order))))))
-        figure.legend([handles[key] for key in order], order, loc="outside lower center", ncols=ncols, frameon=False)
+        figure.legend(
+            [handles[key] for key in order], order, loc="outside lower center", ncols=_beside(order, inches),
+            frameon=False,
+        )  # fmt: skip
     return figure
+
+
+def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
+    """What the panels of families show: a factor of 1000 about V-Mean's error, or about the middle of all."""
+    middles = [row["metrics"][name]["median"] for row in rows if has(row, name) and row.get("reference")]
+    middles = middles or sorted(row["metrics"][name]["median"] for row in rows if has(row, name))
+    middle = middles[len(middles) // 2]
+    return (middle / SPAN, middle * SPAN) if middle > 0 else (0.0, math.inf)
+
+
+def _beyond(label: str, line: Any, low: float, high: float) -> str:
+    """A legend's label, which says where the line is when it does not cross the panel."""
+    values = [value for value in line.get_ydata() if not math.isnan(value)]
+    if values and max(values) < low:
+        return f"{label} (below, {max(values):.0e})"
+    return f"{label} (above, {min(values):.0e})" if values and min(values) > high else label
+
+
+def _legend_below(axis: Any, handles: Mapping[str, Any], inches: float) -> None:
+    """A panel's own legend."""
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "frameon": False, "fontsize": 7.5}
+    axis.legend(handles.values(), handles, ncols=_beside(list(handles), inches), columnspacing=1.0, **place)
+
+
+def _beside(labels: Sequence[str], inches: float) -> int:
+    """How many legend entries stand side by side."""
+    return max(1, min(len(labels), int(inches / (0.5 + 0.07 * max(map(len, labels), default=1)))))
 
 
 def _over(rows: Sequence[Row]) -> str:
@@ -164,20 +213,23 @@ def _over(rows: Sequence[Row]) -> str:
     return f"median and p10 – p90 over {' x '.join(counts)}"
 
 
-def _place(row: Row) -> Place:
-    return row.get("layer"), row.get("n"), row.get("target")
+def _at(row: Row, place: Place) -> bool:
+    """Whether a panel shows the row; references stand in every family's."""
+    if (row.get("layer"), row.get("n"), row.get("target")) != place[:3]:
+        return False
+    return place[3] is None or bool(row.get("reference")) or family(row) == place[3]
 
 
 def _columns(places: Sequence[Place]) -> int:
     """Panels side by side: one column per n where there are several layers, else at most three."""
-    lengths = len({n for _, n, _ in places})
+    lengths = len({n for _, n, _, _ in places})
     if 1 < lengths <= 4 and len(places) > lengths:
         return lengths
     return {1: 1, 2: 2, 4: 2}.get(len(places), 3)
 
 
-def _panel_title(place: Place, budgets: Sequence[int]) -> str:
-    layer, n, target = place
+def _panel_title(place: Place, budgets: Sequence[int] = ()) -> str:
+    layer, n, target, _ = place
     parts = [f"layer {layer}", f"n = {n}"]
     if target != "softmax":
         parts.append(f"target {target}")

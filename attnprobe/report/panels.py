@@ -125,25 +125,33 @@ def dot_panel(
             handles[f"lower bound, rank {row['d']}"] = axis.axvline(value, **look)
 
 
-def scale(panels: Sequence[Any], values: Sequence[Mapping[str, Any]], dots: bool) -> None:
-    """A logarithmic error axis where the values span more than a factor of 20, else one that starts at zero."""
+def scale(
+    panels: Sequence[Any], values: Sequence[Mapping[str, Any]], dots: bool, low: float = 0.0, high: float = math.inf
+) -> None:
+    """A logarithmic error axis where the values span more than a factor of 20, else one that starts at zero.
+
+    Values outside ``low`` to ``high`` do not stretch it.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     keys = ("p10", "median", "p90", *(("max",) if dots else ()))
     positive = [stats[key] for stats in values for key in keys if 0 < _drawn(stats[key]) < HUGE]
+    inside = [value for value in positive if low <= value <= high]
     for panel in panels:
         axis = panel.xaxis if dots else panel.yaxis
         panel.grid(axis="x" if dots else "y", color="#dddddd", linewidth=0.6)
-        if positive and max(positive) > 20 * min(positive):
+        if inside and max(inside) > 20 * min(inside):
             (panel.set_xscale if dots else panel.set_yscale)("log")
-            decades = math.log10(max(positive) / min(positive))
+            if len(inside) < len(positive):
+                (panel.set_xlim if dots else panel.set_ylim)(min(inside) / 1.5, max(inside) * 1.5)
+            decades = math.log10(max(inside) / min(inside))
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
-            far = max(positive) > 1e4 or min(positive) < 1e-3
+            far = max(inside) > 1e4 or min(inside) < 1e-3
             power = lambda value, _: f"$10^{{{round(math.log10(value))}}}$" if value > 0 else ""
             axis.set_major_formatter(FuncFormatter(power if far and decades >= 2.5 else lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
         else:
-            (panel.set_xlim if dots else panel.set_ylim)(0, None)
+            (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if len(inside) < len(positive) else None)
 
 
 def styles_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from .columns import Column, Group, columns_of, grouped, legend, mark, notes
+from .columns import Column, Group, columns_of, family, grouped, legend, mark, notes
 from .numbers import short_hashes, significant
 
 __all__ = ["Header", "error_tables", "flat_table", "timings_table"]
@@ -61,7 +61,7 @@ def error_tables(
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
     groups = grouped(rows, bounds)
     every = columns_of([row for group in groups for row in group.rows])
-    shown = list(every)
+    shown = [column for column in every if column.name != "family" or not terminal]  # a terminal has headings
     while (needed := max((_width(_table(group, shown)) for group in groups), default=0)) > room:
         spare = max(shown, key=lambda column: column.spare, default=None)
         if spare is None or spare.spare == 0:
@@ -83,7 +83,8 @@ def error_tables(
         console.print("no rows")
     console.print()
     told = legend(groups, shown)
-    if left_out := [" ".join(filter(None, column.heading)) for column in every if column not in shown]:
+    missing = [column for column in every if column not in shown and column.name != "family"]
+    if left_out := [" ".join(filter(None, column.heading)) for column in missing]:
         told += f" Left out at this width: {', '.join(left_out)} (`--format md` has all)."
     console.print(Text(told, style="dim"), width=min(wide, max(80, min(needed, 120))))
     if run is not None:
@@ -140,7 +141,10 @@ def timings_table(seconds: Mapping[str, float], total: float) -> str:
 
 
 def _table(group: Group, columns: Sequence[Column], terminal: bool = True) -> Table:
-    """One group; on a terminal a method's name stands on the first of its rows only (a pipe may be searched)."""
+    """One group; on a terminal a method's name stands on the first of its rows only, and families have headings.
+
+    A pipe may be searched: there each row says it all.
+    """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     marks = [mark(row) for row in group.rows]
     if any(marks):
@@ -150,16 +154,22 @@ def _table(group: Group, columns: Sequence[Column], terminal: bool = True) -> Ta
         # rich strips what it aligns to the right, and with it the alignment of the points: align here
         texts = column.cells(group.rows)
         width = max(map(len, [*column.heading, *texts]))
-        pad = str.ljust if column.name in ("method", "status") else str.rjust
+        pad = str.ljust if column.name in ("method", "family", "status") else str.rjust
         table.add_column(Text("\n".join(pad(line, width) for line in column.heading)), no_wrap=True)
         cells.append([pad(text, width) for text in texts])
     ends = {len(group.methods), len(group.methods) + len(group.references)}
     named = [(row["method"], str(row.get("options"))) for row in group.rows]
     several = len(set(named[: len(group.methods)])) < len(group.methods)
+    kinds = [family(row) for row in group.methods] if terminal else []
+    kinds = kinds if len(set(kinds)) > 1 else []
     for index in range(len(named)):
         again = 0 < index < len(group.methods) and named[index] == named[index - 1]
         if index and (index in ends or (several and index < len(group.methods) and not again)):
             table.add_section()
+        if index < len(kinds) and (index == 0 or kinds[index] != kinds[index - 1]):
+            if index and not several:
+                table.add_section()
+            table.add_row(*[""] * any(marks), Text(kinds[index], style="bold"))
         texts = [Text(column[index], no_wrap=True) for column in cells]
         if again and terminal:
             texts[0] = Text("")
