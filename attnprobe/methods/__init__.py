@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from ..operators import Padded
 from ..qkv import QKV
 from ..rng import Streams
@@ -52,6 +54,7 @@ def approximate(
     """Run a registered method on all heads of ``qkv``.
 
     With a padding mask the method runs on the valid tokens, and padded rows and columns of its operator are zero.
+    Whatever the method, ``diagnostics["bad_rows"]`` counts at least the rows of its output that are not finite.
 
     Args:
         method: a registered name (``attnprobe methods`` lists them).
@@ -76,10 +79,17 @@ def approximate(
     inner = qkv.compressed()
     d = entry.check_budget(d, inner.n_q, inner.n_k)
     streams = Streams(seed, method, qkv.layer, qkv.window)
-    result = entry.function(inner, d, streams=streams, target=target, **chosen)
+    result = _lost_rows_counted(entry.function(inner, d, streams=streams, target=target, **chosen))
     if qkv.mask is None:
         return result
     output = result.output.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
     output[:, qkv.mask] = result.output
     operator = None if result.operator is None else Padded(result.operator, qkv.mask)
     return replace(result, operator=operator, output=output)
+
+
+def _lost_rows_counted(result: Approximation) -> Approximation:
+    """``result`` with ``bad_rows``, (h,): those that the method found, or the rows that are lost if they are more."""
+    lost = (~torch.isfinite(result.output)).any(-1).sum(-1)
+    found = result.diagnostics.get("bad_rows", torch.zeros_like(lost))
+    return replace(result, diagnostics={**result.diagnostics, "bad_rows": torch.maximum(found.to(lost), lost)})

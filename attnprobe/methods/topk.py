@@ -54,7 +54,8 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         for start, stop in row_blocks(qkv.n_q, BLOCK):
             scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT  # (b, n_k)
             largest, index[head, start:stop] = scores.topk(d, dim=-1)
-            over = largest if renormalize else scores
-            weights[head, start:stop] = torch.exp(largest - over.logsumexp(-1, keepdim=True))
+            shift = largest[:, :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
+            kept, over = torch.exp(largest - shift), scores if not renormalize else largest
+            weights[head, start:stop] = kept / torch.exp(over - shift).sum(-1, keepdim=True)
     diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, qkv.n_q * qkv.n_k)}
     return Approximation.of(Sparse(index, weights, qkv.n_k), qkv, diagnostics=diagnostics)

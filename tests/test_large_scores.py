@@ -1,0 +1,100 @@
+"""Scores far beyond what exp can hold: every row comes out finite or is counted, whatever the option and the dtype."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from inputs import eps, make, reaching
+
+from attnprobe.errors import UsageError
+from attnprobe.methods import METHODS, approximate, get
+from attnprobe.qkv import QKV
+
+FAMILIES_WITH_INVERSES = ("Nyström",)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+BUDGET = 10
+
+
+def settings(name):
+    """The defaults, and every choice of every option by itself."""
+    options = get(name).options.values()
+    chosen = [{option.name: choice} for option in options for choice in option.choices or ()]
+    chosen += [{option.name: not option.default} for option in options if bool in option.kinds]
+    return [{}, *chosen]
+
+
+CASES = [
+    pytest.param(name, target, options, id=f"{name}-{target}-{'-'.join(f'{k}={v}' for k, v in options.items())}")
+    for name, entry in METHODS.items()
+    if entry.kind != "user"
+    for target in entry.targets
+    for options in settings(name)
+]
+
+
+def run(name, target, qkv, options):
+    try:
+        return approximate(name, qkv, None if get(name).budget is None else BUDGET, target=target, **options)
+    except UsageError as refusal:
+        pytest.skip(str(refusal))
+
+
+def lost(approx):
+    return (~torch.isfinite(approx.output)).any(-1).sum(-1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize("name, target, options", CASES)
+def test_a_row_is_finite_or_counted(name, target, options, dtype):
+    for top in (200.0, 1e3, 1e5, 1e8):  # 65504 is the largest number of float16
+        approx = run(name, target, reaching(top, n=24, dtype=dtype), options)
+        assert (lost(approx) <= approx.diagnostics["bad_rows"]).all()
+        assert not (lost(approx).any() and top < 1e4 and get(name).family not in FAMILIES_WITH_INVERSES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize("name, target, options", [case for case in CASES if not case.values[2]])
+def test_normalised_rows_still_sum_to_one(name, target, options, dtype):
+    """To a few roundings of the dtype, not to the rounding of scores of 200, which is 1 in bfloat16."""
+    if not get(name).claims("row_sums_one", target) or get(name).family in FAMILIES_WITH_INVERSES:
+        pytest.skip("makes no such claim, or one that depends on its inverse")
+    for top in (200.0, 1e4):
+        dense = run(name, target, reaching(top, n=24, dtype=dtype), options).operator.dense()
+        assert ((dense.double().sum(-1) - 1).abs() <= 8 * eps(dtype)).all()
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_the_largest_entries_keep_their_ratio_to_the_whole_in_half_precision(renormalize):
+    """One key far above the rest has all of the weight, whichever sum is divided by."""
+    qkv = make(h=1, n=16, p=4, dtype=torch.bfloat16)
+    k = torch.zeros_like(qkv.k)
+    k[:, 3] = 20 * torch.ones(4)
+    qkv = QKV(torch.full_like(qkv.q, 5.0), k, qkv.v)  # scores of 200 and 0
+    dense = approximate("topk", qkv, 2, renormalize=renormalize).operator.dense()
+    assert torch.equal(dense[0, :, 3], torch.ones(16, dtype=torch.bfloat16))
+
+
+def test_rows_lost_to_overflow_are_added_to_what_the_method_counts(monkeypatch):
+    """A method that counts none, or fewer, and one that counts more."""
+    qkv = make(h=2, n=6)
+    broken = qkv.v.new_zeros(2, 6, 5)
+    broken[0, 1:4] = float("nan")
+    broken[1, 2, 0] = float("inf")
+    function = get("vmean").function
+
+    def method(found):
+        def replaced(*args, **kwargs):
+            result = function(*args, **kwargs)
+            diagnostics = {**result.diagnostics, **({} if found is None else {"bad_rows": torch.tensor(found)})}
+            return replace(result, output=broken, diagnostics=diagnostics)
+
+        return replace(get("vmean"), function=replaced)
+
+    for found, wanted in ((None, [3, 1]), ([0, 5], [3, 5]), ([3, 0], [3, 1])):
+        monkeypatch.setitem(METHODS, "vmean", method(found))
+        assert approximate("vmean", qkv).diagnostics["bad_rows"].tolist() == wanted
+
+
+def test_a_method_without_a_fault_counts_no_bad_row():
+    for name in ("vmean", "window", "kernelized", "topk"):
+        assert approximate(name, make(), 8).diagnostics["bad_rows"].tolist() == [0, 0]
