@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..linalg.sampling import weighted_with_replacement
-from ..operators import LowRank, SoftmaxAttention, row_blocks
+from ..operators import Columns, SoftmaxAttention, row_blocks
 from ..qkv import QKV
 from ..rng import Streams
 from .base import Approximation, distinct, per_head, tokens
@@ -32,7 +32,7 @@ ROWS = 64  # of B alive at once
     kind="method",
     tags=("nonnegative", "permutation_equivariant", "shift_invariant", "diagnostic"),
     budget="d columns of B, drawn with replacement",
-    cost="n² p + n d p",
+    cost="n² p + 2 n d p",
     oracle="variance identity of each choice of p",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
@@ -49,7 +49,7 @@ def amm(
     """``B~ = B S Sᵀ``: d columns of B with weight ``1/(d p_i)``, drawn independently with replacement.
 
     ``E[B~ V] = B V`` and ``E‖B~V - BV‖_F² = (Σ_i ‖B^(i)‖² ‖V_i‖² / p_i - ‖BV‖_F²) / d``. Source: Drineas, Kannan &
-    Mahoney 2006, section 4. A diagnostic: the exact normaliser of the rows costs n² p.
+    Mahoney 2006, their algorithm BasicMatrixMultiplication. A diagnostic: the exact normaliser of the rows costs n² p.
 
     Options:
         p: the probabilities: ``uniform``; ``optimal``, proportional to ``‖B^(i)‖ ‖V_i‖``, which minimises the expected
@@ -59,8 +59,9 @@ def amm(
         normalizer: ``exact`` divides by the true row sums D of A; ``self`` by the weighted sum of the sampled entries,
             which makes rows sum to 1 and costs ``n d p`` only, but is biased.
 
-    Shapes: B S (h, n_q, d), Sᵀ (h, d, n_k), all in float64. B is streamed in blocks of rows. Draws: ``columns`` (h, d),
-    and ``pilot_rows`` (h, d) with p=pilot; the options share their random numbers, each head has its own.
+    Shapes: d weighted columns of B, (h, n_q, d), in float64; B is streamed in blocks of rows. Draws: ``columns`` (h,
+    d), and ``pilot_rows`` (h, d) with p=pilot; the options share their random numbers, each head has its own. Cost
+    ``n² p + 2 n d p``.
 
     ``realised_d`` counts distinct columns; ``visited`` counts the entries of A computed, an entry once per pass.
 
@@ -97,14 +98,13 @@ def amm(
         left = torch.softmax(exponent, -1)
     else:
         left = torch.exp(exponent - SoftmaxAttention(q, k, qkv.scale).log_normalizer()[..., None])
-    select = torch.zeros(qkv.h, d, qkv.n_k, dtype=torch.float64, device=q.device).scatter_(2, index[..., None], 1.0)
     passes = (normalizer == "exact") + (p == "optimal")
     visited = d * qkv.n_q + passes * qkv.n_q * qkv.n_k + (d * qkv.n_k if p == "pilot" else 0)
     diagnostics = {"realised_d": distinct(drawn), "visited": per_head(qkv.h, visited)}
     draws = {"columns": drawn}
     if pilots:
         draws["pilot_rows"] = torch.stack(pilots)
-    return Approximation.of(LowRank(left, None, select), qkv, draws=draws, diagnostics=diagnostics)
+    return Approximation.of(Columns(left, index, qkv.n_k), qkv, draws=draws, diagnostics=diagnostics)
 
 
 def _column_norms(q: Tensor, k: Tensor, scale: float) -> Tensor:

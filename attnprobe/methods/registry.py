@@ -92,7 +92,7 @@ class Method:
         kind: method | reference | kernel | user.
         tags: claims that the tests prove; ``tag@target`` is claimed for one target only.
         budget: what ``d`` means here; None for a method without a budget, whose ``d`` is null everywhere.
-        cost: leading multiply-adds per head.
+        cost: leading multiply-adds per head at the default options, for n_q = n_k = n and p_v = p.
         oracle: what the tests compare it with beside its literal twin: other software, or an identity.
         limit: ``(n_q, n_k) ->`` the largest budget; ``limit_name`` says what it is.
         least: the smallest budget, whatever the options.

@@ -7,17 +7,26 @@ J are the paper's pilot rows and B_J their exact softmax rows, p̂_i its samplin
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..errors import UsageError
 from ..linalg.sampling import weighted_with_replacement, weighted_without_replacement
-from ..operators import Columns, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum
+from ..operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum, row_blocks
 from ..qkv import QKV
 from ..rng import Streams
 from .base import Approximation, distinct, per_head, ragged, tokens
 from .registry import register
+
+ROWS = 64  # of B alive at once, where all of B is needed
+
+
+def _check(target: str, *, ablation: str, share_heads: bool) -> None:
+    if share_heads and ablation == "uniform":
+        raise UsageError("skeinformer: share_heads shares the pilots, and ablation=uniform has none")
 
 
 @register(
@@ -36,6 +45,7 @@ from .registry import register
     oracle="steps of Algorithm 1; laws of its draws",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
+    validate=_check,
     exact_at=lambda n: (n, {}),
 )  # fmt: skip
 def skeinformer(
@@ -45,18 +55,20 @@ def skeinformer(
     streams: Streams,
     target: str = "softmax",
     ablation: Literal["none", "uniform", "no-norm", "simple-norm", "no-pilot-reuse", "no-norm-weighted"] = "none",
+    share_heads: bool = False,
 ) -> Approximation:
     """``B~ = diag(1/D̂) (A' Selᵀ + g (1 - 1_J')ᵀ)`` with the rows J replaced by those of B.
 
-    Chen et al. 2022, Algorithm 1, by its steps:
+    Chen et al. 2022, Algorithm 1, in seven steps with the lines that they hold:
 
-    1. J: d pilot rows, uniform with replacement.
-    2. ``B_J = softmax(scale · Q_J Kᵀ)``.
-    3. ``p̂_i ∝ (Σ_{j in J} B_ji²)^½ ‖V_i‖``.
-    4. J': d columns drawn one after another without replacement, by p̂.
-    5. ``l = scale · Q K_J'ᵀ``, ``A' = exp(l)``, ``g_i = exp(mean_j l_ij)``, ``D̂_i = Σ_j A'_ij + (n_k - d) g_i``.
-    6. ``R = diag(1/D̂) (A' V_J' + g (Σ_i V_i - Σ_{i in J'} V_i))``.
-    7. Rows J of R are ``B_J V``.
+    1. J: d pilot rows, uniform with replacement (line 1).
+    2. ``B_J = softmax(scale · Q_J Kᵀ)`` (lines 2 and 3).
+    3. ``p̂_i ∝ (Σ_{j in J} B_ji²)^½ ‖V_i‖`` (line 4, equation 5).
+    4. J': d columns drawn one after another without replacement, by p̂ (line 5).
+    5. ``l = scale · Q K_J'ᵀ``, ``A' = exp(l)``, ``g_i = exp(mean_j l_ij)``, ``D̂_i = Σ_j A'_ij + (n_k - d) g_i``
+       (lines 6 to 9, equation 6).
+    6. ``R = diag(1/D̂) (A' V_J' + g (Σ_i V_i - Σ_{i in J'} V_i))`` (lines 10 and 11).
+    7. Rows J of R are ``B_J V`` (line 12).
 
     The largest l of each row is taken out of A' and g; it cancels in the quotient, so large scores stay finite (the
     authors' code has no such shift and overflows at 88 in float32). p̂ is found in float64 whatever the dtype. A
@@ -72,48 +84,56 @@ def skeinformer(
             no weights, so B~ is too small. ``no-norm-weighted`` is what the paper's formula says instead: columns
             with replacement and weights 1/(d p̂), exact D, without bias.
 
-    The authors share the pilots over heads, and cut d at n - 1; here heads draw on their own and d = n_k is exact.
+        share_heads: the same pilots for all heads, as in the authors' code; otherwise each head draws its own. The
+            columns are each head's own.
 
-    Shapes: A' (h, n_q, d), g and D̂ (h, n_q), in the Q/K/V's dtype. Draws: ``pilot_rows`` (h, d) with repeats (none
-    for ``uniform``), ``columns`` (h, d). The operator depends on V through the columns. Cost ``4 n d p``, memory
-    O(n d); ``visited`` counts the entries of B_J and A'.
+    The authors cut d at n - 1; here d = n_k is exact. With a padding mask pilots and columns are drawn among the valid
+    tokens and B_J is zero on the others, as in the paper's section 4.4.
+
+    Shapes: A' (h, n_q, d), g and D̂ (h, n_q), B_J (h, d, n_k), in the Q/K/V's dtype. Draws: ``pilot_rows`` (h, d) with
+    repeats (none for ``uniform``), ``columns`` (h, d). The operator depends on V through the columns. Cost ``4 n d p``
+    (``n² p`` more for the exact D), memory O(n d); ``visited`` counts the entries of B_J and A', and of B where D is
+    exact.
 
     Raises:
-        Unsupported: d above n_k.
+        Unsupported: d above n_k. UsageError: ``share_heads`` without pilots.
     """
-    draws, probability = _draw(qkv, d, streams, ablation)
+    draws, probability, b_j = _draw(qkv, d, streams, ablation, share_heads)
     columns = draws["columns"].to(qkv.device)
-    picked = tokens(qkv.k, columns)  # (h, d, p)
-    scores = (qkv.scale * qkv.q) @ picked.mT  # l, (h, n_q, d)
     visited = d * qkv.n_q + (d * qkv.n_k if "pilot_rows" in draws else 0)
     if ablation in ("no-norm", "no-norm-weighted"):
-        exact = SoftmaxAttention(qkv.q, qkv.k, qkv.scale)
-        weight = torch.exp(scores - exact.log_normalizer()[..., None])
+        weight = _exact_columns(qkv, columns)
         if ablation == "no-norm-weighted":
             weight = weight / (d * torch.gather(probability, 1, columns))[:, None, :].to(weight)
         operator = Columns(weight, columns, qkv.n_k)
         visited += qkv.n_q * qkv.n_k
-    elif ablation == "simple-norm":
-        operator = Columns(torch.softmax(scores, -1), columns, qkv.n_k)
     else:
-        operator = _filled(scores, columns, qkv.n_k)
+        scores = (qkv.scale * qkv.q) @ tokens(qkv.k, columns).mT  # l, (h, n_q, d)
+        if ablation == "simple-norm":
+            operator = Columns(torch.softmax(scores, -1), columns, qkv.n_k)
+        else:
+            operator = _filled(scores, columns, qkv.n_k)
     if ablation == "none":
-        operator = _with_rows(operator, qkv, draws["pilot_rows"])
+        operator = _with_rows(operator, draws["pilot_rows"].to(qkv.device), b_j)
     diagnostics = {"realised_d": distinct(draws["columns"]), "visited": per_head(qkv.h, visited)}
     return Approximation.of(operator, qkv, draws=draws, diagnostics=diagnostics)
 
 
-def _draw(qkv: QKV, d: int, streams: Streams, ablation: str) -> tuple[dict[str, Tensor], Tensor]:
-    """Steps 1 to 4: the draws of every head, and p̂ (h, n_k) float64."""
-    pilots, columns, probabilities = [], [], []
+def _draw(
+    qkv: QKV, d: int, streams: Streams, ablation: str, share_heads: bool
+) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+    """Steps 1 to 4: the draws of every head, p̂ (h, n_k) float64, and B_J (h, d, n_k) in the Q/K/V's dtype."""
+    pilots, columns, probabilities, b_j = [], [], [], []
     for row, head in enumerate(qkv.heads):
+        stream = streams.shared if share_heads else partial(streams.head, head)
         if ablation == "uniform":
             p = torch.full((qkv.n_k,), 1 / qkv.n_k, dtype=torch.float64, device=qkv.device)
         else:
-            pilots.append(torch.randint(qkv.n_q, (d,), generator=streams.head(head, "pilot_rows"), device="cpu"))
+            pilots.append(torch.randint(qkv.n_q, (d,), generator=stream("pilot_rows"), device="cpu"))
             j = pilots[-1].to(qkv.device)
             q, k, v = (x[row].double() for x in (qkv.q, qkv.k, qkv.v))
             b = torch.softmax(qkv.scale * q[j] @ k.mT, -1)  # (d, n_k)
+            b_j.append(b.to(qkv.dtype))
             p = b.norm(dim=0) * v.norm(dim=1)  # (n_k,)
             p = p / p.sum() if p.sum() > 0 else torch.full_like(p, 1 / qkv.n_k)
         with_repeats = ablation == "no-norm-weighted"
@@ -121,7 +141,17 @@ def _draw(qkv: QKV, d: int, streams: Streams, ablation: str) -> tuple[dict[str, 
         columns.append(sample(p, d, streams.head(head, "columns")))
         probabilities.append(p)
     draws = {"pilot_rows": torch.stack(pilots)} if pilots else {}
-    return draws | {"columns": torch.stack(columns)}, torch.stack(probabilities)
+    draws["columns"] = torch.stack(columns)
+    return draws, torch.stack(probabilities), torch.stack(b_j) if b_j else None
+
+
+def _exact_columns(qkv: QKV, columns: Tensor) -> Tensor:
+    """The columns ``columns`` (h, d) of B itself, (h, n_q, d), from blocks of its rows."""
+    attention, blocks = SoftmaxAttention(qkv.q, qkv.k, qkv.scale), []
+    for start, stop in row_blocks(qkv.n_q, ROWS):
+        index = columns[:, None, :].expand(-1, stop - start, -1)
+        blocks.append(torch.gather(attention.rows(start, stop), 2, index))
+    return torch.cat(blocks, 1)
 
 
 def _filled(scores: Tensor, columns: Tensor, n_k: int) -> Operator:
@@ -133,8 +163,11 @@ def _filled(scores: Tensor, columns: Tensor, n_k: int) -> Operator:
     return Scaled(Sum([Columns(a, columns, n_k), RankOne(g, others)]), left=1 / mass)
 
 
-def _with_rows(operator: Operator, qkv: QKV, pilots: Tensor) -> Operator:
-    """Step 7: the pilot rows are exact. A row drawn twice is replaced once."""
-    drawn = torch.zeros(qkv.h, qkv.n_q, dtype=torch.bool, device=qkv.device).scatter(1, pilots.to(qkv.device), True)
-    rows = ragged(drawn)  # (h, at most d)
-    return RowOverride(operator, rows, SoftmaxAttention(tokens(qkv.q, rows), qkv.k, qkv.scale))
+def _with_rows(operator: Operator, pilots: Tensor, b_j: Tensor) -> Operator:
+    """Step 7: the rows J (h, d) are those of B_J (h, d, n_k). A row drawn twice is replaced once."""
+    h, d = pilots.shape
+    last = torch.full((h, operator.shape[1]), -1, device=pilots.device)  # where each row was drawn last, (h, n_q)
+    last = last.scatter_reduce(1, pilots, torch.arange(d, device=pilots.device).expand(h, d), "amax")
+    rows = ragged(last >= 0)  # (h, at most d)
+    slots = torch.gather(last, 1, rows.clamp(min=0)).clamp(min=0)
+    return RowOverride(operator, rows, Dense(tokens(b_j, slots)))

@@ -21,7 +21,7 @@ from .registry import register
     kind="reference",
     tags=("deterministic", "permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget", "diagnostic"),
     budget="rank d",
-    cost="n³",
+    cost="O(n³)",
     oracle="Eckart–Young identities",
     limit=lambda n_q, n_k: min(n_q, n_k),
     max_n=2048,
@@ -33,7 +33,7 @@ def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Appro
     No matrix of rank d is closer to B in the spectral or the Frobenius norm. Its *output* ``B_d V`` is not optimal: the
     lower bound of the output error at rank d is σ_{d+1}(BV), another line.
 
-    Shapes: L (h, n, d), M diagonal, R (h, d, n). Deterministic; cost ``n³`` per head, dense: n ≤ 2048.
+    Shapes: L (h, n, d), M diagonal, R (h, d, n). Deterministic; cost O(n³) per head, dense: n ≤ 2048.
 
     Raises:
         Unsupported: n above 2048, or d above n.
