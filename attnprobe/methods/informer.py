@@ -6,6 +6,7 @@ of exact rows, ``sample_k`` that of sampled keys per query. Our d is both.
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, log
 from typing import Literal
 
@@ -44,13 +45,15 @@ def informer(
     target: str = "softmax",
     measure: Literal["max-mean", "log-ratio"] = "max-mean",
     authors_factor: bool = False,
+    share_heads: bool = False,
 ) -> Approximation:
     """``B~ = (1/n_k) 1 1ᵀ`` with the rows of the u queries of largest ``M̂`` replaced by those of B.
 
     Each query draws ``sample_k`` keys, uniform with replacement, and is measured on them alone: ``M̂_i = max_j q_i·k_j -
     (1/n_k) Σ_j q_i·k_j`` over its sample. All other outputs are the mean of V. Source: Zhou et al. 2021, equation 4 and
-    Algorithm 1. The sum is divided by n_k and not by the size of the sample, as in the authors' code; scores are not
-    scaled there, which changes no order. M̂ is found in float64 whatever the dtype.
+    Algorithm 1 (in its appendix). The sum is divided by n_k and not by the size of the sample, as in the authors' code:
+    the paper takes pairs that were not drawn for zero. Scores are not scaled, which changes no order. M̂ is found in
+    float64 whatever the dtype.
 
     Options:
         measure: ``max-mean`` is the measurement above. ``log-ratio`` is the one that it stands for, the logarithm of
@@ -58,10 +61,11 @@ def informer(
             (1/sample_k) Σ_j s q_i·k_j``. The paper's equation 2 has a sum for the first mean: a constant more.
         authors_factor: the authors' sizes, ``u = f ⌈ln n_q⌉`` and ``sample_k = f ⌈ln n_k⌉`` with ``f = ⌈d / ln n⌉``,
             at most n_q and n_k, so u = 21 for d = 16 at n = 512. Otherwise both are d.
+        share_heads: the same sampled keys for all heads, as in the authors' code; otherwise each head draws its own.
 
-    The authors share the sampled keys over the batch and all heads; here heads draw on their own. Adding one vector to
-    every key can change the choice of rows with ``max-mean`` (M̂_i moves by ``(1 - sample_k/n_k) q_i·c``), not with
-    ``log-ratio``.
+    Adding one vector to every key can change the choice of rows with ``max-mean`` (M̂_i moves by ``(1 - sample_k/n_k)
+    q_i·c``), not with ``log-ratio``. With a padding mask keys are sampled, and V is averaged, over the valid tokens
+    (Chen et al. 2022, Skeinformer, section 4.4); without one padding is tokens like others, as in the original.
 
     Shapes: output (h, n_q, p_v), in the Q/K/V's dtype. Draws: ``sampled_keys`` (h, n_q, sample_k) with repeats;
     ``top_queries`` (h, u), the rows chosen, largest M̂ first and the earlier of two equals. Cost ``3 n d p``; memory
@@ -73,7 +77,7 @@ def informer(
     u, sample_k = _sizes(d, qkv.n_q, qkv.n_k) if authors_factor else (d, d)
     sampled, top = [], []
     for row, head in enumerate(qkv.heads):
-        stream = streams.head(head, "sampled_keys")
+        stream = (streams.shared if share_heads else partial(streams.head, head))("sampled_keys")
         sampled.append(torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu"))
         measured = _measure(qkv.q[row].double(), qkv.k[row].double(), sampled[-1], qkv.scale, measure)
         top.append(measured.sort(descending=True, stable=True).indices[:u])

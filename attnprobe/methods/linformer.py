@@ -6,6 +6,7 @@ its ``k``, and B~ its ``P̄`` times Fᵀ. The paper trains E and F: here they ar
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -42,17 +43,19 @@ def linformer(
     target: str = "softmax",
     std: Literal["unit", "authors"] = "unit",
     share: bool = True,
+    share_heads: bool = False,
 ) -> Approximation:
     """``B~ = softmax(s Q (SᵀK)ᵀ) Sᵀ`` with a random S, so that the output is ``softmax(s Q (SᵀK)ᵀ) (SᵀV)``; untrained.
 
-    Source: Wang et al. 2020, equation 7. The softmax is over d random combinations of keys, and no S makes that the
-    softmax over the keys: the error does not vanish as d grows. It says where a trained Linformer starts, not how
-    well one does.
+    Source: Wang et al. 2020, section 4, equation 7. The softmax is over d random combinations of keys, and no S makes
+    that the softmax over the keys: the error does not vanish as d grows. It says where a trained Linformer starts, not
+    how well one does.
 
     Options:
         std: of the entries of S: ``unit`` is N(0, 1/d), for which ``E[S Sᵀ] = I``; ``authors`` is the N(0, 0.02²) of
             the authors' code, for which ``E[S Sᵀ] = 0.0004·d·I``, so that the output is shrunk.
         share: one S for keys and values; false is a separate E for K and F for V, as in the paper.
+        share_heads: the same S (or E and F) for all heads, the paper's headwise sharing.
 
     Shapes: the softmax (h, n_q, d), S (h, n_k, d); in the Q/K/V's dtype, but SᵀK is summed in float64. Draws:
     ``sketch`` (h, n_k, d), and ``sketch_values`` of the same shape with ``share=false``, each head on its own. Cost
@@ -65,9 +68,9 @@ def linformer(
     >>> approximate("linformer", QKV(*torch.ones(3, 1, 6, 4)), 3).draws["sketch"].shape
     torch.Size([1, 6, 3])
     """
-    draws = {"sketch": _draw(qkv, d, streams, "sketch", std)}
+    draws = {"sketch": _draw(qkv, d, streams, "sketch", std, share_heads)}
     if not share:
-        draws["sketch_values"] = _draw(qkv, d, streams, "sketch_values", std)
+        draws["sketch_values"] = _draw(qkv, d, streams, "sketch_values", std, share_heads)
     of_k = draws["sketch"].to(qkv.device)
     of_v = draws["sketch" if share else "sketch_values"].to(qkv.q)  # (h, n_k, d)
     keys = (of_k.mT @ qkv.k.double()).to(qkv.dtype)  # (h, d, p)
@@ -76,7 +79,8 @@ def linformer(
     return Approximation.of(LowRank(weights, None, of_v.mT), qkv, draws=draws, diagnostics=diagnostics)
 
 
-def _draw(qkv: QKV, d: int, streams: Streams, label: str, std: str) -> torch.Tensor:
+def _draw(qkv: QKV, d: int, streams: Streams, label: str, std: str, share_heads: bool) -> torch.Tensor:
     """S of every head, (h, n_k, d) float64 on the CPU."""
     factor = 1.0 if std == "unit" else AUTHORS_STD * d**0.5
-    return torch.stack([factor * gaussian(qkv.n_k, d, streams.head(head, label)) for head in qkv.heads])
+    streams_of = [streams.shared if share_heads else partial(streams.head, head) for head in qkv.heads]
+    return torch.stack([factor * gaussian(qkv.n_k, d, stream(label)) for stream in streams_of])

@@ -7,6 +7,7 @@ is its m (the number of features) and our ``p`` its d.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import log
 from typing import Any, Literal
 
@@ -57,6 +58,7 @@ def performer(
     scaling: Literal["chi", "sqrt"] = "chi",
     orthogonal: bool = True,
     double_norm: bool = False,
+    share_heads: bool = False,
 ) -> Approximation:
     """``B~ = D~⁻¹ A~`` with ``A~ = φ(Q') φ(K')ᵀ`` and ``φ(x') = d^-½ exp(W x' - ‖x'‖²/2)``, ``x' = √scale · x``.
 
@@ -74,6 +76,7 @@ def performer(
         scaling: the norms of the rows, ``chi`` those of normal vectors, ``sqrt`` √p for all of them, which biases A~.
         orthogonal: blocks of p orthogonal rows; false draws every row on its own.
         double_norm: ``x' = scale · x``, the scale applied twice, as Skyformer's comparison code does.
+        share_heads: the same W for all heads, as in performer-pytorch; otherwise each head draws its own.
 
     Shapes: W (h, d, p), φ(Q) (h, n_q, d), φ(K) (h, n_k, d) in the Q/K/V's dtype. Draws: ``projection`` (h, d, p), W
     itself in float64; a smaller d has the first rows of a larger one. Cost ``4 n d p``, and ``d p²`` for the draw.
@@ -83,7 +86,7 @@ def performer(
     Raises:
         Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
     """
-    q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm)
+    q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm, share_heads)
     rows = w.to(q)
     log_q, log_k = log_features(q, rows), log_features(k, rows)  # (h, n, d)
     if eps > 0:
@@ -104,6 +107,7 @@ def performer_relu(
     scaling: Literal["chi", "sqrt"] = "chi",
     orthogonal: bool = True,
     double_norm: bool = False,
+    share_heads: bool = False,
 ) -> Approximation:
     """``B~ = D~⁻¹ φ(Q') φ(K')ᵀ`` with ``φ(x') = relu(W x') + eps``, ``x' = √scale · x``: generalised attention.
 
@@ -116,6 +120,7 @@ def performer_relu(
         scaling: norms of the rows of W, ``chi`` or ``sqrt``, as in ``performer``.
         orthogonal: blocks of p orthogonal rows; false draws every row on its own.
         double_norm: ``x' = scale · x``.
+        share_heads: the same W for all heads, as in performer-pytorch.
 
     Shapes: W (h, d, p), φ(Q) (h, n_q, d), φ(K) (h, n_k, d) in the Q/K/V's dtype. Draws: ``projection`` (h, d, p), W
     itself in float64. Cost ``4 n d p``, and ``d p²`` for the draw.
@@ -123,7 +128,7 @@ def performer_relu(
     Raises:
         Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
     """
-    q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm)
+    q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm, share_heads)
     log_q, log_k = (torch.log(torch.relu(x @ w.to(x).mT) + eps) for x in (q, k))  # (h, n, d)
     return _approximation(qkv, d, log_q, log_k, w)
 
@@ -151,13 +156,14 @@ def projection(
 
 
 def _inputs(
-    qkv: QKV, d: int, streams: Streams, qr: str, scaling: str, orthogonal: bool, double_norm: bool
+    qkv: QKV, d: int, streams: Streams, qr: str, scaling: str, orthogonal: bool, double_norm: bool, share_heads: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Q', K' and W, (h, n_q, p), (h, n_k, p) and (h, d, p)."""
     factor = qkv.scale if double_norm else qkv.scale**0.5
     drawn = []
     for head in qkv.heads:
-        generators = streams.head(head, "directions"), streams.head(head, "norms")
+        stream = streams.shared if share_heads else partial(streams.head, head)
+        generators = stream("directions"), stream("norms")
         drawn.append(projection(generators, d, qkv.p, qr, scaling, orthogonal))
     return qkv.q * factor, qkv.k * factor, torch.stack(drawn)
 
