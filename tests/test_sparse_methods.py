@@ -35,18 +35,37 @@ def heads_apart(x, h):
 
 @pytest.mark.parametrize("n_q, n_k", [(1, 1), (2, 2), (3, 3), (7, 7), (20, 20), (9, 14), (14, 9), (9, 2)])
 @pytest.mark.parametrize("sinks", [0, 1, 4, 30])
-def test_the_window_is_its_literal_mask(n_q, n_k, sinks):
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_window_is_its_literal_mask(n_q, n_k, sinks, causal):
     qkv = make(n=n_q, n_k=n_k)
     for d in range(5, n_q + n_k + 5):
         if d <= sinks:
             with pytest.raises(Unsupported, match=f"window: d={d} leaves no window beside sinks={sinks}"):
                 approximate("window", qkv, d, sinks=sinks)
             continue
-        approx = approximate("window", qkv, d, sinks=sinks)
-        mask = window_mask(n_q, n_k, d, sinks)
+        approx = approximate("window", qkv, d, sinks=sinks, causal=causal)
+        mask = window_mask(n_q, n_k, d, sinks, causal)
         assert all(pattern(approx, row).tolist() == mask for row in range(2))
         assert_counts(approx, [mask, mask])
         assert approx.operator.index.shape[2] <= n_k and approx.diagnostics["realised_d"].max() <= d
+
+
+def test_a_causal_window_is_what_a_cache_of_sinks_and_recent_tokens_holds():
+    """Token by token: a cache of s + w keys that drops, when it is full, the oldest that is no sink."""
+    s, w, qkv = 2, 3, make(n=12, h=1)
+    seen, cache = pattern(approximate("window", qkv, s + w, sinks=s, causal=True), 0), []
+    for i in range(12):
+        cache.append(i)
+        if len(cache) > s + w:
+            del cache[s]
+        assert seen[i].nonzero()[:, 0].tolist() == cache
+
+
+def test_a_causal_window_over_everything_is_causal_attention():
+    qkv = make(n=11, n_k=11, score=3.0)
+    approx = approximate("window", qkv, 15, sinks=4, causal=True)
+    wanted = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, is_causal=True, scale=qkv.scale)
+    assert (approx.output - wanted).abs().max() <= 1e-13 * float(wanted.abs().max())
 
 
 def test_an_inner_row_of_the_window_has_exactly_the_budget():
@@ -72,15 +91,16 @@ def test_longformer_is_its_literal_mask(n_q, n_k, g):
 
 @pytest.mark.parametrize("n_q, n_k", [(1, 1), (2, 2), (3, 3), (7, 7), (20, 20), (41, 41), (20, 33), (33, 20)])
 @pytest.mark.parametrize("d", [10, 20, 29, 30, 50])
-def test_bigbird_is_its_literal_mask_for_any_length(n_q, n_k, d):
-    if d > 10 * max(n_q, n_k):
+@pytest.mark.parametrize("r", [0, 1, 3, 5])
+def test_bigbird_is_its_literal_mask_for_any_length(n_q, n_k, d, r):
+    if d > 10 * max(n_q, n_k) or d < 7 + r:
         return
     qkv = make(n=n_q, n_k=n_k, h=3)
-    approx = approximate("bigbird", qkv, d)
+    approx = approximate("bigbird", qkv, d, random_blocks=r)
     blocks = approx.draws["blocks"]
-    nb_q, nb_k = -(-n_q // (d // 10)), -(-n_k // (d // 10))
-    assert blocks.shape == (3, max(0, nb_q - 2), 3)
-    masks = [bigbird_mask(n_q, n_k, d, blocks[row]) for row in range(3)]
+    nb_q, nb_k = -(-n_q // (d // (7 + r))), -(-n_k // (d // (7 + r)))
+    assert blocks.shape == (3, max(0, nb_q - 2), r)
+    masks = [bigbird_mask(n_q, n_k, d, blocks[row], r) for row in range(3)]
     assert all(pattern(approx, row).tolist() == masks[row] for row in range(3))
     assert_counts(approx, masks)
     assert n_q != n_k or approx.diagnostics["realised_d"].max() <= d
@@ -89,13 +109,13 @@ def test_bigbird_is_its_literal_mask_for_any_length(n_q, n_k, d):
             centre = min(row, nb_k - 1)
             seen = {0, nb_k - 1, centre - 1, centre, centre + 1} & set(range(nb_k))
             kept = [block for block in drawn if block >= 0]
-            assert len(set(kept)) == len(kept) == min(3, nb_k - len(seen))
+            assert len(set(kept)) == len(kept) == min(r, nb_k - len(seen))
             assert not seen & set(kept) and set(kept) <= set(range(nb_k))
 
 
 def test_every_set_of_random_blocks_is_as_likely_as_any_other():
     seen = torch.tensor([[0, 9, 3, 4, 5]]).expand(20000, 5)  # left: 1, 2, 6, 7, 8
-    drawn = bigbird_file._drawn(seen, 10, generator(0, "blocks")).sort(1).values
+    drawn = bigbird_file._drawn(seen, 10, 3, generator(0, "blocks")).sort(1).values
     sets, counts = drawn.unique(dim=0, return_counts=True)
     assert len(sets) == 10 and set(sets.flatten().tolist()) == {1, 2, 6, 7, 8}
     assert (counts - 2000).abs().max() <= 5 * (20000 * 0.1 * 0.9) ** 0.5  # five standard deviations
@@ -191,6 +211,10 @@ def test_impossible_options_are_refused():
         approximate("window", make(), 8, sinks=-1)
     with pytest.raises(UsageError, match="longformer: global_tokens=-1"):
         approximate("longformer", make(), 8, global_tokens=-1)
+    with pytest.raises(UsageError, match="bigbird: random_blocks=-1"):
+        approximate("bigbird", make(), 10, random_blocks=-1)
+    with pytest.raises(Unsupported, match=r"bigbird: d=10 leaves no token .* random_blocks=4; choose d in 11\.\."):
+        approximate("bigbird", make(), 10, random_blocks=4)
     with pytest.raises(Unsupported, match=r"bigbird: d=9 is below its least of 10; choose d in 10\.\.200"):
         approximate("bigbird", make(), 9)
 

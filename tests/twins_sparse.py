@@ -25,8 +25,13 @@ def over_mask(qkv: QKV, mask: list[list[bool]]) -> Tensor:
     return out
 
 
-def window_mask(n_q, n_k, d, sinks=4) -> list[list[bool]]:
+def window_mask(n_q, n_k, d, sinks=4, causal=False) -> list[list[bool]]:
     w = d - sinks
+    if causal:  # the w tokens up to the last one that is both a key and no later than i
+        return [
+            [j <= i and (j < sinks or min(i, n_k - 1) - w < j <= min(i, n_k - 1)) for j in range(n_k)]
+            for i in range(n_q)
+        ]
     mask = []
     for i in range(n_q):
         c = min(i, n_k - 1)
@@ -44,8 +49,8 @@ def longformer_mask(n_q, n_k, d, global_tokens=1) -> list[list[bool]]:
     ]
 
 
-def bigbird_mask(n_q, n_k, d, blocks) -> list[list[bool]]:
-    b = d // 10
+def bigbird_mask(n_q, n_k, d, blocks, random_blocks=3) -> list[list[bool]]:
+    b = d // (7 + random_blocks)
     last_q, last_k = (n_q - 1) // b, (n_k - 1) // b
     mask = []
     for i in range(n_q):

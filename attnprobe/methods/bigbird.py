@@ -1,6 +1,6 @@
 """BigBird (Zaheer et al. 2020): blocks of tokens that see two global, three neighbouring and three random blocks.
 
-b is the paper's block size, r its number of random blocks (3), w its window in blocks (3), g its global blocks (2, the
+b is the paper's block size, r its number of random blocks, w its window in blocks (3), g its global blocks (2, the
 first and the last); ``d ≈ (r + w + g) b + g b``.
 """
 
@@ -9,13 +9,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import Unsupported, UsageError
 from ..operators import RowOverride, SoftmaxAttention
 from ..qkv import QKV
 from ..rng import Streams
 from .base import Approximation, sparse_softmax
 from .registry import register
 
-RANDOM = 3
+FIXED = 7  # blocks a row beside the random ones: 2 global, 3 near, and 2 for the full rows
+
+
+def _check(target: str, *, random_blocks: int) -> None:
+    if random_blocks < 0:
+        raise UsageError(f"bigbird: random_blocks={random_blocks} is negative")
 
 
 @register(
@@ -32,37 +38,50 @@ RANDOM = 3
     limit=lambda n_q, n_k: 10 * max(n_q, n_k),
     limit_name="10 n",
     least=10,
+    validate=_check,
     exact_at=lambda n: (10 * n, {}),
 )
-def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
-    """The softmax of block row i over the blocks ``{0, nb-1} ∪ {i-1, i, i+1} ∪ {3 random}``; the end rows are exact.
+def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", random_blocks: int = 3) -> Approximation:
+    """The softmax of block row i over the blocks ``{0, nb-1} ∪ {i-1, i, i+1} ∪ {r random}``; the end rows are exact.
 
-    Blocks have ``b = ⌊d/10⌋`` tokens, the last one what is left. Rows of the first and of the last block see all keys.
-    The random blocks of a row are drawn without replacement from those that it does not see yet, for each head on its
-    own; a row that sees all blocks draws none. Source: Zaheer et al. 2020, section 2 and appendix D (the internal
-    construction, ITC). The authors' code differs: it draws among the first blocks only for some lengths, rows next to
-    the edge may see a block twice, and transformers outside training counts block 0 three more times instead.
+    Blocks have ``b = ⌊d/(7 + r)⌋`` tokens, the last one what is left. Rows of the first and of the last block see all
+    keys. The random blocks of a row are drawn without replacement from those that it does not see yet, for each head
+    on its own; a row that sees all blocks draws none. Source: Zaheer et al. 2020, section 2 (the internal construction,
+    ITC) and the appendix on implementation. The authors' code differs: it draws among the first blocks only for some
+    lengths, rows next to the edge may see a block twice, and transformers outside training counts block 0 r more times
+    instead.
 
-    With up to 7 blocks it is exact. With more queries than keys the neighbours of a surplus block are those of the
-    last key block.
+    With up to ``4 + r`` blocks it is exact. With more queries than keys the neighbours of a surplus block are those of
+    the last key block.
 
-    Shapes: index and weights (h, n_q, u), u ≤ 8 b and u < n + b; the full rows are an operator (h, 2 b, n_k); output
-    (h, n_q, p_v). Draws: ``blocks`` (h, nb - 2, 3) of the block rows 1 … nb - 2, -1 where none was left. Cost ``n d
-    (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row, ``visited`` their sum.
+    Options:
+        random_blocks: r; both Skyformer and Skeinformer compare with 3.
+
+    Shapes: index and weights (h, n_q, u), u ≤ (5 + r) b and u < n + b; the full rows are an operator (h, 2 b, n_k);
+    output (h, n_q, p_v). Draws: ``blocks`` (h, nb - 2, r) of the block rows 1 … nb - 2, -1 where none was left. Cost
+    ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row, ``visited`` their sum.
 
     Raises:
-        Unsupported: d below 10, or above 10 n.
+        Unsupported: d below 10 or ``7 + random_blocks``, or above 10 n. UsageError: ``random_blocks`` below 0.
     """
-    b = d // 10
+    b = d // (FIXED + random_blocks)
+    if b == 0:
+        least = FIXED + random_blocks
+        raise Unsupported(
+            f"bigbird: d={d} leaves no token a block beside random_blocks={random_blocks}; "
+            f"choose d in {least}.. or fewer of them"
+        )
     last_q, nb = (qkv.n_q - 1) // b, -(-qkv.n_k // b)  # the last block of queries; the blocks of keys
     seen = _always_seen(last_q, nb)  # (nb_q - 2, 5)
-    blocks = torch.stack([_drawn(seen, nb, streams.head(i, "blocks")) for i in qkv.heads])  # (h, nb_q - 2, 3)
+    drawn = [_drawn(seen, nb, random_blocks, streams.head(i, "blocks")) for i in qkv.heads]
+    blocks = torch.stack(drawn)  # (h, nb_q - 2, r)
     row_block = torch.arange(qkv.n_q, device="cpu") // b
     whole = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]  # exact rows
     middle = (row_block > 0) & (row_block < last_q)
     columns = torch.cat([seen.expand(qkv.h, -1, -1), blocks], 2).sort(2, descending=True).values
-    columns = columns[:, :, : min(8, nb) if len(seen) else 1, None]  # (h, nb_q - 2, ≤ 8, 1); what is cut off is empty
-    tokens = columns * b + torch.arange(b if len(seen) else 1, device="cpu")  # (h, nb_q - 2, ≤ 8, b)
+    most = min(5 + random_blocks, nb) if len(seen) else 1
+    columns = columns[:, :, :most, None]  # (h, nb_q - 2, most, 1); what is cut off is empty
+    tokens = columns * b + torch.arange(b if len(seen) else 1, device="cpu")  # (h, nb_q - 2, most, b)
     tokens = torch.where((columns >= 0) & (tokens < qkv.n_k), tokens, torch.full_like(tokens, -1)).flatten(2)
     index = torch.full((qkv.h, qkv.n_q, tokens.shape[2]), -1, device="cpu")
     index[:, middle] = tokens[:, row_block[middle] - 1]
@@ -86,14 +105,14 @@ def _always_seen(last_q: int, nb: int) -> Tensor:
     return torch.cat([ends, near], 1)
 
 
-def _drawn(seen: Tensor, nb: int, generator: torch.Generator) -> Tensor:
-    """Three more of ``nb`` blocks for each row of ``seen``, one after another, each uniform over those left; (…, 3).
+def _drawn(seen: Tensor, nb: int, count: int, generator: torch.Generator) -> Tensor:
+    """``count`` more of ``nb`` blocks for each row of ``seen``, one after another, each uniform over those left.
 
     The number x among those left is the block x plus the seen blocks up to it, counted in ascending order.
     """
-    uniform = torch.rand(len(seen), RANDOM, generator=generator, dtype=torch.float64, device="cpu")
+    uniform = torch.rand(len(seen), count, generator=generator, dtype=torch.float64, device="cpu")
     taken = torch.where(seen < 0, torch.full_like(seen, nb), seen)  # nb: none
-    for step in range(RANDOM):
+    for step in range(count):
         left = nb - (taken < nb).sum(1)  # blocks not seen yet
         block = (uniform[:, step] * left).long()
         for column in taken.sort(1).values.unbind(1):

@@ -14,7 +14,7 @@ from .base import Approximation, band, per_head, sparse_softmax
 from .registry import register
 
 
-def _check(target: str, *, sinks: int) -> None:
+def _check(target: str, *, sinks: int, causal: bool) -> None:
     if sinks < 0:
         raise UsageError(f"window: sinks={sinks} is negative")
 
@@ -36,16 +36,20 @@ def _check(target: str, *, sinks: int) -> None:
     validate=_check,
     exact_at=lambda n: (2 * n, {"sinks": 0}),
 )
-def window(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", sinks: int = 4) -> Approximation:
+def window(
+    qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", sinks: int = 4, causal: bool = False
+) -> Approximation:
     """The softmax of each row over the columns ``{0 … s-1} ∪ {i - ⌊w/2⌋ … i + ⌊(w-1)/2⌋}`` with ``w = d - s``.
 
-    Source: Xiao et al. 2024, section 3. Its window looks back, because its models are causal; here it lies around the
+    Source: Xiao et al. 2024, section 3.2. Its window looks back, because its models are causal; here it lies around the
     token, because encoders are bidirectional: symmetric where w is odd, one longer to the left where it is even. Row i
     has d entries where the window lies within the text and clear of the sinks, and fewer elsewhere: ``realised_d`` is
     their mean. With more queries than keys the window of a surplus query is that of the last key.
 
     Options:
         sinks: s, how many first tokens every row sees.
+        causal: the paper's own pattern: row i sees the sinks and the w tokens ``i - w + 1 … i``, and of both only those
+            up to i. What it is compared with, the exact B of an encoder, looks ahead: the error contains that.
 
     Shapes: index and weights (h, n_q, u), u ≤ d and u ≤ n_k; output (h, n_q, p_v). Deterministic; cost ``n d (p +
     p_v)``, memory O(n d). ``visited`` is the number of entries.
@@ -59,7 +63,10 @@ def window(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", sinks
         )
     s, w = min(sinks, qkv.n_k), d - sinks
     first = torch.arange(s, device="cpu").expand(qkv.n_q, s)
-    index = torch.cat([first, band(qkv.n_q, qkv.n_k, w // 2, (w - 1) // 2, first=s)], 1)  # (n_q, u)
+    left, right = (w - 1, 0) if causal else (w // 2, (w - 1) // 2)
+    index = torch.cat([first, band(qkv.n_q, qkv.n_k, left, right, first=s)], 1)  # (n_q, u)
+    if causal:
+        index = torch.where(index <= torch.arange(qkv.n_q, device="cpu")[:, None], index, torch.full_like(index, -1))
     entries = int((index >= 0).sum())
     operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index.expand(qkv.h, -1, -1))
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
