@@ -94,8 +94,9 @@ def skyformer(
 ) -> Approximation:
     """``C~ = L M⁺ R`` over d landmarks for ``target=gaussian``; ``B~ = D~⁻¹ A~`` for ``target=softmax``.
 
-    ``gaussian`` is the published model (Chen et al. 2021, section 4): with ``κ(x, y) = exp(-‖x-y‖²·scale/2)``, ``L =
-    κ(Q, X_S)``, ``R = κ(X_S, K)`` and the inverse of ``κ(X_S, X_S) + γI``. ``softmax`` is the curve of its Figure 1:
+    ``gaussian`` is the published model (Chen et al. 2021, equations 3 to 6): with ``κ(x, y) = exp(-‖x-y‖²·scale/2)``,
+    ``L = κ(Q, X_S)``, ``R = κ(X_S, K)`` and the inverse of ``κ(X_S, X_S) + γI`` (its section 4.4, where the scaled
+    core N is in lemma 3; its singular values lie in (0, 1], 1 included). ``softmax`` is the curve of its Figure 1:
     the same method on the softmax kernel, then row-normalised. It is computed in the Gaussian form ``B~ ∝ L M⁺ R
     E_K`` with ``E_K = diag(exp(‖k_j‖²· scale/2))``: for an exact pseudo-inverse a positive scaling of the landmarks
     cancels in ``K S (SᵀKS)⁺ SᵀK``, and one of the queries cancels in the normalisation, so this equals the raw form
@@ -104,8 +105,9 @@ def skyformer(
 
     Options:
         sampler: ``stratified`` takes d//2 landmarks from Q and the rest from K, each uniform with replacement (the
-            authors' code); ``iid`` is uniform over X with replacement (the paper); ``wor`` uniform without; ``rls`` by
-            recursive ridge leverage scores; ``kmeans`` uses centroids of X, which are not rows of it.
+            authors' code); ``iid`` is uniform over X with replacement (the paper's definition 1); ``wor`` uniform
+            without; ``rls`` by recursive ridge leverage scores; ``kmeans`` uses centroids of X, which are not rows of
+            it.
         inverse: ``schulz`` is ``n_iter`` steps of Razavi's iteration on ``N = diag(r) (M + γI) diag(r)``, ``r = ((M +
             γI) 1)^-½``; ``pinv`` the pseudo-inverse of M; ``cholesky`` the inverse of M + γI. ``auto``: schulz for
             gaussian, pinv for softmax.
@@ -220,7 +222,7 @@ def _draw(
             picked.append(kmeans(x[row], d, stream("kmeans")))
     drawn = torch.stack(picked)
     if sampler == "kmeans":
-        return {"centroids": drawn}, drawn.to(q)
+        return {"centroids": drawn.cpu()}, drawn.to(q)
     return {"indices": drawn}, tokens(x, drawn.to(q.device))
 
 

@@ -1,0 +1,68 @@
+"""A device that is not the CPU, pretended, so that a machine without an accelerator notices a mixture of devices.
+
+A `Pretended` tensor says that it lives on ``meta`` and holds its numbers in an ordinary tensor. Inside `pretending`
+every operation computes on those numbers, and what is made on that device is pretended too. As on an accelerator, an
+operation on tensors of both devices is an error, unless the one on the CPU is a scalar or an index of another.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
+
+AWAY = torch.device("meta")
+COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
+
+
+class Pretended(torch.Tensor):
+    """``held``, said to be on another device."""
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Pretended:
+        facts = {"strides": held.stride(), "storage_offset": held.storage_offset()}
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=AWAY, **facts)
+
+    def __init__(self, held: torch.Tensor) -> None:
+        self.held = held
+
+    def tolist(self) -> list:
+        return self.held.tolist()
+
+    def __getitem__(self, index):
+        if isinstance(index, list):  # of which torch would make a true tensor on AWAY, without numbers
+            index = torch.tensor(index, device="cpu").to(AWAY)
+        return super().__getitem__(index)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return _run(func, args, kwargs or {})
+
+
+class pretending(TorchDispatchMode):  # noqa: N801  (a context)
+    """The context in which tensors may be made on the pretended device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return _run(func, args, kwargs or {})
+
+
+def _run(func, args, kwargs):
+    tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+    away = [x for x in tensors if isinstance(x, Pretended)]
+    assert all(isinstance(x, Pretended) or x.device != AWAY for x in tensors), f"{func}: a tensor without numbers"
+    here = [x for x in tensors if not isinstance(x, Pretended) and x.dim() > 0]
+    if away and here and func not in COPIES and not (func in INDEXING and isinstance(args[0], Pretended)):
+        raise RuntimeError(f"{func}: tensors on the CPU {[tuple(x.shape) for x in here]} meet tensors on {AWAY}")
+    wanted = kwargs.get("device")
+    if wanted is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    goes = bool(away) if wanted is None else torch.device(wanted) == AWAY
+    if func is torch.ops.aten.copy_.default:
+        goes = isinstance(args[0], Pretended)
+    held = lambda x: x.held if isinstance(x, Pretended) else x
+    out = func(*tree_map(held, args), **tree_map(held, kwargs))
+    if not goes:
+        return out
+    wrapped = tree_map(lambda x: Pretended(x) if isinstance(x, torch.Tensor) else x, out)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped)
