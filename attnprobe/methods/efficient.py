@@ -30,7 +30,7 @@ def efficient(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", s
     """``B~ = ρ_q(Q) ρ_k(K)ᵀ``: softmax over each query's p features, softmax over the n keys of each feature.
 
     Both factors have sums of 1, so the rows of B~ sum to 1 without a normaliser; a vector added to every key cancels
-    in ρ_k. Source: Shen et al. 2021, section 3.2. Like `linear` it is a model of its own.
+    in ρ_k. Source: Shen et al. 2021, with softmax normalisation. Like `linear` it is a model of its own.
 
     Options:
         scale: take the softmaxes of ``√scale · Q`` and ``√scale · K``, as some implementations do; the paper scales

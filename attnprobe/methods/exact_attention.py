@@ -1,6 +1,7 @@
 """The two exact matrices as methods: the error floor of a dtype, and kernelized attention.
 
-Symbols: B and C of the package's glossary. Source of kernelized attention: Chen et al. 2021 (Skyformer), section 4.1.
+Symbols: B and C of the package's glossary. Source of kernelized attention: Chen et al. 2021 (Skyformer), section 4.1,
+equation 3.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") 
     """``C_ij = exp(-‖q_i - k_j‖² · scale/2)``, not row-normalised: the paper's replacement of softmax attention.
 
     It is always C. Against ``target=gaussian`` its error is that of the dtype; against ``target=softmax`` it is the
-    distance of two different models of attention, not an approximation error. Source: Chen et al. 2021, section 4.
+    distance of two different models of attention, not an approximation error. Source: Chen et al. 2021, section 4.1,
+    equation 3.
 
     Shapes: output (h, n_q, p_v). Deterministic; cost ``2 n² p``, memory O(n p).
     """

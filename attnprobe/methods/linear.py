@@ -30,7 +30,7 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
     """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` with ``φ(x) = elu(x) + 1`` and ``D~ = diag(φ(Q) φ(K)ᵀ 1)``.
 
     ``elu(x) + 1`` is ``x + 1`` for positive x and ``exp(x)`` otherwise, so every entry is positive. Source:
-    Katharopoulos et al. 2020, section 3.2, equation 7. It is another model of attention that is trained as
+    Katharopoulos et al. 2020, section 3.2.1, equation 7. It is another model of attention that is trained as
     such: on Q and K of a softmax model its error is a distance, not one that more work makes smaller.
 
     It is computed from log φ and normalised without a division, so rows exist whatever the size of Q and K.

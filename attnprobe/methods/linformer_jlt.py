@@ -1,6 +1,6 @@
 """Linformer's proof without its shortcut: the Johnson-Lindenstrauss sketch of B V (Wang et al. 2020, theorem 1).
 
-S is the paper's ``Rᵀ``, (n, d) with ``E[S Sᵀ] = I``; our ``d`` is its ``k``.
+S is the paper's ``Rᵀ``, (n, d) with ``E[S Sᵀ] = I``, P its B; our ``d`` is its ``k``.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def linformer_jlt(
 ) -> Approximation:
     """``B~ = B S Sᵀ`` with ``E[S Sᵀ] = I``, so that ``E[B~] = B``: what Linformer's theorem is about.
 
-    For the Gaussian S, ``E‖B~V - BV‖_F² = (‖B‖_F² ‖V‖_F² + ‖BV‖_F²) / d``. Source: Wang et al. 2020, theorem 1. A
-    diagnostic: B S needs all of B.
+    For the Gaussian S, ``E‖B~V - BV‖_F² = (‖B‖_F² ‖V‖_F² + ‖BV‖_F²) / d``. Source: Wang et al. 2020, theorem 1, whose
+    proof multiplies by ``RᵀR`` in equation 5; the other sketches are those that Chen et al. 2022 (Skeinformer) list in
+    section 3.2 and call "unreduced JLT". A diagnostic: B S needs all of B.
 
     Options:
         sketch: ``gaussian`` has entries N(0, 1/d); ``srht`` random signs times d columns of a Hadamard matrix;

@@ -26,6 +26,8 @@ from .registry import register
 def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B~ = (1/n) 1 1ᵀ``: the attention of a model that attends to everything alike.
 
+    Source: Chen et al. 2022, section 5, where it is the reference beside the methods.
+
     Shapes: output (h, n, p_v). Deterministic; cost ``n p_v``.
     """
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
