@@ -2,41 +2,17 @@
 
 import pytest
 import torch
+from every_setting import CASES, DEFAULTS, run
 from inputs import make
 from pretend_device import AWAY, Pretended, pretending
 
-from attnprobe.errors import UsageError
-from attnprobe.methods import METHODS, approximate, get
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
-
-
-def settings(name):
-    """The defaults, and every choice of every option by itself."""
-    options = get(name).options.values()
-    chosen = [{option.name: choice} for option in options for choice in option.choices or ()]
-    return [{}, *chosen, *({option.name: not option.default} for option in options if bool in option.kinds)]
-
-
-CASES = [
-    pytest.param(name, target, options, id=f"{name}-{target}-{'-'.join(f'{k}={v}' for k, v in options.items())}")
-    for name, entry in METHODS.items()
-    if entry.kind != "user"
-    for target in entry.targets
-    for options in settings(name)
-]
 
 
 def sent(qkv):
     mask = None if qkv.mask is None else qkv.mask.to(AWAY)
     return QKV(qkv.q.to(AWAY), qkv.k.to(AWAY), qkv.v.to(AWAY), mask=mask)
-
-
-def run(name, target, qkv, options):
-    try:
-        return approximate(name, qkv, None if get(name).budget is None else 10, target=target, **options)
-    except UsageError as refusal:
-        pytest.skip(str(refusal))
 
 
 def same(away, here):
@@ -60,7 +36,7 @@ def test_a_method_stays_on_the_device_of_its_inputs(name, target, options):
     assert got.draws_hash() == wanted.draws_hash()
 
 
-@pytest.mark.parametrize("name, target", [case.values[:2] for case in CASES if not case.values[2]])
+@pytest.mark.parametrize("name, target", [case.values[:2] for case in DEFAULTS])
 def test_padding_stays_on_it_too(name, target):
     mask = torch.arange(26) % 9 != 4
     qkv = make(n=26)

@@ -4,39 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from every_setting import CASES, DEFAULTS, run
 from inputs import eps, make, reaching
 
-from attnprobe.errors import UsageError
 from attnprobe.methods import METHODS, approximate, get
 from attnprobe.qkv import QKV
 
 FAMILIES_WITH_INVERSES = ("Nyström",)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-BUDGET = 10
-
-
-def settings(name):
-    """The defaults, and every choice of every option by itself."""
-    options = get(name).options.values()
-    chosen = [{option.name: choice} for option in options for choice in option.choices or ()]
-    chosen += [{option.name: not option.default} for option in options if bool in option.kinds]
-    return [{}, *chosen]
-
-
-CASES = [
-    pytest.param(name, target, options, id=f"{name}-{target}-{'-'.join(f'{k}={v}' for k, v in options.items())}")
-    for name, entry in METHODS.items()
-    if entry.kind != "user"
-    for target in entry.targets
-    for options in settings(name)
-]
-
-
-def run(name, target, qkv, options):
-    try:
-        return approximate(name, qkv, None if get(name).budget is None else BUDGET, target=target, **options)
-    except UsageError as refusal:
-        pytest.skip(str(refusal))
 
 
 def lost(approx):
@@ -53,7 +28,7 @@ def test_a_row_is_finite_or_counted(name, target, options, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
-@pytest.mark.parametrize("name, target, options", [case for case in CASES if not case.values[2]])
+@pytest.mark.parametrize("name, target, options", DEFAULTS)
 def test_normalised_rows_still_sum_to_one(name, target, options, dtype):
     """To a few roundings of the dtype, not to the rounding of scores of 200, which is 1 in bfloat16."""
     if not get(name).claims("row_sums_one", target) or get(name).family in FAMILIES_WITH_INVERSES:
