@@ -73,7 +73,7 @@ def nystromformer(
 
     Shapes: F (h, n_q, d), A and Z (h, d, d) in float64, W (h, d, n_k). F and W are in the Q/K/V's dtype with
     ``schulz``, and in float64 with ``pinv``, which amplifies their rounding. Deterministic; cost ``4 n d p`` and
-    O(d³).
+    O(d³), 4 d³ for each step of the iteration.
 
     Row sums are 1 with ``pinv`` and a non-singular A, otherwise near 1. ``bad_rows`` counts rows of B~ whose sum is not
     positive.

@@ -77,13 +77,12 @@ def skeinformer(
     does not cover this: B~ is biased.
 
     Options:
-        ablation: ``none`` is the algorithm, and these are the authors' modules of the paper's table, as coded:
+        ablation: ``none`` is the algorithm, and these are the authors' modules of the paper's table 1, as coded:
             ``no-pilot-reuse`` leaves out step 7; ``uniform`` has a constant p̂, hence no pilots and no step 7 (and no
             look at V); ``simple-norm`` is the softmax over the columns J' alone, no step 7 (the paper calls it
             Informer's normalisation); ``no-norm`` is ``B[:, J']`` with the exact D, which costs n² p, no step 7 and
             no weights, so B~ is too small. ``no-norm-weighted`` is what the paper's formula says instead: columns
             with replacement and weights 1/(d p̂), exact D, without bias.
-
         share_heads: the same pilots for all heads, as in the authors' code; otherwise each head draws its own. The
             columns are each head's own.
 
@@ -92,15 +91,15 @@ def skeinformer(
 
     Shapes: A' (h, n_q, d), g and D̂ (h, n_q), B_J (h, d, n_k), in the Q/K/V's dtype. Draws: ``pilot_rows`` (h, d) with
     repeats (none for ``uniform``), ``columns`` (h, d). The operator depends on V through the columns. Cost ``4 n d p``
-    (``n² p`` more for the exact D), memory O(n d); ``visited`` counts the entries of B_J and A', and of B where D is
-    exact.
+    (``n² p`` more for the exact D), memory O(n d); ``visited`` counts the entries of B_J and A', and where D is
+    exact those of B instead of A'.
 
     Raises:
         Unsupported: d above n_k. UsageError: ``share_heads`` without pilots.
     """
     draws, probability, b_j = _draw(qkv, d, streams, ablation, share_heads)
     columns = draws["columns"].to(qkv.device)
-    visited = d * qkv.n_q + (d * qkv.n_k if "pilot_rows" in draws else 0)
+    visited = d * qkv.n_k if "pilot_rows" in draws else 0
     if ablation in ("no-norm", "no-norm-weighted"):
         weight = _exact_columns(qkv, columns)
         if ablation == "no-norm-weighted":
@@ -109,6 +108,7 @@ def skeinformer(
         visited += qkv.n_q * qkv.n_k
     else:
         scores = (qkv.scale * qkv.q) @ tokens(qkv.k, columns).mT  # l, (h, n_q, d)
+        visited += d * qkv.n_q
         if ablation == "simple-norm":
             operator = Columns(torch.softmax(scores, -1), columns, qkv.n_k)
         else:

@@ -129,7 +129,7 @@ def skyformer(
 
     Shapes: L (h, n_q, d), M (h, d, d) in float64, R (h, d, n_k). L and R are in float64 too unless γ is so large that
     the rounding of the Q/K/V's dtype is not amplified (γ² ≥ its epsilon). Draws: ``indices`` (h, d), or ``centroids``
-    (h, d, p). Cost ``4 n d p`` and O(d³).
+    (h, d, p). Cost ``4 n d p`` and O(d³), 4 d³ for each step of the iteration.
 
     ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding decides it (softmax);
     ``guarded_rows`` those replaced.
