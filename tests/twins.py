@@ -10,6 +10,7 @@ from math import exp
 
 import torch
 import twins_features
+import twins_lsh
 import twins_rows
 import twins_sketches
 import twins_sparse
@@ -173,3 +174,4 @@ TWINS |= twins_features.TWINS
 TWINS |= twins_rows.TWINS
 TWINS |= twins_sparse.TWINS
 TWINS |= twins_sketches.TWINS
+TWINS |= twins_lsh.TWINS

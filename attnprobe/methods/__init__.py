@@ -4,7 +4,8 @@ Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first,
 ``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h, d),
 queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u); ``sketch``
 (h, n, d), and ``sketch_values`` where the values have their own; ``blocks`` (h, n_b, r), the random key blocks of
-each query block, -1 for none. They refer to the valid tokens where there is a padding mask.
+each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash. They refer to the
+valid tokens where there is a padding mask.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from . import (  # noqa: F401  (each registers itself)
     linformer,
     linformer_jlt,
     longformer,
+    lsh_qk,
     nystromformer,
     performer,
+    reformer,
     skeinformer,
     skyformer,
     svd,

@@ -97,6 +97,7 @@ class Method:
         limit: ``(n_q, n_k) ->`` the largest budget; ``limit_name`` says what it is.
         least: the smallest budget, whatever the options.
         max_n: the longest sequence that it takes, None for any.
+        square: it takes only as many queries as keys.
         validate: ``(target, **options)``, which raises `UsageError` for options that contradict each other.
         exact_at: ``n -> (d, options)`` at which it is exact, for those that claim it.
     """
@@ -116,6 +117,7 @@ class Method:
     limit_name: str = "n"
     least: int = 1
     max_n: int | None = None
+    square: bool = False
     validate: Callable[..., None] | None = None
     exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
 
@@ -166,6 +168,8 @@ class Method:
         """
         if self.max_n is not None and max(n_q, n_k) > self.max_n:
             raise Unsupported(f"{self.name}: n={max(n_q, n_k)} is above its limit of {self.max_n}; choose a smaller n")
+        if self.square and n_q != n_k:
+            raise Unsupported(f"{self.name}: {n_q} queries and {n_k} keys; it takes as many queries as keys")
         if self.budget is None:
             return None
         if d is None:

@@ -1,0 +1,121 @@
+"""Reformer's sorting for queries and keys of their own: exact scores over the keys that hashing puts beside a query.
+
+Symbols: S = scale · Q Kᵀ and B = softmax(S) of the package's glossary; R, n_b, c and ``rounds`` as in ``reformer``, and
+``d = 2 c · rounds``; T_i is the set of keys that query i sees.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back
+from ..operators import Sparse
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation
+from .hashed import block_scores, chunk_length, options_of, rotations
+from .registry import register
+
+
+@register(
+    name="lsh-qk",
+    paper="after Kitaev, Kaiser & Levskaya, Reformer",
+    year=2020,
+    family="LSH",
+    targets=("softmax",),
+    kind="method",
+    tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
+    budget="at most d keys of each row: two chunks of ⌊d/(2 rounds)⌋ keys in each round, repeats dropped",
+    cost="n d p",
+    oracle="torch scaled_dot_product_attention under its mask",
+    limit=lambda n_q, n_k: 4 * n_k,
+    limit_name="4 n_k",
+    least=4,
+    validate=options_of("lsh-qk"),
+    exact_at=lambda n: (4 * n, {}),
+)
+def lsh_qk(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    rounds: int = 2,
+    buckets: int | None = None,
+    augment: Literal["none", "smyrf"] = "none",
+) -> Approximation:
+    """``B~_ij = exp(S_ij) / Σ_{j' in T_i} exp(S_ij')`` over the set ``T_i`` of keys that hashing puts beside query i.
+
+    In each round one rotation hashes queries and keys, as ``reformer`` does, and each are sorted by bucket (ties by
+    position). The keys are cut into chunks of ``c = ⌊d/(2 rounds)⌋``, the last one what is left; the query of rank r
+    stands beside the key of rank ``⌊r n_k/n_q⌋``, and sees that key's chunk and the one before it, where the first
+    follows the last. ``T_i`` is the union of the rounds: a key that two rounds show counts once, unlike Reformer's.
+    More rounds with the same c add keys to ``T_i``, so the error of the unnormalised A never grows; that of B may.
+    Exact from ``c = n_k/2`` on. Source: Kitaev et al. 2020, section 2, with Q and K of their own; ``augment``: Daras et
+    al. 2020 (SMYRF).
+
+    Options:
+        rounds: of hashing; each takes its share of d.
+        buckets: n_b, even; None as in ``reformer``, with n_k for n.
+        augment: what is hashed. ``none``: the directions of q and k, so that the length of a key, and with it the size
+            of its scores, plays no part. ``smyrf``: ``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]`` with ``M = max
+            ‖q‖² + max ‖k‖²`` of the head: all of one length, and with the inner products of q and k, so that near
+            means a large score.
+
+    Shapes: index and weights (h, n_q, 2 c · rounds), output (h, n_q, p_v). Draws: ``rotations`` (h, rounds, f, p), or p
+    + 2 columns with augment=smyrf, f as in ``reformer``; hashing is in float64. ``visited`` counts the scores computed,
+    and ``realised_d`` is the mean size of ``T_i``. Cost ``n d (p + p_v) + n f p`` and sorting; memory O(n d).
+
+    Raises:
+        Unsupported: d above 4 n_k or below 2 rounds. UsageError: no round, an odd number of buckets.
+
+    >>> from . import approximate
+    >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
+    >>> (approximate("lsh-qk", qkv, 8).operator.dense() > 0).sum(-1).max() <= 8
+    tensor(True)
+    """
+    chunk = chunk_length("lsh-qk", d, rounds, qkv.n_k)
+    counts = bucket_counts(qkv.n_k, chunk, buckets)
+    hashed = _of_equal_length(qkv.q, qkv.k) if augment == "smyrf" else (qkv.q, qkv.k)
+    drawn = rotations(streams, qkv, rounds, sum(counts) // 2, hashed[0].shape[2])
+    order_q, order_k = (cross_polytope(x, drawn, counts).argsort(dim=-1, stable=True) for x in hashed)  # (h, rounds, n)
+    rank = torch.arange(qkv.n_q, device=qkv.device)
+    beside = rank * qkv.n_k // qkv.n_q // chunk  # the chunk beside which each rank stands, ascending
+    sizes = torch.bincount(beside, minlength=-(-qkv.n_k // chunk))  # (m,) queries of each chunk
+    nth = rank - (sizes.cumsum(0) - sizes)[beside]  # of its chunk
+    index, weights, visited = [], [], []
+    for head in range(qkv.h):
+        ranks, of_key = inverse(order_q[head]), inverse(order_k[head]) // chunk  # (rounds, n_q), (rounds, n_k)
+        of_query = beside[ranks]  # chunks, like of_key
+        columns, scores, seen = [], [], 0
+        for turn in range(rounds):
+            window = look_back(order_k[head, turn], chunk)  # (m, 2 c)
+            shown = window[of_query[turn]]  # (n_q, 2 c)
+            seen += (shown >= 0).sum()
+            for earlier in range(turn):
+                back = (of_query[earlier][:, None] - of_key[earlier][shown]) % len(window)
+                shown = shown.masked_fill(back <= 1, -1)  # an earlier round has shown it
+            queries = torch.full((len(window), int(sizes.max())), -1, device=qkv.device)
+            queries[beside, nth] = order_q[head, turn]
+            block = block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)  # (m, w, 2 c)
+            columns.append(shown)
+            scores.append(block[of_query[turn], nth[ranks[turn]]])
+        index.append(torch.cat(columns, 1))
+        weights.append(torch.softmax(torch.cat(scores, 1).masked_fill(index[-1] < 0, float("-inf")), -1))
+        visited.append(seen)
+    operator = Sparse(torch.stack(index), torch.stack(weights), qkv.n_k)
+    distinct = torch.stack([(row >= 0).sum() for row in index]).double()
+    diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double()}
+    return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
+
+
+def _of_equal_length(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]``, (h, n, p + 2) float64, of length √M each."""
+    q, k = q.double(), k.double()
+    q_square, k_square = (x.square().sum(-1, keepdim=True) for x in (q, k))  # (h, n, 1)
+    total = q_square.amax(1, keepdim=True) + k_square.amax(1, keepdim=True)
+    q_rest, k_rest = (total - q_square).sqrt(), (total - k_square).sqrt()
+    return torch.cat([q, torch.zeros_like(q_rest), q_rest], -1), torch.cat([k, k_rest, torch.zeros_like(k_rest)], -1)

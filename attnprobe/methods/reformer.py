@@ -1,0 +1,118 @@
+"""Reformer (Kitaev et al. 2020): tokens sorted by a hash of their queries, each attending to its chunk and the last.
+
+q_i are the queries, which are the keys too: ``k_i = q_i / ‖q_i‖`` (shared QK). R is the rotation of a round of hashing,
+n_b its number of buckets and c the chunk length; ``rounds`` is the paper's n_rounds, and ``d = 2 c · rounds``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back
+from ..operators import Sparse
+from ..qkv import QKV
+from ..rng import Streams
+from .base import Approximation
+from .hashed import block_scores, chunk_length, options_of, rotations
+from .registry import register
+
+
+@register(
+    name="reformer",
+    paper="Kitaev, Kaiser & Levskaya, Reformer",
+    year=2020,
+    family="LSH",
+    targets=("softmax",),
+    kind="method",
+    tags=("row_sums_one", "nonnegative"),
+    budget="d slots of each row: two chunks of ⌊d/(2 rounds)⌋ tokens in each round, repeats counted",
+    cost="n d p",
+    oracle="transformers LSHSelfAttention, reformer-pytorch LSHAttention",
+    limit=lambda n_q, n_k: 4 * n_k,
+    limit_name="4 n",
+    least=4,
+    square=True,
+    validate=options_of("reformer"),
+)
+def reformer(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    rounds: int = 2,
+    buckets: int | None = None,
+    logits: Literal["unit", "scaled"] = "unit",
+    duplicates: Literal["count", "once"] = "count",
+    eps: float = 0.0,
+) -> Approximation:
+    """``B~_ij = Σ_{slots of i that hold j} exp(l_ij) / Σ_{all slots of i} exp(l)`` with ``l_ij = q_i · q_j / ‖q_j‖``.
+
+    **K is ignored**: the model has one matrix for queries and keys, and makes the keys unit vectors. So this is no
+    approximation of softmax(S) for the K that it is given, and no budget brings its error to 0. It shows what
+    Reformer's attention would do with these queries; ``lsh-qk`` is the approximation made of the same parts.
+
+    In each round token i falls into the bucket ``argmax [R q_i, -R q_i]``. The tokens of all rounds, one round after
+    another and each sorted by bucket (ties by position), are one list, which is cut into chunks of ``c = ⌊d/(2
+    rounds)⌋``; the last chunk is what is left. In each round, a token's slots are its chunk and the one before it in
+    that list, where the first follows the last. Buckets only sort: slots of another bucket count. The paper gives each
+    round its own softmax and the rounds ``softmax(logsumexp)`` as weights: that is one softmax over the slots of all
+    rounds. A token attends to itself only where no other token stands in its slots; the published code says so with
+    a logit of -1e5 (transformers) or -5e4 (reformer-pytorch), which is the same as long as ``‖q‖`` is below 1e4.
+    Source: Kitaev et al. 2020, section 2 and appendix A.
+
+    Options:
+        rounds: of hashing; each takes its share of d.
+        buckets: n_b, even. None is the choice of transformers, the power of two up to ``2 ⌊n/c⌋``, as a product of two
+            hashes where it is above ``2 max(√(n/c), c)``. reformer-pytorch takes n/c.
+        logits: ``unit`` as above, which is what transformers computes; ``scaled`` multiplies by the model's scale once
+            more, like reformer-pytorch and the paper's ``1/√p``.
+        duplicates: ``count`` a key as often as it stands in the slots, as transformers does, and reformer-pytorch by
+            default; ``once`` is the paper's discount of ``log N_ij`` for N_ij repeats, and costs a sort of each row.
+        eps: added to the mean square of q_j where it is normalised (transformers has 1e-6).
+
+    Shapes: index and weights (h, n, d), output (h, n, p_v). Draws: ``rotations`` (h, rounds, f, p), R itself, with f
+    half the number of buckets (of two hashes, half their sum); hashing is in float64. A query of zeros is a key of
+    zeros. ``visited`` counts slots, and ``realised_d`` is their mean. Cost ``n d (p + p_v) + n f p`` and sorting;
+    memory O(n d).
+
+    Raises:
+        Unsupported: d above 4 n or below 2 rounds; not as many queries as keys. UsageError: no round, an odd number of
+            buckets, a negative ``eps``.
+    """
+    n, chunk = qkv.n, chunk_length("reformer", d, rounds, qkv.n)
+    counts = bucket_counts(n, chunk, buckets)
+    drawn = rotations(streams, qkv, rounds, sum(counts) // 2, qkv.p)
+    order = cross_polytope(qkv.q, drawn, counts).argsort(dim=-1, stable=True)  # (h, rounds, n)
+    length = (qkv.q.double().square().sum(-1, keepdim=True) + eps * qkv.p).sqrt()
+    keys = (qkv.q.double() / length.clamp(min=torch.finfo(torch.float64).tiny)).to(qkv.dtype)
+    queries = qkv.q * qkv.scale if logits == "scaled" else qkv.q
+    starts = n * torch.arange(rounds, device=qkv.device)[:, None]  # of the rounds in the list
+    token = torch.arange(n, device=qkv.device)[:, None]
+    index, weights = [], []
+    for head in range(qkv.h):
+        window = look_back(order[head].flatten(), chunk)  # (m, 2 c)
+        scores = block_scores(queries[head], keys[head], window[:, -chunk:], window)  # (m, c, 2 c)
+        place = (inverse(order[head]) + starts).mT  # (n, rounds), of each token in the list
+        slots = window[place // chunk].flatten(1)  # (n, 2 c · rounds)
+        others = (slots >= 0) & (slots != token)
+        used = torch.where(others.any(1, keepdim=True), others, slots >= 0)
+        if duplicates == "once":
+            used &= ~_repeats(slots)
+        logit = scores.flatten(0, 1)[place].flatten(1)
+        weights.append(torch.softmax(logit.masked_fill(~used, float("-inf")), -1))
+        index.append(slots)
+    operator = Sparse(torch.stack(index), torch.stack(weights), n)
+    visited = torch.stack([(slots >= 0).sum() for slots in index]).double()
+    diagnostics = {"realised_d": visited / n, "visited": visited}
+    return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
+
+
+def _repeats(slots: Tensor) -> Tensor:
+    """Which numbers have stood in their row before, (n, u) bool."""
+    ordered, order = slots.sort(dim=-1, stable=True)
+    again = torch.nn.functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
+    return torch.empty_like(again).scatter_(-1, order, again)
