@@ -176,6 +176,13 @@ def test_a_budget_that_can_be_is_a_whole_number():
     assert entry(max_n=12).check_budget(4, 10, 12) == 4
 
 
+def test_a_method_may_take_only_as_many_queries_as_keys():
+    for budget in ("d of something", None):
+        with pytest.raises(Unsupported, match="10 queries and 12 keys; it takes as many queries as keys"):
+            entry(square=True, budget=budget).check_budget(4, 10, 12)
+    assert entry(square=True).check_budget(4, 12, 12) == 4
+
+
 def test_a_method_is_registered_once_and_with_known_facts():
     facts = dict(
         name="toy", paper="", year=1, family="user", targets=("softmax",), kind="user", tags=(), budget=None,

@@ -86,20 +86,25 @@ def reformer(
     return out
 
 
-def lsh_mask(qkv: QKV, d, rotations, *, rounds=2, buckets=None, augment="none") -> list[list[bool]]:
+def lsh_mask(qkv: QKV, d, rotations, *, rounds=2, buckets=None, hash="angular") -> list[list[bool]]:
     """Which keys each query sees in some round."""
     q, k = qkv.q[0].tolist(), qkv.k[0].tolist()
     c = min(d // (2 * rounds), qkv.n_k)
-    if augment == "smyrf":
+    if hash == "smyrf":
         square = lambda x: sum(value * value for value in x)
         total = max(map(square, q)) + max(map(square, k))
         q = [[*x, 0.0, sqrt(total - square(x))] for x in q]
         k = [[*x, sqrt(total - square(x)), 0.0] for x in k]
-    counts = factors(qkv.n_k, c, buckets)
+
+    def by_hash(x: list, rows: list) -> list[int]:
+        if hash == "angular":
+            return sorted_by_bucket(x, rows, factors(qkv.n_k, c, buckets))
+        return sorted(range(len(x)), key=lambda i: sum(a * b for a, b in zip(x[i], rows[0], strict=True)))
+
     mask = [[False] * qkv.n_k for _ in range(qkv.n_q)]
     for rows in rotations.tolist():
-        chunks = chunks_of(sorted_by_bucket(k, rows, counts), c)
-        for rank, i in enumerate(sorted_by_bucket(q, rows, counts)):
+        chunks = chunks_of(by_hash(k, rows), c)
+        for rank, i in enumerate(by_hash(q, rows)):
             for j in with_previous(chunks, rank * qkv.n_k // qkv.n_q // c):
                 mask[i][j] = True
     return mask

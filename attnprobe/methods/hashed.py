@@ -16,7 +16,7 @@ __all__ = ["block_scores", "chunk_length", "options_of", "rotations"]
 
 
 def options_of(name: str) -> Callable[..., None]:
-    """The `validate` of a method with ``rounds`` and ``buckets``, and perhaps ``eps``."""
+    """The `validate` of a method with ``rounds`` and ``buckets``, and perhaps ``eps`` or ``hash``."""
 
     def check(target: str, **options: Any) -> None:
         rounds, buckets, eps = options["rounds"], options["buckets"], options.get("eps", 0.0)
@@ -24,6 +24,8 @@ def options_of(name: str) -> Callable[..., None]:
             raise UsageError(f"{name}: rounds={rounds} is not positive")
         if buckets is not None and (buckets < 2 or buckets % 2):
             raise UsageError(f"{name}: buckets={buckets} is not a positive even number")
+        if buckets is not None and options.get("hash") == "smyrf":
+            raise UsageError(f"{name}: buckets={buckets} belongs to hash=angular, not to hash=smyrf")
         if eps < 0:
             raise UsageError(f"{name}: eps={eps} is negative")
 

@@ -45,32 +45,34 @@ def lsh_qk(
     target: str = "softmax",
     rounds: int = 2,
     buckets: int | None = None,
-    augment: Literal["none", "smyrf"] = "none",
+    hash: Literal["angular", "smyrf"] = "angular",
 ) -> Approximation:
     """``B~_ij = exp(S_ij) / Σ_{j' in T_i} exp(S_ij')`` over the set ``T_i`` of keys that hashing puts beside query i.
 
-    In each round one rotation hashes queries and keys, as ``reformer`` does, and each are sorted by bucket (ties by
+    In each round one rotation hashes queries and keys, as ``reformer`` does, and each are sorted by it (ties by
     position). The keys are cut into chunks of ``c = ⌊d/(2 rounds)⌋``, the last one what is left; the query of rank r
     stands beside the key of rank ``⌊r n_k/n_q⌋``, and sees that key's chunk and the one before it, where the first
     follows the last. ``T_i`` is the union of the rounds: a key that two rounds show counts once, unlike Reformer's.
     More rounds with the same c add keys to ``T_i``, so the error of the unnormalised A never grows; that of B may.
-    Exact from ``c = n_k/2`` on. Source: Kitaev et al. 2020, section 2, with Q and K of their own; ``augment``: Daras et
-    al. 2020 (SMYRF).
+    Exact from ``c = n_k/2`` on. Source: Kitaev et al. 2020, section 2, with Q and K of their own; the other hash:
+    Daras et al. 2020 (SMYRF).
 
     Options:
         rounds: of hashing; each takes its share of d.
-        buckets: n_b, even; None as in ``reformer``, with n_k for n.
-        augment: what is hashed. ``none``: the directions of q and k, so that the length of a key, and with it the size
-            of its scores, plays no part. ``smyrf``: ``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]`` with ``M = max
-            ‖q‖² + max ‖k‖²`` of the head: all of one length, and with the inner products of q and k, so that near
-            means a large score.
+        buckets: n_b of hash=angular, even; None as in ``reformer``, with n_k for n.
+        hash: ``angular`` is Reformer's bucket of directions: the lengths of keys play no part, and where all keys share
+            a large common vector most of them share a bucket. ``smyrf`` sorts by the projections on one random
+            direction (E2LSH, not rounded to buckets) of ``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]``, ``M = max
+            ‖q‖² + max ‖k‖²`` of the head: they have the inner products of q and k and one length, so that near means a
+            large score, and what keys have in common moves no rank.
 
-    Shapes: index and weights (h, n_q, 2 c · rounds), output (h, n_q, p_v). Draws: ``rotations`` (h, rounds, f, p), or p
-    + 2 columns with augment=smyrf, f as in ``reformer``; hashing is in float64. ``visited`` counts the scores computed,
-    and ``realised_d`` is the mean size of ``T_i``. Cost ``n d (p + p_v) + n f p`` and sorting; memory O(n d).
+    Shapes: index and weights (h, n_q, 2 c · rounds), output (h, n_q, p_v). Draws: ``rotations`` (h, rounds, f, p), f as
+    in ``reformer``, or (h, rounds, 1, p + 2) with hash=smyrf; hashing is in float64. ``visited`` counts the scores
+    computed, and ``realised_d`` is the mean size of ``T_i``. Cost ``n d (p + p_v) + n f p`` and sorting; memory O(n d).
 
     Raises:
-        Unsupported: d above 4 n_k or below 2 rounds. UsageError: no round, an odd number of buckets.
+        Unsupported: d above 4 n_k or below 2 rounds. UsageError: no round, an odd number of buckets, or any with
+            hash=smyrf.
 
     >>> from . import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
@@ -78,10 +80,14 @@ def lsh_qk(
     tensor(True)
     """
     chunk = chunk_length("lsh-qk", d, rounds, qkv.n_k)
-    counts = bucket_counts(qkv.n_k, chunk, buckets)
-    hashed = _of_equal_length(qkv.q, qkv.k) if augment == "smyrf" else (qkv.q, qkv.k)
-    drawn = rotations(streams, qkv, rounds, sum(counts) // 2, hashed[0].shape[2])
-    order_q, order_k = (cross_polytope(x, drawn, counts).argsort(dim=-1, stable=True) for x in hashed)  # (h, rounds, n)
+    if hash == "smyrf":
+        drawn = rotations(streams, qkv, rounds, 1, qkv.p + 2)
+        hashes = [drawn[:, :, 0].to(qkv.device) @ x.mT for x in _of_equal_length(qkv.q, qkv.k)]
+    else:
+        counts = bucket_counts(qkv.n_k, chunk, buckets)
+        drawn = rotations(streams, qkv, rounds, sum(counts) // 2, qkv.p)
+        hashes = [cross_polytope(x, drawn, counts) for x in (qkv.q, qkv.k)]
+    order_q, order_k = (x.argsort(dim=-1, stable=True) for x in hashes)  # (h, rounds, n)
     rank = torch.arange(qkv.n_q, device=qkv.device)
     beside = rank * qkv.n_k // qkv.n_q // chunk  # the chunk beside which each rank stands, ascending
     sizes = torch.bincount(beside, minlength=-(-qkv.n_k // chunk))  # (m,) queries of each chunk
