@@ -64,14 +64,14 @@ def lsh_qk(
             a large common vector most of them share a bucket. ``smyrf`` sorts by the projections on one random
             direction (E2LSH, not rounded to buckets) of ``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]``, ``M = max
             ‖q‖² + max ‖k‖²`` of the head: they have the inner products of q and k and one length, so that near means a
-            large score, and what keys have in common moves no rank.
+            large score. A vector that all keys share shifts their projections alike, up to the change of their lengths.
 
     Shapes: index and weights (h, n_q, 2 c · rounds), output (h, n_q, p_v). Draws: ``rotations`` (h, rounds, f, p), f as
     in ``reformer``, or (h, rounds, 1, p + 2) with hash=smyrf; hashing is in float64. ``visited`` counts the scores
     computed, and ``realised_d`` is the mean size of ``T_i``. Cost ``n d (p + p_v) + n f p`` and sorting; memory O(n d).
 
     Raises:
-        Unsupported: d above 4 n_k or below 2 rounds. UsageError: no round, an odd number of buckets, or any with
+        Unsupported: d above 4 n_k or below 2 · rounds. UsageError: no round, an odd number of buckets, or any with
             hash=smyrf.
 
     >>> from . import approximate
@@ -113,8 +113,8 @@ def lsh_qk(
         weights.append(torch.softmax(torch.cat(scores, 1).masked_fill(index[-1] < 0, float("-inf")), -1))
         visited.append(seen)
     operator = Sparse(torch.stack(index), torch.stack(weights), qkv.n_k)
-    distinct = torch.stack([(row >= 0).sum() for row in index]).double()
-    diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double()}
+    distinct = torch.stack([(row >= 0).sum() for row in index]).double().cpu()
+    diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double().cpu()}
     return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
 
 

@@ -80,8 +80,8 @@ def reformer(
     memory O(n d).
 
     Raises:
-        Unsupported: d above 4 n or below 2 rounds; not as many queries as keys. UsageError: no round, an odd number of
-            buckets, a negative ``eps``.
+        Unsupported: d above 4 n or below 2 · rounds; not as many queries as keys. UsageError: no round, an odd number
+            of buckets, a negative ``eps``.
     """
     n, chunk = qkv.n, chunk_length("reformer", d, rounds, qkv.n)
     counts = bucket_counts(n, chunk, buckets)
@@ -106,7 +106,7 @@ def reformer(
         weights.append(torch.softmax(logit.masked_fill(~used, float("-inf")), -1))
         index.append(slots)
     operator = Sparse(torch.stack(index), torch.stack(weights), n)
-    visited = torch.stack([(slots >= 0).sum() for slots in index]).double()
+    visited = torch.stack([(slots >= 0).sum() for slots in index]).double().cpu()
     diagnostics = {"realised_d": visited / n, "visited": visited}
     return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
 
