@@ -49,7 +49,8 @@ def magnitude(operator) -> torch.Tensor:
     (i, j) has ``‖L_i‖ ‖M‖_F ‖R_j‖``, which is far more than ``|(L M R)_ij|`` where M is an inverse with cancellation.
     Factors without a middle are features, each made from its own token with a relative error of its own: ``|L| |R|``,
     which has no slack at all where they are positive. Where R has orthonormal rows they come from a decomposition of
-    the whole matrix instead, whose error has one size for all entries.
+    the whole matrix instead, whose error has one size for all entries; and so it has where L, or L with R beside it, is
+    an orthonormal basis of sampled columns.
     """
     if isinstance(operator, LowRank):
         rows, columns = operator.left.double().norm(dim=2)[:, :, None], operator.right.double().norm(dim=1)[:, None]
@@ -58,6 +59,9 @@ def magnitude(operator) -> torch.Tensor:
             if (right @ right.mT - eye).abs().max() > 1e-6:
                 return operator.left.double().abs() @ right.abs()
             return rows.amax(1, keepdim=True) * columns.amax(2, keepdim=True) + torch.zeros(operator.shape)
+        if _is_basis(operator):
+            rows, columns = rows.amax(1, keepdim=True), columns.amax(2, keepdim=True).expand(-1, -1, operator.shape[2])
+            rows = rows.expand(-1, operator.shape[1], -1)
         for factor in operator.middle:
             rows = rows * torch.linalg.matrix_norm(factor.double())[:, None, None]
         return rows * columns
@@ -77,6 +81,13 @@ def magnitude(operator) -> torch.Tensor:
     if isinstance(operator, Sum):
         return sum(magnitude(op) for op in operator.operators)
     return operator.dense().double().abs()
+
+
+def _is_basis(operator: LowRank) -> bool:
+    """Whether the columns of L, or of L above Rᵀ, are orthonormal or zero: a Gram matrix that is a projector."""
+    left, right = operator.left.double(), operator.right.double()
+    gram = left.mT @ left
+    return any(float((g @ g - g).abs().max()) < 1e-9 for g in (gram, gram + right @ right.mT))
 
 
 def factor_of(qkv: QKV) -> float:

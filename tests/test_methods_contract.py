@@ -67,10 +67,10 @@ def renamed(draws, order):
             new[key] = torch.empty_like(value).index_copy(0, order, order[value])
         elif key in ("sketch", "sketch_values"):  # a row of numbers for each token
             new[key] = torch.empty_like(value).index_copy(0, order, value)
-        elif key in ("projection", "rotations"):  # of features, not of tokens
+        elif key in ("projection", "rotations", "query_centroids", "key_centroids"):  # of features, not of tokens
             new[key] = value
         else:
-            assert key in ("indices", "pilot_rows", "columns", "top_queries"), key
+            assert key in ("indices", "pilot_rows", "columns", "top_queries", "order"), key
             new[key] = order[value % n] + n * (value // n)
     return new
 

@@ -474,6 +474,22 @@ def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
                       "skyformer"]  # fmt: skip
 
 
+@pytest.mark.parametrize("format", ["table", "md", "latex"])
+def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
+    name = r"$\delta$" if format == "latex" else "δ"
+    plain = [cell("skyformer", values=[0.5, 1.0]), cell("vmean", None)]
+    assert name not in render(*summarise(plain), HEADER, format, None)
+    shifted = cell("mss", values=[0.5, 1.0])
+    shifted["metrics"]["delta"] = [0.0123, 0.0251]
+    text = render(*summarise([*plain, shifted]), HEADER, format, None)
+    assert text.count(name) == 2  # a heading and a line of the legend
+    assert f"{name}: the spectral shift of each head, median" in text
+    (line,) = [line for line in text.splitlines() if "mss" in line]
+    assert "0.019" in line
+    assert all("0.019" not in line for line in text.splitlines() if "skyformer" in line)
+    assert parse_gate("delta.max=0.1") == ("delta", "max", 0.1)
+
+
 def test_every_format_takes_no_rows_and_rows_of_other_commands():
     rows = [{"of": "B", "layer": 0, "singular_values": [1.0, 0.5] * 40, "stable_rank": 1.5, "flag": None}]
     for format in FORMATS:

@@ -144,3 +144,10 @@ def test_the_same_tensors_under_another_name_are_the_same_cells(source, tmp_path
     copy.write_bytes((tmp_path / "qkv.safetensors").read_bytes())
     second, _ = measured(SourceSpec(qkv=str(copy), device="cpu"), tmp_path, "b")
     assert first.keys() == second.keys()
+
+
+def test_the_shift_of_each_head_is_in_the_record(source, tmp_path):
+    records, _ = measured(source, tmp_path, methods=("mss:rank=4", "mss-literal", "nystromformer"))
+    shifts = {record["method"]: record["metrics"].get("delta") for record in records.values()}
+    assert len(shifts["mss"]) == 3 and max(shifts["mss"]) > 0
+    assert shifts["mss-literal"] == [0.0] * 3 and shifts["nystromformer"] is None

@@ -1,11 +1,12 @@
 """The methods, one paper a file, and the one call that runs any of them.
 
-Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``centroids`` (h, d, p);
-``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h, d),
-queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u); ``sketch``
-(h, n, d), and ``sketch_values`` where the values have their own; ``blocks`` (h, n_b, r), the random key blocks of
-each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash. They refer to the
-valid tokens where there is a padding mask.
+Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``order`` (h, n_q + n_k), all
+of [Q; K] in random order; ``centroids`` (h, d, p), ``query_centroids`` and ``key_centroids`` where Q and K have their
+own; ``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h,
+d), queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u);
+``sketch`` (h, n, d), and ``sketch_values`` where the values have their own; ``blocks`` (h, n_b, r), the random key
+blocks of each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash.
+They refer to the valid tokens where there is a padding mask.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from . import (  # noqa: F401  (each registers itself)
     linformer_jlt,
     longformer,
     lsh_qk,
+    mss,
     nystromformer,
     performer,
     reformer,
     skeinformer,
     skyformer,
+    spectral_shift,
     svd,
     topk,
     vmean,

@@ -1,4 +1,4 @@
-"""Nyströmformer (Xiong et al. 2021): landmarks that are means of segments.
+"""Nyströmformer (Xiong et al. 2021): landmarks that are means of segments, or centroids of k-means.
 
 F, A, W are the paper's three softmax factors (``F̃``, ``Ã``, ``B̃``), Z its iterative inverse ``Z*`` of
 A; our ``d`` is its ``m``.
@@ -6,28 +6,28 @@ A; our ``d`` is its ``m``.
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
 from ..errors import UsageError
-from ..linalg.inverses import razavi, residual, start, truncated_pinv
-from ..operators import LowRank
+from ..linalg.sampling import kmeans
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head, segment_means
+from .base import Approximation, segment_means
+from .landmark_attention import check_inverse, landmark_attention
 from .registry import register
 
 
-def _check(target: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
-    if n_iter < 0:
-        raise UsageError(f"nystromformer: n_iter={n_iter} is negative")
-    if inverse == "schulz" and rtol is not None:
-        raise UsageError("nystromformer: rtol belongs to inverse=pinv, not to inverse=schulz")
-    if inverse == "pinv" and (n_iter, z0) != (6, "paper"):
-        raise UsageError("nystromformer: n_iter and z0 belong to inverse=schulz, not to inverse=pinv")
-    if rtol is not None and not 0 <= rtol < 1:
-        raise UsageError(f"nystromformer: rtol={rtol} is not in [0, 1)")
+def _check(target: str, **options: Any) -> None:
+    check_inverse("nystromformer", **options)
+
+
+def _check_kmeans(target: str, *, steps: int, **options: Any) -> None:
+    check_inverse("nystromformer-kmeans", **options)
+    if steps < 0:
+        raise UsageError(f"nystromformer-kmeans: steps={steps} is negative")
 
 
 @register(
@@ -81,22 +81,64 @@ def nystromformer(
     Raises:
         Unsupported: d above n. UsageError: ``n_iter`` below 0; an option of the other inverse.
     """
-    q, k = qkv.q, qkv.k
-    q_means, k_means = segment_means(q.double(), d), segment_means(k.double(), d)  # (h, d, p)
-    a = torch.softmax(qkv.scale * q_means @ k_means.mT, -1)  # (h, d, d)
-    if inverse == "pinv":
-        z = truncated_pinv(a, rtol)
-        q, k = q.double(), k.double()
-    else:
-        z = razavi(a, start(a, "norms" if z0 == "paper" else "global"), n_iter)
-    f = torch.softmax(qkv.scale * q @ k_means.to(q).mT, -1)  # (h, n_q, d)
-    w = torch.softmax(qkv.scale * q_means.to(q) @ k.mT, -1)  # (h, d, n_k)
-    operator = LowRank(f, z.to(q), w)
-    sums = operator.row_sums()
-    diagnostics = {
-        "bad_rows": (~(sums > 0)).sum(-1),
-        "inverse_residual": residual(a, z),
-        "realised_d": per_head(qkv.h, d),
-        "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k + d)),
-    }
-    return Approximation.of(operator, qkv, cores={"A": a}, inverses={"A": z}, diagnostics=diagnostics)
+    q_means, k_means = segment_means(qkv.q.double(), d), segment_means(qkv.k.double(), d)  # (h, d, p)
+    return landmark_attention(qkv, q_means, k_means, inverse=inverse, n_iter=n_iter, z0=z0, rtol=rtol)
+
+
+@register(
+    name="nystromformer-kmeans",
+    paper="Xiong et al., Nyströmformer, with the landmarks of Zhang, Tsang & Kwok",
+    year=2021,
+    family="Nyström",
+    targets=("softmax",),
+    kind="method",
+    tags=("permutation_equivariant", "shift_invariant", "exact_at_full_budget"),
+    budget="d landmarks: centroids of Q and of K",
+    cost="4 n d p + O(d³), and 2 n d p for each step of k-means",
+    oracle="nystromformer on tokens in which each segment is one cluster; Lloyd's algorithm by loops",
+    limit=lambda n_q, n_k: min(n_q, n_k),
+    validate=_check_kmeans,
+    exact_at=lambda n: (n, {"inverse": "pinv"}),
+)
+def nystromformer_kmeans(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    inverse: Literal["schulz", "pinv"] = "schulz",
+    n_iter: int = 6,
+    z0: Literal["paper", "global"] = "paper",
+    rtol: float | None = None,
+    steps: int = 10,
+) -> Approximation:
+    """``B~ = F Z W`` as for ``nystromformer``, with centroids of Q for ``Q~`` and centroids of K for ``K~``.
+
+    Each side has d centroids of its own, from ``steps`` steps of Lloyd's algorithm that start at d distinct tokens.
+    The order of the tokens plays no part, which it does in segments. Landmarks by k-means: Zhang, Tsang & Kwok 2008;
+    the three factors: Xiong et al. 2021, section 3.
+
+    Options:
+        inverse: ``schulz`` is ``n_iter`` steps of the paper's iteration; ``pinv`` the true pseudo-inverse, another
+            method: see ``nystromformer``.
+        n_iter: steps of the iteration.
+        z0: its start, ``paper`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)`` for each head; ``global`` divides by a maximum over all heads.
+        rtol: with ``pinv``, singular values below ``rtol`` times the largest count as zero; none is d times the
+            epsilon of float64.
+        steps: of Lloyd's algorithm, each ``n d p`` for Q and as much for K: ten cost five times the rest. 0 takes the
+            random tokens themselves.
+
+    Shapes: as ``nystromformer``. Draws: ``query_centroids`` and ``key_centroids``, (h, d, p) float64 each.
+
+    ``visited`` counts the scores of F, A and W; the distances of k-means are no entries of A. ``bad_rows`` counts rows
+    of B~ whose sum is not positive.
+
+    Raises:
+        Unsupported: d above n. UsageError: ``n_iter`` or ``steps`` below 0; an option of the other inverse.
+    """
+    draws = {}
+    for name, x in (("query_centroids", qkv.q), ("key_centroids", qkv.k)):
+        drawn = [kmeans(x[row], d, streams.head(head, name), steps) for row, head in enumerate(qkv.heads)]
+        draws[name] = torch.stack(drawn)  # (h, d, p)
+    run = partial(landmark_attention, inverse=inverse, n_iter=n_iter, z0=z0, rtol=rtol)
+    return run(qkv, draws["query_centroids"], draws["key_centroids"], draws=draws)

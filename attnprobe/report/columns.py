@@ -212,6 +212,13 @@ COLUMNS = (
         spare=4,
     ),
     Column(
+        "delta",
+        ("δ", "median"),
+        lambda row: (significant(statistic(row, "delta", "median"), 2),),
+        meaning="δ: the spectral shift of each head, median",
+        spare=4,
+    ),
+    Column(
         "visited",
         ("visited", "of n²"),
         lambda row: (per_cent(statistic(row, "visited_fraction", "mean")),),

@@ -27,6 +27,7 @@ METRICS = (
     "guarded_rows",
     "visited_fraction",
     "inverse_residual",
+    "delta",
     "seconds",
 )
 GATED = ("mean", "se", "median", "p10", "p90", "max")

@@ -25,7 +25,7 @@ __all__ = ["Outcome", "run_error"]
 
 # facts that only name what others hash, or follow from them: they determine no result
 NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
-DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "realised_d")
+DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "delta", "realised_d")
 
 
 @dataclass

@@ -1,0 +1,189 @@
+"""The prototype model and spectral shifting (Wang et al. 2014): the two dense yardsticks of the Nyström family.
+
+C is d columns of the matrix that is approximated, R d rows of it, U the small middle matrix, K the symmetric kernel
+``C̄`` over X = [Q; K], N = n_q + n_k its size, C~ the columns of the shifted kernel ``K~ = K - d̄ I``, δ the shift;
+our ``d`` is the papers' ``c``. (C is the papers' letter here, not Gaussian attention.)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..operators import GaussianAttention, LowRank
+from ..qkv import QKV
+from ..reference import exact
+from ..rng import Streams
+from .base import Approximation, per_head
+from .registry import register
+
+
+@register(
+    name="prototype",
+    paper="Wang & Zhang, Improving CUR matrix decomposition and the Nyström approximation",
+    year=2013,
+    family="Nyström",
+    targets=("softmax", "gaussian"),
+    kind="method",
+    tags=("permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget@softmax", "diagnostic"),
+    budget="d columns and d rows of B; d columns of the lifted C̄ for gaussian",
+    cost="n² p + n² d + O(n d²), four times n² for gaussian",
+    oracle="no U fits better: the residual is orthogonal to C and R",
+    limit=lambda n_q, n_k: min(n_q, n_k),
+    max_n=2048,
+    exact_at=lambda n: (n, {}),
+)
+def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
+    """``B~ = C (C⁺ B R⁺) R`` for softmax; the off-diagonal block of ``C U Cᵀ``, ``U = C⁺ C̄ (C⁺)ᵀ``, for gaussian.
+
+    The middle matrix U is the best there is for the sampled columns and rows: no other makes ``‖B - C U R‖_F`` smaller.
+    To know it the whole matrix is needed, so this is what a Nyström method would be with nothing but its columns in the
+    way. B is not symmetric and has rows R of its own (CUR). The lifted kernel C̄ over [Q; K] is symmetric and positive
+    semidefinite: columns alone do, and C~ is the block of ``C U Cᵀ`` with queries for rows and keys for columns. U is
+    then the best for C̄, not for that block. Source: Wang & Zhang 2013.
+
+    Both are computed with orthonormal bases, ``B~ = H (Hᵀ B T) Tᵀ`` with H a basis of the columns of C and T of the
+    rows of R, the same matrix without its two pseudo-inverses. Columns are scaled to norm 1 first, which leaves their
+    span.
+
+    Shapes: H (h, n_q, d), the middle (h, d, d), Tᵀ (h, d, n_k), all in float64. Draws: ``order`` (h, n_q + n_k), a
+    random order of [Q; K]: softmax takes the first d queries and the first d keys in it, gaussian the first d tokens.
+    Distinct, uniform without replacement, and a larger budget adds to a smaller one's. Dense: n ≤ 2048.
+
+    Raises:
+        Unsupported: n above 2048, or d above n.
+    """
+    n_q = qkv.n_q
+    orders, left, middle, right = [], [], [], []
+    for head in qkv.heads:
+        order = torch.randperm(n_q + qkv.n_k, generator=streams.head(head, "order"), device="cpu")
+        alone = qkv.select([head]).to(dtype=torch.float64)
+        if target == "softmax":
+            matrix = exact(alone).dense()[0]  # (n_q, n_k)
+            rows, columns = (part[:d].to(qkv.device) for part in (order[order < n_q], order[order >= n_q] - n_q))
+            h, t = span(_unit(matrix[:, columns])), span(_unit(matrix[rows].T))
+            parts = h, h.T @ matrix @ t, t.T
+        else:
+            matrix = lifted(alone)
+            h = span(_unit(matrix[:, order[:d].to(qkv.device)]))
+            parts = h[:n_q], h.T @ matrix @ h, h[n_q:].T
+        for found, part in zip((left, middle, right), parts, strict=True):
+            found.append(part)
+        orders.append(order)
+    visited = n_q * qkv.n_k if target == "softmax" else (n_q + qkv.n_k) ** 2
+    operator = LowRank(torch.stack(left), torch.stack(middle), torch.stack(right))
+    diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, visited)}
+    return Approximation.of(operator, qkv, draws={"order": torch.stack(orders)}, diagnostics=diagnostics)
+
+
+@register(
+    name="spectral-shift",
+    paper="Wang et al., Improving the modified Nyström method using spectral shifting",
+    year=2014,
+    family="Nyström",
+    targets=("gaussian",),
+    kind="method",
+    tags=("permutation_equivariant", "exact_at_full_budget", "diagnostic"),
+    budget="d columns of the lifted C̄",
+    cost="O((n_q + n_k)³)",
+    oracle="exact on θI + rank d; no (U, δ) fits better: tr E = 0 and C~ᵀ E C~ = 0",
+    limit=lambda n_q, n_k: n_q + n_k,
+    limit_name="n_q + n_k",
+    max_n=1024,
+    exact_at=lambda n: (2 * n, {}),
+)
+def spectral_shift(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    shift: Literal["two-stage", "none"] = "two-stage",
+) -> Approximation:
+    """The off-diagonal block of ``C~ U C~ᵀ + δ I ≈ C̄``, with C~ taken from ``C̄ - d̄ I`` and then U and δ fitted.
+
+    With K = C̄ and N = n_q + n_k, in two stages: first ``d̄ = (tr K - Σ of the d largest eigenvalues) / (N - d)`` and the
+    d sampled columns C~ of ``K - d̄ I``; then
+
+        ``δ = [tr K - tr(C~⁺ K C~)] / [N - rank C~]``,   ``U = C~⁺ K (C~⁺)ᵀ - δ (C~ᵀ C~)⁺``,
+
+    the best U and δ for this C~ in the Frobenius norm. Exact for ``K = θ I + (a positive semidefinite matrix of rank
+    ≤ d)`` whose low rank part is spanned by the sampled columns. Source: Wang et al. 2014; Verma 2021, equation 2.
+
+    It needs a symmetric positive semidefinite matrix. Attention is none, so the method stands for the lifted C̄ over
+    [Q; K], whose block with queries for rows and keys for columns is C. ``δ I`` lies on the diagonal of C̄ and no entry
+    of it in that block: what changes there against ``prototype`` is U. The optimality is that of C̄, not of its block.
+    Softmax attention is refused: its symmetric part is another matrix.
+
+    Options:
+        shift: ``two-stage`` as above; ``none`` takes C~ from K itself (d̄ = 0) and fits U and δ alike: never worse for
+            C̄ than the prototype model with the same columns, but not exact on ``θ I + (rank ≤ d)``.
+
+    Computed with an orthonormal basis H of C~, the same matrix: ``C~ U C~ᵀ = H (Hᵀ K H - δ I) Hᵀ``.
+
+    Shapes: H (h, N, d), the middle (h, d, d), all in float64. Draws: ``indices`` (h, d), uniform over [Q; K] without
+    replacement. A diagnostic: all of C̄ and its eigenvalues, dense, n ≤ 1024.
+
+    ``delta`` is the δ of each head.
+
+    Raises:
+        Unsupported: the target softmax; n above 1024; d above n_q + n_k.
+    """
+    n_q, total = qkv.n_q, qkv.n_q + qkv.n_k
+    drawn, left, middle, right, deltas = [], [], [], [], []
+    for head in qkv.heads:
+        drawn.append(torch.randperm(total, generator=streams.head(head, "indices"), device="cpu")[:d])
+        kernel = lifted(qkv.select([head]).to(dtype=torch.float64))
+        h, core, delta = shifted(kernel, drawn[-1].to(qkv.device), two_stage=shift == "two-stage")
+        left.append(h[:n_q])
+        middle.append(core)
+        right.append(h[n_q:].T)
+        deltas.append(delta)
+    operator = LowRank(torch.stack(left), torch.stack(middle), torch.stack(right))
+    diagnostics = {
+        "realised_d": per_head(qkv.h, d),
+        "visited": per_head(qkv.h, total**2),
+        "delta": torch.stack(deltas),
+    }
+    return Approximation.of(operator, qkv, draws={"indices": torch.stack(drawn)}, diagnostics=diagnostics)
+
+
+def shifted(kernel: Tensor, columns: Tensor, two_stage: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """H, M, δ with ``H M Hᵀ + δ I`` the spectral shifting of a symmetric (N, N) ``kernel``; H is (N, d), M (d, d).
+
+    ``C~ U C~ᵀ = P K P - δ P`` with P = H Hᵀ the projector on the range of C~. Where the rank of C~ is below d the last
+    columns of H are zero. d̄ and δ are 0 where nothing is left: d = N, rank C~ = N.
+    """
+    total, d = len(kernel), len(columns)
+    sampled = kernel[:, columns]
+    if two_stage and d < total:
+        top = torch.linalg.eigvalsh(kernel)[-d:].sum()
+        sampled[columns, torch.arange(d, device=columns.device)] -= (kernel.trace() - top) / (total - d)
+    h = span(sampled)
+    core = h.T @ kernel @ h
+    missing = total - int(h.any(0).sum())
+    delta = (kernel.trace() - core.trace()) / missing if missing else kernel.new_zeros(())
+    return h, core - delta * torch.eye(d, dtype=kernel.dtype, device=kernel.device), delta
+
+
+def lifted(qkv: QKV) -> Tensor:
+    """The Gaussian kernel over [Q; K] of one head, (n_q + n_k, n_q + n_k)."""
+    x = torch.cat([qkv.q, qkv.k], 1)
+    return GaussianAttention(x, x, qkv.scale).dense()[0]
+
+
+def span(columns: Tensor) -> Tensor:
+    """An orthonormal basis of the range of an (n, d) matrix, with zeros for the columns that it does not need.
+
+    Singular values below ``max(n, d) · eps`` times the largest count as zero, as they do for a pseudo-inverse.
+    """
+    u, s, _ = torch.linalg.svd(columns, full_matrices=False)
+    return u * (s > max(columns.shape) * torch.finfo(s.dtype).eps * s[0])
+
+
+def _unit(columns: Tensor) -> Tensor:
+    """The columns divided by their norms; a column of zeros stays."""
+    norms = columns.norm(dim=0)
+    return columns / torch.where(norms > 0, norms, torch.ones_like(norms))
