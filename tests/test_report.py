@@ -483,10 +483,10 @@ def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
     shifted["metrics"]["delta"] = [0.0123, 0.0251]
     text = render(*summarise([*plain, shifted]), HEADER, format, None)
     assert text.count(name) == 2  # a heading and a line of the legend
-    assert f"{name}: the spectral shift of each head, median" in text
+    assert f"{name}: the spectral shift of a head, median and max" in " ".join(text.split())
     (line,) = [line for line in text.splitlines() if "mss" in line]
-    assert "0.019" in line
-    assert all("0.019" not in line for line in text.splitlines() if "skyformer" in line)
+    assert "0.019 (0.025)" in line
+    assert all("(0.025)" not in line for line in text.splitlines() if "skyformer" in line)
     assert parse_gate("delta.max=0.1") == ("delta", "max", 0.1)
 
 

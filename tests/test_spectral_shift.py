@@ -417,7 +417,9 @@ def test_the_numerator_of_the_printed_shift_is_zero_for_every_matrix():
     assert torch.linalg.eigvals(square - square.T).imag.abs().max() > 1  # complex ones do not matter
 
 
-@pytest.mark.parametrize("qkv", [make(n=18), make(n=18, score=6.0), make(n=14, n_k=19), repeated()], ids=range(4))
+@pytest.mark.parametrize(
+    "qkv", [make(n=18), make(n=18, score=6.0), make(n=14, n_k=19), repeated(), make(n=18, score=0.1)], ids=range(5)
+)
 def test_mss_as_printed_is_nystromformer_with_a_pseudo_inverse(qkv):
     approx = approximate("mss-literal", qkv, 6)
     wanted = approximate("nystromformer", qkv, 6, inverse="pinv")

@@ -82,9 +82,9 @@ def mss(
     have a negative trace: then δ counts as 0, as the paper has δ ≥ 0, and the method is Nyströmformer again.
 
     Options:
-        form: ``eq8`` is ``F G (I - δ G) W`` (equations 6-8), which follows from the model ``C U Cᵀ + δ I``; ``eq4`` is
-            ``F G (I - δ A) W`` (equations 4, 9 and 10), which does not: for ``G A = I`` it takes ``δ F W``, a smoothed
-            attention, off Nyströmformer.
+        form: ``eq8`` is ``F G (I - δ G) W`` (equations 6-8), which follows from the model ``C U Cᵀ + δ I`` for a normal
+            A; ``eq4`` is ``F G (I - δ A) W`` (equations 4, 9 and 10), which does not: for ``G A = I`` it takes ``δ F
+            W``, a smoothed attention, off Nyströmformer.
         identity: add the ``δ I`` of the model, which the paper's equations drop; without it B~ has rank d at most and
             its rows sum to 1 - δ for ``G A = I``. Row i is shifted at its own key: key i, and the last key where there
             are more queries than keys.

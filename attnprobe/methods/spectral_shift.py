@@ -41,7 +41,7 @@ def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") ->
     The middle matrix U is the best there is for the sampled columns and rows: no other makes ``‖B - C U R‖_F`` smaller.
     To know it the whole matrix is needed, so this is what a Nyström method would be with nothing but its columns in the
     way. B is not symmetric and has rows R of its own (CUR). The lifted kernel C̄ over [Q; K] is symmetric and positive
-    semidefinite: columns alone do, and C~ is the block of ``C U Cᵀ`` with queries for rows and keys for columns. U is
+    semidefinite: columns alone do, and B~ is the block of ``C U Cᵀ`` with queries for rows and keys for columns. U is
     then the best for C̄, not for that block. Source: Wang & Zhang 2013.
 
     Both are computed with orthonormal bases, ``B~ = H (Hᵀ B T) Tᵀ`` with H a basis of the columns of C and T of the
@@ -113,9 +113,9 @@ def spectral_shift(
     ≤ d)`` whose low rank part is spanned by the sampled columns. Source: Wang et al. 2014; Verma 2021, equation 2.
 
     It needs a symmetric positive semidefinite matrix. Attention is none, so the method stands for the lifted C̄ over
-    [Q; K], whose block with queries for rows and keys for columns is C. ``δ I`` lies on the diagonal of C̄ and no entry
-    of it in that block: what changes there against ``prototype`` is U. The optimality is that of C̄, not of its block.
-    Softmax attention is refused: its symmetric part is another matrix.
+    [Q; K], whose block with queries for rows and keys for columns is kernelized attention. ``δ I`` lies on the diagonal
+    of C̄, outside that block: what changes there against ``prototype`` is U and, by d̄, the columns. The optimality is
+    that of C̄, not of its block. Softmax attention is refused: ``(B + Bᵀ)/2`` is another matrix, and not semidefinite.
 
     Options:
         shift: ``two-stage`` as above; ``none`` takes C~ from K itself (d̄ = 0) and fits U and δ alike: never worse for

@@ -213,9 +213,10 @@ COLUMNS = (
     ),
     Column(
         "delta",
-        ("δ", "median"),
-        lambda row: (significant(statistic(row, "delta", "median"), 2),),
-        meaning="δ: the spectral shift of each head, median",
+        ("δ", "median (max)"),
+        lambda row: tuple(significant(statistic(row, "delta", name), 2) for name in ("median", "max")),
+        (("", ""), (" (", ")")),
+        "δ: the spectral shift of a head, median and max",
         spare=4,
     ),
     Column(
