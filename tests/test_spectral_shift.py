@@ -13,7 +13,7 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.sampling import kmeans
 from attnprobe.methods import approximate, get
 from attnprobe.methods.mss import _shift, _truncated
-from attnprobe.methods.spectral_shift import lifted, shifted, span
+from attnprobe.methods.spectral_shift import _unit, lifted, shifted, span
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import Streams, generator
@@ -119,6 +119,13 @@ def test_columns_that_repeat_change_nothing(target):
         assert close(approx.operator.dense()[0], exact(qkv, target).dense()[0])
     h = span(torch.cat([normal(9, 2), normal(9, 2), torch.zeros(9, 1).double()], 1))
     assert int(h.any(0).sum()) == 2 and close(h @ h.T @ normal(9, 2), normal(9, 2))
+
+
+def test_a_column_of_vanishing_entries_is_a_direction_like_any_other():
+    columns = torch.cat([normal(9, 1), 1e-20 * normal(9, 1, seed=1), torch.zeros(9, 1).double()], 1)
+    assert int(span(columns).any(0).sum()) == 1  # what a pseudo-inverse would keep
+    h = span(_unit(columns))
+    assert int(h.any(0).sum()) == 2 and close(h @ (h.T @ normal(9, 1, seed=1)), normal(9, 1, seed=1))
 
 
 # --- spectral shifting
