@@ -11,7 +11,7 @@ from attnprobe.methods import METHODS, approximate, get
 
 CASES = [(name, target) for name, entry in METHODS.items() for target in entry.targets if entry.kind != "user"]
 # what O(…) may stand for: six steps of four products, a residual, and the few products of landmarks; a dense n x n
-# matrix and its product with V
+# matrix and its product with V; the directions of a hash, about √n, in each round and for Q and K
 ORDER = 30
 SHAPES = [(1024, 40, 16), (2048, 40, 16), (1024, 80, 16), (1024, 40, 48)]
 
@@ -26,8 +26,8 @@ def stated(cost: str, n: int, d: int, p: int) -> tuple[float, float]:
     sizes = {"n": n, "d": d, "p": p}
     bounds = []
     for text in (leading.strip(" +") or "0", order.rstrip(")") or "0"):
-        assert re.fullmatch(r"[0-9ndp²³()+ ]+", text), cost
-        product = text.replace("²", "**2").replace("³", "**3")
+        assert re.fullmatch(r"[0-9ndp²³√()+ ]+", text), cost
+        product = text.replace("²", "**2").replace("³", "**3").replace("√n", "n**0.5")
         product = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", product)
         bounds.append(eval(product, {}, dict(sizes)))
     return bounds[0], bounds[0] + ORDER * bounds[1]

@@ -29,7 +29,7 @@ from .registry import register
     kind="method",
     tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
     budget="at most d keys of each row: two chunks of ⌊d/(2 rounds)⌋ keys in each round, repeats dropped",
-    cost="n d p",
+    cost="2 n d p + O(n √n p)",
     oracle="torch scaled_dot_product_attention under its mask",
     limit=lambda n_q, n_k: 4 * n_k,
     limit_name="4 n_k",

@@ -94,7 +94,7 @@ def nystromformer(
     kind="method",
     tags=("permutation_equivariant", "shift_invariant", "exact_at_full_budget"),
     budget="d landmarks: centroids of Q and of K",
-    cost="4 n d p + O(d³), and 2 n d p for each step of k-means",
+    cost="24 n d p + O(d³)",
     oracle="nystromformer on tokens in which each segment is one cluster; Lloyd's algorithm by loops",
     limit=lambda n_q, n_k: min(n_q, n_k),
     validate=_check_kmeans,
@@ -136,9 +136,10 @@ def nystromformer_kmeans(
     Raises:
         Unsupported: d above n. UsageError: ``n_iter`` or ``steps`` below 0; an option of the other inverse.
     """
-    draws = {}
+    centroids = {}  # (h, d, p) each
     for name, x in (("query_centroids", qkv.q), ("key_centroids", qkv.k)):
         drawn = [kmeans(x[row], d, streams.head(head, name), steps) for row, head in enumerate(qkv.heads)]
-        draws[name] = torch.stack(drawn)  # (h, d, p)
+        centroids[name] = torch.stack(drawn)
+    draws = {name: drawn.cpu() for name, drawn in centroids.items()}
     run = partial(landmark_attention, inverse=inverse, n_iter=n_iter, z0=z0, rtol=rtol)
-    return run(qkv, draws["query_centroids"], draws["key_centroids"], draws=draws)
+    return run(qkv, *centroids.values(), draws=draws)

@@ -29,7 +29,7 @@ from .registry import register
     kind="method",
     tags=("row_sums_one", "nonnegative"),
     budget="d slots of each row: two chunks of ⌊d/(2 rounds)⌋ tokens in each round, repeats counted",
-    cost="n d p",
+    cost="2 n d p + O(n √n p)",
     oracle="transformers LSHSelfAttention, reformer-pytorch LSHAttention",
     limit=lambda n_q, n_k: 4 * n_k,
     limit_name="4 n",
