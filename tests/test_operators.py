@@ -19,6 +19,7 @@ from attnprobe.operators import (
     Sparse,
     Sum,
     row_blocks,
+    row_groups,
 )
 from attnprobe.rng import generator
 
@@ -46,6 +47,23 @@ def sparse():
                 if index[h, i, u] >= 0:
                     dense[h, i, index[h, i, u]] += weight[h, i, u]
     return Sparse(index, weight, 6), dense
+
+
+def grouped(n_q, group):
+    """Rows in groups that share columns; the last group may be shorter."""
+    count = -(-n_q // group)
+    index = torch.randint(-1, 6, (2, count, 4), generator=generator(0, "grouped"))
+    index[0, 0] = torch.tensor([5, -1, 5, 0])  # an empty slot, and a repeat that adds up
+    weight = randn(2, n_q, 4)
+    dense = torch.zeros(2, n_q, 6, dtype=F64)
+    for h in range(2):
+        for i in range(n_q):
+            for u in range(4):
+                if index[h, i // group, u] >= 0:
+                    dense[h, i, index[h, i // group, u]] += weight[h, i, u]
+                else:
+                    weight[h, i, u] = float("nan")
+    return Sparse(index, weight, 6, group), dense
 
 
 def columns():
@@ -89,6 +107,9 @@ def cases():
     delta = torch.tensor([2.0, -0.5], dtype=F64)
     yield "identity", Identity(delta, 5), torch.stack([2.0 * torch.eye(5), -0.5 * torch.eye(5)]).double()
     yield "sparse", *sparse()
+    yield "sparse in groups", *grouped(12, 3)
+    yield "sparse in groups, the last one shorter", *grouped(11, 4)
+    yield "sparse in one group", *grouped(5, 8)
     yield "columns", *columns()
     yield (
         "sum",
@@ -183,6 +204,35 @@ def test_terms_of_a_sum_must_fit():
 def test_a_sparse_index_beyond_the_columns_is_refused():
     with pytest.raises(UsageError, match="sparse"):
         Sparse(torch.tensor([[[6]]]), randn(1, 1, 1), 6)
+
+
+@pytest.mark.parametrize("n_q, groups, group", [(5, 5, 2), (5, 2, 2), (5, 2, 5), (4, 3, 2)])
+def test_a_sparse_index_of_another_number_of_groups_is_refused(n_q, groups, group):
+    with pytest.raises(UsageError, match=f"sparse: .* group={group}"):
+        Sparse(torch.zeros(1, groups, 2, dtype=torch.int64), randn(1, n_q, 2), 6, group)
+
+
+@pytest.mark.parametrize("entries", [1, 30, 2**18])
+@pytest.mark.parametrize("n_q, group", [(12, 1), (12, 3), (11, 4), (5, 8)])
+def test_a_sparse_product_does_not_depend_on_how_much_is_gathered_at_once(n_q, group, entries, monkeypatch):
+    operator, dense = grouped(n_q, group)
+    monkeypatch.setattr("attnprobe.operators.base.GATHERED_ENTRIES", entries)
+    x, y = randn(2, 6, 3), randn(2, n_q, 3)
+    assert torch.allclose(operator @ x, dense @ x, atol=1e-13)
+    assert torch.allclose(operator.rmatmul(y), dense.mT @ y, atol=1e-13)
+
+
+@pytest.mark.parametrize("n", [1, 4, 11, 12])
+@pytest.mark.parametrize("group", [1, 3, 4, 20])
+@pytest.mark.parametrize("entries", [1, 2**16, 2**20])
+def test_groups_of_rows_cover_every_row_once(n, group, entries):
+    spans = list(row_groups(n, group, entries))
+    assert [i for _, rows in spans for i in range(rows.start, rows.stop)] == list(range(n))
+    assert [i for groups, _ in spans for i in range(groups.start, groups.stop)] == list(range(-(-n // group)))
+    for groups, rows in spans:
+        count = groups.stop - groups.start
+        assert rows.start == groups.start * group and (rows.stop - rows.start) % count == 0
+        assert count == 1 or count * entries <= 2**18 and rows.stop - rows.start == count * group
 
 
 @pytest.mark.parametrize("kind", [SoftmaxAttention, GaussianAttention])

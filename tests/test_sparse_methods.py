@@ -180,10 +180,16 @@ def test_large_scores_keep_the_rows(name, top):
 def test_no_step_depends_on_the_size_of_its_blocks(monkeypatch):
     qkv = make(n=33, h=2)
     wanted = {name: approximate(name, qkv, 12).operator.dense() for name in ("bigbird", "longformer", "topk", "window")}
-    monkeypatch.setattr("attnprobe.methods.base.GATHERED_ENTRIES", 8 * 12 * 7)
+    output = {name: dense @ qkv.v for name, dense in wanted.items()}
     monkeypatch.setattr("attnprobe.methods.topk.BLOCK", 5)
-    for name, dense in wanted.items():
-        assert (approximate(name, qkv, 12).operator.dense() - dense).abs().max() <= 1e-15
+    for band_rows in (1, 4, 7, 11, 33, 50):
+        monkeypatch.setattr("attnprobe.methods.base.BAND", band_rows)
+        for entries in (1, 8 * 12 * 2, 8 * 12 * 7):
+            monkeypatch.setattr("attnprobe.operators.base.GATHERED_ENTRIES", entries)
+            for name, dense in wanted.items():
+                approx = approximate(name, qkv, 12)
+                assert (approx.operator.dense() - dense).abs().max() <= 1e-15
+                assert (approx.output - output[name]).abs().max() <= 1e-14
 
 
 def test_the_index_of_a_wide_pattern_is_no_wider_than_the_matrix():
@@ -202,8 +208,39 @@ def test_a_row_without_columns_is_zero():
 
 
 def test_a_band_that_starts_behind_the_last_key_is_empty():
-    assert band(3, 3, 1, 1, first=3).shape == (3, 0)
-    assert band(2, 5, 9, 9).tolist() == [[0, 1, 2, 3, 4]] * 2
+    columns, has = band(3, 3, 1, 1, first=3, group=2)
+    assert columns.tolist() == [[0, 1, 2]] * 2 and has.all() and has.shape == (3, 3)
+    assert band(3, 2, 1, 1, first=7, group=2)[0].tolist() == [[0, 1]] * 2
+    columns, has = band(2, 5, 9, 9, first=0, group=1)
+    assert columns.tolist() == [[0, 1, 2, 3, 4]] * 2 and has.all()
+
+
+@pytest.mark.parametrize("n_q, n_k", [(1, 1), (3, 3), (20, 20), (9, 14), (14, 9), (9, 2)])
+@pytest.mark.parametrize("left, right, first", [(0, 0, 0), (1, 0, 0), (0, 1, 2), (3, 5, 1), (30, 0, 4), (2, 2, 30)])
+@pytest.mark.parametrize("group", [1, 4, 7, 50])
+def test_a_band_in_groups_of_rows_is_its_literal_mask_without_a_column_to_spare(n_q, n_k, left, right, first, group):
+    columns, has = band(n_q, n_k, left, right, first, group)
+    assert columns.shape == (-(-n_q // group), has.shape[1]) and len(has) == n_q
+    assert columns.shape[1] <= min(n_k, first + left + right + group)
+    for i in range(n_q):
+        c = min(i, n_k - 1)
+        wanted = [j for j in range(n_k) if j < first or c - left <= j <= c + right]
+        assert columns[i // group, has[i]].tolist() == wanted
+    assert (columns >= 0).all() and (columns < n_k).all()
+
+
+def test_rows_of_a_group_have_columns_of_their_own():
+    qkv = make(n=5, n_k=6, h=2)
+    index = torch.tensor([[[0, 5, 2], [1, -1, 3]], [[4, 0, 1], [-1, -1, -1]]])
+    has = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 0], [1, 1, 0], [1, 1, 1]]).bool()
+    dense = sparse_softmax(qkv.q, qkv.k, qkv.scale, index, 3, has).dense()
+    for head in range(2):
+        for i in range(5):
+            columns = [j for j, there in zip(index[head, i // 3].tolist(), has[i].tolist(), strict=True) if there]
+            columns = [j for j in columns if j >= 0]
+            wanted = torch.zeros(6, dtype=torch.float64)
+            wanted[columns] = torch.softmax(qkv.scale * qkv.k[head, columns] @ qkv.q[head, i], 0)
+            assert (dense[head, i] - wanted).abs().max() <= 1e-15
 
 
 def test_impossible_options_are_refused():

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import LowRank, Sparse, row_blocks
+from ..operators import LowRank, Sparse, row_groups
+from ..qkv import QKV
 
 __all__ = [
-    "Approximation", "band", "distinct", "from_log_features", "per_head", "ragged", "segment_means",
+    "Approximation", "band", "banded_softmax", "distinct", "from_log_features", "per_head", "ragged", "segment_means",
     "sparse_softmax", "tokens",
 ]  # fmt: skip
 
-GATHERED_ENTRIES = 2**22  # numbers of K gathered at once
+BAND = 16  # rows of a band that share their columns: dense products, 15 columns wider than a row's own
 
 
 def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
@@ -35,8 +36,10 @@ def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
     total = log_k.logsumexp(1, keepdim=True)  # (h, 1, f)
     left = torch.softmax(log_q + total, -1)  # (h, n_q, f)
     right = torch.softmax(log_k, 1)
-    right = torch.where(total == float("-inf"), torch.zeros_like(right), right).mT  # (h, f, n_k)
-    return LowRank(left, None, right), (~torch.isfinite(left.sum(-1))).sum(-1)
+    absent = total == float("-inf")
+    if absent.any():
+        right = right.masked_fill(absent, 0)
+    return LowRank(left, None, right.mT), (~torch.isfinite(left.sum(-1))).sum(-1)
 
 
 def distinct(draws: Tensor) -> Tensor:
@@ -85,42 +88,71 @@ def ragged(mask: Tensor) -> Tensor:
     return torch.where(torch.arange(width, device=mask.device) < counts[:, None], order, torch.full_like(order, -1))
 
 
-def band(n_q: int, n_k: int, left: int, right: int, first: int = 0) -> Tensor:
-    """The columns ``max(first, c - left) … min(n_k - 1, c + right)`` of each row, (n_q, u) int64 on the CPU.
+def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> tuple[Tensor, Tensor]:
+    """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row that exist, in groups of rows.
 
-    The centre c of row i is i, and the last key where there are more queries than keys. Slots that a row does not need
-    are -1; u is at most ``n_k - first``, however wide the band.
+    The centre c of row i is i, and the last key where there are more queries than keys. Returns the columns of each
+    ``group`` of rows, (⌈n_q/group⌉, u) int64, and which of them each row has, (n_q, u) bool; both on the CPU. u is at
+    most ``first + left + right + group``, and at most n_k, however wide the band.
 
-    >>> band(4, 4, 1, 1, first=1)
-    tensor([[ 1, -1, -1],
-            [ 1,  2, -1],
-            [ 1,  2,  3],
-            [ 2,  3, -1]])
+    >>> columns, has = band(4, 4, 0, 1, first=1, group=2)
+    >>> columns
+    tensor([[ 0,  1,  2],
+            [ 0,  2,  3]])
+    >>> has.int()
+    tensor([[1, 1, 0],
+            [1, 1, 1],
+            [1, 1, 1],
+            [1, 0, 1]], dtype=torch.int32)
     """
+    first = min(first, n_k)
     centre = torch.arange(n_q, device="cpu").clamp(max=n_k - 1)
-    start, last = (centre - left).clamp(min=first), (centre + right).clamp(max=n_k - 1)
-    width = max(0, min(left + right + 1, n_k - first))
-    columns = start[:, None] + torch.arange(width, device="cpu")  # (n_q, u)
-    return torch.where(columns <= last[:, None], columns, torch.full_like(columns, -1))
+    start, last = (centre - left).clamp(min=first), (centre + right).clamp(max=n_k - 1)  # (n_q,)
+    width = max(0, min(left + right + group, n_k - first))
+    columns = start[::group, None] + torch.arange(width, device="cpu")
+    has = torch.ones(n_q, first + width, dtype=torch.bool, device="cpu")
+    for groups, rows in row_groups(n_q, group, width + 1):
+        there = columns[groups, None]  # (m, 1, u)
+        low, high = (x[rows].unflatten(0, (len(there), -1))[..., None] for x in (start, last))  # (m, group, 1)
+        has[rows, first:] = ((there >= low) & (there <= high)).flatten(0, 1)
+    columns = columns.clamp(max=n_k - 1)  # no row has what lies behind the last key
+    return torch.cat([torch.arange(first, device="cpu").expand(len(columns), first), columns], 1), has
 
 
-def sparse_softmax(q: Tensor, k: Tensor, scale: float, index: Tensor) -> Sparse:
-    """The softmax of each row over the columns ``index`` alone, as a sparse operator (h, n_q, n_k).
+def banded_softmax(qkv: QKV, left: int, right: int, first: int, skip: int = 0) -> tuple[Sparse, int]:
+    """The softmax of each row over the columns of `band`, (h, n_q, n_k), and how many entries it has in each head.
+
+    The ``skip`` first rows are left empty. Rows share columns 16 at a time, so ``n_q (u + 16) p`` multiply-adds for u
+    columns a row.
+    """
+    columns, has = band(qkv.n_q, qkv.n_k, left, right, first, BAND)
+    has[:skip] = False
+    return sparse_softmax(qkv.q, qkv.k, qkv.scale, columns.expand(qkv.h, -1, -1), BAND, has), int(has.sum())
+
+
+def sparse_softmax(
+    q: Tensor, k: Tensor, scale: float, index: Tensor, group: int = 1, has: Tensor | None = None
+) -> Sparse:
+    """The softmax of each row over some columns alone, as a sparse operator (h, n_q, n_k).
 
     ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
     the row's own maximum cancels. A row without a column is zero.
 
     Args:
-        q, k: (h, n_q, p) and (h, n_k, p). index: (h, n_q, u) int64, each column at most once a row; -1 is an empty
-            slot. Costs ``n_q u p``; keys are gathered for a block of rows of one head at a time.
+        q, k: (h, n_q, p) and (h, n_k, p). index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at
+            most once; -1 is an empty slot. has: (n_q, u) bool, which of them each row has; None is all. Costs
+            ``n_q u p``; keys are gathered for a block of groups of one head at a time.
     """
     index = index.to(q.device)
-    weights = q.new_empty(index.shape)  # (h, n_q, u)
-    size = max(1, GATHERED_ENTRIES // (index.shape[2] * k.shape[2]))
-    for head in range(q.shape[0]):
-        for start, stop in row_blocks(q.shape[1], size):
-            columns = index[head, start:stop]  # (b, u)
-            keys = k[head][columns.clamp(min=0)]  # (b, u, p)
-            scores = (keys @ (scale * q[head, start:stop, :, None]))[..., 0]
-            weights[head, start:stop] = torch.softmax(scores.masked_fill(columns < 0, float("-inf")), -1)
-    return Sparse(index, weights, k.shape[1])  # which zeroes the weights of empty slots, those of empty rows included
+    has = None if has is None else has.to(q.device)
+    weights = q.new_empty(*q.shape[:2], index.shape[2])  # (h, n_q, u)
+    for groups, rows in row_groups(q.shape[1], group, index.shape[2] * k.shape[2]):
+        for head in range(q.shape[0]):
+            columns = index[head, groups]  # (m, u)
+            keys = k[head][columns.clamp(min=0)]  # (m, u, p)
+            scores = (scale * q[head, rows]).unflatten(0, (len(columns), -1)) @ keys.mT  # (m, group, u)
+            absent = (columns < 0)[:, None]
+            absent = absent if has is None else absent | ~has[rows].unflatten(0, (len(columns), -1))
+            row = torch.softmax(scores.masked_fill_(absent, float("-inf")), -1)
+            weights[head, rows] = row.masked_fill_(absent, 0).flatten(0, 1)  # a row without a column was NaN
+    return Sparse(index, weights, k.shape[1], group)

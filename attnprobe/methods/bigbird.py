@@ -57,9 +57,10 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     Options:
         random_blocks: r; both Skyformer and Skeinformer compare with 3.
 
-    Shapes: index and weights (h, n_q, u), u ≤ (5 + r) b and u < n + b; the full rows are an operator (h, 2 b, n_k);
-    output (h, n_q, p_v). Draws: ``blocks`` (h, nb - 2, r) of the block rows 1 … nb - 2, -1 where none was left. Cost
-    ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row, ``visited`` their sum.
+    Shapes: weights (h, n_q, u), u ≤ (5 + r) b and u < n + b, in dense blocks of b rows; the full rows are an operator
+    (h, 2 b, n_k); output (h, n_q, p_v). Draws: ``blocks`` (h, nb - 2, r) of the block rows 1 … nb - 2, -1 where none
+    was left. Cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row, ``visited``
+    their sum.
 
     Raises:
         Unsupported: d below 10 or ``7 + random_blocks``, or above 10 n. UsageError: ``random_blocks`` below 0.
@@ -75,20 +76,17 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     seen = _always_seen(last_q, nb)  # (nb_q - 2, 5)
     drawn = [_drawn(seen, nb, random_blocks, streams.head(i, "blocks")) for i in qkv.heads]
     blocks = torch.stack(drawn)  # (h, nb_q - 2, r)
-    row_block = torch.arange(qkv.n_q, device="cpu") // b
-    whole = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]  # exact rows
-    middle = (row_block > 0) & (row_block < last_q)
     columns = torch.cat([seen.expand(qkv.h, -1, -1), blocks], 2).sort(2, descending=True).values
-    most = min(5 + random_blocks, nb) if len(seen) else 1
-    columns = columns[:, :, :most, None]  # (h, nb_q - 2, most, 1); what is cut off is empty
-    tokens = columns * b + torch.arange(b if len(seen) else 1, device="cpu")  # (h, nb_q - 2, most, b)
+    columns = columns[:, :, : min(5 + random_blocks, nb), None]  # (h, nb_q - 2, ≤ 5 + r, 1); what is cut off is empty
+    tokens = columns * b + torch.arange(b, device="cpu")  # (h, nb_q - 2, ≤ 5 + r, b)
     tokens = torch.where((columns >= 0) & (tokens < qkv.n_k), tokens, torch.full_like(tokens, -1)).flatten(2)
-    index = torch.full((qkv.h, qkv.n_q, tokens.shape[2]), -1, device="cpu")
-    index[:, middle] = tokens[:, row_block[middle] - 1]
-    entries = (index >= 0).sum((1, 2)).double() + len(whole) * qkv.n_k  # (h,)
-    whole = whole.to(qkv.device)
+    index = torch.full((qkv.h, last_q + 1, tokens.shape[2]), -1, device="cpu")
+    index[:, 1:last_q] = tokens
+    row_block = torch.arange(qkv.n_q, device=qkv.device) // b
+    whole = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]  # exact rows
+    entries = b * (index >= 0).sum((1, 2)).double() + len(whole) * qkv.n_k  # (h,)
     operator = RowOverride(
-        sparse_softmax(qkv.q, qkv.k, qkv.scale, index),
+        sparse_softmax(qkv.q, qkv.k, qkv.scale, index, group=b),
         whole.expand(qkv.h, -1),
         SoftmaxAttention(qkv.q[:, whole], qkv.k, qkv.scale),
     )

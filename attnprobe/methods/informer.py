@@ -19,7 +19,7 @@ from ..rng import Streams
 from .base import Approximation, per_head, tokens
 from .registry import register
 
-BLOCK_ENTRIES = 2**22  # numbers of gathered keys alive at once
+BLOCK_ENTRIES = 2**18  # numbers of gathered keys alive at once: they stay in the cache
 
 
 @register(
@@ -107,7 +107,8 @@ def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) 
     """M̂ of every query of one head, (n_q,), from its sampled keys (n_q, sample_k)."""
     out = q.new_empty(len(q))
     for start, stop in row_blocks(len(q), max(1, BLOCK_ENTRIES // (sampled.shape[1] * q.shape[1]))):
-        keys = k[sampled[start:stop].to(k.device)]  # (b, sample_k, p)
+        index = sampled[start:stop].to(k.device)
+        keys = k.index_select(0, index.flatten()).unflatten(0, index.shape)  # (b, sample_k, p)
         products = (keys @ q[start:stop, :, None])[..., 0]  # (b, sample_k)
         if measure == "max-mean":
             out[start:stop] = products.amax(-1) - products.sum(-1) / len(k)

@@ -53,4 +53,4 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
 
 def _log_phi(x: Tensor) -> Tensor:
     """``log(elu(x) + 1)``: x itself where it is negative."""
-    return torch.where(x < 0, x, torch.log1p(x.clamp(min=0)))
+    return x.clamp(max=0) + torch.log1p(x.clamp(min=0))

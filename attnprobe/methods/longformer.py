@@ -11,7 +11,7 @@ from ..errors import Unsupported, UsageError
 from ..operators import RowOverride, SoftmaxAttention
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, band, per_head, sparse_softmax
+from .base import Approximation, banded_softmax, per_head
 from .registry import register
 
 
@@ -47,9 +47,10 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     Options:
         global_tokens: g, the first tokens of the text (the paper's choice for classification is one, [CLS]).
 
-    Shapes: index and weights (h, n_q, u), u ≤ d - g; the global rows are an operator (h, g, n_k); output (h, n_q,
-    p_v). Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row,
-    ``visited`` their sum. With more queries than keys the window of a surplus query is that of the last key.
+    Shapes: weights (h, n_q, u), u < d - g + 16, in dense blocks of 16 rows; the global rows are an operator (h, g,
+    n_k); output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number
+    of entries of a row, ``visited`` their sum. With more queries than keys the window of a surplus query is that of
+    the last key.
 
     Raises:
         Unsupported: d above n_q + n_k + 1, below 3, or below ``1 + 2 global_tokens``.
@@ -62,12 +63,9 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
             f"choose d in {least}.. or fewer of them"
         )
     half = (d - least) // 2  # w/2
-    seen, rows = min(global_tokens, qkv.n_k), min(global_tokens, qkv.n_q)
-    first = torch.arange(seen, device="cpu").expand(qkv.n_q, seen)
-    index = torch.cat([first, band(qkv.n_q, qkv.n_k, half, half, first=seen)], 1)  # (n_q, u)
-    index[:rows] = -1  # they are exact, below
-    entries = int((index >= 0).sum()) + rows * qkv.n_k
-    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index.expand(qkv.h, -1, -1))
+    rows = min(global_tokens, qkv.n_q)
+    operator, entries = banded_softmax(qkv, half, half, first=global_tokens, skip=rows)
+    entries += rows * qkv.n_k
     if rows:
         whole = torch.arange(rows, device=qkv.device).expand(qkv.h, rows)
         operator = RowOverride(operator, whole, SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale))

@@ -156,16 +156,17 @@ def skyformer(
     }
     left = _exponent(q, landmarks, scale)  # (h, n_q, d), logarithms
     if target == "gaussian":
-        right = torch.exp(_exponent(landmarks, k, scale))  # (h, d, n_k)
-        operator = LowRank(torch.exp(left), middle, right)
+        right = _exponent(landmarks, k, scale).exp_()  # (h, d, n_k)
+        operator = LowRank(left.exp_(), middle, right)
         diagnostics["bad_rows"] = (~torch.isfinite(operator.row_sums())).sum(-1)
         return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
 
     row_shift = left.amax(-1)  # (h, n_q)
-    left = torch.exp(left - row_shift[..., None])
-    right = scale * landmarks @ k.mT - _half(landmarks, scale)[..., None]  # log(R E_K), (h, d, n_k)
+    left = left.sub_(row_shift[..., None]).exp_()
+    right = scale * landmarks @ k.mT
+    right -= _half(landmarks, scale)[..., None]  # log(R E_K), (h, d, n_k)
     head_shift = right.amax((1, 2))  # (h,)
-    right = torch.exp(right - head_shift[:, None, None])
+    right = right.sub_(head_shift[:, None, None]).exp_()
     low_rank = LowRank(left, middle, right)
     mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift + ‖q‖²·scale/2)
     floor = noise_floor(low_rank, _norm(middle))
@@ -194,8 +195,10 @@ def _half(x: Tensor, scale: float) -> Tensor:
 
 def _exponent(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """``log κ(x_i, y_j) = -‖x_i - y_j‖² · scale/2``, at most 0; (…, n, m)."""
-    cross = scale * x @ y.mT
-    return (cross - _half(x, scale)[..., :, None] - _half(y, scale)[..., None, :]).clamp(max=0)
+    exponent = scale * x @ y.mT
+    exponent -= _half(x, scale)[..., :, None]  # in place, as above: n d numbers once, and not once a step
+    exponent -= _half(y, scale)[..., None, :]
+    return exponent.clamp_(max=0)
 
 
 def _draw(
@@ -203,7 +206,6 @@ def _draw(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The landmarks of every head, (h, d, p), and the draws that made them."""
     n_q, n_k = q.shape[1], k.shape[1]
-    x = torch.cat([q, k], dim=1)  # (h, n_q + n_k, p)
     picked = []
     for row, head in enumerate(heads):
         stream = streams.shared if shared else partial(streams.head, head)
@@ -217,13 +219,15 @@ def _draw(
             picked.append(torch.randperm(n_q + n_k, generator=stream("wor"), device="cpu")[:d])
         elif sampler == "rls":
             kernel = lambda a, b: torch.exp(_exponent(a, b, scale))
-            picked.append(recursive_rls(x[row], d, kernel, stream("rls")))
+            picked.append(recursive_rls(torch.cat([q[row], k[row]]), d, kernel, stream("rls")))
         else:
-            picked.append(kmeans(x[row], d, stream("kmeans")))
+            picked.append(kmeans(torch.cat([q[row], k[row]]), d, stream("kmeans")))
     drawn = torch.stack(picked)
     if sampler == "kmeans":
         return {"centroids": drawn.cpu()}, drawn.to(q)
-    return {"indices": drawn}, tokens(x, drawn.to(q.device))
+    index = drawn.to(q.device)
+    of_q, of_k = tokens(q, index.clamp(max=n_q - 1)), tokens(k, index - n_q)  # (h, d, p)
+    return {"indices": drawn}, torch.where((index < n_q)[..., None], of_q, of_k)
 
 
 def _invert(

@@ -5,12 +5,10 @@ s is the paper's number of attention sinks, w the width of its window; ``d = s +
 
 from __future__ import annotations
 
-import torch
-
 from ..errors import Unsupported, UsageError
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, band, per_head, sparse_softmax
+from .base import Approximation, banded_softmax, per_head
 from .registry import register
 
 
@@ -51,8 +49,8 @@ def window(
         causal: the paper's own pattern: row i sees the sinks and the w tokens ``i - w + 1 … i``, and of both only those
             up to i. What it is compared with, the exact B of an encoder, looks ahead: the error contains that.
 
-    Shapes: index and weights (h, n_q, u), u ≤ d and u ≤ n_k; output (h, n_q, p_v). Deterministic; cost ``n d (p +
-    p_v)``, memory O(n d). ``visited`` is the number of entries.
+    Shapes: weights (h, n_q, u), u < d + 16 and u ≤ n_k, in dense blocks of 16 rows; output (h, n_q, p_v).
+    Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``visited`` is the number of entries.
 
     Raises:
         Unsupported: d above n_q + n_k + 4, below 5, or no more than ``sinks``. UsageError: ``sinks`` below 0.
@@ -61,13 +59,8 @@ def window(
         raise Unsupported(
             f"window: d={d} leaves no window beside sinks={sinks}; choose d in {sinks + 1}.. or fewer sinks"
         )
-    s, w = min(sinks, qkv.n_k), d - sinks
-    first = torch.arange(s, device="cpu").expand(qkv.n_q, s)
+    w = d - sinks
     left, right = (w - 1, 0) if causal else (w // 2, (w - 1) // 2)
-    index = torch.cat([first, band(qkv.n_q, qkv.n_k, left, right, first=s)], 1)  # (n_q, u)
-    if causal:
-        index = torch.where(index <= torch.arange(qkv.n_q, device="cpu")[:, None], index, torch.full_like(index, -1))
-    entries = int((index >= 0).sum())
-    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index.expand(qkv.h, -1, -1))
+    operator, entries = banded_softmax(qkv, left, right, first=sinks, causal=causal)
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
     return Approximation.of(operator, qkv, diagnostics=diagnostics)

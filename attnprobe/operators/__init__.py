@@ -5,11 +5,11 @@ operator. An operator gives products, products with its transpose, and dense blo
 """
 
 from .attention import GaussianAttention, SoftmaxAttention
-from .base import Operator, row_blocks
+from .base import Operator, row_blocks, row_groups
 from .compose import Padded, RowOverride, Scaled, Sum
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
     "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded", "RankOne", "RowOverride",
-    "Scaled", "SoftmaxAttention", "Sparse", "Sum", "row_blocks",
+    "Scaled", "SoftmaxAttention", "Sparse", "Sum", "row_blocks", "row_groups",
 ]  # fmt: skip

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-__all__ = ["Operator", "row_blocks"]
+__all__ = ["Operator", "row_blocks", "row_groups"]
+
+GATHERED_ENTRIES = 2**18  # numbers gathered at once: they stay in the cache
 
 
 def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
@@ -20,6 +22,24 @@ def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
     """
     for start in range(0, n, size):
         yield start, min(start + size, n)
+
+
+def row_groups(n: int, group: int, entries: int) -> Iterator[tuple[slice, slice]]:
+    """Consecutive ``group``s of ``n`` rows, as many at once as may gather ``entries`` numbers each: groups and rows.
+
+    The last group, where it is shorter, comes alone.
+
+    >>> for groups, rows in row_groups(7, 2, entries=2**17):
+    ...     print(f"groups {groups.start}:{groups.stop}, rows {rows.start}:{rows.stop}")
+    groups 0:2, rows 0:4
+    groups 2:3, rows 4:6
+    groups 3:4, rows 6:7
+    """
+    whole = n // group
+    for start, stop in row_blocks(whole, max(1, GATHERED_ENTRIES // entries)):
+        yield slice(start, stop), slice(start * group, stop * group)
+    if whole * group < n:
+        yield slice(whole, whole + 1), slice(whole * group, n)
 
 
 class Operator:

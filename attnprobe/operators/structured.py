@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from .base import Operator, row_blocks
+from .base import Operator, row_groups
 
 __all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
-
-SPARSE_BLOCK_ENTRIES = 2**22  # gathered numbers alive at once
 
 
 class Dense(Operator):
@@ -102,42 +100,49 @@ class Identity(Operator):
 
 
 class Sparse(Operator):
-    """``u`` entries in each row: column ``index`` (h, n_q, u) with ``weight`` (h, n_q, u).
+    """``u`` entries in each row: columns ``index`` (h, ⌈n_q/group⌉, u) with ``weight`` (h, n_q, u).
 
-    A negative index is an empty slot. Indices that repeat in a row add up. A product costs ``n_q u c`` multiply-adds.
+    Row i has the columns ``index[i // group]``: rows of a group share them, so that a product is dense in each group,
+    and gathers the operand once a group. Entries that one row of a group does not have, are weights of zero. A negative
+    index is an empty slot, whose weight is not used. Indices that repeat in a row add up. A product costs ``n_q u c``
+    multiply-adds.
     """
 
-    def __init__(self, index: Tensor, weight: Tensor, n_k: int) -> None:
-        if index.shape != weight.shape or int(index.max()) >= n_k:
-            raise UsageError(f"sparse: index {tuple(index.shape)} does not fit weight {tuple(weight.shape)}, n_k={n_k}")
-        self.index = index.clamp(min=0)
-        self.weight = torch.where(index < 0, torch.zeros_like(weight), weight)
-        self.shape = (index.shape[0], index.shape[1], n_k)
+    def __init__(self, index: Tensor, weight: Tensor, n_k: int, group: int = 1) -> None:
+        h, n_q, u = weight.shape
+        if index.shape != (h, -(-n_q // group), u) or int(index.max()) >= n_k:
+            shapes = f"index {tuple(index.shape)} does not fit weight {tuple(weight.shape)}"
+            raise UsageError(f"sparse: {shapes}, n_k={n_k}, group={group}")
+        empty = index < 0
+        if empty.any():
+            weight = weight.masked_fill(empty.repeat_interleave(group, 1)[:, :n_q], 0)
+        self.index, self.weight, self.group = index.clamp(min=0), weight, group
+        self.shape = (h, n_q, n_k)
         self.dtype, self.device = weight.dtype, weight.device
 
     def _blocks(self, columns: int):
-        size = max(1, SPARSE_BLOCK_ENTRIES // (self.index.shape[2] * columns))
-        for head in range(self.shape[0]):
-            for start, stop in row_blocks(self.shape[1], size):
-                yield head, start, stop, self.index[head, start:stop], self.weight[head, start:stop]
+        for groups, rows in row_groups(self.shape[1], self.group, self.index.shape[2] * columns):
+            for head in range(self.shape[0]):
+                index = self.index[head, groups]  # (m, u)
+                yield head, rows, index, self.weight[head, rows].unflatten(0, (len(index), -1))  # (m, group, u)
 
     def _apply(self, x: Tensor) -> Tensor:
         out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])
-        for head, start, stop, index, weight in self._blocks(x.shape[2]):
-            out[head, start:stop] = (weight[:, None, :] @ x[head][index])[:, 0]  # (b, u, c) gathered
+        for head, rows, index, weight in self._blocks(x.shape[2]):
+            out[head, rows] = (weight @ x[head][index]).flatten(0, 1)  # (m, u, c) gathered
         return out
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])
-        for head, start, stop, index, weight in self._blocks(y.shape[2]):
-            terms = weight[:, :, None] * y[head, start:stop, None, :]  # (b, u, c)
-            out[head].index_add_(0, index.reshape(-1), terms.reshape(-1, y.shape[2]))
+        for head, rows, index, weight in self._blocks(y.shape[2]):
+            terms = weight.mT @ y[head, rows].unflatten(0, (len(index), -1))  # (m, u, c)
+            out[head].index_add_(0, index.flatten(), terms.flatten(0, 1))
         return out
 
     def _rows(self, start: int, stop: int) -> Tensor:
-        index, weight = self.index[:, start:stop], self.weight[:, start:stop]
-        block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
-        return block.scatter_add(2, index, weight)
+        index = self.index[:, torch.arange(start, stop, device=self.device) // self.group]
+        block = self.weight.new_zeros(self.shape[0], stop - start, self.shape[2])
+        return block.scatter_add(2, index, self.weight[:, start:stop])
 
 
 class Columns(Operator):
