@@ -79,7 +79,7 @@ def informer(
     for row, head in enumerate(qkv.heads):
         stream = (streams.shared if share_heads else partial(streams.head, head))("sampled_keys")
         sampled.append(torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu"))
-        measured = _measure(qkv.q[row].double(), qkv.k[row].double(), sampled[-1], qkv.scale, measure)
+        measured = _measure(qkv.q[row].double(), qkv.k[row], sampled[-1], qkv.scale, measure)
         top.append(measured.sort(descending=True, stable=True).indices[:u])
     rows = torch.stack(top)  # (h, u)
     draws = {"sampled_keys": torch.stack(sampled), "top_queries": rows.cpu()}
@@ -104,11 +104,14 @@ def _sizes(d: int, n_q: int, n_k: int) -> tuple[int, int]:
 
 
 def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) -> Tensor:
-    """M̂ of every query of one head, (n_q,), from its sampled keys (n_q, sample_k)."""
+    """M̂ of every query of one head, (n_q,) float64, from its sampled keys (n_q, sample_k).
+
+    Keys are gathered in their own dtype: random access costs by the byte, and more where all keys leave the cache.
+    """
     out = q.new_empty(len(q))
     for start, stop in row_blocks(len(q), max(1, BLOCK_ENTRIES // (sampled.shape[1] * q.shape[1]))):
         index = sampled[start:stop].to(k.device)
-        keys = k.index_select(0, index.flatten()).unflatten(0, index.shape)  # (b, sample_k, p)
+        keys = k.index_select(0, index.flatten()).unflatten(0, index.shape).double()  # (b, sample_k, p)
         products = (keys @ q[start:stop, :, None])[..., 0]  # (b, sample_k)
         if measure == "max-mean":
             out[start:stop] = products.amax(-1) - products.sum(-1) / len(k)

@@ -103,7 +103,7 @@ class Sparse(Operator):
     """``u`` entries in each row: columns ``index`` (h, ⌈n_q/group⌉, u) with ``weight`` (h, n_q, u).
 
     Row i has the columns ``index[i // group]``: rows of a group share them, so that a product is dense in each group,
-    and gathers the operand once a group. Entries that one row of a group does not have, are weights of zero. A negative
+    and gathers the operand once a group. An entry that a row of the group does not have is a weight of zero. A negative
     index is an empty slot, whose weight is not used. Indices that repeat in a row add up. A product costs ``n_q u c``
     multiply-adds.
     """
