@@ -257,3 +257,15 @@ def test_options_that_contradict_each_other_are_refused(name):
     for option, value in (("qr", "raw"), ("scaling", "sqrt")):
         with pytest.raises(UsageError, match=f"{name}: qr and scaling belong to orthogonal=true"):
             run(name, make(), orthogonal=False, **{option: value})
+
+
+def test_a_feature_that_no_key_has_is_no_feature():
+    """Its column is 0/0 unless it is left out; a query that has no other has no row."""
+    phi_q = torch.tensor([[[1.0, 2.0, 5.0], [0.0, 0.0, 1.0], [3.0, 1.0, 0.0]]], dtype=torch.float64)
+    phi_k = torch.tensor([[[2.0, 1.0, 0.0], [0.0, 3.0, 0.0]]], dtype=torch.float64)
+    operator, bad = from_log_features(phi_q.log(), phi_k.log())
+    wanted = phi_q @ phi_k.mT
+    wanted = wanted / wanted.sum(-1, keepdim=True)
+    kept = [0, 2]
+    assert (operator.dense()[0, kept] - wanted[0, kept]).abs().max() <= 1e-15
+    assert bad.tolist() == [1] and operator.dense()[0, 1].isnan().all()

@@ -11,11 +11,12 @@ from twins import gaussian_of, lifted, razavi_steps, sampling, skyformer_lifted,
 from twins import skyformer as twin
 
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.linalg.sampling import kmeans
+from attnprobe.linalg.sampling import kmeans, recursive_rls
 from attnprobe.methods import approximate
 from attnprobe.methods.row_guard import sampled_key_mass
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
+from attnprobe.rng import Streams
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -583,3 +584,14 @@ def test_rows_whose_normaliser_is_rounding_are_counted(score, expected):
     bad = approx.diagnostics["bad_rows"]
     assert (bad >= wrong).all()
     assert (bad.sum() > 0) == (expected == "some")
+
+
+def test_leverage_scores_are_those_of_the_queries_first_and_the_keys_behind_them():
+    qkv = make(n=30, n_k=40, score=0.3)
+    kernel = lambda a, b: torch.exp(-(a[:, None] - b).square().sum(-1) * qkv.scale / 2)
+    drawn = sky(qkv, 12, sampler="rls").draws["indices"]
+    for row in range(2):
+        for first, second, same in ((qkv.q, qkv.k, True), (qkv.k, qkv.q, False)):
+            x = torch.cat([first[row], second[row]])
+            wanted = recursive_rls(x, 12, kernel, Streams(0, "skyformer").head(row, "rls"))
+            assert torch.equal(drawn[row], wanted) == same

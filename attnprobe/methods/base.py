@@ -97,13 +97,13 @@ def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> t
 
     >>> columns, has = band(4, 4, 0, 1, first=1, group=2)
     >>> columns
-    tensor([[ 0,  1,  2],
-            [ 0,  2,  3]])
+    tensor([[0, 1, 2, 3],
+            [0, 2, 3, 3]])
     >>> has.int()
-    tensor([[1, 1, 0],
-            [1, 1, 1],
-            [1, 1, 1],
-            [1, 0, 1]], dtype=torch.int32)
+    tensor([[1, 1, 0, 0],
+            [1, 1, 1, 0],
+            [1, 1, 1, 0],
+            [1, 0, 1, 0]], dtype=torch.int32)
     """
     first = min(first, n_k)
     centre = torch.arange(n_q, device="cpu").clamp(max=n_k - 1)
