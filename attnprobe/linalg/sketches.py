@@ -19,7 +19,7 @@ def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
     >>> gaussian(3, 2, torch.Generator().manual_seed(0)).shape
     torch.Size([3, 2])
     """
-    return torch.randn(d, n, generator=generator, dtype=torch.float64, device="cpu").T / sqrt(d)
+    return torch.randn(d, n, generator=generator, dtype=torch.float64, device="cpu").div_(sqrt(d)).T
 
 
 def srht(n: int, d: int, generator: torch.Generator) -> Tensor:

@@ -119,14 +119,19 @@ def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> t
     return torch.cat([torch.arange(first, device="cpu").expand(len(columns), first), columns], 1), has
 
 
-def banded_softmax(qkv: QKV, left: int, right: int, first: int, skip: int = 0) -> tuple[Sparse, int]:
+def banded_softmax(
+    qkv: QKV, left: int, right: int, first: int, skip: int = 0, causal: bool = False
+) -> tuple[Sparse, int]:
     """The softmax of each row over the columns of `band`, (h, n_q, n_k), and how many entries it has in each head.
 
-    The ``skip`` first rows are left empty. Rows share columns 16 at a time, so ``n_q (u + 16) p`` multiply-adds for u
+    The ``skip`` first rows are left empty; ``causal`` leaves out the first columns that lie ahead of a row. Rows share columns 16 at a time, so ``n_q (u + 16) p`` multiply-adds for u
     columns a row.
     """
     columns, has = band(qkv.n_q, qkv.n_k, left, right, first, BAND)
     has[:skip] = False
+    if causal:
+        first = min(first, qkv.n_k)
+        has[:, :first] &= torch.arange(first, device="cpu") <= torch.arange(qkv.n_q, device="cpu")[:, None]
     return sparse_softmax(qkv.q, qkv.k, qkv.scale, columns.expand(qkv.h, -1, -1), BAND, has), int(has.sum())
 
 

@@ -129,13 +129,13 @@ def performer_relu(
         Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
     """
     q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm, share_heads)
-    log_q, log_k = (torch.log(torch.relu(x @ w.to(x).mT) + eps) for x in (q, k))  # (h, n, d)
+    log_q, log_k = ((x @ w.to(x).mT).relu_().add_(eps).log_() for x in (q, k))  # (h, n, d)
     return _approximation(qkv, d, log_q, log_k, w)
 
 
 def log_features(x: Tensor, w: Tensor) -> Tensor:
     """``log(√d φ(x')) = W x' - ‖x'‖²/2`` of (h, n, p) and (h, d, p), (h, n, d)."""
-    return x @ w.mT - (x * x).sum(-1, keepdim=True) / 2
+    return (x @ w.mT).sub_((x * x).sum(-1, keepdim=True) / 2)  # in place: n d numbers once
 
 
 def projection(
