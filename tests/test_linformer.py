@@ -70,6 +70,12 @@ def test_the_two_scales_of_the_sketch_are_one_draw():
         assert within(drawn.flatten().square(), variance, atol=0)
 
 
+def test_keys_and_values_that_do_not_share_have_independent_sketches():
+    draws = approximate("linformer", make(h=400, n=30, p=2), 8, share=False).draws
+    assert within((draws["sketch"] * draws["sketch_values"]).flatten(), 0.0)
+    assert not torch.equal(draws["sketch"], draws["sketch_values"])
+
+
 def test_an_untrained_linformer_does_not_converge_with_d():
     """What `untrained` means: at d = n its error is no better than that of V-Mean, which does nothing."""
     qkv = make(h=8, n=64)

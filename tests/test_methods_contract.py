@@ -115,6 +115,17 @@ def test_a_method_takes_as_many_queries_as_keys_or_not(name, target):
         assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
 
 
+@every_method
+def test_the_scale_is_the_models_own(name, target):
+    """Not p^-½, and not left out."""
+    qkv = replace(make(n=14), scale=0.6)
+    approx = run(name, target, qkv)
+    band = entry_band(approx.operator, qkv, torch.float64)
+    for row in range(qkv.h):
+        twin = TWINS[name](one_head(qkv, row), budget(name), draws_of(approx, row), target)
+        assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
+
+
 @every_dtype
 @every_score
 @every_method

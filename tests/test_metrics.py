@@ -166,6 +166,14 @@ def test_the_bound_is_zero_from_the_width_of_the_values_on_and_falls_with_d():
     assert torch.allclose(bounds[0]["output_frobenius_relative"], torch.ones(2, dtype=F64))
 
 
+@pytest.mark.parametrize("size", [1e-6, 1e6])
+def test_a_relative_bound_has_no_units_and_an_absolute_one_those_of_the_output(size):
+    wanted = exact_output(make())
+    one, other = lower_bound(wanted, 2), lower_bound(size * wanted, 2)
+    for name, value in one.items():
+        assert torch.allclose(other[name], value if "relative" in name else size * value, rtol=1e-12, atol=0)
+
+
 def test_rows_that_repeat_are_counted_in_queries_and_keys_together():
     qkv = make(n=10)
     assert repeated_rows(qkv) == 0

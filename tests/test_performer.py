@@ -186,6 +186,7 @@ def test_blocks_are_orthogonal_with_the_norms_asked_for(d):
             assert (gram - torch.diag_embed(lengths)).abs().max() <= 1e-13 * float(lengths.max())
         lengths = w.square().sum(-1)
         assert ((lengths - 8).abs().max() <= 1e-13) == (scaling == "sqrt")
+        assert scaling == "sqrt" or len(lengths.unique()) == 3 * d  # each row has a norm of its own
 
 
 def test_budgets_share_their_rows_and_norms_are_chi():

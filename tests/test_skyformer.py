@@ -310,6 +310,15 @@ def test_heads_share_indices_only_when_asked():
     assert not torch.equal(own[0], own[1])
 
 
+@pytest.mark.parametrize("sampler", ["stratified", "iid", "wor", "rls", "kmeans"])
+def test_heads_that_hold_the_same_tokens_draw_on_their_own(sampler):
+    """Draws that look at the data differ between heads anyway: only equal heads tell a shared stream."""
+    one = make(h=1, n=12)
+    qkv = QKV(*(x.expand(2, -1, -1).contiguous() for x in (one.q, one.k, one.v)))
+    (drawn,) = sky(qkv, 5, sampler=sampler).draws.values()
+    assert not torch.equal(drawn[0], drawn[1])
+
+
 # Normalisers and guards
 
 

@@ -1,0 +1,561 @@
+"""The planted faults: one wrong edit of the package each, which `mutation` applies and the tests must notice.
+
+Every family has the seven kinds below. Where a family has nothing of that name, the fault is its nearest relative, and
+``meaning`` says what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = {
+    "scale": "a wrong scale",
+    "half-norm": "a missing norm, half-norm, or half of something",
+    "axis": "a softmax or a sum over the wrong axis",
+    "clamp": "a clamped normaliser, exponent or probability",
+    "landmark": "a landmark, row or column of the wrong matrix",
+    "generator": "a draw that forgot its generator, or its own stream",
+    "in-place": "an edit in place of something that belongs to others",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong edit: ``old`` stands ``count`` times in ``file`` (within the package), and ``new`` takes its place."""
+
+    family: str
+    method: str
+    kind: str
+    file: str
+    old: str
+    new: str
+    meaning: str
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}: {self.meaning}"
+
+
+# The test files of a method beside the contract suite; without an entry it is test_<method>.py.
+FILES = {
+    "softmax": ("test_reference.py", "test_operators.py"),
+    "kernelized": ("test_reference.py", "test_operators.py"),
+    "skyformer": ("test_skyformer.py", "test_linalg.py"),
+    "nystromformer": ("test_nystromformer.py", "test_linalg.py"),
+    "skeinformer": ("test_skeinformer.py", "test_linalg.py"),
+    "linformer-jlt": ("test_linformer.py",),
+    "performer-relu": ("test_performer.py",),
+    "linear": ("test_performer.py",),
+    "efficient": ("test_performer.py",),
+    "bigbird": ("test_sparse_methods.py",),
+    "longformer": ("test_sparse_methods.py",),
+    "window": ("test_sparse_methods.py",),
+    "topk": ("test_sparse_methods.py",),
+    "vmean": ("test_metrics.py",),
+    "svd": ("test_metrics.py",),
+    "lower bound": ("test_metrics.py", "test_linalg.py"),
+}
+
+EXACT = [
+    Fault(
+        "exact", "softmax", "scale", "operators/attention.py",
+        "return (self.q[heads, start:stop] * self.scale) @",
+        "return (self.q[heads, start:stop] * self.scale**2) @",
+        "the scale is applied twice",
+    ),
+    Fault(
+        "exact", "kernelized", "half-norm", "operators/attention.py",
+        "exponent - self.half_q[heads, start:stop, None] - self.half_k[heads, None, :]",
+        "exponent - self.half_q[heads, start:stop, None]",
+        "the half-norms of the keys are left out of the exponent",
+    ),
+    Fault(
+        "exact", "softmax", "axis", "operators/attention.py",
+        "torch.softmax(self._scores(heads, start, stop), dim=-1)",
+        "torch.softmax(self._scores(heads, start, stop), dim=-2)",
+        "the softmax runs over the queries of a block",
+    ),
+    Fault(
+        "exact", "softmax", "clamp", "operators/attention.py",
+        "return torch.softmax(self._scores(heads, start, stop), dim=-1)",
+        "scores = self._scores(heads, start, stop)\n"
+        "        weights = torch.exp(scores - scores.amax())\n"
+        "        return weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)",
+        "the shift is that of a whole block, and the normaliser is clamped at 1e-6",
+    ),
+    Fault(
+        "exact", "kernelized", "clamp", "operators/attention.py",
+        "torch.exp(exponent.clamp(max=0))",
+        "torch.exp(exponent.clamp(min=-30, max=0))",
+        "the exponent is clamped from below at -30",
+    ),
+    Fault(
+        "exact", "softmax", "landmark", "reference.py",
+        "scaled_dot_product_attention(q[None], k[None], v[None], scale=scale)",
+        "scaled_dot_product_attention(k[None], k[None], v[None], scale=scale)",
+        "the keys stand for the queries, too",
+    ),
+    Fault(
+        "exact", "softmax", "generator", "reference.py",
+        "v[None], scale=scale)",
+        "v[None], scale=scale, dropout_p=0.1)",
+        "the dropout of a trained layer is left on, drawn from the global generator",
+    ),
+    Fault(
+        "exact", "kernelized", "in-place", "operators/attention.py",
+        "exponent = (self.q[heads, start:stop] * self.scale) @",
+        "exponent = self.q[heads, start:stop].mul_(self.scale) @",
+        "the queries are scaled where they lie",
+    ),
+]  # fmt: skip
+
+NYSTROM = [
+    Fault(
+        "Nyström", "nystromformer", "scale", "methods/nystromformer.py",
+        "a = torch.softmax(qkv.scale * q_means @ k_means.mT, -1)",
+        "a = torch.softmax(q_means @ k_means.mT, -1)",
+        "the core forgets the scale",
+    ),
+    Fault(
+        "Nyström", "skyformer", "scale", "methods/skyformer.py",
+        "scale = qkv.scale if scale_dim is None else scale_dim**-0.5",
+        "scale = qkv.p**-0.5 if scale_dim is None else scale_dim**-0.5",
+        "the scale is p^-½ whatever the model says",
+    ),
+    Fault(
+        "Nyström", "skyformer", "half-norm", "methods/skyformer.py",
+        "right = scale * landmarks @ k.mT - _half(landmarks, scale)[..., None]",
+        "right = scale * landmarks @ k.mT",
+        "the half-norms of the landmarks are left out of the right factor",
+    ),
+    Fault(
+        "Nyström", "skyformer", "half-norm", "methods/row_guard.py",
+        "weight = torch.exp(torch.gather(half, 1, key.clamp(min=0)) - head_shift[:, None])",
+        "weight = torch.exp(torch.zeros_like(key, dtype=half.dtype) - head_shift[:, None])",
+        "the bound of the row guard leaves out the half-norms of the keys",
+    ),
+    Fault(
+        "Nyström", "nystromformer", "axis", "methods/nystromformer.py",
+        "w = torch.softmax(qkv.scale * q_means.to(q) @ k.mT, -1)",
+        "w = torch.softmax(qkv.scale * q_means.to(q) @ k.mT, -2)",
+        "the right factor's softmax runs over the landmarks",
+    ),
+    Fault(
+        "Nyström", "skyformer", "axis", "linalg/inverses.py",
+        "columns = a.abs().sum(-2).amax(-1)[:, None, None]",
+        "columns = a.abs().sum(-1).amax(-1)[:, None, None]",
+        "the start divides by a row sum for a column sum",
+    ),
+    Fault(
+        "Nyström", "skyformer", "clamp", "methods/skyformer.py",
+        "operator = Scaled(low_rank, left=1 / mass)",
+        "operator = Scaled(low_rank, left=1 / mass.clamp(min=1e-2))",
+        "the normaliser is clamped at 1e-2",
+    ),
+    Fault(
+        "Nyström", "skyformer", "clamp", "methods/row_guard.py",
+        "bad = ~(mass >= bound * (1 - slack)) | ~(mass >= floor)",
+        "bad = ~(mass >= floor)",
+        "the guard forgets the bound and keeps its floor alone",
+    ),
+    Fault(
+        "Nyström", "nystromformer", "landmark", "methods/nystromformer.py",
+        "segment_means(q.double(), d), segment_means(k.double(), d)",
+        "segment_means(q.double(), d), segment_means(q.double(), d)",
+        "the landmarks of the keys are means of queries",
+    ),
+    Fault(
+        "Nyström", "skyformer", "landmark", "methods/skyformer.py",
+        'generator=stream("keys"), device="cpu") + n_q',
+        'generator=stream("keys"), device="cpu")',
+        "the landmarks that should be keys are queries",
+    ),
+    Fault(
+        "Nyström", "skyformer", "generator", "methods/skyformer.py",
+        'torch.randint(n_q, (d // 2,), generator=stream("queries"), device="cpu")',
+        'torch.randint(n_q, (d // 2,), device="cpu")',
+        "the landmarks among the queries come from the global generator",
+    ),
+    Fault(
+        "Nyström", "skyformer", "generator", "methods/skyformer.py",
+        "picked.append(kmeans(x[row], d, stream(\"kmeans\")))",
+        "picked.append(kmeans(x[row], d, streams.shared(\"kmeans\")))",
+        "the centroids of all heads start from the same draw",
+    ),
+    Fault(
+        "Nyström", "nystromformer", "in-place", "methods/nystromformer.py",
+        "f = torch.softmax(qkv.scale * q @ k_means.to(q).mT, -1)",
+        "f = torch.softmax(q.mul_(qkv.scale) @ k_means.to(q).mT, -1)",
+        "the queries are scaled where they lie",
+    ),
+    Fault(
+        "Nyström", "skyformer", "in-place", "methods/skyformer.py",
+        "k = k - k.mean(1, keepdim=True)",
+        "k -= k.mean(1, keepdim=True)",
+        "the keys are centred where they lie",
+    ),
+]  # fmt: skip
+
+SAMPLING = [
+    Fault(
+        "sampling", "skeinformer", "scale", "methods/skeinformer.py",
+        "scores = (qkv.scale * qkv.q) @ picked.mT",
+        "scores = qkv.q @ picked.mT",
+        "the scores of the sampled columns forget the scale",
+    ),
+    Fault(
+        "sampling", "informer", "scale", "methods/informer.py",
+        "products.amax(-1) - products.sum(-1) / len(k)",
+        "products.amax(-1) - products.mean(-1)",
+        "the sum in M̂ is divided by the size of the sample",
+    ),
+    Fault(
+        "sampling", "skeinformer", "half-norm", "methods/skeinformer.py",
+        "p = b.norm(dim=0) * v.norm(dim=1)",
+        "p = b.norm(dim=0)",
+        "the norms of the values are left out of p̂",
+    ),
+    Fault(
+        "sampling", "informer", "half-norm", "methods/informer.py",
+        "scores.logsumexp(-1) - log(scores.shape[1]) - scores.mean(-1)",
+        "scores.logsumexp(-1) - log(scores.shape[1])",
+        "the log-ratio lacks the half that is the geometric mean",
+    ),
+    Fault(
+        "sampling", "skeinformer", "axis", "methods/skeinformer.py",
+        "b = torch.softmax(qkv.scale * q[j] @ k.mT, -1)",
+        "b = torch.softmax(qkv.scale * q[j] @ k.mT, 0)",
+        "the softmax of the pilot rows runs over the pilots",
+    ),
+    Fault(
+        "sampling", "skeinformer", "clamp", "methods/skeinformer.py",
+        "mass = a.sum(-1) + (n_k - columns.shape[1]) * g",
+        "mass = (a.sum(-1) + (n_k - columns.shape[1]) * g).clamp(min=2)",
+        "the shifted normaliser D̂, which is at least 1, is clamped at 2",
+    ),
+    Fault(
+        "sampling", "skeinformer", "landmark", "methods/skeinformer.py",
+        "b = torch.softmax(qkv.scale * q[j] @ k.mT, -1)",
+        "b = torch.softmax(qkv.scale * k[j] @ k.mT, -1)",
+        "the pilot rows are keys, so p̂ is that of another matrix",
+    ),
+    Fault(
+        "sampling", "informer", "landmark", "methods/informer.py",
+        "SoftmaxAttention(tokens(qkv.q, rows), qkv.k, qkv.scale)",
+        "SoftmaxAttention(tokens(qkv.k, rows), qkv.k, qkv.scale)",
+        "the exact rows are those of keys",
+    ),
+    Fault(
+        "sampling", "informer", "generator", "methods/informer.py",
+        'torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu")',
+        'torch.randint(qkv.n_k, (qkv.n_q, sample_k), device="cpu")',
+        "the sampled keys come from the global generator",
+    ),
+    Fault(
+        "sampling", "skeinformer", "generator", "methods/skeinformer.py",
+        'columns.append(sample(p, d, streams.head(head, "columns")))',
+        "columns.append(torch.multinomial(p.cpu(), d, replacement=with_repeats))",
+        "torch.multinomial draws the columns, from the global generator",
+    ),
+    Fault(
+        "sampling", "skeinformer", "in-place", "methods/skeinformer.py",
+        "scores = (qkv.scale * qkv.q) @ picked.mT",
+        "scores = qkv.q.mul_(qkv.scale) @ picked.mT",
+        "the queries are scaled where they lie",
+    ),
+]  # fmt: skip
+
+SKETCH = [
+    Fault(
+        "sketch", "linformer", "scale", "methods/linformer.py",
+        "weights = torch.softmax(qkv.scale * qkv.q @ keys.mT, -1)",
+        "weights = torch.softmax(qkv.q @ keys.mT, -1)",
+        "the scores forget the scale",
+    ),
+    Fault(
+        "sketch", "linformer-jlt", "scale", "linalg/sketches.py",
+        "return signs[:, None] * (1 - 2 * odd).double() / sqrt(d)",
+        "return signs[:, None] * (1 - 2 * odd).double() / sqrt(n)",
+        "the Hadamard sketch is divided by √n for √d",
+    ),
+    Fault(
+        "sketch", "amm", "half-norm", "methods/amm.py",
+        "return total.sqrt()",
+        "return total",
+        "the weights are squared column norms: the root is missing",
+    ),
+    Fault(
+        "sketch", "linformer", "axis", "methods/linformer.py",
+        "weights = torch.softmax(qkv.scale * qkv.q @ keys.mT, -1)",
+        "weights = torch.softmax(qkv.scale * qkv.q @ keys.mT, -2)",
+        "the softmax runs over the queries",
+    ),
+    Fault(
+        "sketch", "amm", "axis", "methods/amm.py",
+        "total += torch.softmax(scale * q[start:stop] @ k.T, -1).square().sum(0)",
+        "total += torch.softmax(scale * q[start:stop] @ k.T, 0).square().sum(0)",
+        "the column norms are of a softmax over the queries",
+    ),
+    Fault(
+        "sketch", "amm", "clamp", "methods/amm.py",
+        "log_weights.append(-log(d) - probability.log())",
+        "log_weights.append(-log(d) - probability.clamp(min=2e-2).log())",
+        "probabilities are clamped at 0.02 where they divide",
+    ),
+    Fault(
+        "sketch", "linformer", "landmark", "methods/linformer.py",
+        'of_v = draws["sketch" if share else "sketch_values"]',
+        'of_v = draws["sketch"]',
+        "the values are projected by the matrix of the keys even where they have their own",
+    ),
+    Fault(
+        "sketch", "amm", "landmark", "methods/amm.py",
+        "keys = tokens(k, index)",
+        "keys = tokens(q, index)",
+        "the sampled columns are those of queries",
+    ),
+    Fault(
+        "sketch", "linformer", "generator", "linalg/sketches.py",
+        'torch.randn(d, n, generator=generator, dtype=torch.float64, device="cpu")',
+        'torch.randn(d, n, dtype=torch.float64, device="cpu")',
+        "the Gaussian sketch comes from the global generator",
+    ),
+    Fault(
+        "sketch", "linformer", "generator", "methods/linformer.py",
+        '_draw(qkv, d, streams, "sketch_values", std)',
+        '_draw(qkv, d, streams, "sketch", std)',
+        "the sketch of the values has the stream of the keys', and is the same",
+    ),
+    Fault(
+        "sketch", "amm", "in-place", "methods/amm.py",
+        "exponent = qkv.scale * q @ keys.mT",
+        "exponent = q.mul_(qkv.scale) @ keys.mT",
+        "the queries are scaled where they lie",
+    ),
+]  # fmt: skip
+
+FEATURES = [
+    Fault(
+        "features", "performer", "scale", "methods/performer.py",
+        "factor = qkv.scale if double_norm else qkv.scale**0.5",
+        "factor = qkv.scale",
+        "the scale is on both sides whole, so it is applied twice",
+    ),
+    Fault(
+        "features", "performer", "half-norm", "methods/performer.py",
+        "return x @ w.mT - (x * x).sum(-1, keepdim=True) / 2",
+        "return x @ w.mT",
+        "the features lack their half-norm",
+    ),
+    Fault(
+        "features", "performer", "half-norm", "methods/performer.py",
+        'length = norms.norm(dim=-1) if scaling == "chi" else',
+        'length = norms.norm(dim=-1)[:, :1].expand(-1, p) if scaling == "chi" else',
+        "the rows of a block share one norm",
+    ),
+    Fault(
+        "features", "efficient", "axis", "methods/efficient.py",
+        "rho_k = torch.softmax(qkv.k * factor, 1)",
+        "rho_k = torch.softmax(qkv.k * factor, -1)",
+        "the softmax of the keys runs over their features",
+    ),
+    Fault(
+        "features", "performer-relu", "axis", "methods/base.py",
+        "right = torch.softmax(log_k, 1)",
+        "right = torch.softmax(log_k, 2)",
+        "the key features are normalised within each key",
+    ),
+    Fault(
+        "features", "performer", "clamp", "methods/base.py",
+        "total = log_k.logsumexp(1, keepdim=True)",
+        "total = log_k.logsumexp(1, keepdim=True).clamp(min=-10)",
+        "the logarithm of the normaliser is clamped at -10",
+    ),
+    Fault(
+        "features", "linear", "clamp", "methods/linear.py",
+        "return torch.where(x < 0, x, torch.log1p(x.clamp(min=0)))",
+        "return torch.where(x < 0, x.clamp(min=-4), torch.log1p(x.clamp(min=0)))",
+        "features of less than exp(-4) are raised to it",
+    ),
+    Fault(
+        "features", "performer", "landmark", "methods/performer.py",
+        "log_q, log_k = log_features(q, rows), log_features(k, rows)",
+        "log_q, log_k = log_features(q, rows), log_features(q, rows)",
+        "the features of the keys are those of the queries",
+    ),
+    Fault(
+        "features", "performer", "landmark", "methods/performer.py",
+        "(k @ rows.mT).amax((1, 2), keepdim=True)",
+        "(k @ rows.mT).amax(-1, keepdim=True)",
+        "with eps, each key has its own shift in place of its head's",
+    ),
+    Fault(
+        "features", "performer", "generator", "methods/performer.py",
+        "torch.randn(p, p, generator=g,",
+        "torch.randn(p, p,",
+        "the projection comes from the global generator",
+    ),
+    Fault(
+        "features", "performer", "generator", "methods/performer.py",
+        'streams.head(head, "directions"), streams.head(head, "norms")',
+        'streams.head(head, "directions"), streams.head(head, "directions")',
+        "norms and directions have one stream",
+    ),
+    Fault(
+        "features", "performer-relu", "in-place", "methods/performer.py",
+        "return qkv.q * factor, qkv.k * factor, torch.stack(drawn)",
+        "return qkv.q.mul_(factor), qkv.k.mul_(factor), torch.stack(drawn)",
+        "queries and keys are scaled where they lie",
+    ),
+    Fault(
+        "features", "efficient", "in-place", "methods/efficient.py",
+        "rho_q = torch.softmax(qkv.q * factor, -1)",
+        "rho_q = torch.softmax(qkv.q.mul_(factor), -1)",
+        "the queries are scaled where they lie, which only scale=true shows",
+    ),
+]  # fmt: skip
+
+SPARSE = [
+    Fault(
+        "sparse", "window", "scale", "methods/base.py",
+        "scores = (keys @ (scale * q[head, start:stop, :, None]))[..., 0]",
+        "scores = (keys @ q[head, start:stop, :, None])[..., 0]",
+        "the sparse scores forget the scale",
+    ),
+    Fault(
+        "sparse", "topk", "scale", "methods/topk.py",
+        "scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT",
+        "scores = qkv.q[head, start:stop] @ qkv.k[head].mT",
+        "the scores forget the scale, which changes no choice but every weight",
+    ),
+    Fault(
+        "sparse", "window", "half-norm", "methods/window.py",
+        "band(qkv.n_q, qkv.n_k, w // 2, (w - 1) // 2, first=s)",
+        "band(qkv.n_q, qkv.n_k, w // 2, w // 2, first=s)",
+        "the right half of an even window is one too long",
+    ),
+    Fault(
+        "sparse", "longformer", "half-norm", "methods/longformer.py",
+        "half = (d - least) // 2",
+        "half = d - least",
+        "the whole window lies on each side in place of half of it",
+    ),
+    Fault(
+        "sparse", "longformer", "axis", "methods/base.py",
+        'torch.softmax(scores.masked_fill(columns < 0, float("-inf")), -1)',
+        'torch.softmax(scores.masked_fill(columns < 0, float("-inf")), 0)',
+        "the sparse softmax runs over the rows of a block",
+    ),
+    Fault(
+        "sparse", "topk", "axis", "methods/topk.py",
+        "over.logsumexp(-1, keepdim=True)",
+        "over.logsumexp(0, keepdim=True)",
+        "the normaliser sums over the rows of a block",
+    ),
+    Fault(
+        "sparse", "bigbird", "clamp", "methods/base.py",
+        'weights[head, start:stop] = torch.softmax(scores.masked_fill(columns < 0, float("-inf")), -1)',
+        'a = torch.exp(scores.masked_fill(columns < 0, float("-inf")) - scores.amax())\n'
+        "            weights[head, start:stop] = a / a.sum(-1, keepdim=True).clamp(min=1e-6)",
+        "the shift is that of a whole block, and the normaliser is clamped at 1e-6",
+    ),
+    Fault(
+        "sparse", "longformer", "landmark", "methods/longformer.py",
+        "SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale)",
+        "SoftmaxAttention(qkv.k[:, :rows], qkv.k, qkv.scale)",
+        "the global rows are those of keys",
+    ),
+    Fault(
+        "sparse", "bigbird", "landmark", "methods/bigbird.py",
+        "ends = torch.tensor([0, nb - 1 if nb > 1 else -1],",
+        "ends = torch.tensor([0, last_q if nb > 1 else -1],",
+        "the last global block is the last one of the queries, where it should be one of the keys",
+    ),
+    Fault(
+        "sparse", "bigbird", "generator", "methods/bigbird.py",
+        "torch.rand(len(seen), RANDOM, generator=generator,",
+        "torch.rand(len(seen), RANDOM,",
+        "the random blocks come from the global generator",
+    ),
+    Fault(
+        "sparse", "bigbird", "generator", "methods/bigbird.py",
+        'streams.head(i, "blocks")',
+        'streams.shared("blocks")',
+        "all heads draw the same blocks",
+    ),
+    Fault(
+        "sparse", "window", "in-place", "methods/base.py",
+        "scores = (keys @ (scale * q[head, start:stop, :, None]))[..., 0]",
+        "scores = (keys @ q[head, start:stop].mul_(scale)[..., None])[..., 0]",
+        "the queries are scaled where they lie",
+    ),
+    Fault(
+        "sparse", "longformer", "in-place", "operators/structured.py",
+        "self.index = index.clamp(min=0)\n        self.weight",
+        "self.index = index.clamp_(min=0)\n        self.weight",
+        "the index of the caller loses its empty slots",
+    ),
+]  # fmt: skip
+
+REFERENCE = [
+    Fault(
+        "reference", "vmean", "scale", "methods/vmean.py",
+        "torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k,",
+        "torch.full((qkv.h, qkv.n_k), 1 / qkv.n_q,",
+        "the mean of the values divides by the number of queries",
+    ),
+    Fault(
+        "reference", "lower bound", "scale", "metrics/error.py",
+        "tail = values[:, d:]",
+        "tail = values[:, max(d - 1, 0) :]",
+        "the bound is that of rank d - 1: σ_d in place of σ_{d+1}",
+    ),
+    Fault(
+        "reference", "svd", "half-norm", "operators/attention.py",
+        "exponent - self.half_q[heads, start:stop, None] - self.half_k[heads, None, :]",
+        "exponent - self.half_k[heads, None, :]",
+        "the Gaussian matrix that is decomposed lacks the half-norms of the queries",
+    ),
+    Fault(
+        "reference", "lower bound", "half-norm", "metrics/error.py",
+        "frobenius = tail.norm(dim=-1)",
+        "frobenius = tail.square().sum(-1)",
+        "the Frobenius bound lacks its square root",
+    ),
+    Fault(
+        "reference", "svd", "axis", "methods/svd.py",
+        "right.append(w[:d])",
+        "right.append(w[:, :d].mT)",
+        "the right vectors are columns of Wᵀ where they are its rows",
+    ),
+    Fault(
+        "reference", "lower bound", "clamp", "metrics/error.py",
+        '"output_spectral_relative": spectral / size,\n        "output_frobenius": frobenius,\n'
+        '        "output_frobenius_relative": frobenius / size_frobenius,\n    }\n\n\ndef _exact',
+        '"output_spectral_relative": spectral / size.clamp(min=1),\n        "output_frobenius": frobenius,\n'
+        '        "output_frobenius_relative": frobenius / size_frobenius.clamp(min=1),\n    }\n\n\ndef _exact',
+        "the relative bounds divide by no less than 1",
+    ),
+    Fault(
+        "reference", "svd", "landmark", "methods/svd.py",
+        "left.append(u[:, :d] * s[:d])",
+        "left.append(w.mT[:, :d] * s[:d])",
+        "the left vectors are the right ones",
+    ),
+    Fault(
+        "reference", "svd", "generator", "methods/svd.py",
+        "u, s, w = torch.linalg.svd(exact(qkv.select([head]).to(dtype=torch.float64), target).dense()[0])",
+        "u, s, w = torch.svd_lowrank(exact(qkv.select([head]).to(dtype=torch.float64), target).dense()[0], q=d)\n"
+        "        w = w.mT",
+        "a randomised decomposition, from the global generator, stands for the exact one",
+    ),
+    Fault(
+        "reference", "lower bound", "in-place", "metrics/error.py",
+        "tail = values[:, d:]\n",
+        "tail = values[:, d:]\n    values[:, :d] = 0\n",
+        "the singular values of the caller lose their first d",
+    ),
+]  # fmt: skip
+
+FAULTS = (*EXACT, *NYSTROM, *SAMPLING, *SKETCH, *FEATURES, *SPARSE, *REFERENCE)
