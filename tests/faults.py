@@ -54,7 +54,7 @@ FILES = {
     "topk": ("test_sparse_methods.py",),
     "vmean": ("test_metrics.py",),
     "svd": ("test_metrics.py",),
-    "lower bound": ("test_metrics.py", "test_linalg.py"),
+    "lower bound": ("test_metrics.py",),
 }
 
 EXACT = [

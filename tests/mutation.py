@@ -27,6 +27,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -253,6 +254,12 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"{name} not installed")
+    conditions = textwrap.fill(
+        f"Run on {datetime.date.today():%Y-%m-%d} in {seconds / 60:.0f} minutes ({jobs} at a time, one thread each): "
+        f"Python {platform.python_version()}, {', '.join(versions)}.",
+        120,
+        break_on_hyphens=False,
+    )
     layers = "\n".join(f"- **{name}**: {words}." for name, words in LAYERS.items())
     kinds = "\n".join(f"- **{name}**: {words}." for name, words in KINDS.items())
     return f"""# Planted faults
@@ -268,19 +275,19 @@ python tests/mutation.py --jobs {jobs}
 fault that survives is a hole in the tests and ends the command with exit code 1. Without a fault the same tests are all
 green, which the command checks first.
 
-Run on {datetime.date.today():%Y-%m-%d} in {seconds / 60:.0f} minutes ({jobs} at a time, one thread each): Python \
-{platform.python_version()}, {", ".join(versions)}.
+{conditions}
 
 The kinds, of which every family has all:
 
 {kinds}
 
-The columns say which layers of the tests catch a fault, each on its own; `–` where the method has no test of a layer:
+The columns say which layers of the tests catch a fault, each on its own; `–` where no test of the method's files is of
+that layer:
 
 {layers}
 
-The first failing test is that of the first layer that catches; s are seconds. In the counts, `alone` are faults that no
-other layer catches: what would go unnoticed without it.
+The first failing test is that of the first layer that catches; s are seconds of wall time. In the counts, `alone` are
+faults that no other layer catches: what would go unnoticed without it.
 
 {counts(results)}
 
