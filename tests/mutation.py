@@ -281,7 +281,7 @@ The kinds, of which every family has all:
 
 {kinds}
 
-The columns say which layers of the tests catch a fault, each on its own; `–` where no test of the method's files is of
+The columns say which layers of the tests catch a fault, each on its own; `–` where the method's files have no test of
 that layer:
 
 {layers}
