@@ -124,8 +124,8 @@ def banded_softmax(
 ) -> tuple[Sparse, int]:
     """The softmax of each row over the columns of `band`, (h, n_q, n_k), and how many entries it has in each head.
 
-    The ``skip`` first rows are left empty; ``causal`` leaves out the first columns that lie ahead of a row. Rows share columns 16 at a time, so ``n_q (u + 16) p`` multiply-adds for u
-    columns a row.
+    The ``skip`` first rows are left empty; ``causal`` leaves out the first columns that lie ahead of a row. Rows share
+    columns 16 at a time, so ``n_q (u + 16) p`` multiply-adds for u columns a row.
     """
     columns, has = band(qkv.n_q, qkv.n_k, left, right, first, BAND)
     has[:skip] = False
