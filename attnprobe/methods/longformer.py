@@ -29,7 +29,7 @@ def _check(target: str, *, global_tokens: int) -> None:
     kind="method",
     tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget"),
     budget="d n entries: a window of w + 1, and global tokens as columns and as full rows",
-    cost="2 n d p",
+    cost="2 n (d + 16) p",
     oracle="transformers LongformerSelfAttention",
     limit=lambda n_q, n_k: n_q + n_k + 1,
     limit_name="n_q + n_k + 1",

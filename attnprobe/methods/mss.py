@@ -16,7 +16,7 @@ from ..linalg.inverses import razavi, start, truncated_pinv
 from ..operators import Identity, LowRank, Operator, Sparse, Sum
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, band, per_head, segment_means
+from .base import Approximation, per_head, segment_means
 from .landmark_attention import landmark_diagnostics, softmax_factors
 from .registry import register
 
@@ -204,5 +204,6 @@ def _own_key(delta: Tensor, n_q: int, n_k: int) -> Operator:
     """``δ`` at each query's own key: ``δ I`` where there are as many keys as queries."""
     if n_q == n_k:
         return Identity(delta, n_q)
-    index = band(n_q, n_k, 0, 0).to(delta.device).expand(len(delta), -1, -1)  # (h, n_q, 1)
+    key = torch.arange(n_q, device=delta.device).clamp(max=n_k - 1)
+    index = key[None, :, None].expand(len(delta), -1, -1)  # (h, n_q, 1)
     return Sparse(index, delta[:, None, None].expand(-1, n_q, 1).contiguous(), n_k)

@@ -29,7 +29,7 @@ from .registry import register
     kind="method",
     tags=("permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget@softmax", "diagnostic"),
     budget="d columns and d rows of B; d columns of the lifted C̄ for gaussian",
-    cost="O(n² (p + d))",
+    cost="O(n² p + n² d)",
     oracle="no U fits better: the residual is orthogonal to C and R",
     limit=lambda n_q, n_k: min(n_q, n_k),
     max_n=2048,

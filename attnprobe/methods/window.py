@@ -26,7 +26,7 @@ def _check(target: str, *, sinks: int, causal: bool) -> None:
     kind="method",
     tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget"),
     budget="d entries of each row: the sinks and a window of d - sinks",
-    cost="2 n d p",
+    cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
     limit=lambda n_q, n_k: n_q + n_k + 4,
     limit_name="n_q + n_k + 4",
