@@ -11,7 +11,7 @@ over log n by least squares, for n ≥ 2048.
 
 Goal: an exponent of at most 1.15 for every method whose cost is linear in n. It is the registry's ``cost`` that says
 so: one that holds n² or n³ is a yardstick, timed up to --quadratic-n (n³ up to a quarter of it) and held to nothing;
-one of n log n says so and is not held to it either. Exits 1 where the goal is missed.
+one of n √n (hashing, and sorting) says so and is not held to it either. Exits 1 where the goal is missed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def growth(entry: Method) -> str:
     """How the cost that a method claims grows with n."""
     quadratic = "n²" in entry.cost or "n³" in entry.cost
     assert quadratic == ("diagnostic" in entry.tags), f"{entry.name}: cost {entry.cost}, tags {entry.tags}"
-    return "quadratic" if quadratic else "n log n" if "log" in entry.cost else "linear"
+    return "quadratic" if quadratic else "n √n" if "√n" in entry.cost else "linear"
 
 
 def why_not(entry: Method, n: int, args: argparse.Namespace) -> str | None:

@@ -8,9 +8,12 @@ from math import ceil, log, log2
 import torch
 from torch import Tensor
 
+from ..operators import row_blocks
+
 __all__ = ["kmeans", "recursive_rls", "weighted_with_replacement", "weighted_without_replacement"]
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
+BLOCK = 1024  # rows whose distances are alive at once
 FLOOR = 1e-12  # of the largest weight, so that any number of items can be drawn
 
 
@@ -98,8 +101,12 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 10) -
     x = x.double()
     centroids = x[torch.randperm(x.shape[0], generator=generator, device="cpu")[:count].to(x.device)]
     for _ in range(steps):
-        distance = (centroids * centroids).sum(-1) - 2 * x @ centroids.mT  # (N, count), up to ‖x_i‖²
-        nearest = distance.argmin(-1)
+        size = (centroids * centroids).sum(-1)  # ‖x_i - c_j‖² = ‖x_i‖² + size_j - 2 x_i·c_j
+        parts = [
+            torch.addmm(size, x[start:stop], centroids.mT, alpha=-2).argmin(-1)
+            for start, stop in row_blocks(x.shape[0], BLOCK)
+        ]
+        nearest = torch.cat(parts)  # (N,)
         sums = torch.zeros_like(centroids).index_add(0, nearest, x)
         sizes = torch.bincount(nearest, minlength=count)[:, None]
         centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)

@@ -11,7 +11,7 @@ from ..qkv import QKV
 
 __all__ = [
     "Approximation", "band", "banded_softmax", "distinct", "from_log_features", "per_head", "ragged", "segment_means",
-    "sparse_softmax", "tokens",
+    "softmax_in_place", "sparse_softmax", "tokens",
 ]  # fmt: skip
 
 BAND = 16  # rows of a band that share their columns: dense products, 15 columns wider than a row's own
@@ -73,6 +73,12 @@ def segment_means(x: Tensor, count: int) -> Tensor:
     segment = torch.arange(count, device="cpu").repeat_interleave(sizes).to(x.device)
     sums = x.new_zeros(x.shape[0], count, x.shape[2]).index_add(1, segment, x)
     return sums / sizes.to(x)[:, None]
+
+
+def softmax_in_place(scores: Tensor) -> Tensor:
+    """The softmax over the last dimension, in the memory of ``scores``: of tall factors, new memory costs more."""
+    scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    return scores.div_(scores.sum(-1, keepdim=True))
 
 
 def ragged(mask: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..linalg.inverses import razavi, residual, start, truncated_pinv
 from ..operators import LowRank, Operator
 from ..qkv import QKV
-from .base import Approximation, per_head
+from .base import Approximation, per_head, softmax_in_place
 
 __all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softmax_factors"]
 
@@ -41,8 +41,8 @@ def softmax_factors(
     """
     q, k = qkv.q.to(dtype), qkv.k.to(dtype)
     a = torch.softmax(qkv.scale * q_marks @ k_marks.mT, -1)
-    f = torch.softmax(qkv.scale * q @ k_marks.to(q).mT, -1)
-    w = torch.softmax(qkv.scale * q_marks.to(q) @ k.mT, -1)
+    f = softmax_in_place(q @ (qkv.scale * k_marks).to(q).mT)
+    w = softmax_in_place((qkv.scale * q_marks).to(q) @ k.mT)
     return f, a, w
 
 

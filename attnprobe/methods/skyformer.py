@@ -154,25 +154,25 @@ def skyformer(
         "realised_d": _distinct(draws, d).to(qkv.device),
         "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k + d)),
     }
-    left = _exponent(q, landmarks, scale)  # (h, n_q, d), logarithms
     if target == "gaussian":
-        right = _exponent(landmarks, k, scale).exp_()  # (h, d, n_k)
-        operator = LowRank(left.exp_(), middle, right)
+        left, right = _exponent(q, landmarks, scale).exp_(), _exponent(landmarks, k, scale).exp_()
+        operator = LowRank(left, middle, right)
         diagnostics["bad_rows"] = (~torch.isfinite(operator.row_sums())).sum(-1)
         return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
 
+    half = _half(landmarks, scale)  # (h, d)
+    left = torch.baddbmm(-half[:, None, :], q, scale * landmarks.mT)  # log(E_Q L), (h, n_q, d)
     row_shift = left.amax(-1)  # (h, n_q)
     left = left.sub_(row_shift[..., None]).exp_()
-    right = scale * landmarks @ k.mT
-    right -= _half(landmarks, scale)[..., None]  # log(R E_K), (h, d, n_k)
+    right = torch.baddbmm(-half[..., None], scale * landmarks, k.mT)  # log(R E_K), (h, d, n_k)
     head_shift = right.amax((1, 2))  # (h,)
     right = right.sub_(head_shift[:, None, None]).exp_()
     low_rank = LowRank(left, middle, right)
-    mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift + ‖q‖²·scale/2)
+    mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift)
     floor = noise_floor(low_rank, _norm(middle))
     if normalizer == "exact":
         attention = SoftmaxAttention(q, k, scale)
-        mass = exact_normalizer(attention, row_shift + _half(q, scale) + head_shift[:, None])
+        mass = exact_normalizer(attention, row_shift + head_shift[:, None])
         floor = torch.full_like(mass, torch.finfo(mass.dtype).tiny)
         diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
     diagnostics["bad_rows"] = (~(mass >= floor)).sum(-1)
