@@ -42,16 +42,18 @@ _PUBLIC = {
     "approximate": "methods",
     "exact": "reference",
     "load_qkv": "sources",
+    "matrix_errors": "metrics",
     "output_errors": "metrics",
 }
 __all__ = [
-    "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "load_qkv", "output_errors",
+    "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "load_qkv",
+    "matrix_errors", "output_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .approximation import Approximation
     from .methods import approximate
-    from .metrics import output_errors
+    from .metrics import matrix_errors, output_errors
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact

@@ -134,6 +134,22 @@ def cases():
 
 
 @pytest.mark.parametrize("name, operator, dense", list(cases()), ids=[case[0] for case in cases()])
+def test_some_heads_and_another_dtype_are_the_same_matrix(name, operator, dense):
+    for some in (slice(1, 2), slice(0, 1), slice(0, 2)):
+        few = operator.heads(some)
+        x, y = randn(2, dense.shape[2], 3)[some], randn(2, dense.shape[1], 3)[some]
+        assert type(few) is type(operator) and few.shape == (len(dense[some]), *dense.shape[1:])
+        assert torch.allclose(few.dense(), dense[some], rtol=1e-12, atol=1e-12)
+        assert torch.allclose(few @ x, dense[some] @ x, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(few.rmatmul(y), dense[some].mT @ y, rtol=1e-12, atol=1e-12)
+    single = operator.to(torch.float32)
+    assert type(single) is type(operator) and single.dtype == torch.float32 == single.dense().dtype
+    assert (single @ randn(2, dense.shape[2], 3)).dtype == torch.float32
+    assert torch.allclose(single.dense().double(), dense, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(single.to(F64).dense(), dense, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, operator, dense", list(cases()), ids=[case[0] for case in cases()])
 def test_products_rows_and_sums_are_those_of_the_dense_matrix(name, operator, dense):
     h, n_q, n_k = dense.shape
     assert operator.shape == (h, n_q, n_k) and operator.dtype == F64 and operator.device.type == "cpu"

@@ -21,6 +21,12 @@ class _Streamed(Operator):
         self.shape = (q.shape[0], q.shape[1], k.shape[1])
         self.dtype, self.device = q.dtype, q.device
 
+    def heads(self, some: slice) -> _Streamed:
+        return type(self)(self.q[some], self.k[some], self.scale)
+
+    def to(self, dtype: torch.dtype) -> _Streamed:
+        return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale)
+
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
         """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k)."""
         raise NotImplementedError
@@ -64,9 +70,10 @@ class SoftmaxAttention(_Streamed):
     """
 
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        return torch.softmax(self._scores(heads, start, stop), dim=-1)
+        return torch.softmax(self.scores(heads, start, stop), dim=-1)
 
-    def _scores(self, heads: slice, start: int, stop: int) -> Tensor:
+    def scores(self, heads: slice, start: int, stop: int) -> Tensor:
+        """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k)."""
         return (self.q[heads, start:stop] * self.scale) @ self.k[heads].mT
 
     def log_normalizer(self) -> Tensor:
@@ -74,7 +81,7 @@ class SoftmaxAttention(_Streamed):
         out = self.q.new_empty(self.shape[:2])
         for head in range(self.shape[0]):
             for start, stop in row_blocks(self.shape[1], CPU_BLOCK):
-                out[head, start:stop] = self._scores(slice(head, head + 1), start, stop)[0].logsumexp(-1)
+                out[head, start:stop] = self.scores(slice(head, head + 1), start, stop)[0].logsumexp(-1)
         return out
 
 

@@ -46,9 +46,10 @@ class Operator:
     """A batch of ``h`` implicit ``n_q x n_k`` matrices.
 
     ``op @ X`` takes ``X`` (h, n_k, c) to (h, n_q, c); ``op.rmatmul(Y)`` is the product with the transpose;
-    ``op.rows(start, stop)`` is a dense block of rows (h, b, n_k). Inputs are taken to the operator's own dtype, and
-    the result has it. A subclass sets ``shape``, ``dtype``, ``device`` and writes ``_apply``, ``_apply_transpose`` and
-    ``_rows``.
+    ``op.rows(start, stop)`` is a dense block of rows (h, b, n_k); ``op.heads(some)`` is the operator of a slice of the
+    heads and ``op.to(dtype)`` that in another dtype. Inputs are taken to the operator's own dtype, and the result has
+    it. A subclass sets ``shape``, ``dtype``, ``device`` and writes ``heads``, ``to``, ``_apply``, ``_apply_transpose``
+    and ``_rows``.
 
     Raises:
         UsageError: an argument whose shape does not fit.
@@ -79,6 +80,14 @@ class Operator:
         """``op @ 1``, (h, n_q)."""
         ones = torch.ones(self.shape[0], self.shape[2], 1, dtype=self.dtype, device=self.device)
         return self._apply(ones)[..., 0]
+
+    def heads(self, some: slice) -> Operator:
+        """The operator of these heads, without a copy."""
+        raise NotImplementedError
+
+    def to(self, dtype: torch.dtype) -> Operator:
+        """The operator in another dtype; exact attention is made anew in it from Q and K."""
+        raise NotImplementedError
 
     def _checked(self, x: Tensor, n: int) -> Tensor:
         if x.dim() != 3 or x.shape[:2] != (self.shape[0], n):

@@ -25,6 +25,12 @@ class Sum(Operator):
                 raise UsageError(f"sum: {other!r} does not fit {first!r}")
         self.shape, self.dtype, self.device = first.shape, first.dtype, first.device
 
+    def heads(self, some: slice) -> Sum:
+        return Sum([op.heads(some) for op in self.operators], self.signs)
+
+    def to(self, dtype: torch.dtype) -> Sum:
+        return Sum([op.to(dtype) for op in self.operators], self.signs)
+
     def _total(self, terms) -> Tensor:
         return sum(sign * term for sign, term in zip(self.signs, terms, strict=True))
 
@@ -44,6 +50,14 @@ class Scaled(Operator):
     def __init__(self, operator: Operator, left: Tensor | None = None, right: Tensor | None = None) -> None:
         self.operator, self.left, self.right = operator, left, right
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+
+    def heads(self, some: slice) -> Scaled:
+        left, right = (None if x is None else x[some] for x in (self.left, self.right))
+        return Scaled(self.operator.heads(some), left, right)
+
+    def to(self, dtype: torch.dtype) -> Scaled:
+        left, right = (None if x is None else x.to(dtype) for x in (self.left, self.right))
+        return Scaled(self.operator.to(dtype), left, right)
 
     def _apply(self, x: Tensor) -> Tensor:
         return _times(self.left, self.operator._apply(_times(self.right, x)))
@@ -78,6 +92,12 @@ class RowOverride(Operator):
         if (count > 1).any():
             raise UsageError("row override: a row is named twice in one head")
         self.kept = count == 0  # (h, n_q)
+
+    def heads(self, some: slice) -> RowOverride:
+        return RowOverride(self.base.heads(some), self.index[some], self.new.heads(some))
+
+    def to(self, dtype: torch.dtype) -> RowOverride:
+        return RowOverride(self.base.to(dtype), self.index, self.new.to(dtype))
 
     def _place(self, out: Tensor, new: Tensor) -> Tensor:
         """``out`` (h, n_q, c) with the used slots of ``new`` (h, u, c) put in."""
@@ -116,6 +136,12 @@ class Padded(Operator):
         n = mask.shape[0]
         self.shape = (operator.shape[0], n, n)
         self.dtype, self.device = operator.dtype, operator.device
+
+    def heads(self, some: slice) -> Padded:
+        return Padded(self.operator.heads(some), self.mask)
+
+    def to(self, dtype: torch.dtype) -> Padded:
+        return Padded(self.operator.to(dtype), self.mask)
 
     def _spread(self, x: Tensor) -> Tensor:
         out = x.new_zeros(x.shape[0], self.mask.shape[0], x.shape[2])

@@ -20,6 +20,12 @@ class Dense(Operator):
         self.matrix = matrix
         self.shape, self.dtype, self.device = tuple(matrix.shape), matrix.dtype, matrix.device
 
+    def heads(self, some: slice) -> Dense:
+        return Dense(self.matrix[some])
+
+    def to(self, dtype: torch.dtype) -> Dense:
+        return Dense(self.matrix.to(dtype))
+
     def _apply(self, x: Tensor) -> Tensor:
         return self.matrix @ x
 
@@ -44,6 +50,13 @@ class LowRank(Operator):
         self.middle = () if middle is None else (middle,) if isinstance(middle, Tensor) else tuple(middle)
         self.shape = (left.shape[0], left.shape[1], right.shape[2])
         self.dtype, self.device = left.dtype, left.device
+
+    def heads(self, some: slice) -> LowRank:
+        return LowRank(self.left[some], [factor[some] for factor in self.middle], self.right[some])
+
+    def to(self, dtype: torch.dtype) -> LowRank:
+        middle = [factor.to(dtype) for factor in self.middle]
+        return LowRank(self.left.to(dtype), middle, self.right.to(dtype))
 
     def _apply(self, x: Tensor) -> Tensor:
         x = self.right @ x  # (h, d, c)
@@ -72,6 +85,12 @@ class RankOne(Operator):
         self.shape = (u.shape[0], u.shape[1], w.shape[1])
         self.dtype, self.device = u.dtype, u.device
 
+    def heads(self, some: slice) -> RankOne:
+        return RankOne(self.u[some], self.w[some])
+
+    def to(self, dtype: torch.dtype) -> RankOne:
+        return RankOne(self.u.to(dtype), self.w.to(dtype))
+
     def _apply(self, x: Tensor) -> Tensor:
         return self.u[:, :, None] * (self.w[:, None, :] @ x)
 
@@ -88,6 +107,12 @@ class Identity(Operator):
     def __init__(self, delta: Tensor, n: int) -> None:
         self.delta = delta
         self.shape, self.dtype, self.device = (delta.shape[0], n, n), delta.dtype, delta.device
+
+    def heads(self, some: slice) -> Identity:
+        return Identity(self.delta[some], self.shape[1])
+
+    def to(self, dtype: torch.dtype) -> Identity:
+        return Identity(self.delta.to(dtype), self.shape[1])
 
     def _apply(self, x: Tensor) -> Tensor:
         return self.delta[:, None, None] * x
@@ -119,6 +144,12 @@ class Sparse(Operator):
         self.index, self.weight, self.group = index.clamp(min=0), weight, group
         self.shape = (h, n_q, n_k)
         self.dtype, self.device = weight.dtype, weight.device
+
+    def heads(self, some: slice) -> Sparse:
+        return Sparse(self.index[some], self.weight[some], self.shape[2], self.group)
+
+    def to(self, dtype: torch.dtype) -> Sparse:
+        return Sparse(self.index, self.weight.to(dtype), self.shape[2], self.group)
 
     def _blocks(self, columns: int):
         for groups, rows in row_groups(self.shape[1], self.group, self.index.shape[2] * columns):
@@ -157,6 +188,12 @@ class Columns(Operator):
         self.weight, self.index = weight, index
         self.shape = (weight.shape[0], weight.shape[1], n_k)
         self.dtype, self.device = weight.dtype, weight.device
+
+    def heads(self, some: slice) -> Columns:
+        return Columns(self.weight[some], self.index[some], self.shape[2])
+
+    def to(self, dtype: torch.dtype) -> Columns:
+        return Columns(self.weight.to(dtype), self.index, self.shape[2])
 
     def _apply(self, x: Tensor) -> Tensor:
         return self.weight @ torch.gather(x, 1, self.index[:, :, None].expand(-1, -1, x.shape[2]))

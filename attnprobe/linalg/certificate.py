@@ -1,0 +1,120 @@
+"""Upper ends of ``‖E‖₂²`` from a block Krylov space: what its small matrices prove about the largest eigenvalue.
+
+Notation. ``A = EᵀE`` is m x m with largest eigenvalue λ₁ and unit eigenvector x. Ω (m x s) has independent N(0, 1)
+entries, drawn without looking at E; ``Ω = V₁ R``. ``V = [V₁ … V_k]`` has orthonormal columns, ``T = VᵀAV = Y diag(θ)
+Yᵀ``, and ``AV = VT + Q B [0 … 0 I]`` with orthonormal Q: what A V has outside of V lies in its last block. With
+``P = Rᵀ Y_first`` and ``C = B Y_last`` (the first and last s rows of Y), both s x K,
+
+    ``M(λ) = P diag(1/(λ - θ)) Cᵀ``  and  ``f(λ) = ‖M(λ)‖₂``   for λ > θ₁.
+
+**Bound B** (`root_bound`). Multiply ``AV = VT + QB[0 … I]`` from the left by xᵀ: ``(λ₁ - T) Vᵀx = Y C ᵀ z`` with
+``z = Qᵀx``, no longer than 1. Since the columns of Ω lie in V, ``w = Ωᵀx = M(λ₁) z``, so ``‖w‖ ≤ f(λ₁)``. But
+x does not depend on Ω, hence w is N(0, I_s), and ``‖w‖ ≥ t`` with probability 1 - δ for ``t² = χ²_s(δ)``. In that
+event λ₁ is θ₁ or a point above it where f is at least t, so the largest such point is an upper bound. The event knows
+nothing of k: the bounds of all passes hold in it together, and stopping when the interval closes costs nothing. (The
+case s = 1 is van Dorsselaer, Hochstenbach & van der Vorst 2000.)
+
+f need not be monotone for s > 1: products of decreasing matrices can grow. So `root_bound` does not search for a root.
+It marches down from a point beyond which f is below t term by term, and leaves a cell ``[a, b]`` behind only where a
+bound of f over the *whole* cell is below t: there 1/x lies below its chord by at most ``(a^-½ - b^-½)²``, the chords of
+all terms are one convex combination of M(a) and M(b), so ``f ≤ max(f(a), f(b)) + Σ_i ‖P_i‖ ‖C_i‖ (…)²``.
+
+**A priori** (`a_priori_bound`). In the same event, whatever the spectrum: Chebyshev polynomials of the second kind as
+trial vectors give ``λ₁ ≤ θ₁ cosh²(asinh(‖R‖/t) / (2k - 1))`` (Kuczyński & Woźniakowski 1992, for a block).
+
+**Bound A** (`trace_bound`), deterministic. In an orthonormal basis that starts with V and Q, A is ``[[T, Ĉᵀ], [Ĉ, N]]``
+with Ĉ the coupling C and N positive semidefinite of trace ``τ² = ‖E‖_F² - tr T``, hence at most τ² I, and λ₁ is at
+most the largest eigenvalue of ``[[T, Cᵀ], [C, τ² I]]``.
+
+**Rounding.** With computed arrays the first identity holds up to a residual F' of norm at most η, which adds
+``η ‖P diag(1/(λ - θ))‖`` to f. V need not be orthogonal for bound B; the lower end θ₁ and bound A need it.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+
+__all__ = ["a_priori_bound", "root_bound", "threshold", "trace_bound"]
+
+LARGEST_STEP, SMALLEST_STEP = 0.4, 2e-3  # of log(λ - θ₁) from cell to cell
+MOST_STEPS = 400
+
+
+def threshold(delta: float, s: int) -> float:
+    """``t`` with ``P(‖w‖ < t) = δ`` for w of N(0, I_s).
+
+    Raises:
+        UsageError: δ not in (0, 1).
+
+    >>> round(threshold(1e-6, 16), 2)
+    1.2
+    """
+    from scipy.stats import chi2
+
+    if not 0 < delta < 1:
+        raise UsageError(f"a failure probability of {delta} is not in (0, 1)")
+    return sqrt(chi2.ppf(delta, s))
+
+
+def root_bound(theta: Tensor, p: Tensor, c: Tensor, t: float | Tensor, eta: Tensor) -> Tensor:
+    """Bound B: an upper bound of ``sup({θ₁} ∪ {λ > θ₁ : f(λ) + φ(λ) ≥ t})``, (N,), with ``φ = η ‖P/(λ - θ)‖_F``.
+
+    Args:
+        theta: (N, K) ascending. p, c: (N, s, K). eta: (N,). All float64. t: a number, or one for each, (N,).
+
+    Every point above the result is excluded, at any moment of the march: stopping it early only widens the bound.
+    Overshoots the supremum by about one last cell, 0.2 % of its distance to θ₁. Cost ``s² K`` a step, 20 to 80 steps.
+    """
+    top = theta[:, -1]
+    gap = top[:, None] - theta  # (N, K); λ - θ_i = d + gap_i without cancellation
+    size_p = p.norm(dim=1)
+    weight = size_p * c.norm(dim=1)  # (N, K)
+
+    def f(d: Tensor) -> Tensor:
+        m = (p / (d[:, None] + gap)[:, None, :]) @ c.mT  # (N, s, s)
+        return torch.linalg.eigvalsh(m @ m.mT)[:, -1].clamp(min=0).sqrt()
+
+    b = (weight.sum(-1) + eta * size_p.sum(-1)) / t  # every term of f + φ has a denominator of at least d
+    least = 1e-13 * top + 1e-300
+    done = b <= least
+    found = torch.where(done, torch.zeros_like(b), b)
+    b = torch.where(done, torch.ones_like(b), b)
+    step = torch.full_like(b, LARGEST_STEP)
+    f_b = f(b)
+    for _ in range(MOST_STEPS):
+        if done.all():
+            break
+        a = b * torch.exp(-step)
+        f_a = f(a)
+        sag = ((a[:, None] + gap).rsqrt() - (b[:, None] + gap).rsqrt()).square()  # of a chord under 1/x
+        rounding = eta * (size_p / (a[:, None] + gap)).norm(dim=-1)
+        clear = ~done & (torch.maximum(f_a, f_b) + (weight * sag).sum(-1) + rounding < t)
+        b, f_b = torch.where(clear, a, b), torch.where(clear, f_a, f_b)
+        found = torch.where(done, found, b)
+        done = done | (~clear & (step <= SMALLEST_STEP)) | (b <= least)
+        step = torch.where(clear, (2 * step).clamp(max=LARGEST_STEP), step / 2)
+    return top + found
+
+
+def a_priori_bound(theta1: Tensor, size_r: Tensor, t: float | Tensor, passes: int) -> Tensor:
+    """``θ₁ cosh²(asinh(‖R‖₂/t) / (2k - 1))`` after k passes, (N,): holds in the event of bound B."""
+    return theta1 * torch.cosh(torch.asinh(size_r / t) / (2 * passes - 1)).square()
+
+
+def trace_bound(theta: Tensor, c: Tensor, tau2: Tensor) -> Tensor:
+    """Bound A: the largest eigenvalue of ``[[diag θ, Cᵀ], [C, τ² I]]``, (N,).
+
+    Args:
+        theta: (N, K). c: (N, s, K). tau2: (N,), at least ``‖E‖_F² - tr T``.
+    """
+    count, s, k = c.shape
+    whole = c.new_zeros(count, k + s, k + s)
+    whole[:, :k, :k] = torch.diag_embed(theta)
+    whole[:, k:, :k] = c  # eigvalsh reads the lower triangle
+    whole[:, k:, k:] = torch.diag_embed(tau2[:, None].expand(-1, s))
+    return torch.linalg.eigvalsh(whole)[:, -1]

@@ -1,0 +1,191 @@
+"""‖E‖₂ of implicit matrices as an interval: block Krylov on ``EᵀE``, many matrices at once.
+
+The derivation of the bounds is in `certificate`; symbols as there. Nothing m x m is held: a matrix is known by its
+products ``EᵀE X`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ..rng import generator
+from .certificate import a_priori_bound, root_bound, threshold, trace_bound
+
+__all__ = ["DELTA", "Interval", "norm_intervals", "start_block"]
+
+BLOCK = 16  # columns s of a pass; the bounds need at least 8
+MAX_PASSES = 12
+DELTA = 1e-10  # of one interval: ten thousand of them hold together with probability 1 - 1e-6
+KINDS = ("none", "B", "apriori", "A", "frobenius", "exact")
+
+Normal = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """``lower ≤ ‖E‖₂ ≤ upper`` of N matrices, each (N,).
+
+    Attributes:
+        value: the largest Ritz value, the estimate itself: where the interval closes it is far better than its width.
+        lower: deterministic, ``value`` rounded down. upper: fails with probability at most δ (kind ``B`` or
+            ``apriori``) or not at all (``A``, ``frobenius``).
+        passes: how many products with ``EᵀE`` it took. kind: which bound is the upper end.
+    """
+
+    value: Tensor
+    lower: Tensor
+    upper: Tensor
+    passes: Tensor
+    kind: list[str]
+
+    @property
+    def width(self) -> Tensor:
+        """``upper / lower - 1``; 0 where both are 0."""
+        return torch.where(self.upper > self.lower, self.upper / self.lower - 1, torch.zeros_like(self.upper))
+
+
+    def __getitem__(self, some: slice) -> Interval:
+        return Interval(*(getattr(self, name)[some] for name in ("value", "lower", "upper", "passes", "kind")))
+
+    def replace(self, i: int, other: Interval) -> None:
+        """Put the one interval ``other`` in place ``i``."""
+        for name in ("value", "lower", "upper", "passes"):
+            getattr(self, name)[i] = getattr(other, name)[0]
+        self.kind[i] = other.kind[0]
+
+    @staticmethod
+    def joined(parts: Sequence[Interval]) -> Interval:
+        """One after another."""
+        tensors = (torch.cat([getattr(part, name) for part in parts]) for name in ("value", "lower", "upper", "passes"))
+        return Interval(*tensors, [kind for part in parts for kind in part.kind])
+
+
+def start_block(m: int, s: int, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """``V₁`` (m, s) and R (s, s) float64 of the Gaussian start block ``Ω = V₁ R``, from the stream ``certificate``."""
+    omega = torch.randn(m, s, generator=generator(seed, "certificate", m, s), dtype=torch.float64, device="cpu")
+    v, r = torch.linalg.qr(omega.to(device))
+    return v.to(dtype), r
+
+
+def norm_intervals(
+    normal: Normal,
+    first: Tensor,
+    v1: Tensor,
+    r: Tensor,
+    *,
+    tol: float = 1e-3,
+    delta: float = DELTA,
+    max_passes: int = MAX_PASSES,
+    frobenius2: Tensor | None = None,
+    parts: Tensor | None = None,
+    seed: int = 0,
+) -> Interval:
+    """The interval of ‖E‖₂ for N matrices E (n x m) that share the start block.
+
+    Args:
+        normal: ``(x, which)`` gives ``E_iᵀE_i x_i`` for the matrices ``which`` (a,) int64, (a, m, s) for x of that
+            shape; each column of a result depends on its own matrix alone.
+        first: ``E_iᵀE_i V₁``, (N, m, s): the first pass, which may be made together with other work.
+        v1, r: of `start_block`; s at least 8.
+        tol: a matrix is done when ``upper/lower - 1 < tol``, or after ``max_passes``.
+        delta: the probability with which one upper end may fail, over the draw of Ω alone.
+        frobenius2: ``‖E‖_F²`` (N,) float64 of the same matrices, which makes bound A and ``‖E‖_F`` upper ends too.
+        parts: where E is applied as a difference of matrices, the sum of their norms, (N,) float64: their rounding is
+            not relative to E.
+        seed: of the perturbation that keeps V orthogonal where the Krylov space is exhausted.
+
+    Passes run in the dtype of ``first``, the K x K algebra in float64. Cost ``m K s`` a pass beside the products.
+
+    Raises:
+        UsageError: a block below 8 columns, or ``m ≤ s``: such a matrix is small enough to be held.
+    """
+    count, m, s = first.shape
+    if s < 8 or m <= s:
+        raise UsageError(f"a block of {s} columns for {m} rows; choose 8 or more, and fewer than the rows")
+    u = torch.finfo(first.dtype).eps / 2
+    shrunk = threshold(delta, s) - 4 * u * (m**0.5 + s**0.5)
+    size_r = torch.linalg.matrix_norm(r, 2)
+    nan = torch.full((count,), float("nan"), dtype=torch.float64, device=first.device)
+    value, upper = nan.clone(), torch.full_like(nan, float("inf"))
+    passes, kind = torch.zeros(count, dtype=torch.int64, device=first.device), torch.zeros_like(nan, dtype=torch.int64)
+    finite = torch.isfinite(first).all(-1).all(-1)
+    which = finite.nonzero()[:, 0]  # those that go on
+    parts = torch.zeros_like(nan) if parts is None else parts
+    basis = [v1.expand(len(which), m, s)]
+    t = first.new_zeros(len(which), 0, 0, dtype=torch.float64)
+    w, perturbation = first[which], generator(seed, "perturbation", m, s)
+    for done in range(1, max_passes + 1):
+        if not len(which):
+            break
+        t = _grown(t, torch.cat([v.mT @ w for v in basis], 1).double())  # (a, K, K)
+        d = _projected(_projected(w, basis), basis)  # what leaves the space, (a, m, s)
+        b = torch.linalg.qr(d, mode="r").R.double()  # (a, s, s)
+        theta, y = torch.linalg.eigh(t)
+        top = theta[:, -1].clamp(min=0)
+        p, c = r.mT @ y[:, :s], b @ y[:, -s:]  # (a, s, K)
+        growth = u * t.shape[-1] ** 0.5
+        eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + growth * parts[which] * top.sqrt()
+        ends = {
+            "B": root_bound(theta, p, c, shrunk, eta),
+            "apriori": a_priori_bound(top + eta, size_r, shrunk, done),
+        }
+        if frobenius2 is not None:
+            whole = frobenius2[which]
+            tail = (whole - t.diagonal(dim1=1, dim2=2).sum(-1)).clamp(min=0) + 64 * u * whole + eta
+            ends |= {"A": trace_bound(theta, c, tail) + eta, "frobenius": whole * (1 + 8 * u)}
+        bounds = torch.stack([ends[name] for name in KINDS if name in ends])  # of the squares
+        best, place = bounds.min(0)
+        names = torch.tensor([KINDS.index(name) for name in KINDS if name in ends], device=first.device)
+        better = best.sqrt() < upper[which]
+        kind[which] = torch.where(better, names[place], kind[which])
+        upper[which] = torch.where(better, best.sqrt(), upper[which])
+        value[which], passes[which] = top.sqrt(), done
+        # after one pass θ₁ may still be s/m of λ₁, and rounding measured against it means nothing
+        on = (upper[which] > (1 + tol) * value[which] * (1 - _slack(u))) | (done == 1)
+        if frobenius2 is not None:
+            on &= frobenius2[which] > 0
+        if done == max_passes or not on.any():
+            break
+        scale = torch.where(top > 0, top, torch.ones_like(top))[:, None, None].to(w)
+        noise = torch.randn(m, s, generator=perturbation, dtype=torch.float64, device="cpu").to(w)
+        block = torch.linalg.qr(d + u * scale * noise / m**0.5).Q[on]
+        which, t, basis = which[on], t[on], [v[on] for v in basis]
+        for _ in range(2):
+            block = torch.linalg.qr(block - _inside(block, basis)).Q
+        basis.append(block)
+        w = normal(block, which)
+    lower = value * (1 - _slack(u))
+    upper = torch.where(finite, torch.maximum(upper * (1 + _slack(u)), value), nan)
+    return Interval(value, lower, upper, passes, [KINDS[i] for i in kind.tolist()])
+
+
+def _slack(u: float) -> float:
+    """What the outward rounding of an end takes: 5e-6 for float32 passes, 1e-12 for float64."""
+    return 5e-6 if u > 1e-12 else 1e-12
+
+
+def _grown(t: Tensor, column: Tensor) -> Tensor:
+    """T with the next block column ``VᵀA V_k`` (a, K, s), symmetrised."""
+    old, k = t.shape[-1], column.shape[1]
+    whole = column.new_zeros(column.shape[0], k, k)
+    whole[:, :old, :old] = t
+    whole[:, :, old:] = column
+    whole[:, old:, :old] = column[:, :old].mT
+    last = whole[:, old:, old:]
+    whole[:, old:, old:] = (last + last.mT) / 2
+    return whole
+
+
+def _inside(x: Tensor, basis: list[Tensor]) -> Tensor:
+    """``V Vᵀ x``."""
+    return sum(v @ (v.mT @ x) for v in basis)
+
+
+def _projected(x: Tensor, basis: list[Tensor]) -> Tensor:
+    """``x - V Vᵀ x``."""
+    return x - _inside(x, basis)

@@ -1,0 +1,186 @@
+"""Errors of whole matrices, without holding one, against the dense float64 matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from inputs import make
+
+from attnprobe import exact, matrix_errors
+from attnprobe.errors import UsageError
+from attnprobe.linalg import differences as differences_file
+from attnprobe.linalg.differences import Differences
+from attnprobe.linalg.spectral import start_block
+from attnprobe.methods import approximate, by_family
+from attnprobe.metrics import MATRIX_METRICS, shared_matrix_errors
+from attnprobe.metrics import matrix as matrix_file
+from attnprobe.operators import Dense, LowRank
+from attnprobe.qkv import QKV
+
+F64 = torch.float64
+METHODS = [
+    (entry.name, target) for entry in by_family() for target in entry.targets if entry.kind != "user"
+]  # fmt: skip
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, F64], ids=lambda dtype: str(dtype)[6:])
+
+
+def operator(name, target, qkv, d=40):
+    return approximate(name, qkv, d, target=target).operator
+
+
+def truth(qkv, target, op):
+    """Every metric from dense float64 matrices."""
+    b = exact(qkv.to(dtype=F64), target).dense()
+    e = b - op.dense().double()
+    spectral, size = torch.linalg.matrix_norm(e, 2), torch.linalg.matrix_norm(b, 2)
+    frobenius = torch.linalg.matrix_norm(e)
+    return {
+        "matrix_spectral": spectral,
+        "matrix_spectral_relative": spectral / size,
+        "matrix_frobenius": frobenius,
+        "matrix_frobenius_relative": frobenius / torch.linalg.matrix_norm(b),
+        "matrix_infinity": e.abs().sum(-1).amax(-1),
+    }
+
+
+def assert_right(found, wanted, size, dtype, tol=1e-3):
+    """The entries of B have a relative error of about 20 eps here: absolute, that of ‖B‖ = ``size``."""
+    slack = (1e-12 if dtype == F64 else 2e-6) * size
+    spectral = wanted["matrix_spectral"]
+    assert (found["matrix_spectral_lower"] <= spectral + slack).all()
+    assert (found["matrix_spectral_upper"] >= spectral - slack).all()
+    closed = found["matrix_spectral_upper"] <= (1 + tol) * found["matrix_spectral_lower"]
+    assert (closed | (spectral <= slack)).all()
+    for name in ("matrix_spectral", "matrix_spectral_relative"):
+        assert ((found[name] - wanted[name]).abs() <= tol * wanted[name] + slack).all(), name
+    for name in ("matrix_frobenius", "matrix_frobenius_relative", "matrix_infinity"):
+        assert ((found[name] - wanted[name]).abs() <= 1e-6 * wanted[name] + slack * 300**0.5).all(), name
+
+
+@every_dtype
+@pytest.mark.parametrize("name, target", METHODS)
+def test_the_error_of_every_method_is_that_of_its_dense_matrix(name, target, dtype):
+    qkv = make(n=300, dtype=dtype, score=2.0)
+    op = operator(name, target, qkv)
+    found = matrix_errors(exact(qkv, target), op)
+    size = torch.linalg.matrix_norm(exact(qkv, target).dense().double(), 2)
+    assert set(MATRIX_METRICS) < set(found) and all(value.shape == (2,) for value in found.values())
+    assert_right(found, truth(qkv, target, op), size, dtype)
+
+
+@pytest.mark.parametrize("n", [257, 319, 320, 321, 383, 384])
+def test_the_last_block_of_rows_may_be_short(n):
+    assert {n % differences_file.CPU_BLOCK for n in (257, 319, 320)} == {1, 63, 0}
+    qkv = make(n=n)
+    op = operator("nystromformer", "softmax", qkv)
+    found = matrix_errors(exact(qkv), op)
+    assert_right(found, truth(qkv, "softmax", op), 1.0, F64)
+
+
+@pytest.mark.parametrize("n_q, n_k", [(300, 70), (40, 300), (300, 257), (1, 300), (300, 1)])
+def test_queries_and_keys_may_differ_in_number(n_q, n_k):
+    qkv = make(n=n_q, n_k=n_k)
+    op = operator("linear", "softmax", qkv)
+    assert_right(matrix_errors(exact(qkv), op), truth(qkv, "softmax", op), 1.0 * n_q**0.5, F64)
+
+
+def test_several_share_their_passes_and_each_is_as_alone():
+    qkv = make(n=300, h=3)
+    ops = [operator(name, "softmax", qkv, d) for name in ("performer", "nystromformer", "window") for d in (10, 40)]
+    for op, found in zip(ops, shared_matrix_errors(exact(qkv), ops), strict=True):
+        alone = matrix_errors(exact(qkv), op)
+        for name, value in alone.items():
+            assert torch.allclose(found[name].double(), value.double(), rtol=1e-9), name
+
+
+def test_heads_in_a_batch_are_as_alone(monkeypatch):
+    qkv = make(n=300, h=3)
+    op = operator("performer", "softmax", qkv)
+    together = matrix_errors(exact(qkv), op)
+    monkeypatch.setattr(matrix_file, "MEMORY", 1)  # a head at a time
+    apart = matrix_errors(exact(qkv), op)
+    for name, value in together.items():
+        assert torch.allclose(apart[name].double(), value.double(), rtol=1e-9), name
+
+
+def test_a_small_error_is_resolved_in_float64():
+    """An error of 1e-4 of B, of which float32 passes lose 1e-3 and more to the rounding of B."""
+    qkv = make(n=300, dtype=torch.float32)
+    b = exact(qkv.to(dtype=F64)).dense()
+    noise = torch.randn(b.shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+    op = Dense(b + 1e-4 * noise / torch.linalg.matrix_norm(noise, 2)[:, None, None])
+    found = matrix_errors(exact(qkv), op)
+    assert (found["matrix_spectral_upper"] / found["matrix_spectral_lower"] - 1 < 1e-2).all()
+    assert ((found["matrix_spectral"] - 1e-4).abs() <= 1e-2 * 1e-4).all()
+
+
+def test_no_error_is_zero_and_a_matrix_that_is_not_finite_is_nan():
+    qkv = make(n=300, h=2)
+    nothing = matrix_errors(exact(qkv), Dense(exact(qkv).dense()))
+    assert (nothing["matrix_spectral"] <= 1e-13).all() and (nothing["matrix_frobenius"] <= 1e-13).all()
+    broken = exact(qkv).dense()
+    broken[1, 5, 5] = float("nan")
+    broken[0] += 1.0
+    found = matrix_errors(exact(qkv), Dense(broken))
+    assert abs(float(found["matrix_spectral"][0]) - 300) <= 1e-6 * 300
+    assert all(bool(found[name][1].isnan()) for name in MATRIX_METRICS)
+
+
+def test_padding_is_left_out():
+    qkv = make(n=310)
+    mask = torch.ones(310, dtype=torch.bool)
+    mask[::31] = False
+    padded = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
+    whole = matrix_errors(exact(padded), operator("performer", "softmax", padded))
+    inner = padded.compressed()
+    wanted = matrix_errors(exact(inner), operator("performer", "softmax", inner))
+    for name, value in wanted.items():
+        assert torch.equal(whole[name], value), name
+    with pytest.raises(UsageError, match="padding mask"):
+        matrix_errors(exact(padded), operator("performer", "softmax", qkv))
+
+
+def test_operators_of_other_shapes_are_refused():
+    for n in (300, 30):
+        with pytest.raises(UsageError, match="does not stand for"):
+            matrix_errors(exact(make(n=n)), operator("linear", "softmax", make(n=n - 1)))
+
+
+def test_the_passes_are_products_with_the_difference():
+    """`normal`, which never subtracts entries, against `first`, which does, and against dense matrices."""
+    qkv = make(n=100, n_k=90, h=2)
+    ops = [None, *(operator(name, "softmax", qkv, 12) for name in ("performer", "amm", "window"))]
+    matrices = Differences(exact(qkv), ops)
+    v1, _ = start_block(90, 16, 0, F64, torch.device("cpu"))
+    first = matrices.first(v1)
+    dense = [exact(qkv).dense() - (0 if op is None else op.dense()) for op in ops]
+    which = torch.tensor([7, 0, 3, 2])
+    x = torch.randn(4, 90, 16, generator=torch.Generator().manual_seed(1), dtype=F64)
+    got = matrices.normal(x, which)
+    for place, i in enumerate(which.tolist()):
+        e = dense[i // 2][i % 2]
+        assert (got[place] - e.T @ (e @ x[place])).abs().max() <= 1e-12 * float(e.norm()) ** 2
+    for i in range(8):
+        e = dense[i // 2][i % 2]
+        assert (first.normal[i] - e.T @ (e @ v1)).abs().max() <= 1e-12 * float(e.norm()) ** 2
+        assert abs(float(first.frobenius2[i]) - float(e.norm()) ** 2) <= 1e-13 * float(e.norm()) ** 2
+        assert abs(float(first.infinity[i]) - float(e.abs().sum(1).max())) <= 1e-13 * float(e.abs().sum(1).max())
+        assert first.size[i] >= torch.linalg.matrix_norm(dense[0][i % 2], 2)
+
+
+def test_nothing_of_size_n_by_n_is_made():
+    """Low-rank operators at n = 3000: a dense head would be 36 MB of float32."""
+    qkv = make(n=3000, h=1, dtype=torch.float32)
+    rank = LowRank(qkv.q, None, qkv.k.mT)
+    largest = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            made = [x.numel() for x in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(x)]
+            largest.append(max(made, default=0))
+            return out
+
+    with Watch():
+        matrix_errors(exact(qkv), rank)
+    assert max(largest) <= 16 * 12 * 3000  # the widest basis; a block of rows has 64
