@@ -440,6 +440,15 @@ def test_a_table_of_several_families_groups_them():
     assert "family" not in render(one, [], HEADER, "md", None)
 
 
+def test_budgets_that_are_skipped_for_one_reason_share_a_line():
+    skipped = [cell("mss", d, status="skipped", reason="no such target", metrics={}) for d in (8, 16)]
+    other = cell("mss", 32, status="failed", reason="it broke", metrics={})
+    for format in ("table", "md"):
+        text = render(*summarise([cell(), *skipped, other]), HEADER, format, None)
+        assert text.count("no such target") == 1 and "– mss d=8, 16: no such target" in text
+        assert "✗ mss d=32: it broke" in text
+
+
 def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     pages = []
     draw = figures_file._page

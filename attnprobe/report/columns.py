@@ -112,12 +112,18 @@ def mark(row: Row) -> str:
     return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
 
 
-def notes(row: Row) -> str | None:
-    """The line beneath the table for a row that is not ok."""
-    if row["status"] == "ok":
-        return None
-    budget = "" if row.get("d") is None else f" d={row['d']}"
-    return f"{mark(row)} {label(row)}{budget}: {row.get('reason') or row['status']}"
+def notes(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    """``(mark, line)`` beneath the table for the rows that are not ok; budgets with one reason share a line."""
+    budgets: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row["status"] != "ok":
+            place = (mark(row), label(row), row.get("reason") or row["status"])
+            budgets.setdefault(place, []).append("" if row.get("d") is None else str(row["d"]))
+    lines = []
+    for (sign, name, reason), d in budgets.items():
+        listed = f" d={', '.join(d)}" if all(d) else ""
+        lines.append((sign, f"{sign} {name}{listed}: {reason}"))
+    return lines
 
 
 def _budget(row: Row) -> tuple[str, str]:

@@ -159,7 +159,7 @@ def _plain(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple[li
         lines = [list(line) for line in zip(*cells, strict=True)]
         for line, row in zip(lines, group.rows, strict=True):
             line[0] = f"{mark(row)} {line[0]}".lstrip()
-        tables.append(Plain(group.caption, headings, lines, [text for row in group.rows if (text := notes(row))]))
+        tables.append(Plain(group.caption, headings, lines, [line for _, line in notes(group.rows)]))
     return tables, legend(groups, columns)
 
 

@@ -74,11 +74,11 @@ def error_tables(
         console.print()
         console.print(Text(group.caption, style="bold"), soft_wrap=not terminal)
         console.print(_table(group, shown, terminal))
-        remarks = [(line, STYLES[mark(row)]) for row in group.rows if (line := notes(row)) is not None]
+        remarks = notes(group.rows)
         if remarks:
             console.print()
-        for line, style in remarks:
-            console.print(Text(line, style=style), soft_wrap=not terminal)
+        for sign, line in remarks:
+            console.print(Text(line, style=STYLES[sign]), soft_wrap=not terminal)
     if not groups:
         console.print("no rows")
     console.print()
