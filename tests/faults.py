@@ -48,6 +48,11 @@ FILES = {
     "performer-relu": ("test_performer.py",),
     "linear": ("test_performer.py",),
     "efficient": ("test_performer.py",),
+    "nystromformer-kmeans": ("test_spectral_shift.py", "test_nystromformer.py", "test_linalg.py"),
+    "prototype": ("test_spectral_shift.py",),
+    "mss": ("test_spectral_shift.py",),
+    "mss-literal": ("test_spectral_shift.py",),
+    "lsh-qk": ("test_reformer.py",),
     "bigbird": ("test_sparse_methods.py",),
     "longformer": ("test_sparse_methods.py",),
     "window": ("test_sparse_methods.py",),
@@ -112,9 +117,9 @@ EXACT = [
 
 NYSTROM = [
     Fault(
-        "Nyström", "nystromformer", "scale", "methods/nystromformer.py",
-        "a = torch.softmax(qkv.scale * q_means @ k_means.mT, -1)",
-        "a = torch.softmax(q_means @ k_means.mT, -1)",
+        "Nyström", "nystromformer", "scale", "methods/landmark_attention.py",
+        "a = torch.softmax(qkv.scale * q_marks @ k_marks.mT, -1)",
+        "a = torch.softmax(q_marks @ k_marks.mT, -1)",
         "the core forgets the scale",
     ),
     Fault(
@@ -125,8 +130,8 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "skyformer", "half-norm", "methods/skyformer.py",
-        "right = scale * landmarks @ k.mT - _half(landmarks, scale)[..., None]",
-        "right = scale * landmarks @ k.mT",
+        "right -= _half(landmarks, scale)[..., None]",
+        "right -= 0",
         "the half-norms of the landmarks are left out of the right factor",
     ),
     Fault(
@@ -136,9 +141,9 @@ NYSTROM = [
         "the bound of the row guard leaves out the half-norms of the keys",
     ),
     Fault(
-        "Nyström", "nystromformer", "axis", "methods/nystromformer.py",
-        "w = torch.softmax(qkv.scale * q_means.to(q) @ k.mT, -1)",
-        "w = torch.softmax(qkv.scale * q_means.to(q) @ k.mT, -2)",
+        "Nyström", "nystromformer", "axis", "methods/landmark_attention.py",
+        "w = torch.softmax(qkv.scale * q_marks.to(q) @ k.mT, -1)",
+        "w = torch.softmax(qkv.scale * q_marks.to(q) @ k.mT, -2)",
         "the right factor's softmax runs over the landmarks",
     ),
     Fault(
@@ -161,8 +166,8 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "nystromformer", "landmark", "methods/nystromformer.py",
-        "segment_means(q.double(), d), segment_means(k.double(), d)",
-        "segment_means(q.double(), d), segment_means(q.double(), d)",
+        "segment_means(qkv.q.double(), d), segment_means(qkv.k.double(), d)",
+        "segment_means(qkv.q.double(), d), segment_means(qkv.q.double(), d)",
         "the landmarks of the keys are means of queries",
     ),
     Fault(
@@ -179,14 +184,14 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "skyformer", "generator", "methods/skyformer.py",
-        "picked.append(kmeans(x[row], d, stream(\"kmeans\")))",
-        "picked.append(kmeans(x[row], d, streams.shared(\"kmeans\")))",
+        'kmeans(torch.cat([q[row], k[row]]), d, stream("kmeans"))',
+        'kmeans(torch.cat([q[row], k[row]]), d, streams.shared("kmeans"))',
         "the centroids of all heads start from the same draw",
     ),
     Fault(
-        "Nyström", "nystromformer", "in-place", "methods/nystromformer.py",
-        "f = torch.softmax(qkv.scale * q @ k_means.to(q).mT, -1)",
-        "f = torch.softmax(q.mul_(qkv.scale) @ k_means.to(q).mT, -1)",
+        "Nyström", "nystromformer", "in-place", "methods/landmark_attention.py",
+        "f = torch.softmax(qkv.scale * q @ k_marks.to(q).mT, -1)",
+        "f = torch.softmax(q.mul_(qkv.scale) @ k_marks.to(q).mT, -1)",
         "the queries are scaled where they lie",
     ),
     Fault(
@@ -195,13 +200,121 @@ NYSTROM = [
         "k -= k.mean(1, keepdim=True)",
         "the keys are centred where they lie",
     ),
+    Fault(
+        "Nyström", "mss-literal", "scale", "methods/landmark_attention.py",
+        "f = torch.softmax(qkv.scale * q @ k_marks.to(q).mT, -1)",
+        "f = torch.softmax(q @ k_marks.to(q).mT, -1)",
+        "the left factor forgets the scale, as that of Nyströmformer does with it",
+    ),
+    Fault(
+        "Nyström", "mss", "scale", "methods/mss.py",
+        "discarded / missing.clamp(min=1)",
+        "discarded / d",
+        "the discarded eigenvalues are divided by d, not by their number",
+    ),
+    Fault(
+        "Nyström", "spectral-shift", "scale", "methods/spectral_shift.py",
+        "(kernel.trace() - top) / (total - d)",
+        "(kernel.trace() - top) / total",
+        "the first shift d̄ divides by N in place of N - d",
+    ),
+    Fault(
+        "Nyström", "nystromformer-kmeans", "half-norm", "linalg/sampling.py",
+        "distance = (centroids * centroids).sum(-1) - 2 * x @ centroids.mT",
+        "distance = -2 * x @ centroids.mT",
+        "the nearest centroid is the one with the largest inner product: its norm is left out",
+    ),
+    Fault(
+        "Nyström", "prototype", "half-norm", "methods/spectral_shift.py",
+        "h, t = span(_unit(matrix[:, columns])), span(_unit(matrix[rows].T))",
+        "h, t = span(matrix[:, columns]), span(_unit(matrix[rows].T))",
+        "the columns are not divided by their norms, and small ones fall out of the basis",
+    ),
+    Fault(
+        "Nyström", "spectral-shift", "half-norm", "methods/spectral_shift.py",
+        "return h, core - delta * torch.eye(d, dtype=kernel.dtype, device=kernel.device), delta",
+        "return h, core, delta",
+        "the half of U that the shift takes off is missing",
+    ),
+    Fault(
+        "Nyström", "mss", "axis", "methods/mss.py",
+        "s * (u.mT * v).sum(-1)",
+        "s * (u.mT * v).sum(-2)",
+        "the products u_iᵀ v_i of the singular vectors are summed over i",
+    ),
+    Fault(
+        "Nyström", "mss-literal", "axis", "methods/mss.py",
+        "operator = LowRank(f, g, w)",
+        "operator = LowRank(f, g.mT, w)",
+        "the pseudo-inverse lies on its side",
+    ),
+    Fault(
+        "Nyström", "nystromformer-kmeans", "clamp", "linalg/sampling.py",
+        "torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)",
+        "sums / sizes.clamp(min=1)",
+        "the size of an empty cluster is clamped at 1, so its centroid moves to 0",
+    ),
+    Fault(
+        "Nyström", "spectral-shift", "clamp", "methods/spectral_shift.py",
+        "return u * (s > max(columns.shape) * torch.finfo(s.dtype).eps * s[0])",
+        "return u * (s > 1e-3 * s[0])",
+        "singular values below 1e-3 of the largest count as zero",
+    ),
+    Fault(
+        "Nyström", "mss", "clamp", "methods/mss.py",
+        "torch.where(missing > 0, discarded / missing.clamp(min=1), torch.zeros_like(discarded)).clamp(min=0)",
+        "torch.where(missing > 0, discarded / missing.clamp(min=1), torch.zeros_like(discarded))",
+        "a negative shift is not clamped at 0",
+    ),
+    Fault(
+        "Nyström", "nystromformer-kmeans", "landmark", "methods/nystromformer.py",
+        '(("query_centroids", qkv.q), ("key_centroids", qkv.k))',
+        '(("query_centroids", qkv.k), ("key_centroids", qkv.k))',
+        "the landmarks of the queries are centroids of keys",
+    ),
+    Fault(
+        "Nyström", "prototype", "landmark", "methods/spectral_shift.py",
+        "parts = h[:n_q], h.T @ matrix @ h, h[n_q:].T",
+        "parts = h[:n_q], h.T @ matrix @ h, h[: qkv.n_k].T",
+        "for gaussian the columns of the block are queries",
+    ),
+    Fault(
+        "Nyström", "mss", "landmark", "methods/mss.py",
+        '(g if form == "eq8" else a)',
+        "a",
+        "the core stands for its inverse in the correction of equation 8",
+    ),
+    Fault(
+        "Nyström", "mss", "landmark", "methods/mss.py",
+        "key = torch.arange(n_q, device=delta.device).clamp(max=n_k - 1)",
+        "key = torch.arange(n_q, device=delta.device) % n_k",
+        "queries beyond the last key are shifted at the first keys",
+    ),
+    Fault(
+        "Nyström", "nystromformer-kmeans", "generator", "methods/nystromformer.py",
+        "streams.head(head, name)",
+        'streams.head(head, "centroids")',
+        "the centroids of queries and keys start from one draw",
+    ),
+    Fault(
+        "Nyström", "prototype", "generator", "methods/spectral_shift.py",
+        'torch.randperm(n_q + qkv.n_k, generator=streams.head(head, "order"), device="cpu")',
+        'torch.randperm(n_q + qkv.n_k, device="cpu")',
+        "the order of the tokens comes from the global generator",
+    ),
+    Fault(
+        "Nyström", "spectral-shift", "in-place", "methods/spectral_shift.py",
+        "sampled[columns, torch.arange(d, device=columns.device)] -= (kernel.trace() - top) / (total - d)",
+        "kernel[columns, columns] -= (kernel.trace() - top) / (total - d)\n        sampled = kernel[:, columns]",
+        "the first shift is taken off the kernel itself",
+    ),
 ]  # fmt: skip
 
 SAMPLING = [
     Fault(
         "sampling", "skeinformer", "scale", "methods/skeinformer.py",
-        "scores = (qkv.scale * qkv.q) @ picked.mT",
-        "scores = qkv.q @ picked.mT",
+        "scores = (qkv.scale * qkv.q) @ tokens(qkv.k, columns).mT",
+        "scores = qkv.q @ tokens(qkv.k, columns).mT",
         "the scores of the sampled columns forget the scale",
     ),
     Fault(
@@ -260,8 +373,8 @@ SAMPLING = [
     ),
     Fault(
         "sampling", "skeinformer", "in-place", "methods/skeinformer.py",
-        "scores = (qkv.scale * qkv.q) @ picked.mT",
-        "scores = qkv.q.mul_(qkv.scale) @ picked.mT",
+        "scores = (qkv.scale * qkv.q) @ tokens(qkv.k, columns).mT",
+        "scores = qkv.q.mul_(qkv.scale) @ tokens(qkv.k, columns).mT",
         "the queries are scaled where they lie",
     ),
 ]  # fmt: skip
@@ -323,8 +436,8 @@ SKETCH = [
     ),
     Fault(
         "sketch", "linformer", "generator", "methods/linformer.py",
-        '_draw(qkv, d, streams, "sketch_values", std)',
-        '_draw(qkv, d, streams, "sketch", std)',
+        '_draw(qkv, d, streams, "sketch_values", std, share_heads)',
+        '_draw(qkv, d, streams, "sketch", std, share_heads)',
         "the sketch of the values has the stream of the keys', and is the same",
     ),
     Fault(
@@ -344,7 +457,7 @@ FEATURES = [
     ),
     Fault(
         "features", "performer", "half-norm", "methods/performer.py",
-        "return x @ w.mT - (x * x).sum(-1, keepdim=True) / 2",
+        "return (x @ w.mT).sub_((x * x).sum(-1, keepdim=True) / 2)",
         "return x @ w.mT",
         "the features lack their half-norm",
     ),
@@ -374,8 +487,8 @@ FEATURES = [
     ),
     Fault(
         "features", "linear", "clamp", "methods/linear.py",
-        "return torch.where(x < 0, x, torch.log1p(x.clamp(min=0)))",
-        "return torch.where(x < 0, x.clamp(min=-4), torch.log1p(x.clamp(min=0)))",
+        "return x.clamp(max=0) + torch.log1p(x.clamp(min=0))",
+        "return x.clamp(min=-4, max=0) + torch.log1p(x.clamp(min=0))",
         "features of less than exp(-4) are raised to it",
     ),
     Fault(
@@ -398,8 +511,8 @@ FEATURES = [
     ),
     Fault(
         "features", "performer", "generator", "methods/performer.py",
-        'streams.head(head, "directions"), streams.head(head, "norms")',
-        'streams.head(head, "directions"), streams.head(head, "directions")',
+        'stream("directions"), stream("norms")',
+        'stream("directions"), stream("directions")',
         "norms and directions have one stream",
     ),
     Fault(
@@ -416,11 +529,117 @@ FEATURES = [
     ),
 ]  # fmt: skip
 
+LSH = [
+    Fault(
+        "LSH", "reformer", "scale", "methods/reformer.py",
+        'queries = qkv.q * qkv.scale if logits == "scaled" else qkv.q',
+        "queries = qkv.q * qkv.scale",
+        "the scale multiplies the logits of unit keys, too",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "scale", "methods/lsh_qk.py",
+        "block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)",
+        "block_scores(qkv.q[head], qkv.k[head], queries, window)",
+        "the scores forget the scale",
+    ),
+    Fault(
+        "LSH", "reformer", "half-norm", "methods/reformer.py",
+        "keys = (qkv.q.double() / length.clamp(min=torch.finfo(torch.float64).tiny)).to(qkv.dtype)",
+        "keys = qkv.q",
+        "the keys are not divided by their norms",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "half-norm", "methods/lsh_qk.py",
+        "q_rest, k_rest = (total - q_square).sqrt(), (total - k_square).sqrt()",
+        "q_rest, k_rest = (total - q_square).sqrt(), total - k_square",
+        "with hash=smyrf what is added to a key lacks its square root",
+    ),
+    Fault(
+        "LSH", "reformer", "half-norm", "linalg/hashing.py",
+        "step * (nearest + count // 2 * away)",
+        "step * nearest",
+        "half of the buckets are missing: both ends of an axis share one",
+    ),
+    Fault(
+        "LSH", "reformer", "axis", "methods/reformer.py",
+        'torch.softmax(logit.masked_fill(~used, float("-inf")), -1)',
+        'torch.softmax(logit.masked_fill(~used, float("-inf")).unflatten(1, (rounds, -1)), -1).flatten(1) / rounds',
+        "each round has a softmax of its own, and all rounds count alike",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "axis", "methods/lsh_qk.py",
+        'masked_fill(index[-1] < 0, float("-inf")), -1)',
+        'masked_fill(index[-1] < 0, float("-inf")), 0)',
+        "the softmax runs over the queries that hold a slot",
+    ),
+    Fault(
+        "LSH", "reformer", "clamp", "methods/reformer.py",
+        "logit = scores.flatten(0, 1)[place].flatten(1)",
+        "logit = scores.flatten(0, 1)[place].flatten(1).masked_fill(slots == token, -1e5)\n"
+        "        used |= slots == token",
+        "a token's own logit is -1e5, and no longer the smallest where queries are long",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "clamp", "methods/lsh_qk.py",
+        "torch.cat(scores, 1).masked_fill(",
+        "torch.cat(scores, 1).clamp(min=-30).masked_fill(",
+        "scores are clamped from below at -30",
+    ),
+    Fault(
+        "LSH", "reformer", "landmark", "methods/reformer.py",
+        "window[:, -chunk:], window)",
+        "window[:, :chunk], window)",
+        "the queries of a block are those of the chunk before it",
+    ),
+    Fault(
+        "LSH", "reformer", "landmark", "linalg/hashing.py",
+        "chunks.roll(1, 0)",
+        "chunks.roll(-1, 0)",
+        "a chunk is joined by the one that follows, not by the one before",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "landmark", "methods/lsh_qk.py",
+        "beside = rank * qkv.n_k // qkv.n_q // chunk",
+        "beside = rank.clamp(max=qkv.n_k - 1) // chunk",
+        "the query of rank r stands beside the key of rank r, however many keys there are",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "landmark", "methods/lsh_qk.py",
+        "shown.masked_fill(back <= 1, -1)",
+        "shown.masked_fill(back < 1, -1)",
+        "keys of the earlier chunk that an earlier round has shown count twice",
+    ),
+    Fault(
+        "LSH", "reformer", "generator", "methods/hashed.py",
+        'rows, width, generator=streams.head(head, "rotations", str(turn)), dtype',
+        "rows, width, dtype",
+        "the rotations come from the global generator",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "generator", "methods/hashed.py",
+        'streams.head(head, "rotations", str(turn))',
+        'streams.head(head, "rotations")',
+        "all rounds have one rotation",
+    ),
+    Fault(
+        "LSH", "reformer", "in-place", "methods/reformer.py",
+        'queries = qkv.q * qkv.scale if logits == "scaled" else qkv.q',
+        'queries = qkv.q.mul_(qkv.scale) if logits == "scaled" else qkv.q',
+        "the queries are scaled where they lie, which only logits=scaled shows",
+    ),
+    Fault(
+        "LSH", "lsh-qk", "in-place", "methods/lsh_qk.py",
+        "block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)",
+        "block_scores(qkv.q[head].mul_(qkv.scale ** (turn == 0)), qkv.k[head], queries, window)",
+        "the queries are scaled where they lie, in the first round",
+    ),
+]  # fmt: skip
+
 SPARSE = [
     Fault(
         "sparse", "window", "scale", "methods/base.py",
-        "scores = (keys @ (scale * q[head, start:stop, :, None]))[..., 0]",
-        "scores = (keys @ q[head, start:stop, :, None])[..., 0]",
+        "scores = (scale * q[head, rows]).unflatten(0, (len(columns), -1))",
+        "scores = q[head, rows].unflatten(0, (len(columns), -1))",
         "the sparse scores forget the scale",
     ),
     Fault(
@@ -431,8 +650,8 @@ SPARSE = [
     ),
     Fault(
         "sparse", "window", "half-norm", "methods/window.py",
-        "band(qkv.n_q, qkv.n_k, w // 2, (w - 1) // 2, first=s)",
-        "band(qkv.n_q, qkv.n_k, w // 2, w // 2, first=s)",
+        "(w // 2, (w - 1) // 2)",
+        "(w // 2, w // 2)",
         "the right half of an even window is one too long",
     ),
     Fault(
@@ -443,21 +662,21 @@ SPARSE = [
     ),
     Fault(
         "sparse", "longformer", "axis", "methods/base.py",
-        'torch.softmax(scores.masked_fill(columns < 0, float("-inf")), -1)',
-        'torch.softmax(scores.masked_fill(columns < 0, float("-inf")), 0)',
-        "the sparse softmax runs over the rows of a block",
+        'torch.softmax(scores.masked_fill_(absent, float("-inf")), -1)',
+        'torch.softmax(scores.masked_fill_(absent, float("-inf")), -2)',
+        "the sparse softmax runs over the rows that share their columns",
     ),
     Fault(
         "sparse", "topk", "axis", "methods/topk.py",
-        "over.logsumexp(-1, keepdim=True)",
-        "over.logsumexp(0, keepdim=True)",
+        "torch.exp(over - shift).sum(-1, keepdim=True)",
+        "torch.exp(over - shift).sum(0)[:d]",
         "the normaliser sums over the rows of a block",
     ),
     Fault(
         "sparse", "bigbird", "clamp", "methods/base.py",
-        'weights[head, start:stop] = torch.softmax(scores.masked_fill(columns < 0, float("-inf")), -1)',
-        'a = torch.exp(scores.masked_fill(columns < 0, float("-inf")) - scores.amax())\n'
-        "            weights[head, start:stop] = a / a.sum(-1, keepdim=True).clamp(min=1e-6)",
+        'row = torch.softmax(scores.masked_fill_(absent, float("-inf")), -1)',
+        'a = torch.exp(scores.masked_fill_(absent, float("-inf")) - scores.amax())\n'
+        "            row = a / a.sum(-1, keepdim=True).clamp(min=1e-6)",
         "the shift is that of a whole block, and the normaliser is clamped at 1e-6",
     ),
     Fault(
@@ -474,8 +693,8 @@ SPARSE = [
     ),
     Fault(
         "sparse", "bigbird", "generator", "methods/bigbird.py",
-        "torch.rand(len(seen), RANDOM, generator=generator,",
-        "torch.rand(len(seen), RANDOM,",
+        "torch.rand(len(seen), count, generator=generator,",
+        "torch.rand(len(seen), count,",
         "the random blocks come from the global generator",
     ),
     Fault(
@@ -486,14 +705,14 @@ SPARSE = [
     ),
     Fault(
         "sparse", "window", "in-place", "methods/base.py",
-        "scores = (keys @ (scale * q[head, start:stop, :, None]))[..., 0]",
-        "scores = (keys @ q[head, start:stop].mul_(scale)[..., None])[..., 0]",
+        "scores = (scale * q[head, rows]).unflatten(0, (len(columns), -1))",
+        "scores = q[head, rows].mul_(scale).unflatten(0, (len(columns), -1))",
         "the queries are scaled where they lie",
     ),
     Fault(
         "sparse", "longformer", "in-place", "operators/structured.py",
-        "self.index = index.clamp(min=0)\n        self.weight",
-        "self.index = index.clamp_(min=0)\n        self.weight",
+        "self.group = index.clamp(min=0), weight, group",
+        "self.group = index.clamp_(min=0), weight, group",
         "the index of the caller loses its empty slots",
     ),
 ]  # fmt: skip
@@ -558,4 +777,4 @@ REFERENCE = [
     ),
 ]  # fmt: skip
 
-FAULTS = (*EXACT, *NYSTROM, *SAMPLING, *SKETCH, *FEATURES, *SPARSE, *REFERENCE)
+FAULTS = (*EXACT, *NYSTROM, *SAMPLING, *SKETCH, *FEATURES, *LSH, *SPARSE, *REFERENCE)

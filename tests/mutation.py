@@ -247,7 +247,15 @@ def counts(results: list[tuple[Fault, dict[str, dict], float]]) -> str:
 
 
 def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds: float) -> str:
-    names = ("torch", "transformers", "linformer", "nystrom-attention", "performer-pytorch", "pytest")
+    names = (
+        "torch",
+        "transformers",
+        "linformer",
+        "nystrom-attention",
+        "performer-pytorch",
+        "reformer-pytorch",
+        "pytest",
+    )
     versions = []
     for name in names:
         try:

@@ -128,6 +128,21 @@ def test_a_column_of_vanishing_entries_is_a_direction_like_any_other():
     assert int(h.any(0).sum()) == 2 and close(h @ (h.T @ normal(9, 1, seed=1)), normal(9, 1, seed=1))
 
 
+def test_a_sampled_column_of_vanishing_entries_is_spanned_too():
+    """That of a key that no query looks at, 1e-17 of the others and less: the budget of all keys spans them all."""
+    qkv = make(n=14, n_k=9)
+    q, k = qkv.q.clone(), qkv.k.clone()
+    q[..., 0] = q[..., 0].abs() + 1
+    k[:, 4] = 0
+    k[:, 4, 0] = -60 / qkv.scale
+    qkv = QKV(q, k, qkv.v)
+    column = exact(qkv).dense()[:, :, 4]
+    assert (column < 1e-17).all()
+    h = approximate("prototype", qkv, 9).operator.left
+    unit = (column / column.norm(dim=1, keepdim=True))[..., None]
+    assert (h != 0).any(1).all() and close(h @ (h.mT @ unit), unit)
+
+
 # --- spectral shifting
 
 
@@ -501,6 +516,16 @@ def test_with_one_cluster_for_each_segment_it_is_nystromformer(inverse):
 @pytest.mark.parametrize("inverse", ["schulz", "pinv"])
 def test_nystromformer_kmeans_equals_its_twin(n, n_k, d, inverse):
     assert equals_its_twin("nystromformer-kmeans", make(n=n, n_k=n_k), d, inverse=inverse)
+
+
+def test_an_empty_cluster_keeps_its_centroid():
+    """Of starting tokens that are equal the first has the cluster. Whole numbers, so that ties are ties."""
+    x = (3 * normal(6, 3)).round().repeat(2, 1)
+    for seed in range(5):
+        start = torch.randperm(12, generator=generator(seed))[:7]  # of six different tokens
+        assert len(x[start].unique(dim=0)) < 7
+        wanted = torch.tensor(lloyd(x.tolist(), start.tolist(), 1), dtype=torch.float64)
+        assert torch.allclose(kmeans(x, 7, generator(seed), steps=1), wanted, atol=1e-14)
 
 
 def test_repeated_tokens_leave_clusters_empty_and_everything_finite():
