@@ -710,7 +710,7 @@ SPARSE = [
         "the queries are scaled where they lie",
     ),
     Fault(
-        "sparse", "longformer", "in-place", "operators/structured.py",
+        "sparse", "bigbird", "in-place", "operators/structured.py",
         "self.group = index.clamp(min=0), weight, group",
         "self.group = index.clamp_(min=0), weight, group",
         "the index of the caller loses its empty slots",

@@ -316,3 +316,12 @@ def test_bigbird_equals_the_module_of_transformers_given_the_random_blocks(b, nb
             to_blocked_mask=blocked,
         )[0]  # fmt: skip
     assert (approx.output - heads_apart(wanted, 3)).abs().max() <= 1e-12 * max(1.0, float(wanted.abs().max()))
+
+
+def test_the_columns_given_to_a_sparse_operator_keep_their_empty_slots():
+    qkv = make(n=6)
+    index = torch.tensor([[0, 3, -1], [2, -1, -1], [5, 1, 4]]).repeat(2, 1, 1)
+    before = index.clone()
+    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index, group=2)
+    assert torch.equal(index, before)
+    assert (operator.dense() != 0).sum(-1).tolist() == [[2, 2, 1, 1, 3, 3]] * 2
