@@ -290,7 +290,7 @@ def test_impossible_options_are_refused(name):
         ((key, value),) = options.items()
         with pytest.raises(UsageError, match=f"{name}: {key}={value} is not"):
             approximate(name, make(), 12, **options)
-    with pytest.raises(Unsupported, match=f"{name}: d=12 leaves no chunk for rounds=7; choose d from 14 on"):
+    with pytest.raises(Unsupported, match=f"{name}: d=12 leaves no chunk for rounds=7; use at most 6"):
         approximate(name, make(), 12, rounds=7)
     with pytest.raises(UsageError, match="reformer: eps=-1.0 is negative"):
         approximate("reformer", make(), 12, eps=-1.0)
@@ -348,3 +348,10 @@ def test_chunks_follow_each_other_around_the_list(n, chunk):
         kept = [token for token in row if token >= 0]
         assert kept == (chunks[t] if len(chunks) == 1 else chunks[t - 1] + chunks[t])
     assert torch.equal(order[inverse(order)], torch.arange(n))
+
+
+@pytest.mark.parametrize("name", ["reformer", "lsh-qk"])
+def test_more_buckets_than_any_list_fills_are_refused(name):
+    approximate(name, make(n=20), 8, buckets=1024)
+    with pytest.raises(Unsupported, match="buckets=1026 exceeds 1024"):
+        approximate(name, make(n=20), 8, buckets=1026)

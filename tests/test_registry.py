@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from inputs import make
@@ -56,6 +57,16 @@ def test_every_entry_is_complete(name):
     page = method.explain()
     assert page.startswith(name) and str(method.year) in page and all(key in page for key in method.options)
     method.check(method.targets[0], {key: value.default for key, value in method.options.items()})
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None, True])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(UsageError, match="seed=.* is not a whole number"):
+        approximate("performer", make(), 4, seed=seed)
+
+
+def test_a_budget_may_be_a_number_of_numpy():
+    assert torch.equal(approximate("svd", make(), np.int64(3)).output, approximate("svd", make(), 3).output)
 
 
 def test_the_software_that_a_method_is_said_to_be_compared_with_is_in_the_tests():

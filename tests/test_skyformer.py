@@ -604,3 +604,11 @@ def test_leverage_scores_are_those_of_the_queries_first_and_the_keys_behind_them
             x = torch.cat([first[row], second[row]])
             wanted = recursive_rls(x, 12, kernel, Streams(0, "skyformer").head(row, "rls"))
             assert torch.equal(drawn[row], wanted) == same
+
+
+def test_an_exact_normaliser_does_not_hide_rows_that_rounding_decides():
+    """Scores in the hundreds: B~ is nothing but rounding there, whatever divides it."""
+    qkv = make(n=24, p=4, score=100.0)
+    approx = approximate("skyformer", qkv, 7, sampler="wor", normalizer="exact")
+    off = (approx.operator.row_sums() - 1).abs().amax(-1) > 1e6
+    assert off.any() and (approx.diagnostics["bad_rows"][off] > 0).all()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import Unsupported
+
 __all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back"]
+
+FEW = 1024  # buckets that any length may have
 
 
 def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, ...]:
@@ -15,10 +19,16 @@ def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, 
     into two hashes of ``2^⌊t/2⌋`` and ``2^⌈t/2⌉`` buckets, so that hashing costs ``n p √(n/chunk)`` and not ``n² p /
     chunk``. (transformers has the longest length that the model allows in the root.)
 
+    Raises:
+        Unsupported: more than 2 n buckets (or 1024), which could only be emptier.
+
     >>> bucket_counts(512, 32), bucket_counts(16384, 32), bucket_counts(512, 32, 6)
     ((32,), (32, 32), (6,))
     """
     if buckets is not None:
+        most = max(2 * n, FEW)
+        if buckets > most:
+            raise Unsupported(f"buckets={buckets} exceeds {most}; choose an even number up to that")
         return (buckets,)
     exponent = (2 * (n // chunk)).bit_length() - 1
     if 2**exponent <= 2 * max(int((n // chunk) ** 0.5), chunk):

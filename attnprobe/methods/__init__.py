@@ -12,10 +12,12 @@ They refer to the valid tokens where there is a padding mask.
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
 
+from ..errors import UsageError
 from ..operators import Padded
 from ..qkv import QKV
 from ..rng import Streams
@@ -80,6 +82,8 @@ def approximate(
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown option of skyformer 'gama'; did you mean 'gamma'?
     """
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise UsageError(f"seed={seed!r} is not a whole number")
     entry = get(method)
     chosen = entry.check(target, options)
     inner = qkv.compressed()

@@ -67,10 +67,9 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     """
     b = d // (FIXED + random_blocks)
     if b == 0:
-        least = FIXED + random_blocks
         raise Unsupported(
             f"bigbird: d={d} leaves no token a block beside random_blocks={random_blocks}; "
-            f"choose d in {least}.. or fewer of them"
+            f"use at most {d - FIXED}"
         )
     last_q, nb = (qkv.n_q - 1) // b, -(-qkv.n_k // b)  # the last block of queries; the blocks of keys
     seen = _always_seen(last_q, nb)  # (nb_q - 2, 5)

@@ -39,7 +39,7 @@ def chunk_length(name: str, d: int, rounds: int, n: int) -> int:
         Unsupported: no token is left for a chunk.
     """
     if d < 2 * rounds:
-        raise Unsupported(f"{name}: d={d} leaves no chunk for rounds={rounds}; choose d from {2 * rounds} on")
+        raise Unsupported(f"{name}: d={d} leaves no chunk for rounds={rounds}; use at most {d // 2}")
     return min(d // (2 * rounds), n)
 
 

@@ -71,8 +71,8 @@ def lsh_qk(
     computed, and ``realised_d`` is the mean size of ``T_i``. Cost ``n d (p + p_v) + n f p`` and sorting; memory O(n d).
 
     Raises:
-        Unsupported: d above 4 n_k or below 2 · rounds. UsageError: no round, an odd number of buckets, or any with
-            hash=smyrf.
+        Unsupported: d above 4 n_k, below 4 or below 2 · rounds; more than 2 n_k buckets (or 1024). UsageError: no
+            round, an odd number of buckets, or any with hash=smyrf.
 
     >>> from . import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))

@@ -80,8 +80,8 @@ def reformer(
     memory O(n d).
 
     Raises:
-        Unsupported: d above 4 n or below 2 · rounds; not as many queries as keys. UsageError: no round, an odd number
-            of buckets, a negative ``eps``.
+        Unsupported: d above 4 n, below 4 or below 2 · rounds; more than 2 n buckets (or 1024); not as many queries as
+            keys. UsageError: no round, an odd number of buckets, a negative ``eps``.
     """
     n, chunk = qkv.n, chunk_length("reformer", d, rounds, qkv.n)
     counts = bucket_counts(n, chunk, buckets)

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
+from numbers import Integral
 from typing import Any, Literal, Union
 
 from ..errors import Unsupported, UsageError, unknown
@@ -174,7 +175,7 @@ class Method:
             return None
         if d is None:
             raise UsageError(f"{self.name} needs a budget: pass d ({self.budget})")
-        if isinstance(d, bool) or not isinstance(d, int | float) or d != d or d in (inf, -inf) or d != int(d):
+        if isinstance(d, bool) or not isinstance(d, Integral | float) or d != d or d in (inf, -inf) or d != int(d):
             raise UsageError(f"{self.name}: d={d} is not a whole number")
         limit = self.limit(n_q, n_k)
         if not self.least <= d <= limit:
@@ -240,7 +241,7 @@ class Method:
         if name == "exact_at_full_budget":
             d, options = self.exact_at(1)
             where += [] if d is None else [f"d={'' if d == 1 else d}n"]
-            where += [f"{key}={value}" for key, value in options.items()]
+            where += [f"{key}={_word(value)}" for key, value in options.items()]
         return TAGS[name] + (f" ({', '.join(where)})" if where else "")
 
 
@@ -281,5 +282,5 @@ def get(name: str) -> Method:
         UsageError: no such method; the message offers the nearest name.
     """
     if name not in METHODS:
-        raise unknown("method", name, METHODS)
+        raise unknown("method", name, sorted(METHODS))
     return METHODS[name]

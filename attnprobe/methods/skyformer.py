@@ -173,7 +173,6 @@ def skyformer(
     if normalizer == "exact":
         attention = SoftmaxAttention(q, k, scale)
         mass = exact_normalizer(attention, row_shift + head_shift[:, None])
-        floor = torch.full_like(mass, torch.finfo(mass.dtype).tiny)
         diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
     diagnostics["bad_rows"] = (~(mass >= floor)).sum(-1)
     if guard == "none":

@@ -229,11 +229,11 @@ COLUMNS = (
         "visited",
         ("visited", "of n²"),
         lambda row: (per_cent(statistic(row, "visited_fraction", "mean")),),
-        meaning="visited: scores computed, over n² (above 100% for d > n/2)",
+        meaning="visited: scores or features computed, over n²; 2 d n of them exceed it from d = n/2 on",
         spare=6,
     ),
     Column("seconds", ("time", "ms"), _milliseconds, meaning="time: per cell, all heads of the layer, median", spare=7),
-    Column("status", ("", "status"), lambda row: ("" if row["status"] == "ok" else row["status"],)),
+    Column("status", ("", "status"), lambda row: ("" if row["status"] == "ok" else row["status"],), spare=8),
 )
 
 

@@ -154,7 +154,7 @@ def _page(
             looks = styles_of(here) if split else styles
             own: dict[str, Any] = {}
             line_panel(axis, here, limits, name, looks, own, budgets)
-            axis.set_xlabel("budget d" if lowest else "")
+            axis.set_xlabel("budget d" if lowest or split else "")
             axis.set_ylabel(label if index % columns == 0 else "")
             if split:
                 mine = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}

@@ -41,7 +41,7 @@ def line_panel(
     gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
     beside = [label for label, style in styles.items() if style["marker"]]
     bands = len(beside) <= MOST_BANDS
-    step = 0 if bands else min(0.09 * gap, 0.5 * gap / len(beside))
+    step = 0 if bands else min(0.09, 0.5 / len(beside)) * min(gap, 1.0)
     margin = 1.4 * 2 ** (step * len(beside) / 2)
     axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)
     for label, group in _by_label(rows).items():
