@@ -90,7 +90,7 @@ def test_several_share_their_passes_and_each_is_as_alone():
     for op, found in zip(ops, shared_matrix_errors(exact(qkv), ops), strict=True):
         alone = matrix_errors(exact(qkv), op)
         for name, value in alone.items():
-            assert torch.allclose(found[name].double(), value.double(), rtol=1e-9), name
+            assert torch.allclose(found.metrics[name].double(), value.double(), rtol=1e-9), name
 
 
 def test_heads_in_a_batch_are_as_alone(monkeypatch):

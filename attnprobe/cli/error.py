@@ -11,13 +11,17 @@ from .options import debug_option, format_option, origins, source_from, source_o
 
 EPILOG = """\b
 In Python:
-  from attnprobe import approximate, exact, load_qkv, output_errors
+  from attnprobe import approximate, exact, load_qkv, matrix_errors, output_errors
   qkv = load_qkv(n=4096, layer=0)
-  output_errors(exact(qkv), approximate("skyformer", qkv, d=128), qkv)
+  approx = approximate("skyformer", qkv, d=128)
+  output_errors(exact(qkv), approx, qkv)
+  matrix_errors(exact(qkv), approx.operator)
 \b
 --fail-above takes output_spectral, output_spectral_relative, output_frobenius,
-output_frobenius_relative, output_row_relative_max, bad_rows, visited_fraction,
-inverse_residual or seconds, and mean, se, median, p10, p90 or max:
+output_frobenius_relative, output_row_relative_max, matrix_spectral,
+matrix_spectral_relative, matrix_frobenius, matrix_frobenius_relative,
+matrix_infinity, bad_rows, visited_fraction, inverse_residual or seconds,
+and mean, se, median, p10, p90 or max:
   --fail-above output_spectral_relative.median=0.3 --fail-above bad_rows.max=0
 \b
 Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value,
@@ -37,6 +41,10 @@ Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
               help="The exact matrix that the methods stand for.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws.")
+@click.option("--matrix/--no-matrix", default=True, show_default=True,
+              help="Whether to measure the errors of whole matrices too: norms of B - B~.")
+@click.option("--tol", default=1e-3, show_default=True, metavar="WIDTH",
+              help="The relative width at which the interval of ‖B - B~‖₂ counts as closed.")
 @click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
 @source_options
 @click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
@@ -51,8 +59,8 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
             debug: bool, **given: Any) -> None:
     """Measure how far a method's output lies from exact attention, head by head, on real Q, K and V.
 
-    Errors are those of the output B~ V against the exact B V in float64. V-Mean and the lower bound of rank d always
-    stand beside the methods.
+    Errors are those of the output B~ V against the exact B V in float64, and those of the matrix B~ itself against B,
+    whose spectral norm is a certified interval. V-Mean and the lower bound of rank d always stand beside the methods.
     """
     begin = perf_counter()
     from ..timings import Timings

@@ -48,6 +48,9 @@ class Interval:
         """``upper / lower - 1``; 0 where both are 0."""
         return torch.where(self.upper > self.lower, self.upper / self.lower - 1, torch.zeros_like(self.upper))
 
+    def open(self, tol: float) -> Tensor:
+        """Which intervals are wider than ``tol``; not those of matrices that are not finite."""
+        return self.upper > (1 + tol) * self.lower
 
     def __getitem__(self, some: slice) -> Interval:
         return Interval(*(getattr(self, name)[some] for name in ("value", "lower", "upper", "passes", "kind")))
@@ -146,7 +149,7 @@ def norm_intervals(
         upper[which] = torch.where(better, best.sqrt(), upper[which])
         value[which], passes[which] = top.sqrt(), done
         # after one pass θ₁ may still be s/m of λ₁, and rounding measured against it means nothing
-        on = (upper[which] > (1 + tol) * value[which] * (1 - _slack(u))) | (done == 1)
+        on = (upper[which] * (1 + _slack(u)) > (1 + tol) * (value[which] * (1 - _slack(u)))) | (done == 1)
         if frobenius2 is not None:
             on &= frobenius2[which] > 0
         if done == max_passes or not on.any():

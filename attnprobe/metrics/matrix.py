@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from ..linalg.differences import Differences, FirstPass
 from ..linalg.spectral import BLOCK, DELTA, Interval, norm_intervals, start_block
 from ..operators import Operator, Padded
 
-__all__ = ["MATRIX_METRICS", "matrix_errors", "shared_matrix_errors"]
+__all__ = ["MATRIX_METRICS", "MatrixErrors", "matrix_errors", "shared_matrix_errors"]
 
 MATRIX_METRICS = {
     "matrix_spectral": "‖B - B~‖₂, absolute",
@@ -24,6 +26,24 @@ MATRIX_METRICS = {
 DENSE = 256  # keys; matrices this small are held: cheaper, and the interval is a point
 MEMORY = 2**26  # bytes of Krylov bases at a time
 SMALL = 0.02  # of the size of B: an error below it is measured again in float64 where float32 leaves it open
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class MatrixErrors:
+    """The errors of one approximation, per head.
+
+    Attributes:
+        metrics: as `matrix_errors` returns them.
+        kind: which bound the upper end is: ``exact`` (a matrix that was held), ``A`` or ``frobenius`` (certain), ``B``
+            or ``apriori`` (fail with probability at most δ), ``none`` (a matrix that is not finite).
+        open: whether the interval of ``‖E‖₂``, or that of ``‖B‖₂``, ended wider than ``tol``.
+    """
+
+    metrics: dict[str, Tensor]
+    kind: list[str]
+    open: list[bool]
 
 
 def matrix_errors(
@@ -43,8 +63,9 @@ def matrix_errors(
     ``matrix_infinity``                ``max_i Σ_j |E_ij|``
     =================================  ===========================================================================
 
-    Passes run in the dtype of ``exact``; an error of less than 2 % of B that float32 cannot resolve to ``tol`` is
-    measured again in float64. The numbers are those of the operators as computed: float32 entries of B are off by
+    Passes run in the dtype of ``exact``, in float32 where that is half precision: B is then made in float32 from the
+    half-precision Q and K, and the stored factors of B~ are applied in float32. An error of less than 2 % of B that
+    float32 cannot resolve to ``tol`` is measured again in float64. The numbers are those of the operators as computed: float32 entries of B are off by
     up to 5e-6 of ‖B‖. Up to 256 keys, E is held and its norm exact. One pass costs about one exact attention;
     memory ``64 n_k`` for a block of rows and ``16 n_k`` for each pass and head.
 
@@ -61,15 +82,24 @@ def matrix_errors(
     >>> bool(found["matrix_spectral"] <= found["matrix_frobenius"])
     True
     """
-    return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta)[0]
+    return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta)[0].metrics
 
 
 def shared_matrix_errors(
-    exact: Operator, approximations: Sequence[Operator], *, tol: float = 1e-3, seed: int = 0, delta: float = DELTA
-) -> list[dict[str, Tensor]]:
+    exact: Operator,
+    approximations: Sequence[Operator],
+    *,
+    tol: float = 1e-3,
+    seed: int = 0,
+    delta: float = DELTA,
+    progress: Show = lambda label: None,
+) -> list[MatrixErrors]:
     """`matrix_errors` of several approximations of one exact matrix: each pass has one exponential an entry for all.
 
     Each stops by its own rule, so its numbers are those it would have alone up to rounding.
+
+    Args:
+        progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``.
     """
     if isinstance(exact, Padded):
         if not all(isinstance(op, Padded) and torch.equal(op.mask, exact.mask) for op in approximations):
@@ -78,24 +108,35 @@ def shared_matrix_errors(
     for op in approximations:
         if op.shape != exact.shape:
             raise UsageError(f"{op!r} does not stand for {exact!r}")
+    exact, *approximations = (_at_least_float32(op) for op in (exact, *approximations))
     operators = [None, *approximations]  # B itself first
     with torch.no_grad():
-        norms = _held(exact, operators) if exact.shape[2] <= DENSE else _streamed(exact, operators, tol, delta, seed)
-    spectral, frobenius, infinity = norms
-    whole = spectral[0].value, frobenius[0]
+        if exact.shape[2] <= DENSE:
+            spectral, frobenius, infinity = _held(exact, operators)
+        else:
+            spectral, frobenius, infinity = _streamed(exact, operators, tol, delta, seed, progress)
+    whole = spectral[0]
     return [
-        {
-            "matrix_spectral": one.value,
-            "matrix_spectral_lower": one.lower,
-            "matrix_spectral_upper": one.upper,
-            "matrix_spectral_passes": one.passes,
-            "matrix_spectral_relative": one.value / whole[0],
-            "matrix_frobenius": f,
-            "matrix_frobenius_relative": f / whole[1],
-            "matrix_infinity": i,
-        }
+        MatrixErrors(
+            {
+                "matrix_spectral": one.value,
+                "matrix_spectral_lower": one.lower,
+                "matrix_spectral_upper": one.upper,
+                "matrix_spectral_passes": one.passes,
+                "matrix_spectral_relative": one.value / whole.value,
+                "matrix_frobenius": f,
+                "matrix_frobenius_relative": f / frobenius[0],
+                "matrix_infinity": i,
+            },
+            one.kind,
+            (one.open(tol) | whole.open(tol)).tolist(),
+        )
         for one, f, i in zip(spectral[1:], frobenius[1:], infinity[1:], strict=True)
     ]
+
+
+def _at_least_float32(op: Operator) -> Operator:
+    return op.to(torch.float32) if torch.finfo(op.dtype).bits < 32 else op
 
 
 Norms = tuple[list[Interval], list[Tensor], list[Tensor]]  # spectral, Frobenius, infinity of each operator
@@ -117,26 +158,35 @@ def _held(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
     return spectral, frobenius, infinity
 
 
-def _streamed(exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int) -> Norms:
+def _streamed(
+    exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int, progress: Show
+) -> Norms:
     """Norms by passes over a few heads at a time, so that their Krylov bases stay small."""
     h, _, m = exact.shape
     each = len(operators) * m * BLOCK * 8 * (torch.finfo(exact.dtype).bits // 8)  # bytes: a basis of 8 passes
     size = max(1, min(h, MEMORY // each))
     heads = [slice(start, min(start + size, h)) for start in range(0, h, size)]
-    some = [_passes(exact.heads(part), [op and op.heads(part) for op in operators], tol, delta, seed) for part in heads]
+    some = []
+    for part in heads:
+        show = lambda label, part=part: progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}")
+        few = [op and op.heads(part) for op in operators]
+        some.append(_passes(exact.heads(part), few, tol, delta, seed, show))
     return tuple([join([part[kind][c] for part in some]) for c in range(len(operators))]
                  for kind, join in enumerate((Interval.joined, torch.cat, torch.cat)))  # fmt: skip
 
 
-def _passes(exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int) -> Norms:
+def _passes(
+    exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int, progress: Show
+) -> Norms:
     """Norms by shared passes, and once more in float64 of those matrices that float32 leaves open."""
-    interval, first = _interval(exact, operators, tol, delta, seed)
+    interval, first = _interval(exact, operators, tol, delta, seed, progress)
     h = exact.shape[0]
     if exact.dtype != torch.float64:
-        small = (interval.width > tol) & (interval.value < SMALL * first.size)
+        small = interval.open(tol) & (interval.value < SMALL * first.size)
         for i in small.nonzero()[:, 0].tolist():
             op, head = operators[i // h], slice(i % h, i % h + 1)
-            again, sharp = _interval(exact.heads(head).to(torch.float64), [op.heads(head)], tol, delta, seed)
+            show = lambda label: progress(f"{label} of one in float64")
+            again, sharp = _interval(exact.heads(head).to(torch.float64), [op.heads(head)], tol, delta, seed, show)
             interval.replace(i, again)
             first.frobenius2[i], first.infinity[i] = sharp.frobenius2[0], sharp.infinity[0]
     split = [slice(c * h, (c + 1) * h) for c in range(len(operators))]
@@ -144,14 +194,21 @@ def _passes(exact: Operator, operators: Sequence[Operator | None], tol: float, d
 
 
 def _interval(
-    exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int
+    exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int, progress: Show
 ) -> tuple[Interval, FirstPass]:
     """The intervals of all ``B - B~_c``, (C h,), and what the first pass found."""
     matrices = Differences(exact, operators)
     v1, r = start_block(exact.shape[2], BLOCK, seed, exact.dtype, exact.device)
+    progress("pass 1")
     first = matrices.first(v1)
+    passes = count(2)
+
+    def normal(x: Tensor, which: Tensor) -> Tensor:
+        progress(f"pass {next(passes)}")
+        return matrices.normal(x, which)
+
     interval = norm_intervals(
-        matrices.normal, first.normal, v1, r, tol=tol, delta=delta, seed=seed,
+        normal, first.normal, v1, r, tol=tol, delta=delta, seed=seed,
         frobenius2=first.frobenius2, parts=2 * first.size,
     )  # fmt: skip
     return interval, first

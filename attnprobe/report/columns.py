@@ -13,6 +13,8 @@ __all__ = ["COLUMNS", "Column", "Group", "columns_of", "family", "grouped", "leg
 
 Row = Mapping[str, Any]
 
+OPEN = "≈"  # an interval that did not close
+
 
 @dataclass(frozen=True)
 class Column:
@@ -142,6 +144,11 @@ def _relative(row: Row) -> tuple[str, str, str]:
     return tuple(significant(statistic(row, "output_spectral_relative", name), 3) for name in ("median", "p10", "p90"))
 
 
+def _matrix(row: Row) -> tuple[str, str]:
+    median = significant(statistic(row, "matrix_spectral_relative", "median"), 3)
+    return OPEN if median and row.get("matrix_open") else "", median
+
+
 def _bad_rows(row: Row) -> tuple[str, str]:
     mean, count = statistic(row, "bad_rows", "mean"), statistic(row, "bad_rows", "count")
     if mean is None or not row.get("n"):
@@ -187,6 +194,14 @@ COLUMNS = (
         ("‖E‖F / ‖BV‖F", "median"),
         lambda row: (significant(statistic(row, "output_frobenius_relative", "median"), 3),),
         spare=5,
+    ),
+    Column(
+        "matrix",
+        ("‖B − B~‖₂", "/ ‖B‖₂ median"),
+        _matrix,
+        (("", ""), ("", "")),
+        "‖B − B~‖₂: of whole matrices",
+        spare=4,
     ),
     Column(
         "over_vmean",
@@ -249,12 +264,15 @@ def columns_of(rows: Sequence[Row]) -> list[Column]:
 
 def legend(groups: Iterable[Group], columns: Iterable[Column]) -> str:
     """What the columns, the bounds and the marks mean, in one paragraph."""
-    groups = list(groups)
+    groups, columns = list(groups), list(columns)
     parts = ["; ".join(column.meaning for column in columns if column.meaning) + "."]
     if any(group.bounds for group in groups):
         parts.append("Lower bound, rank d: σ_{d+1}(BV): no operator of rank d is nearer; 0 for d ≥ p_v.")
     if any(group.target == "gaussian" for group in groups):
         parts.append("For the target gaussian, B is C.")
+    rows = [row for group in groups for row in group.rows]
+    if any(column.name == "matrix" for column in columns) and any(_matrix(row)[0] for row in rows):
+        parts.append(f"{OPEN}: in some heads the certified interval of ‖B − B~‖₂ did not close to --tol.")
     if any(mark(row) for group in groups for row in group.rows):
         parts.append("Marks: ! bad rows, ✗ failed or diverged, – skipped.")
     return " ".join(part for part in parts if part != ".")

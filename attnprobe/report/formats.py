@@ -45,6 +45,7 @@ LATEX = {
     "·": r"$\cdot$",
     "✗": r"$\times$",
     "≥": r"$\geq$",
+    "≈": r"$\approx$",
     "√": r"$\surd$",
 }
 

@@ -27,8 +27,9 @@ def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
     A row is one (method, options, target, n, d, layer); its values run over heads x windows x repeats, and
     ``seconds`` over cells. Per metric: `describe`. A value that is null enters no statistic and not ``count``; the
     row's ``values`` and ``cells`` say how many there should have been. ``status`` is the worst of the cells' (failed,
-    then diverged, skipped, ok) and ``reason`` says of how many; a row whose output error is null in an ok cell is
-    ``diverged``. ``over_vmean`` is the ratio of means
+    then diverged, skipped, ok) and ``reason`` says of how many; a row whose output or matrix error is null in an ok
+    cell is ``diverged``. ``matrix_open`` counts the values of ‖B − B~‖₂ whose interval did not close, null where none
+    was measured. ``over_vmean`` is the ratio of means
 
         ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same window, head, layer, n and target as e_i,
 
@@ -133,6 +134,7 @@ def _row(cells: list[Record], vmean: Mapping[Any, float]) -> Row:
         "requested": any(cell.get("requested") for cell in cells),
         "family": first.get("family"),
         "duplicates": max((cell.get("duplicates") or 0 for cell in cells), default=0),
+        "matrix_open": _matrix_open(cells),
         "metrics": metrics,
         "over_vmean": {name: _over_vmean(cells, name, vmean) for name in RATIOS if name in metrics},
     }
@@ -141,6 +143,11 @@ def _row(cells: list[Record], vmean: Mapping[Any, float]) -> Row:
 def _per_head(cell: Record, name: str) -> list[float | None]:
     values = (cell.get("metrics") or {}).get(name)
     return list(values) if isinstance(values, (list, tuple)) else [] if values is None else [values]
+
+
+def _matrix_open(cells: list[Record]) -> int | None:
+    measured = [cell["matrix_open"] for cell in cells if isinstance(cell.get("matrix_open"), (list, tuple))]
+    return sum(map(sum, measured)) if measured else None
 
 
 def _status(cells: list[Record]) -> tuple[str, str | None]:
@@ -163,7 +170,7 @@ def _cell_status(cell: Record) -> tuple[str, str | None]:
     status = cell.get("status", "ok")
     if status != "ok":
         return status, cell.get("reason")
-    for name in RATIOS:
+    for name in (*RATIOS, "matrix_spectral"):
         values = _per_head(cell, name)
         missing = sum(value is None or not math.isfinite(value) for value in values)
         if missing:

@@ -8,9 +8,13 @@ from typing import Any
 
 from ..errors import Unsupported, UsageError
 from ..methods import Method, by_family, get
+from ..qkv import QKV
 from ..records import LOWER_BOUND, cell_key
 
 __all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods", "parse_numbers"]
+
+MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
+HELD = 2**29  # bytes of operators
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,11 @@ def _spans(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class ErrorPlan:
-    """Everything that ``attnprobe error`` measures, apart from where Q, K, V come from."""
+    """Everything that ``attnprobe error`` measures, apart from where Q, K, V come from.
+
+    Args:
+        tol: the width of the intervals of matrix errors; None measures none.
+    """
 
     methods: tuple[MethodRequest, ...]
     n: tuple[int, ...]
@@ -133,6 +141,7 @@ class ErrorPlan:
     seed: int = 0
     repeats: int = 1
     target: str = "softmax"
+    tol: float | None = None
 
     def groups(self) -> list[Group]:
         """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
@@ -151,10 +160,31 @@ class ErrorPlan:
                 cells += [self._cell(group, layer, request, d, repeat, facts) for repeat in range(repeats)]
         return cells
 
+    def batches(self, cells: Sequence[Cell], qkv: QKV) -> list[list[Cell]]:
+        """The cells of one layer in the batches whose operators are held together and share the passes over B.
+
+        At most `MOST_SHARED` cells, and about `HELD` bytes: an operator counts ``h ((n_q + n_k) d + d²)`` numbers, with
+        p for d where it has no budget. What is done already has no say, so that a run that goes on has the same
+        batches. A lower bound, which has no operator, stands alone, and without matrix errors every cell does.
+        """
+        found: list[list[Cell]] = []
+        held, room = 0, 0
+        for cell in cells:
+            alone = self.tol is None or cell.request.name == LOWER_BOUND
+            d = cell.d or qkv.p
+            size = qkv.h * d * (qkv.n_q + qkv.n_k + d) * qkv.q.element_size()
+            if alone or not room or held + size > HELD:
+                found.append([])
+                held, room = 0, MOST_SHARED
+            found[-1].append(cell)
+            held, room = held + size, 0 if alone else room - 1
+        return found
+
     def _cell(self, group, layer, request, d, repeat, facts) -> Cell:
+        matrix = {} if self.tol is None or request.name == LOWER_BOUND else {"matrix_tol": self.tol}
         key = cell_key(
             command="error", method=request.name, options=dict(request.options), target=self.target, source=dict(facts),
-            n=group.n, window=group.window, layer=layer, heads=self.heads, d=d, seed=self.seed + repeat,
+            n=group.n, window=group.window, layer=layer, heads=self.heads, d=d, seed=self.seed + repeat, **matrix,
         )  # fmt: skip
         return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
 

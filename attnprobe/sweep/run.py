@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -14,10 +14,11 @@ from torch import Tensor
 from ..errors import Unsupported, UsageError
 from ..linalg.norms import tail_singular_values
 from ..methods import approximate
-from ..metrics import lower_bound, output_errors, repeated_rows
+from ..metrics import MatrixErrors, lower_bound, output_errors, repeated_rows, shared_matrix_errors
+from ..operators import Operator
 from ..qkv import QKV
 from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
-from ..reference import exact_output
+from ..reference import exact, exact_output
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, MethodRequest, refused
 
@@ -25,6 +26,7 @@ __all__ = ["Outcome", "run_error"]
 
 # facts that only name what others hash, or follow from them: they determine no result
 NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
+RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "delta", "realised_d")
 
 
@@ -50,44 +52,55 @@ def run_error(
     """Measure every cell of ``plan`` that is not ``done`` and append its record.
 
     Q, K and V are captured once per (n, window) and the exact output made once per layer of it; all methods, budgets
-    and repeats share them. A method that raises is a ``failed`` record, one whose output is not finite ``diverged``,
-    one that cannot take a setting ``skipped``; the loop goes on.
+    and repeats share them, and the cells of a batch (`ErrorPlan.batches`) the passes over the exact matrix. A batch of
+    which a cell is missing is measured whole, so that its numbers are those of a run without interruption, and what
+    is missing is appended when it is done. A method that raises is a ``failed`` record, one whose output is not finite
+    ``diverged``, one that cannot take a setting ``skipped``; the loop goes on.
 
     Args:
         source: a `attnprobe.sources.Source`.
         done: records of an earlier run by key; those cells are not measured again.
-        progress: called before each cell with the number done, the total and a label.
+        progress: called before each cell, and each pass of matrix errors, with the number of cells done, the total
+            and a label.
     """
     timings, done, outcome = timings or Timings(), done or {}, Outcome()
     facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
     listed = {
         (group, layer): plan.cells(group, layer, facts) for group in plan.groups() for layer in plan.layers
     }  # fmt: skip
-    total, position = sum(map(len, listed.values())), 0
+    total = sum(map(len, listed.values()))
     for group in plan.groups():
         wanted = [layer for layer in plan.layers if any(cell.key not in done for cell in listed[group, layer])]
         captured: dict[int, QKV] = {}
         if wanted:
-            progress(position, total, f"reading n={group.n}, window {group.window}")
+            progress(len(outcome.records), total, f"reading n={group.n}, window {group.window}")
             captured = source.qkv(group.n, wanted, group.window)
         for layer in plan.layers:
+            cells = listed[group, layer]
+            if layer not in wanted:
+                outcome.records += [done[cell.key] for cell in cells]
+                outcome.done_before += len(cells)
+                continue
+            qkv = captured.pop(layer)
+            if outcome.measured == 0:
+                _warm_up(plan, qkv)
+            qkv = qkv if plan.heads is None else qkv.select(plan.heads)
             bench = None
-            for cell in listed[group, layer]:
-                progress(position, total, _label(cell))
-                position += 1
-                if cell.key in done:
-                    outcome.records.append(done[cell.key])
-                    outcome.done_before += 1
-                    continue
-                if bench is None:
-                    qkv = captured.pop(layer)
-                    if outcome.measured == 0:
-                        _warm_up(plan, qkv)
-                    bench = _Bench(qkv if plan.heads is None else qkv.select(plan.heads), plan.target, timings)
-                record = plain({**_head(cell, plan, source, run, bench), **bench.measure(cell)})
-                writer.append(record)
-                outcome.records.append(record)
-                outcome.measured += 1
+            for batch in plan.batches(cells, qkv):
+                missing = [cell for cell in batch if cell.key not in done]
+                results = [None] * len(batch)
+                if missing:
+                    bench = bench or _Bench(qkv, plan, timings)
+                    results = bench.measure(batch, lambda label: progress(len(outcome.records), total, label))
+                for cell, result in zip(batch, results, strict=True):
+                    if cell.key in done:
+                        outcome.records.append(done[cell.key])
+                        outcome.done_before += 1
+                        continue
+                    record = plain({**_head(cell, plan, source, run, bench), **result})
+                    writer.append(record)
+                    outcome.records.append(record)
+                    outcome.measured += 1
     progress(total, total, "")
     return outcome
 
@@ -134,23 +147,60 @@ def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> 
 class _Bench:
     """One layer's Q/K/V with its exact output, on which cells are measured."""
 
-    def __init__(self, qkv: QKV, target: str, timings: Timings) -> None:
-        self.qkv, self.target, self.timings = qkv, target, timings
+    def __init__(self, qkv: QKV, plan: ErrorPlan, timings: Timings) -> None:
+        self.qkv, self.target, self.tol, self.timings = qkv, plan.target, plan.tol, timings
         self.duplicates = repeated_rows(qkv)
         with timings("exact attention"):
-            self.wanted = exact_output(qkv, target)
+            self.wanted = exact_output(qkv, plan.target)
         self.finite = bool(torch.isfinite(self.wanted).all())
         self.values = tail_singular_values(self.wanted) if self.finite else None
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
-        """The measured part of a cell's record: status, reason, metrics, draws_hash, seconds."""
+    def measure(self, batch: Sequence[Cell], show: Callable[[str], None]) -> list[dict[str, Any]]:
+        """The measured parts of the cells' records: status, reason, metrics, draws_hash, seconds, and the matrix_ ones.
+
+        Matrix errors are measured once all methods have run, of those that gave an operator.
+        """
+        results, operators = [], {}
+        for place, cell in enumerate(batch):
+            show(_label(cell))
+            result, operator = self._measured(cell)
+            results.append(result)
+            if operator is not None and self.tol is not None:
+                operators[place] = operator
+        if operators:
+            where = f"n={batch[0].n} layer {batch[0].layer} matrix errors of {len(operators)} cells"
+            found = self._matrix_errors(list(operators.values()), lambda label: show(f"{where}, {label}"))
+            for place, errors in zip(operators, found, strict=True):
+                if isinstance(errors, Exception):
+                    results[place] |= {"status": "failed", "reason": f"matrix errors: {_said(errors)}"}
+                else:
+                    results[place]["metrics"] |= _numbers(
+                        {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
+                    )
+                    results[place] |= {"matrix_tol": self.tol, "matrix_kind": errors.kind, "matrix_open": errors.open}
+        return results
+
+    def _matrix_errors(
+        self, operators: Sequence[Operator], show: Callable[[str], None]
+    ) -> list[MatrixErrors | Exception]:
+        """The errors of all operators from shared passes; one that raises does not harm the others."""
+        with self.timings("matrix errors"):
+            try:
+                return shared_matrix_errors(exact(self.qkv, self.target), operators, tol=self.tol, progress=show)
+            except Exception as error:
+                if len(operators) == 1:
+                    return [error]
+        return [found for operator in operators for found in self._matrix_errors([operator], show)]
+
+    def _measured(self, cell: Cell) -> tuple[dict[str, Any], Operator | None]:
+        """What a cell gives but for its matrix errors, and its operator."""
         if not self.finite:
-            return _result("failed", "exact attention itself is not finite: the scores overflow float64")
+            return _result("failed", "exact attention itself is not finite: the scores overflow float64"), None
         if cell.request.name == LOWER_BOUND:
-            return _result(metrics=lower_bound(self.wanted, cell.d, self.values))
+            return _result(metrics=lower_bound(self.wanted, cell.d, self.values)), None
         why = refused(cell.request, self.target, self.qkv.n_q, cell.d)
         if why is not None:
-            return _result("skipped", why)
+            return _result("skipped", why), None
         options = {"seed": cell.seed, "target": self.target, **cell.request.options}
         with self.timings("methods"):
             begin = perf_counter()
@@ -159,11 +209,11 @@ class _Bench:
                 if self.qkv.device.type == "cuda":
                     torch.cuda.synchronize(self.qkv.device)
             except Unsupported as error:
-                return _result("skipped", str(error))
+                return _result("skipped", str(error)), None
             except UsageError:
                 raise
             except Exception as error:  # whatever a method raises is its result, and the loop goes on
-                return _result("failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+                return _result("failed", _said(error)), None
             seconds = perf_counter() - begin
         metrics = output_errors(self.wanted, approx, self.qkv)
         for name in DIAGNOSTICS:
@@ -178,7 +228,7 @@ class _Bench:
         ]  # fmt: skip
         status = "diverged" if broken else "ok"
         reason = f"the output is not finite in head {', '.join(map(str, broken))}" if broken else None
-        return _result(status, reason, metrics, approx.draws_hash(), seconds)
+        return _result(status, reason, metrics, approx.draws_hash(), seconds), approx.operator
 
 
 def _result(
@@ -188,5 +238,13 @@ def _result(
     draws_hash: str | None = None,
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    numbers = {name: tensor.detach().double().cpu().tolist() for name, tensor in (metrics or {}).items()}
+    numbers = _numbers(metrics or {})
     return {"status": status, "reason": reason, "metrics": numbers, "draws_hash": draws_hash, "seconds": seconds}
+
+
+def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    return {name: tensor.detach().double().cpu().tolist() for name, tensor in metrics.items()}
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

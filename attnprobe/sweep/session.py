@@ -33,6 +33,7 @@ class ErrorRequest:
         methods: ``--method`` items (see `parse_methods`).
         n, d: ``--n`` and ``--d``, lists such as ``"512,1024"``; n None is 512, or all tokens of a Q/K/V file.
         layer, head: lists, ranges or ``all``; layer None is 0, or a Q/K/V file's first.
+        matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
         out: the run's folder; a folder that holds records already is gone on with.
         base: where new run folders are made.
         origin: where each value came from, for the manifest.
@@ -48,6 +49,8 @@ class ErrorRequest:
     seed: int = 0
     repeats: int = 1
     target: str = "softmax"
+    matrix: bool = True
+    tol: float = 1e-3
     out: str | None = None
     base: str = "outputs"
     origin: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +95,7 @@ def measure_errors(
         seed=request.seed,
         repeats=request.repeats,
         target=request.target,
+        tol=request.tol if request.matrix else None,
     )
     _refuse_impossible(plan)
     for length in plan.n:
@@ -117,6 +121,8 @@ def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int,
     for name, value in (("windows", request.windows), ("repeats", request.repeats)):
         if not 1 <= value <= MOST:
             raise UsageError(f"{name}={value}: choose a number from 1 to {MOST}")
+    if not 0 < request.tol < 1:
+        raise UsageError(f"tol={request.tol:g}: choose a relative width above 0 and below 1, such as 0.001")
     methods = tuple(parse_methods(request.methods, request.target))
     d = tuple(parse_numbers(request.d, "d"))
     if request.n is None:
@@ -255,7 +261,7 @@ def _manifest(request: ErrorRequest, plan: ErrorPlan, source: Any, start: dateti
         "plan": {
             "methods": [{"name": m.name, "options": dict(m.options)} for m in plan.methods],
             "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
-            "seed": plan.seed, "repeats": plan.repeats, "target": plan.target,
+            "seed": plan.seed, "repeats": plan.repeats, "target": plan.target, "tol": plan.tol,
         },
         "source": source.facts,
         "versions": versions(),
