@@ -5,7 +5,8 @@ A record holds ``schema, key, run, command, status`` (ok | skipped | failed | di
 where the method has no budget), ``repeat, reference`` (a row the tool added, such as V-Mean), ``requested`` (the user
 named it), ``family, metrics`` (name: one number or null per head), ``draws_hash`` and ``seconds``. Where matrix errors
 were measured, ``matrix_tol``, and per head ``matrix_kind`` (what proves the upper end, see `MatrixErrors`) and
-``matrix_open`` (true where the interval ended wider than ``matrix_tol``). Only ``seconds`` varies between runs. The lower bound σ_{d+1}(BV) is a record of the method `LOWER_BOUND`.
+``matrix_open`` (true where the interval ended wider than ``matrix_tol``). Only ``seconds`` varies between runs. The
+lower bound σ_{d+1}(BV) is a record of the method `LOWER_BOUND`.
 """
 
 from __future__ import annotations

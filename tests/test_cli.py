@@ -132,7 +132,8 @@ def test_gates_pass_fail_and_fail_closed(run, qkv):
     gates = ("--fail-above", "output_spectral_relative=1000", "--fail-above", "output_frobenius.max=0")
     code, out, err = run(*base, *gates)
     assert code == 1 and "nystromformer" in out and "output_frobenius.max" in err
-    code, _, err = run(*base, "--fail-above", "matrix_spectral=1000")
+    assert run(*base, "--fail-above", "matrix_spectral_relative.median=1000")[0] == 0
+    code, _, err = run(*base, "--fail-above", "matrix_spectral=1000", "--no-matrix")
     assert code == 1 and "matrix_spectral" in err  # not measured: the gate fails
 
 
@@ -192,6 +193,9 @@ BAD = {
     "unknown target": (["error", "--target", "softmx"], 2, "did you mean 'softmax'"),
     "n = 1": (["error", "--n", "1", "--d", "1"], 2, "at least 2"),
     "d no number": (["error", "--d", "many"], 2, "'many'"),
+    "a tolerance of 0": (["error", "--tol", "0"], 2, "above 0 and below 1"),
+    "a tolerance of 1": (["error", "--tol", "1", "--no-matrix"], 2, "above 0 and below 1"),
+    "no tolerance": (["error", "--tol", "nan"], 2, "above 0 and below 1"),
     "no windows": (["error", "--windows", "0"], 2, "windows=0"),
     "unknown weights": (["error", "--weights", "pretraind"], 2, "did you mean 'pretrained'"),
     "unknown dtype": (["error", "--dtype", "float23"], 2, "did you mean 'float"),
@@ -246,7 +250,7 @@ def test_a_reader_that_goes_away_is_no_error(qkv, tmp_path):
 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
     generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 8, 1024, 16, generator=generator)
+    q, k, v = torch.randn(3, 8, 512, 16, generator=generator)
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "big.safetensors")
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", "big.safetensors", "--method", "svd", "--out", "r",
                "--d", ",".join(map(str, range(1, 200)))]  # fmt: skip
@@ -266,7 +270,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
 
 def test_timings_show_the_stages_on_stderr(run, qkv):
     _, _, err = run("error", "--qkv", qkv, "--d", "8", "--timings")
-    assert "methods" in err and "exact attention" in err and "attnprobe itself" in err
+    assert "methods" in err and "matrix errors" in err and "exact attention" in err and "attnprobe itself" in err
 
 
 def test_notes_go_to_stderr_and_data_to_stdout(run, qkv):

@@ -9,7 +9,7 @@ import pytest
 
 from attnprobe.cli import COMMANDS
 from attnprobe.cli.methods import readme_table
-from attnprobe.metrics import OUTPUT_METRICS
+from attnprobe.metrics import MATRIX_METRICS, OUTPUT_METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""
@@ -33,7 +33,7 @@ def test_ci_runs_the_readmes_own_test_command():
 def test_the_readme_names_every_command_metric_and_picture_that_exists():
     for name in COMMANDS:
         assert f"attnprobe {name}" in README
-    for name in OUTPUT_METRICS:
+    for name in (*OUTPUT_METRICS, *MATRIX_METRICS):
         assert f"`{name}`" in README
     for path in re.findall(r"!\[.*?\]\((.*?)\)", README):
         assert (ROOT / path).exists()

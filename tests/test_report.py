@@ -499,6 +499,56 @@ def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
     assert parse_gate("delta.max=0.1") == ("delta", "max", 0.1)
 
 
+def with_matrix(one, relative=(0.25, 0.5), open_=(False, False)):
+    one["metrics"] |= {"matrix_spectral": [2 * x for x in relative], "matrix_spectral_relative": list(relative),
+                       "matrix_spectral_upper": [3 * x for x in relative]}  # fmt: skip
+    return {**one, "matrix_open": list(open_), "matrix_kind": ["A", "B"], "matrix_tol": 1e-3}
+
+
+@pytest.mark.parametrize("format", ["table", "md", "latex"])
+def test_an_interval_that_did_not_close_is_marked_and_explained(format):
+    sign = {"table": "≈", "md": "≈", "latex": r"$\approx$"}[format]
+    closed = [with_matrix(cell("skyformer")), with_matrix(cell("mss"), (0.125, 0.125)), cell("other")]
+    text = render(*summarise(closed), HEADER, format, None)
+    assert sign not in text and "0.375" in text and "0.125" in text
+    opened = [closed[0], with_matrix(cell("mss"), (0.125, 0.125), (False, True)), closed[2]]
+    text = render(*summarise(opened), HEADER, format, None)
+    assert f"{sign}0.125" in text and f"{sign}0.375" not in text
+    assert f"{sign}: in some heads the certified interval" in " ".join(text.split())
+
+
+def test_rows_count_the_intervals_that_did_not_close(tmp_path):
+    records = [with_matrix(cell(window=0), open_=(True, False)), with_matrix(cell(window=1), open_=(True, True)),
+               cell("other"), with_matrix(cell("mss"))]  # fmt: skip
+    rows, _ = summarise(records)
+    assert {row["method"]: row["matrix_open"] for row in rows} == {"skyformer": 3, "other": None, "mss": 0}
+    csv_rows = list(csv.DictReader(io.StringIO(render(rows, [], HEADER, "csv", None))))
+    assert [line["matrix_open"] for line in csv_rows] == ["3", "", "0"]
+    assert json.loads(render(rows, [], HEADER, "json", None))["rows"][0]["matrix_open"] == 3
+
+
+def test_a_matrix_error_that_is_null_is_no_quiet_gap():
+    (row,), _ = summarise([with_matrix(cell(), (math.nan, 0.5))])
+    assert row["status"] == "diverged" and "matrix_spectral is not finite in 1 of 2 heads" in row["reason"]
+
+
+def test_a_gate_compares_the_upper_end_of_an_open_interval():
+    gate = [("matrix_spectral", "max", 1.0)]
+    assert check_gates(summarise([with_matrix(cell())])[0], gate) == []
+    (line,) = check_gates(summarise([with_matrix(cell(), open_=(True, False))])[0], gate)
+    assert "1.5, the upper end" in line and "is above 1" in line
+
+
+def test_the_matrix_column_goes_before_those_that_matter_more(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows, bounds = summarise([with_matrix(cell()), cell("vmean", None)])
+    for width in range(60, 140, 4):
+        text = render(rows, bounds, HEADER, "table", None, width=width).split("\n\nd: ")[0]
+        assert "0.188 [" in text and "V-Mean" in text
+        if "B − B~" in text:
+            assert "max" in text
+
+
 def test_every_format_takes_no_rows_and_rows_of_other_commands():
     rows = [{"of": "B", "layer": 0, "singular_values": [1.0, 0.5] * 40, "stable_rank": 1.5, "flag": None}]
     for format in FORMATS:

@@ -58,16 +58,16 @@ def matrix_errors(
     ``matrix_spectral_lower, _upper``  the ends of a certified interval: the lower one is certain, the upper one
                                        fails with probability at most ``delta`` over the draw of the start block
     ``matrix_spectral_passes``         products with ``EᵀE`` until ``upper/lower - 1 < tol``, at most 12
-    ``matrix_spectral_relative``       ``‖E‖₂ / ‖B‖₂``
+    ``matrix_spectral_relative``       ``‖E‖₂ / ‖B‖₂``; ``_upper``: the upper end of ``‖E‖₂`` over the lower of ``‖B‖₂``
     ``matrix_frobenius, _relative``    ``‖E‖_F``, and over ``‖B‖_F``: entry by entry, so nothing cancels
     ``matrix_infinity``                ``max_i Σ_j |E_ij|``
     =================================  ===========================================================================
 
     Passes run in the dtype of ``exact``, in float32 where that is half precision: B is then made in float32 from the
     half-precision Q and K, and the stored factors of B~ are applied in float32. An error of less than 2 % of B that
-    float32 cannot resolve to ``tol`` is measured again in float64. The numbers are those of the operators as computed: float32 entries of B are off by
-    up to 5e-6 of ‖B‖. Up to 256 keys, E is held and its norm exact. One pass costs about one exact attention;
-    memory ``64 n_k`` for a block of rows and ``16 n_k`` for each pass and head.
+    float32 cannot resolve to ``tol`` is measured again in float64. The numbers are those of the operators as computed:
+    float32 entries of B are off by up to 5e-6 of ‖B‖. Up to 256 keys, E is held and its norm exact. One pass costs
+    about one exact attention; memory ``64 n_k`` for a block of rows and ``16 n_k`` for each pass and head.
 
     Args:
         delta: of one interval. The default of 1e-10 leaves ten thousand of them a joint 1e-6.
@@ -124,6 +124,7 @@ def shared_matrix_errors(
                 "matrix_spectral_upper": one.upper,
                 "matrix_spectral_passes": one.passes,
                 "matrix_spectral_relative": one.value / whole.value,
+                "matrix_spectral_relative_upper": one.upper / whole.lower,
                 "matrix_frobenius": f,
                 "matrix_frobenius_relative": f / frobenius[0],
                 "matrix_infinity": i,
