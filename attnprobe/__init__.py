@@ -44,16 +44,17 @@ _PUBLIC = {
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "output_errors": "metrics",
+    "spectra": "metrics",
 }
 __all__ = [
     "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "load_qkv",
-    "matrix_errors", "output_errors",
+    "matrix_errors", "output_errors", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .approximation import Approximation
     from .methods import approximate
-    from .metrics import matrix_errors, output_errors
+    from .metrics import matrix_errors, output_errors, spectra
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact

@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "cli", "main"]
 
 COMMANDS = {
     "error": "Measure how far a method's output lies from exact attention.",
+    "spectrum": "Compute singular values and effective ranks of attention matrices.",
     "methods": "List the methods, or explain one with its options.",
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",
@@ -53,6 +54,7 @@ def cli() -> None:
 
     \b
     attnprobe error --method skyformer,nystromformer --n 4096 --d 64,128
+    attnprobe spectrum --of softmax,gaussian,skyformer --layer all --plot
     attnprobe methods skyformer
     attnprobe doctor
     """

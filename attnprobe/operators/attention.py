@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .base import Operator, row_blocks
 
-__all__ = ["GaussianAttention", "SoftmaxAttention"]
+__all__ = ["GaussianAttention", "SoftmaxAttention", "UnnormalisedAttention"]
 
 CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 CUDA_BLOCK_ENTRIES = 2**26  # entries of a block over all heads
@@ -83,6 +83,44 @@ class SoftmaxAttention(_Streamed):
             for start, stop in row_blocks(self.shape[1], CPU_BLOCK):
                 out[head, start:stop] = self.scores(slice(head, head + 1), start, stop)[0].logsumexp(-1)
         return out
+
+
+class UnnormalisedAttention(_Streamed):
+    """``exp(scale · Q Kᵀ - shift)`` with one shift per head, (h, n_q, n_k): A in its log-scale form, row by row.
+
+    ``A`` is ``e^shift`` times it. A shift of each row would change the matrix; one of the whole head changes no
+    ratio of singular values. ``shift`` (h,) is each head's largest score by default, found in a pass of its own, so
+    that no entry is above 1. Cost as `SoftmaxAttention`.
+
+    >>> q = torch.tensor([[[0.0], [1000.0]]])
+    >>> A = UnnormalisedAttention(q, torch.ones(1, 1, 1), scale=1.0)
+    >>> A.dense(), A.shift
+    (tensor([[[0.],
+             [1.]]]), tensor([1000.]))
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, scale: float, shift: Tensor | None = None) -> None:
+        super().__init__(q, k, scale)
+        self.shift = self._largest() if shift is None else shift.to(q)
+
+    def heads(self, some: slice) -> UnnormalisedAttention:
+        return UnnormalisedAttention(self.q[some], self.k[some], self.scale, self.shift[some])
+
+    def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
+        return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift)
+
+    def _scores(self, heads: slice, start: int, stop: int) -> Tensor:
+        return (self.q[heads, start:stop] * self.scale) @ self.k[heads].mT
+
+    def _largest(self) -> Tensor:
+        out = self.q.new_empty(self.shape[0])
+        for head in range(self.shape[0]):
+            blocks = row_blocks(self.shape[1], CPU_BLOCK)
+            out[head] = max(self._scores(slice(head, head + 1), *block).max() for block in blocks)
+        return out
+
+    def _block(self, heads: slice, start: int, stop: int) -> Tensor:
+        return torch.exp(self._scores(heads, start, stop) - self.shift[heads, None, None])
 
 
 class GaussianAttention(_Streamed):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .figures import error_figure
 from .formats import FORMATS, render
 from .gate import check_gates, parse_gate
+from .spectra import spectrum_rows
+from .spectrum_figures import spectrum_figures
 from .statistics import summarise
 from .tables import Header, timings_table
 
@@ -15,6 +17,8 @@ __all__ = [
     "error_figure",
     "parse_gate",
     "render",
+    "spectrum_figures",
+    "spectrum_rows",
     "summarise",
     "timings_table",
 ]

@@ -12,7 +12,8 @@ from typing import Any
 from ..errors import unknown
 from ..records import SCHEMA, strict_json
 from .columns import columns_of, grouped, legend, mark, notes
-from .tables import Header, error_tables, flat_table
+from .spectra import spectrum_legend, spectrum_tables
+from .tables import Header, error_tables, flat_table, plain_tables
 
 __all__ = ["FORMATS", "render"]
 
@@ -41,6 +42,10 @@ LATEX = {
     "₂": "$_2$",
     "²": "$^2$",
     "σ": r"$\sigma$",
+    "λ": r"$\lambda$",
+    "Σ": r"$\Sigma$",
+    "ε": r"$\varepsilon$",
+    "₁": r"$_1$",
     "δ": r"$\delta$",
     "·": r"$\cdot$",
     "✗": r"$\times$",
@@ -87,6 +92,9 @@ def render(
         return "\n".join(strict_json(row) for row in [*rows, *bounds])
     if format == "csv":
         return _csv([*rows, *bounds])
+    if format == "table" and command == "spectrum":
+        tables, told = _plain(rows, bounds, command)
+        return plain_tables([(one.caption, one.headings, one.lines, one.notes) for one in tables], told, header, run, width)
     if format == "table":
         return (
             error_tables(rows, bounds, header, run, width)
@@ -146,6 +154,8 @@ class Plain:
 
 def _plain(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple[list[Plain], str]:
     """The tables of a command and the legend beneath them."""
+    if command == "spectrum":
+        return [Plain(*table) for table in spectrum_tables(rows)], spectrum_legend(rows) if rows else ""
     if command != "error":
         flat = [flattened(row) for row in rows]
         names = list(dict.fromkeys(name for row in flat for name in row))

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from .columns import Column, Group, columns_of, family, grouped, legend, mark, notes
-from .numbers import short_hashes, significant
+from .numbers import aligned, short_hashes, significant
 
-__all__ = ["Header", "error_tables", "flat_table", "timings_table"]
+__all__ = ["Header", "error_tables", "flat_table", "plain_tables", "timings_table"]
 
 STYLES = {"!": "yellow", "✗": "bold red", "–": "dim"}
 UNLIMITED = 10_000
@@ -120,6 +120,68 @@ def flat_table(
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return _finished(console)
+
+
+def plain_tables(
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]],
+    told: str,
+    header: Header,
+    run: str | None = None,
+    width: int | None = None,
+) -> str:
+    """Tables of strings, (caption, headings, lines, notes) each, between the header and a legend.
+
+    Columns of words are on the left, others aligned at the decimal point; on a terminal a word that the line above
+    has too is not repeated in the first column, and a table that is too wide goes without every second of its last
+    columns. ``width`` as in `error_tables`.
+    """
+    terminal = width is not None or sys.stdout.isatty()
+    room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
+    made = [_of_strings(headings, lines, terminal, room) for _, headings, lines, _ in tables]
+    needed = max(map(_width, made), default=0)
+    console = _console(max(needed, room if terminal else 100), terminal)
+    _print_header(console, header, terminal)
+    for (caption, _, _, notes), table in zip(tables, made, strict=True):
+        console.print()
+        console.print(Text(caption, style="bold"), soft_wrap=not terminal)
+        console.print(table)
+        if notes:
+            console.print()
+        for line in notes:
+            console.print(Text(line, style=STYLES.get(line[:1], "")), soft_wrap=not terminal)
+    if not tables:
+        console.print("no rows")
+    console.print()
+    console.print(Text(told, style="dim"), width=max(80, min(needed, 120)))
+    if run is not None:
+        console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
+    return _finished(console)
+
+
+def _of_strings(headings: Sequence[str], lines: Sequence[Sequence[str]], terminal: bool, room: int) -> Table:
+    """One table of strings, with as many of its columns as there is room for."""
+    cells = [aligned([line[i] for line in lines]) for i in range(len(headings))]
+    wordy = [any(line[i][:1].isalpha() or line[i][:1] in STYLES for line in lines) for i in range(len(headings))]
+    kept = list(range(len(headings)))
+    size = lambda i: max(map(len, [headings[i], *cells[i]])) + 2
+    while sum(map(size, kept)) > room and len(kept) > 6:
+        numbers = [i for i in kept if not wordy[i]][1:]
+        kept = [i for i in kept if i not in numbers[1::2]] if len(numbers) > 4 else kept[:-1]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    for i in kept:
+        pad = str.ljust if wordy[i] else str.rjust
+        table.add_column(Text(pad(headings[i], size(i) - 2)), no_wrap=True)
+    for place, line in enumerate(lines):
+        again = terminal and place > 0 and lines[place - 1][0] == line[0]
+        if place and not again and terminal:
+            table.add_section()
+        texts = []
+        for i in kept:
+            text = line[i] if wordy[i] else cells[i][place]
+            pad = str.ljust if wordy[i] else str.rjust
+            texts.append(Text("" if again and i == 0 else pad(text, size(i) - 2), no_wrap=True))
+        table.add_row(*texts)
+    return table
 
 
 def timings_table(seconds: Mapping[str, float], total: float) -> str:

@@ -3,8 +3,9 @@
 from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
 from .run import Outcome, run_error
 from .session import ErrorRequest, Session, measure_errors, parse_layers
+from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
 
 __all__ = [
-    "ErrorPlan", "ErrorRequest", "MethodRequest", "Outcome", "Session", "measure_errors", "parse_layers",
-    "parse_methods", "parse_numbers", "run_error",
+    "ErrorPlan", "ErrorRequest", "MethodRequest", "Outcome", "Session", "SpectrumRequest", "SpectrumSession",
+    "measure_errors", "measure_spectra", "parse_layers", "parse_methods", "parse_numbers", "run_error",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -104,7 +104,7 @@ def measure_errors(
     start = datetime.now(UTC)
     path, made = _folder(request, start)
     done = {} if made else _earlier(path)
-    with _in_order(path, made, _manifest(request, plan, source, start), notify):
+    with _in_order(path, made, _manifest(request, _planned(plan), [source], start), notify):
         with RecordWriter(path / "records.jsonl") as writer:
             outcome = run_error(plan, source, writer, done=done, run=path.name, timings=timings, progress=progress)
         _refuse_empty(outcome, path, made)
@@ -184,13 +184,13 @@ def parse_layers(text: str | None, source: Any) -> tuple[int, ...]:
     return tuple(parse_numbers(text, "layer", source.available))
 
 
-def _folder(request: ErrorRequest, start: datetime) -> tuple[Path, bool]:
+def _folder(request: Any, start: datetime, command: str = "error") -> tuple[Path, bool]:
     """The run's folder, and whether it was made now."""
     if request.out is not None and not request.out.strip():
         raise UsageError("--out has no name; leave it out for a new folder under outputs/")
     if request.out is None:
         tag = cell_key(request=asdict(request))[:6]
-        return run_directory(request.base, "error", start.strftime("%Y%m%d-%H%M%S"), tag), True
+        return run_directory(request.base, command, start.strftime("%Y%m%d-%H%M%S"), tag), True
     try:
         path = Path(request.out).expanduser()
         if path.exists() and not path.is_dir():
@@ -249,26 +249,34 @@ def _remove(path: Path) -> None:
         path.rmdir()
 
 
-def _manifest(request: ErrorRequest, plan: ErrorPlan, source: Any, start: datetime) -> dict[str, Any]:
+def _planned(plan: ErrorPlan) -> dict[str, Any]:
+    return {
+        "methods": [{"name": m.name, "options": dict(m.options)} for m in plan.methods],
+        "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
+        "seed": plan.seed, "repeats": plan.repeats, "target": plan.target, "tol": plan.tol,
+    }  # fmt: skip
+
+
+def _manifest(
+    request: Any, plan: Mapping[str, Any], sources: Sequence[Any], start: datetime, command: str = "error"
+) -> dict[str, Any]:
+    """What a run's folder says of itself; ``source`` is a list where there are several."""
     values = {**{key: value for key, value in asdict(request).items() if key not in ("source", "origin")}}
     values.update(asdict(request.source))
     config = {name: {"value": value, "origin": request.origin.get(name, "default")} for name, value in values.items()}
+    facts = [source.facts for source in sources]
     return {
         "schema": SCHEMA,
-        "command": "error",
+        "command": command,
         "arguments": sys.argv[1:],
         "config": config,
-        "plan": {
-            "methods": [{"name": m.name, "options": dict(m.options)} for m in plan.methods],
-            "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
-            "seed": plan.seed, "repeats": plan.repeats, "target": plan.target, "tol": plan.tol,
-        },
-        "source": source.facts,
+        "plan": plan,
+        "source": facts[0] if len(facts) == 1 else facts,
         "versions": versions(),
         "git_commit": git_commit(),
-        "device": device_name(str(source.device)),
+        "device": device_name(str(sources[0].device)),
         "threads": threads(),
         "dtype": request.source.dtype,
         "start": start.isoformat(timespec="seconds"),
         "status": "running",
-    }  # fmt: skip
+    }

@@ -1,0 +1,119 @@
+"""``attnprobe spectrum``."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import click
+
+from .options import debug_option, format_option, origins, source_from, source_options
+
+EPILOG = """\b
+Examples:
+  attnprobe spectrum --of softmax,unnormalised,gaussian --n 1024 --layer all --plot
+  attnprobe spectrum --of softmax --weights pretrained,initialized --layer 0,5 --plot
+  attnprobe spectrum --of softmax,skyformer,nystromformer:inverse=pinv --d 32,128
+  attnprobe spectrum --of lifted-gaussian --kind eigen --n 512 --format json
+  attnprobe spectrum --of softmax --n 16384 --k 64
+\b
+--of takes, beside every method of `attnprobe methods`:
+  softmax          B, rows sum to 1
+  unnormalised     A = exp(S), divided by its largest entry (log_scale in the JSON)
+  gaussian         C_ij = exp(-|q_i - k_j|^2 scale/2)
+  lifted-softmax   A over [Q; K], 2n x 2n, positive semidefinite
+  lifted-gaussian  C over [Q; K], 2n x 2n, positive semidefinite
+  output           B V, n x p_v
+\b
+In Python:
+  from attnprobe import approximate, load_qkv, spectra
+  qkv = load_qkv(n=1024, layer=2)
+  [head.stable_rank for head in spectra(qkv, "unnormalised")]
+  spectra(qkv, approximate("skyformer", qkv, d=128).operator)[0].values
+\b
+Exit codes: 0 fine, 2 usage or an impossible value, 3 a named source or device is
+absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
+
+
+@click.command("spectrum", epilog=EPILOG)
+@click.option("--of", multiple=True, default=("softmax",), metavar="MATRIX|METHOD[:k=v,…]",
+              help="Matrices, and methods with options; repeatable and comma-separated. [default: softmax]")
+@click.option("--kind", default="singular", show_default=True, metavar="singular|eigen",
+              help="Singular values, or eigenvalues (complex for A, B, C and methods, real for lifted kernels).")
+@click.option("--k", type=int, help="Only the k largest values, at any n, each with an error. "
+              "[default: all values up to n = 4096, 64 beyond]")
+@click.option("--epsilon", default="0.1,0.01", show_default=True, metavar="LIST",
+              help="Relative errors for which to tell the rank d that an approximation needs.")
+@click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
+@click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets of methods, such as 16,32,64.")
+@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
+@click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
+@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
+              help="The exact matrix that methods stand for.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of a start block.")
+@source_options
+@click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not computed again. "
+              "[default: a new one under outputs/]")
+@format_option
+@click.option("--plot", is_flag=True, help="Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).")
+@click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")
+@debug_option
+def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, debug: bool, **given: Any) -> None:
+    """Compute singular values, eigenvalues and effective ranks of attention matrices and of methods.
+
+    All values come in float64 up to n = 4096, where one matrix takes about 24 n² bytes (384 MiB; a lifted kernel has
+    2n rows): one head at a time is held. Beyond, the leading --k come from a block Krylov space, and nothing n x n is
+    held. `--weights pretrained,initialized` draws both into one figure.
+    """
+    begin = perf_counter()
+    from ..timings import Timings
+
+    timings = Timings()
+    with timings("imports"):
+        from ..errors import UsageError, unknown
+        from ..report import FORMATS
+        from ..sweep import SpectrumRequest, measure_spectra
+    from .progress import note, progress_bar
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    weights = tuple(word.strip() for word in given["weights"].split(","))
+    if not all(weights):
+        raise UsageError(f"weights '{given['weights']}': an empty word; write pretrained,initialized")
+    given["weights"] = weights[0]
+    request = SpectrumRequest(source=source_from(given), weights=weights, of=of, origin=origins(), **given)
+    with progress_bar() as (progress, notify):
+        session = measure_spectra(request, notify=notify, progress=progress, timings=timings)
+    _report(session, format_, plot, note)
+    if show_timings:
+        from ..report import timings_table
+
+        click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
+    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
+    raise click.exceptions.Exit(4 if broken else 0)
+
+
+def _report(session: Any, format_: str, plot: bool, note: Any) -> None:
+    """Print the rows, and leave tables and figures in the run's folder."""
+    from ..records import write_text
+    from ..report import Header, render, spectrum_figures, spectrum_rows
+
+    rows = spectrum_rows(session.outcome.records)
+    facts = [source.facts for source in session.sources]
+    lines = list(dict.fromkeys(line for source in session.sources for line in source.describe()))
+    warnings = list(dict.fromkeys(line for fact in facts for line in fact.get("fallback", ())))
+    header = Header(facts[0] if len(facts) == 1 else {fact["weights"]: fact for fact in facts}, lines, warnings)
+    run = str(session.path)
+    click.echo(render(rows, [], header, format_, run, "spectrum"))
+    for kind in ("md", "csv", "json"):
+        write_text(session.path / "tables" / f"spectrum.{kind}", render(rows, [], header, kind, run, "spectrum") + "\n")
+    figures = session.path / "figures"
+    if plot or figures.exists():  # an older picture would contradict the new table
+        paths = spectrum_figures(rows, "\n".join([*header.lines, *header.warnings]), figures)
+        for path in paths:
+            note(f"figure: {path}")
+        if not paths:
+            note("no figure: no spectrum to draw")
+        elif not any("cumulative" in path.name for path in paths):
+            note("no cumulative figure: only leading values are known")

@@ -1,0 +1,271 @@
+"""Spectra of one matrix: all values in float64 where it can be held, the leading ones of an operator where not.
+
+Effective ranks are functions of a spectrum alone, and stand here too: stable rank ``‖·‖_F² / σ₁²``, entropy rank
+``exp(-Σ p log p)`` and participation ratio ``1 / Σ p²`` with p the shares ``w / Σ w`` of weights w, which are ``σ²``
+for singular values and ``|λ|`` for eigenvalues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, row_blocks
+from ..rng import generator
+from .differences import Differences
+from .spectral import _grown, _inside, _projected, start_block
+
+__all__ = [
+    "Leading", "eigenvalues", "entropy_rank", "held", "leading_singular_values", "participation_ratio", "rank_for",
+    "singular_values", "stable_rank", "tail_rank",
+]  # fmt: skip
+
+ROWS = 256  # of an operator at a time, where its matrix is filled or summed
+STREAMED = (SoftmaxAttention, UnnormalisedAttention, GaussianAttention)
+MAX_PASSES = 12
+
+
+def held(op: Operator) -> Tensor:
+    """The matrix of an operator of one head in float64, (n_q, n_k), filled block by block: ``8 n_q n_k`` bytes."""
+    sharp = op.to(torch.float64)
+    out = torch.empty(op.shape[1:], dtype=torch.float64, device=op.device)
+    for start, stop in row_blocks(op.shape[1], ROWS):
+        out[start:stop] = sharp.rows(start, stop)[0]
+    return out
+
+
+def singular_values(matrix: Tensor) -> Tensor:
+    """All singular values of a matrix (n, m), descending, float64 (min(n, m),).
+
+    From its SVD, never from a Gram matrix: accurate to ``eps σ₁``, about 1e-16 of the largest, where the square roots
+    of Gram eigenvalues are noise below 1e-8 of it. NaN for a matrix with a value that is not finite. Cost O(n m²);
+    memory about three times the matrix.
+
+    >>> singular_values(torch.tensor([[0.0, 3.0], [4.0, 0.0]]))
+    tensor([4., 3.], dtype=torch.float64)
+    """
+    if not torch.isfinite(matrix).all():
+        return torch.full((min(matrix.shape),), float("nan"), dtype=torch.float64)
+    return torch.linalg.svdvals(matrix.double()).clamp(min=0).cpu()
+
+
+def eigenvalues(matrix: Tensor, symmetric: bool = False) -> Tensor:
+    """All eigenvalues of a square matrix by descending modulus: complex128, or float64 where it is ``symmetric``.
+
+    Those of equal modulus by descending real, then imaginary part. Eigenvalues of a matrix that is far from normal
+    are sensitive, unlike singular values: a perturbation of relative size eps moves them by eps times their own
+    condition. Cost O(n³), about ten times that of the singular values; memory about four times the matrix.
+
+    >>> eigenvalues(torch.tensor([[0.0, -2.0], [2.0, 0.0]]))
+    tensor([0.+2.j, 0.-2.j], dtype=torch.complex128)
+    """
+    n = matrix.shape[0]
+    dtype = torch.float64 if symmetric else torch.complex128
+    if not torch.isfinite(matrix).all():
+        return torch.full((n,), float("nan"), dtype=dtype)
+    matrix = matrix.double()
+    found = (torch.linalg.eigvalsh if symmetric else torch.linalg.eigvals)(matrix).cpu()
+    if not symmetric:
+        found = found[torch.argsort(found.imag, descending=True, stable=True)]
+    found = found[torch.argsort(found.real, descending=True, stable=True)]
+    return found[torch.argsort(found.abs(), descending=True, stable=True)]
+
+
+@dataclass(frozen=True)
+class Leading:
+    """The k largest singular values of one matrix, with what is proved of them. All (k,) float64.
+
+    Attributes:
+        values: ``√θ_i`` of the largest Ritz values of ``EᵀE``; none is above the singular value of its rank, up to
+            rounding (Cauchy).
+        error: the i leading values have i different singular values each within ``error[i]`` of its own.
+        upper: no ``σ_i`` is above it: deterministic, from what of ``‖E‖_F²`` the Krylov space has not seen.
+        frobenius2: ``‖E‖_F²``, exact.
+        passes: products with ``EᵀE``. closed: whether the residuals are within the tolerance.
+    """
+
+    values: Tensor
+    error: Tensor
+    upper: Tensor
+    frobenius2: float
+    passes: int
+    closed: bool
+
+
+def leading_singular_values(
+    op: Operator, k: int, *, tol: float = 1e-3, max_passes: int | None = None, seed: int = 0
+) -> Leading:
+    """The k largest singular values of an operator of one head, by block Krylov on ``A = EᵀE`` in float64.
+
+    With V an orthonormal basis of the Krylov space, ``T = VᵀAV = Y diag(θ) Yᵀ`` and ``AV = VT + Q B [0 … 0 I]``:
+
+    - ``λ_i ≥ θ_i``, because T is a compression of A;
+    - the i leading Ritz vectors ``U = V Y_i`` have the residual ``R = AU - U Θ = Q B (Y_i)_last``, orthogonal to U. So
+      θ_1 … θ_i are eigenvalues of ``A - R Uᵀ - U Rᵀ``, whose distance from A is ``ρ_i = ‖R‖₂``: by Weyl, i different
+      eigenvalues of A lie within ρ_i of them, which is ``ρ_i / √θ_i`` (at most ``√ρ_i``) for singular values;
+    - A is below ``[[T, Cᵀ], [C, τ² I]]`` with ``C = B Y_last`` and ``τ² = ‖E‖_F² - tr T``, and so is its i-th
+      eigenvalue: see `certificate`, bound A. That is the upper end, and it is close only where little energy is left.
+
+    The residual is what closes. It shows that the values are singular values and, with Cauchy, that at least i lie as
+    high; that no larger one was missed rests on the random start block of at least 16 columns, not on a proof. A true
+    error is about the square of the residual's: 1e-6 where ``tol`` is 1e-3.
+
+    Args:
+        op: of shape (1, n_q, n_k); exact attention is streamed, nothing n x n is held.
+        k: at most a quarter of ``min(n_q, n_k)``.
+        tol: done when ``error ≤ tol σ`` for every value, or where the residual is rounding (below 1e-7 of σ₁).
+        max_passes: 12 by default, more where k needs several blocks.
+        seed: of the start block, whose stream is ``certificate``.
+
+    Cost: ``2 n_q n_k (p + 2 s)`` multiply-adds a pass for a block of s = 16 … 128 columns; memory ``8 n_k s`` bytes a
+    pass.
+
+    Raises:
+        UsageError: a k that is not between 1 and a quarter of the matrix's size.
+    """
+    _, n, m = op.shape
+    if not 1 <= k <= min(n, m) // 4:
+        raise UsageError(f"k={k}: the leading values of a {n} x {m} matrix; choose 1 to {min(n, m) // 4}")
+    op = op.to(torch.float64)
+    s = min(max(k, 16), 128, m // 4)
+    most = min(max_passes or MAX_PASSES + -(-k // s), m // s - 1)
+    v1, _ = start_block(m, s, seed, torch.float64, op.device)
+    product, frobenius2, w = _passes(op, v1)
+    nan = torch.full((k,), float("nan"), dtype=torch.float64)
+    if not torch.isfinite(w).all():
+        return Leading(nan, nan, nan, float("nan"), 1, False)
+    u, noise = torch.finfo(torch.float64).eps / 2, generator(seed, "perturbation", m, s)
+    basis, t = [v1[None]], w.new_zeros(1, 0, 0)
+    for done in range(1, most + 1):
+        t = _grown(t, torch.cat([v.mT @ w for v in basis], 1))  # (1, K, K)
+        d = _projected(_projected(w, basis), basis)
+        b = torch.linalg.qr(d, mode="r").R
+        theta, y = torch.linalg.eigh(t)
+        theta, c = theta[0].flip(0), (b @ y[:, -s:])[0].flip(1)  # (K,), (s, K), descending
+        rounding = 8 * u * t.shape[-1] ** 0.5 * (theta[0].clamp(min=0) + torch.linalg.matrix_norm(b[0], 2))
+        closed = False
+        if len(theta) >= k:
+            rho = torch.stack([torch.linalg.matrix_norm(c[:, : i + 1], 2) for i in range(k)])
+            closed = bool((rho <= torch.maximum(tol * theta[:k].clamp(min=0), 2 * rounding)).all())
+        if closed or done == most:
+            break
+        scale = theta[0].clamp(min=0)
+        extra = torch.randn(1, m, s, generator=noise, dtype=torch.float64, device="cpu").to(d.device)
+        block = torch.linalg.qr(d + u * scale * extra / m**0.5).Q
+        for _ in range(2):
+            block = torch.linalg.qr(block - _inside(block, basis)).Q
+        basis.append(block)
+        w = product(block)
+    lam = theta[:k].clamp(min=0)
+    rho = rho + rounding
+    error = torch.minimum(rho / lam.sqrt().clamp(min=1e-300), rho.sqrt())
+    upper = _trace_ends(theta, c, frobenius2, rounding)[:k].sqrt() * (1 + 1e-12)
+    return Leading(lam.sqrt().cpu(), error.cpu(), upper.cpu(), frobenius2, done, closed)
+
+
+def _passes(op: Operator, v1: Tensor):
+    """``x -> EᵀE x`` for x (1, m, s), ``‖E‖_F²``, and ``EᵀE V₁``."""
+    if isinstance(op, STREAMED):  # one exponential an entry and pass
+        matrix, which = Differences(op, [None]), torch.zeros(1, dtype=torch.int64)
+        first = matrix.first(v1)
+        return lambda x: matrix.normal(x, which), float(first.frobenius2[0]), first.normal
+    squares = sum(float(op.rows(a, b).square().sum()) for a, b in row_blocks(op.shape[1], ROWS))
+    product = lambda x: op.rmatmul(op @ x)
+    return product, squares, product(v1[None])
+
+
+def _trace_ends(theta: Tensor, c: Tensor, frobenius2: float, rounding: Tensor) -> Tensor:
+    """Descending eigenvalues of ``[[Θ, Cᵀ], [C, τ² I]]``, above those of A one by one; also at most ``‖E‖_F²/i``."""
+    k, s = len(theta), c.shape[0]
+    tau2 = (frobenius2 - theta.sum()).clamp(min=0) + 1e-14 * frobenius2 + rounding
+    whole = theta.new_zeros(k + s, k + s)
+    whole[:k, :k], whole[k:, :k], whole[k:, k:] = theta.diag(), c, tau2 * torch.eye(s, dtype=c.dtype, device=c.device)
+    ends = torch.linalg.eigvalsh(whole).flip(0) + rounding
+    return torch.minimum(ends, frobenius2 / torch.arange(1, len(ends) + 1, device=ends.device))
+
+
+def stable_rank(values: Tensor, frobenius2: float | None = None) -> float | None:
+    """``‖·‖_F² / σ₁²``; None for a matrix of zeros. ``frobenius2`` where not all values are known.
+
+    >>> stable_rank(torch.tensor([2.0, 1.0, 1.0]))
+    1.5
+    """
+    top = float(values[0].abs())
+    if not 0 < top < float("inf"):
+        return None
+    return float((values / top).abs().square().sum()) if frobenius2 is None else frobenius2 / top**2
+
+
+def entropy_rank(weights: Tensor) -> float | None:
+    """``exp(-Σ p log p)`` of the shares ``p = w / Σ w``; None where they sum to zero.
+
+    >>> round(entropy_rank(torch.tensor([1.0, 1.0, 0.0])), 12)
+    2.0
+    """
+    p = _shares(weights)
+    return None if p is None else float(torch.special.entr(p).sum().exp())
+
+
+def participation_ratio(weights: Tensor) -> float | None:
+    """``1 / Σ p²`` of the shares ``p = w / Σ w``; None where they sum to zero.
+
+    >>> participation_ratio(torch.tensor([1.0, 1.0, 0.0]))
+    2.0
+    """
+    p = _shares(weights)
+    return None if p is None else float(1 / p.square().sum())
+
+
+def rank_for(weights: Tensor, share: float, total: float | None = None) -> int | None:
+    """The fewest leading weights (descending) whose sum is ``share`` of ``total``; None where these do not reach it.
+
+    >>> rank_for(torch.tensor([8.0, 1.0, 1.0]), 0.9)
+    2
+    """
+    total = float(weights.sum()) if total is None else total
+    if not 0 < total < float("inf"):
+        return None
+    reached = (weights.cumsum(0) >= share * total * (1 - 1e-12)).nonzero()  # a sum that is exact but for rounding
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius2: float | None = None) -> int | None:
+    """The smallest d whose best rank-d approximation has a relative error of at most ε; None where it is not known.
+
+    By Eckart, Young and Mirsky that error is ``σ_{d+1} / σ₁`` in the ``spectral`` norm and
+    ``(Σ_{i>d} σ_i²)^½ / ‖·‖_F`` in the ``frobenius`` norm.
+
+    Args:
+        values: descending. frobenius2: ``‖·‖_F²`` where these are only the leading ones.
+
+    >>> [tail_rank(torch.tensor([10.0, 1.0, 0.1]), 0.1, norm) for norm in ("spectral", "frobenius")]
+    [1, 1]
+    """
+    top = float(values[0])
+    if not 0 < top < float("inf"):
+        return None
+    complete = frobenius2 is None
+    unit = values / top
+    if norm == "spectral":
+        tails = torch.cat([unit[1:], unit.new_zeros(1)]) if complete else unit[1:]
+        limit = epsilon
+    elif complete:
+        tails = torch.cat([unit.square().flip(0).cumsum(0).flip(0)[1:], unit.new_zeros(1)]).sqrt()  # small ones first
+        limit = epsilon * float(unit.norm())
+    else:
+        tails = (frobenius2 / top**2 - unit.square().cumsum(0)).clamp(min=0).sqrt()
+        limit = epsilon * frobenius2**0.5 / top
+    found = (tails <= limit * (1 + 1e-12)).nonzero()
+    return int(found[0]) + 1 if len(found) else None
+
+
+def _shares(weights: Tensor) -> Tensor | None:
+    weights = weights.double()
+    top = weights.max()
+    if not 0 < float(top) < float("inf"):
+        return None
+    weights = weights / top
+    return weights / weights.sum()

@@ -1,0 +1,254 @@
+"""Spectra of attention matrices: which matrix, and what is known of its spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import Unsupported, UsageError, unknown
+from ..linalg.norms import tail_singular_values
+from ..linalg.spectra import (
+    eigenvalues,
+    entropy_rank,
+    held,
+    leading_singular_values,
+    participation_ratio,
+    rank_for,
+    singular_values,
+    stable_rank,
+    tail_rank,
+)
+from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention
+from ..qkv import QKV
+from ..reference import exact_output
+
+__all__ = ["FULL", "KINDS", "LEADING", "MATRICES", "Spectrum", "attention_matrix", "refuse_spectrum", "spectra"]
+
+MATRICES = {
+    "softmax": "B = D⁻¹A, softmax attention",
+    "unnormalised": "A = exp(S) in its log-scale form, e^-max S · A",
+    "gaussian": "C_ij = exp(-‖q_i - k_j‖² scale/2)",
+    "lifted-softmax": "Ā, the softmax kernel over [Q; K], 2n x 2n, in its log-scale form",
+    "lifted-gaussian": "C̄, the Gaussian kernel over [Q; K], 2n x 2n",
+    "output": "B V, the attention output, n x p_v",
+}
+KINDS = ("singular", "eigen")
+SYMMETRIC = ("lifted-softmax", "lifted-gaussian")
+FULL = 4096  # the largest matrix of which all values are computed
+LEADING = 64  # how many of a larger one
+SHARES = (90, 95, 99)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """What is known of the spectrum of one matrix.
+
+    Attributes:
+        kind: ``singular`` or ``eigen``.
+        values: by descending modulus, on the CPU: float64, or complex128 for eigenvalues of a matrix that is not
+            symmetric. All of them where ``complete``, else the leading ones.
+        size: how many there are.
+        complete: whether all are known.
+        symmetric: whether the matrix is known to be symmetric and positive semidefinite.
+        log_scale: the matrix is ``e^log_scale`` times the one whose values these are; 0 but for A and Ā.
+        frobenius2: ``‖·‖_F²`` where the values are singular values, or only the leading ones.
+        error, upper, passes, closed: of leading values; see `attnprobe.linalg.spectra.Leading`.
+    """
+
+    kind: str
+    values: Tensor
+    size: int
+    complete: bool = True
+    symmetric: bool = False
+    log_scale: float = 0.0
+    frobenius2: float | None = None
+    error: Tensor | None = None
+    upper: Tensor | None = None
+    passes: int | None = None
+    closed: bool = True
+
+    @property
+    def weights(self) -> Tensor:
+        """What shares are of: ``σ²`` of singular values, the energy; ``|λ|`` of eigenvalues."""
+        return self.values.abs().square() if self.kind == "singular" else self.values.abs()
+
+    @property
+    def finite(self) -> bool:
+        return bool(torch.isfinite(self.values.abs()).all())
+
+    @property
+    def stable_rank(self) -> float | None:
+        """``‖·‖_F² / σ₁²``; None for eigenvalues of a matrix that is not symmetric."""
+        if self.kind == "eigen" and not self.symmetric:
+            return None
+        return stable_rank(self.values, None if self.complete else self.frobenius2)
+
+    @property
+    def entropy_rank(self) -> float | None:
+        """``exp(-Σ p log p)`` of the shares p of `weights`; None where not all values are known."""
+        return entropy_rank(self.weights) if self.complete else None
+
+    @property
+    def participation_ratio(self) -> float | None:
+        """``1 / Σ p²`` of the shares p of `weights`; None where not all values are known."""
+        return participation_ratio(self.weights) if self.complete else None
+
+    def rank(self, per_cent: float) -> int | None:
+        """How many leading values hold ``per_cent`` of all `weights`; None where those known do not."""
+        if self.complete:
+            return rank_for(self.weights, per_cent / 100)
+        return rank_for(self.weights, per_cent / 100, self.frobenius2) if self.kind == "singular" else None
+
+    def rank_within(self, epsilon: float, norm: str = "spectral") -> int | None:
+        """The smallest d whose best rank-d approximation is within ε of the matrix, relative, in ``norm``.
+
+        ``spectral`` or ``frobenius``; None where it is not known, as for eigenvalues of a matrix that is not symmetric.
+        """
+        if self.kind == "eigen" and not self.symmetric:
+            return None
+        return tail_rank(self.values.abs(), epsilon, norm, None if self.complete else self.frobenius2)
+
+
+def attention_matrix(qkv: QKV, of: str) -> Operator:
+    """One of `MATRICES` (but ``output``, which is no operator) of valid tokens, in the dtype of ``qkv``.
+
+    ``unnormalised`` and ``lifted-softmax`` are divided by their largest entry; its logarithm is the operator's
+    ``shift`` (h,). With a shift of each row A would be another matrix.
+
+    Raises:
+        UsageError: an unknown name.
+
+    >>> qkv = QKV(*torch.ones(3, 1, 3, 2))
+    >>> attention_matrix(qkv, "lifted-gaussian").shape
+    (1, 6, 6)
+    """
+    names = [name for name in MATRICES if name != "output"]
+    if of not in names:
+        raise unknown("matrix", of, names)
+    qkv = qkv.compressed()
+    if of.startswith("lifted-"):
+        both = torch.cat([qkv.q, qkv.k], 1)  # (h, n_q + n_k, p)
+        if of == "lifted-gaussian":
+            return GaussianAttention(both, both, qkv.scale)
+        largest = qkv.scale * both.square().sum(-1).amax(-1)  # the diagonal of a Gram matrix holds its maximum
+        return UnnormalisedAttention(both, both, qkv.scale, largest)
+    if of == "unnormalised":
+        return UnnormalisedAttention(qkv.q, qkv.k, qkv.scale)
+    return (SoftmaxAttention if of == "softmax" else GaussianAttention)(qkv.q, qkv.k, qkv.scale)
+
+
+def spectra(
+    qkv: QKV, of: str | Operator = "softmax", kind: str = "singular", *, k: int | None = None, seed: int = 0
+) -> list[Spectrum]:
+    """The spectrum of each head's matrix, one head at a time.
+
+    Up to 4096 rows or columns, whichever are fewer, the matrix is held and all values are computed in float64 from its
+    entries: never from a Gram matrix, which loses everything below 1e-8 of σ₁. Beyond, and wherever ``k`` is given and
+    small enough, the leading ones come from a block Krylov space with an error for each
+    (`attnprobe.linalg.spectra.leading_singular_values`), and nothing n x n is held.
+
+    Args:
+        of: one of `MATRICES`, or any operator, such as ``approximate(…).operator``.
+        kind: ``singular``, or ``eigen`` (square matrices; complex for those that are not symmetric).
+        k: only the k leading values; by default all up to 4096, and 64 beyond.
+        seed: of the start block.
+
+    Memory of a matrix that is held: about ``24 n²`` bytes, 384 MiB at n = 4096 (``eigen``: 512 MiB and more); a
+    lifted kernel has 2n rows.
+
+    Raises:
+        UsageError: an unknown name or kind; a k that is too large.
+        Unsupported: eigenvalues of a matrix that is not square, or is too large and not symmetric.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> qkv = QKV(*torch.randn(3, 2, 8, 4, generator=g, dtype=torch.float64))
+    >>> [len(one.values) for one in spectra(qkv)], bool(spectra(qkv)[0].stable_rank < 8)
+    ([8, 8], True)
+    """
+    qkv = qkv.compressed()
+    if isinstance(of, str) and of not in MATRICES:
+        raise unknown("matrix", of, MATRICES)
+    rows, columns = of.shape[1:] if isinstance(of, Operator) else shape_of(of, qkv.n_q, qkv.n_k, qkv.p_v)
+    refuse_spectrum(of if isinstance(of, str) else "operator", kind, rows, columns, k)
+    heads = range(of.shape[0] if isinstance(of, Operator) else qkv.h)
+    with torch.no_grad():
+        if of == "output":
+            values = tail_singular_values(exact_output(qkv)).cpu()
+            return [Spectrum("singular", one, len(one), frobenius2=float(one.square().sum())) for one in values]
+        return [_of_head(qkv, of, head, kind, k, seed) for head in heads]
+
+
+def shape_of(of: str, n_q: int, n_k: int, p_v: int = 1) -> tuple[int, int]:
+    """Rows and columns of one of `MATRICES`; those of another name are an approximation's, n_q x n_k."""
+    if of in SYMMETRIC:
+        return n_q + n_k, n_q + n_k
+    return (n_q, p_v) if of == "output" else (n_q, n_k)
+
+
+def refuse_spectrum(of: str, kind: str, rows: int, columns: int, k: int | None = None) -> None:
+    """Refuse what cannot be computed, before anything is.
+
+    Raises:
+        UsageError: an unknown kind; a k below 1, or one that only a full spectrum has on a matrix too large for it.
+        Unsupported: eigenvalues of the output, of a rectangular matrix, or of a large one that is not symmetric.
+    """
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    small = min(rows, columns)
+    if k is not None and k < 1:
+        raise UsageError(f"k={k}: choose how many leading values, 1 or more")
+    if of != "output" and small > FULL and (k or LEADING) > small // 4:
+        raise UsageError(
+            f"{of}: k={k} of a {rows} x {columns} matrix; all values are computed up to {FULL}, "
+            f"beyond choose k up to {small // 4}"
+        )
+    if kind == "singular":
+        return
+    if of == "output" or rows != columns:
+        raise Unsupported(f"{of}: a {'tall' if of == 'output' else f'{rows} x {columns}'} matrix has no eigenvalues; "
+                          "use --kind singular")  # fmt: skip
+    if of not in SYMMETRIC and (small > FULL or k is not None):
+        raise Unsupported(
+            f"{of}: eigenvalues of a matrix that is not symmetric need all of it: n={small} up to {FULL} and no k; "
+            "use --kind singular"
+        )
+
+
+def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, seed: int) -> Spectrum:
+    """One head's spectrum; its float64 copies are of this head alone."""
+    if isinstance(of, Operator):
+        op, symmetric, log_scale = of.heads(slice(head, head + 1)), False, 0.0
+    else:
+        q, key, v = (x[head : head + 1].double() for x in (qkv.q, qkv.k, qkv.v))
+        op, symmetric = attention_matrix(QKV(q, key, v, scale=qkv.scale), of), of in SYMMETRIC
+        log_scale = float(op.shift[0]) if isinstance(op, UnnormalisedAttention) else 0.0
+    size = min(op.shape[1:])
+    facts = {"kind": kind, "size": size, "symmetric": symmetric, "log_scale": log_scale}
+    wanted = LEADING if k is None and size > FULL else k
+    if wanted is not None and (size > FULL or wanted <= size // 8):
+        found = leading_singular_values(op, wanted, seed=seed)
+        return Spectrum(
+            values=found.values, complete=False, frobenius2=found.frobenius2, error=found.error, upper=found.upper,
+            passes=found.passes, closed=found.closed, **facts,
+        )  # fmt: skip
+    matrix = held(op)
+    if kind == "eigen":
+        return Spectrum(values=eigenvalues(matrix, symmetric), **facts)
+    values = singular_values(matrix)
+    return Spectrum(values=values, frobenius2=float(values.square().sum()), **facts)
+
+
+def summary(one: Spectrum, epsilons: Sequence[float] = ()) -> dict[str, object]:
+    """The numbers of a spectrum by their names in records."""
+    numbers: dict[str, object] = {
+        "stable_rank": one.stable_rank,
+        "entropy_rank": one.entropy_rank,
+        "participation_ratio": one.participation_ratio,
+        **{f"rank_{share}": one.rank(share) for share in SHARES},
+    }
+    for norm in ("spectral", "frobenius"):
+        numbers[f"d_{norm}"] = {f"{epsilon:g}": one.rank_within(epsilon, norm) for epsilon in epsilons}
+    return numbers

@@ -1,0 +1,226 @@
+"""Spectra as figures: how values decay, and how their sum grows; byte for byte the same for the same rows."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..records import write_bytes
+from .figures import PANELS, _beside, _columns, _fixed_settings, _title_lines
+from .panels import COLOURS, GREY, MARKERS
+from .spectra import matrix_label, moduli
+
+__all__ = ["spectrum_figures"]
+
+Row = Mapping[str, Any]
+Place = tuple[Any, Any]  # layer, n
+
+LINES = ("-", "--", ":", "-.")  # of the weights
+FLOOR = 1e-18  # relative; what lies below is noise, and drawn at the edge
+ROUNDING = 2.0**-52
+POINTS = 400  # of a line: more cannot be seen
+EXACT = ("softmax", "unnormalised", "gaussian", "lifted-softmax", "lifted-gaussian", "output")
+NAMES = {
+    "softmax": r"softmax $B$",
+    "unnormalised": r"unnormalised $A$",
+    "gaussian": r"Gaussian $C$",
+    "lifted-softmax": r"lifted $\bar{A}$",
+    "lifted-gaussian": r"lifted $\bar{C}$",
+    "output": r"output $BV$",
+}
+
+
+def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path) -> list[Path]:
+    """Draw ``decay`` and ``cumulative``: one panel per (layer, n), one line per matrix and weights.
+
+    ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, both logarithmic; ``cumulative`` is ``Σ_{j≤i} |λ_j| /
+    Σ |λ|`` (or of σ) against i, as in Figure 2 of Beyond Nyströmformer, and has only spectra that are known in full.
+    Lines are medians over heads and windows, bands run from p10 to p90. Colours and markers tell matrices apart, the
+    kind of line tells weights apart.
+
+    Args:
+        header_line: the title: the sources and every fallback, in one or more lines.
+        out_dir: where ``spectrum-decay.svg`` and ``.png`` and the same of ``cumulative`` are written (``-2``, …
+            beyond 12 panels).
+
+    Returns:
+        The files' paths; none where no row has values.
+    """
+    good = [row for row in rows if row["status"] == "ok" and moduli(row) and moduli(row)[0] > 0]
+    looks = _looks(good)
+    paths: list[Path] = []
+    for name, kept in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
+        places = list(dict.fromkeys((row["layer"], row["n"]) for row in sorted(kept, key=lambda row: row["layer"])))
+        with _fixed_settings():
+            for page in range(0, len(places), PANELS):
+                figure = _page(places[page : page + PANELS], kept, name, header_line, looks)
+                suffix = f"-{page // PANELS + 1}" if page else ""
+                for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+                    file = io.BytesIO()
+                    figure.savefig(file, format=kind, metadata=metadata)
+                    paths.append(Path(out_dir) / f"spectrum-{name}{suffix}.{kind}")
+                    write_bytes(paths[-1], file.getvalue())
+    return paths
+
+
+def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, looks: Mapping[Any, dict]) -> Any:
+    from matplotlib.figure import Figure
+
+    columns = _columns([(*place, None, None) for place in places])
+    lines = math.ceil(len(places) / columns)
+    inches = max(6.4, 3.3 * columns + 0.6)
+    shown = [row for row in rows if (row["layer"], row["n"]) in places]
+    told = [*_title_lines(title, int(inches * 15.5)), _over(shown)]
+    keys = _keys(shown, looks)
+    beside = _beside([label.replace("$", "").replace("\\bar", "") for label in keys], inches)
+    height = 2.5 if lines > 1 else 3.0
+    tall = height * lines + 0.7 + 0.18 * math.ceil(len(keys) / beside) + 0.16 * len(told)
+    figure = Figure(figsize=(inches, tall), layout="constrained")
+    same = name == "decay"
+    panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True, sharex=same).flat)
+    eigen = rows[0]["kind"] == "eigen"
+    one, top = (r"|\lambda_i|", r"|\lambda_1|") if eigen else (r"\sigma_i", r"\sigma_1")
+    value = one.replace("_i", "_j")
+    label = f"${one}\\,/\\,{top}$" if same else f"$\\sum_{{j\\leq i}}{value}\\;/\\;\\sum_j{value}$"
+    for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
+        here = [row for row in shown if (row["layer"], row["n"]) == place]
+        for key, group in _by_look(here).items():
+            (_decay if same else _cumulative)(axis, group, looks[key])
+        axis.set_title(f"layer {place[0]}, n = {place[1]}")
+        axis.grid(color="#dddddd", linewidth=0.6)
+        axis.tick_params(labelbottom=True)
+        axis.set_xlabel("rank i" if index + columns >= len(places) else "")
+        axis.set_ylabel(label if index % columns == 0 else "")
+    for axis in panels[len(places) :]:
+        axis.set_visible(False)
+    (_decay_scale if same else _cumulative_scale)(panels[: len(places)], shown)
+    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
+    figure.legend(keys.values(), keys, loc="outside lower center", ncols=beside, frameon=False)
+    return figure
+
+
+def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
+    """Median and band of ``σ_i / σ₁``, drawn at ranks that are even on a logarithmic axis."""
+    values = _stacked(rows)
+    i = np.unique(np.round(np.geomspace(1, values.shape[1], POINTS)).astype(int))
+    band = np.quantile(np.maximum(values[:, i - 1] / values[:, :1], FLOOR), [0.1, 0.5, 0.9], axis=0)
+    marks = [place for place in range(len(i)) if i[place] in {4**power for power in range(1, 12)} | {i[-1]}]
+    _banded(axis, i, band, look, marks)
+
+
+def _cumulative(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
+    """Median and band of the growing share, from 0 at rank 0."""
+    sums = np.cumsum(_stacked(rows), axis=1)
+    shares = np.concatenate([np.zeros((len(sums), 1)), sums / sums[:, -1:]], axis=1)
+    i = np.unique(np.round(np.linspace(0, sums.shape[1], POINTS)).astype(int))
+    band = np.quantile(shares[:, i], [0.1, 0.5, 0.9], axis=0)
+    _banded(axis, i, band, look, list(range(len(i) // 16, len(i), max(1, len(i) // 8))))
+
+
+def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequence[int]) -> None:
+    low, middle, high = band
+    light = 0.13 if look["linestyle"] == "-" else 0.07
+    axis.fill_between(i, low, high, color=look["color"], alpha=light, linewidth=0)
+    axis.plot(i, middle, **look, markevery=marks)
+
+
+def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+    """Logarithmic axes; where values reach float64's rounding, a line says from where on they are noise."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    most = max(len(moduli(row)) for row in rows)
+    smallest = min(min(moduli(row)) / moduli(row)[0] for row in rows)
+    noisy = smallest < 10 * ROUNDING
+    powers = range(0, most.bit_length())
+    ticks = [2**power for power in powers if power % (1 if len(powers) < 8 else 2) == 0]
+    for panel in panels:
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.set_xlim(0.9, most * 1.12)
+        panel.xaxis.set_major_locator(FixedLocator(ticks))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+        if noisy:
+            panel.set_ylim(FLOOR, 3)
+            panel.axhspan(FLOOR, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
+            panel.axhline(ROUNDING, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        else:
+            panel.set_ylim(top=1.6)
+        if smallest < 1e-3:
+            panel.yaxis.set_major_locator(LogLocator(numticks=8))
+            panel.yaxis.set_minor_locator(NullLocator())
+    if noisy:
+        panels[0].text(1, 2e-17, "below float64 rounding", fontsize=7, color=GREY, va="center")
+
+
+def _cumulative_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+    for panel in panels:
+        panel.set_ylim(0, 1.02)
+        panel.set_xlim(left=0)
+        panel.axhline(0.9, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+
+
+def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
+    """The look of each (matrix, weights) in every panel: exact matrices always have the same colours."""
+    labels = list(dict.fromkeys(matrix_label(row) for row in rows))
+    labels.sort(key=lambda label: label not in EXACT)  # stable: exact ones first, as asked for
+    weights = list(dict.fromkeys(row.get("weights") for row in rows))
+    return {
+        (label, one): {
+            "color": COLOURS[place % len(COLOURS)],
+            "marker": MARKERS[place % len(MARKERS)],
+            "linestyle": LINES[weights.index(one) % len(LINES)],
+            "linewidth": 1.6 if place < len(COLOURS) else 1.1,
+            "markersize": 4,
+        }
+        for place, label in enumerate(labels)
+        for one in weights
+    }
+
+
+def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+    """The legend: a colour and marker for each matrix and, where there are several, a kind of line for the weights."""
+    from matplotlib.lines import Line2D
+
+    there = list(_by_look(rows))
+    keys: dict[str, Any] = {}
+    weights = [one for one in dict.fromkeys(key[1] for key in looks) if any(key[1] == one for key in there)]
+    for key in looks:
+        if any(key[0] == other[0] for other in there):
+            look = looks[key] | ({"linestyle": "-"} if len(weights) > 1 else {})
+            keys.setdefault(NAMES.get(key[0]) or _plain(key[0]), Line2D([], [], **look))
+    if len(weights) > 1:
+        for one in weights:
+            line = next(look["linestyle"] for key, look in looks.items() if key[1] == one)
+            keys[f"{_plain(str(one))} weights"] = Line2D([], [], color=GREY, linestyle=line, linewidth=1.6)
+    return keys
+
+
+def _plain(label: str) -> str:
+    """A dollar would start mathematics, and matplotlib hides what starts with an underscore."""
+    label = label.replace("$", r"\$")
+    return f" {label}" if label.startswith("_") else label
+
+
+def _by_look(rows: Sequence[Row]) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((matrix_label(row), row.get("weights")), []).append(row)
+    return groups
+
+
+def _stacked(rows: Sequence[Row]) -> Any:
+    """The moduli of all heads, (rows, values); the shortest decides where lengths differ."""
+    values = [moduli(row) for row in rows]
+    shortest = min(map(len, values))
+    return np.array([one[:shortest] for one in values])
+
+
+def _over(rows: Sequence[Row]) -> str:
+    counts = [(len({row[name] for row in rows}), name) for name in ("head", "window")]
+    return "median and p10 – p90 over " + " x ".join(f"{count} {name}{'s' if count != 1 else ''}" for count, name in counts)

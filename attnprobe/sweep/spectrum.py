@@ -1,0 +1,370 @@
+"""``attnprobe spectrum``: which spectra are asked for, and the loop that computes them, one record per head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ..errors import UsageError, nearest, unknown
+from ..methods import METHODS, approximate
+from ..metrics.duplicates import repeated_rows
+from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
+from ..qkv import QKV
+from ..records import SCHEMA, RecordWriter, cell_key, plain
+from ..reference import TARGETS
+from ..sources import SourceSpec, resolve
+from ..timings import Timings
+from .plan import MethodRequest, parse_methods, parse_numbers, refused
+from .run import NAMES, Outcome
+from .session import MOST, _earlier, _folder, _in_order, _manifest, _refuse_empty, parse_layers
+
+__all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of"]
+
+Note = Callable[[str], None]
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class SpectrumRequest:
+    """What ``attnprobe spectrum`` was asked for, as the user wrote it. None is the default.
+
+    Args:
+        source: with the first of the ``weights``.
+        weights: the words of ``--weights``, each read and drawn beside the others.
+        of: ``--of`` items (see `parse_of`).
+        kind: ``singular`` or ``eigen``.
+        k: only the leading values; None is all up to n = 4096 and 64 beyond.
+        epsilon: relative errors for which the rank is told, a list such as ``"0.1,0.01"``.
+        n, d, layer, head, windows, seed, target, out, base, origin: see `ErrorRequest`.
+    """
+
+    source: SourceSpec = field(default_factory=SourceSpec)
+    weights: tuple[str, ...] = ("pretrained",)
+    of: tuple[str, ...] = ("softmax",)
+    kind: str = "singular"
+    k: int | None = None
+    epsilon: str = "0.1,0.01"
+    n: str | None = None
+    d: str = "128"
+    layer: str | None = None
+    head: str = "all"
+    windows: int = 1
+    seed: int = 0
+    target: str = "softmax"
+    out: str | None = None
+    base: str = "outputs"
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class SpectrumSession:
+    """A finished run: its records, folder and sources."""
+
+    outcome: Outcome
+    path: Path
+    sources: list[Any]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One matrix of one head."""
+
+    key: str
+    of: MethodRequest | str
+    d: int | None
+    head: int
+
+    @property
+    def name(self) -> str:
+        return self.of if isinstance(self.of, str) else self.of.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {} if isinstance(self.of, str) else dict(self.of.options)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The cells that share one layer's Q, K and V."""
+
+    source: Any
+    n: int
+    window: int
+    layer: int
+    cells: list[_Cell]
+
+
+def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodRequest | str]:
+    """Matrices by name and methods as ``--method`` takes them, comma-separated and repeatable; doubles count once.
+
+    Raises:
+        UsageError: a name that is neither a matrix nor a method, or a method's option that it does not have.
+
+    >>> parse_of(["softmax,gaussian", "skyformer:sampler=iid"])[:2]
+    ['softmax', 'gaussian']
+    """
+    found: list[MethodRequest | str] = []
+    waiting: list[str] = []  # a method and the options that follow it
+    for item in [*(item.strip() for text in texts for item in text.split(",")), None]:
+        if item is not None and waiting and "=" in item and ":" not in item:
+            waiting.append(item)
+            continue
+        if waiting:
+            found += parse_methods([",".join(waiting)], target)
+            waiting = []
+        if item is None:
+            break
+        name = item.partition(":")[0]
+        if item in MATRICES:
+            found.append(item)
+        elif name in METHODS or name == "all":
+            waiting = [item]
+        else:
+            raise UsageError(f"unknown matrix or method '{item}'{nearest(name, [*MATRICES, *METHODS])}")
+    return [one for place, one in enumerate(found) if one not in found[:place]]
+
+
+def parse_epsilons(text: str) -> tuple[float, ...]:
+    """Relative errors between 0 and 1.
+
+    >>> parse_epsilons("0.1, 0.01")
+    (0.1, 0.01)
+    """
+    found = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = float("nan")
+        if not 0 < value < 1:
+            raise UsageError(f"epsilon: '{part.strip()}' is not a number between 0 and 1, such as 0.1")
+        found.append(value)
+    return tuple(dict.fromkeys(found))
+
+
+def measure_spectra(
+    request: SpectrumRequest,
+    *,
+    notify: Note = lambda line: None,
+    progress: Progress = lambda done, total, label: None,
+    timings: Timings | None = None,
+) -> SpectrumSession:
+    """Resolve the sources, compute every spectrum, and leave a manifest and ``records.jsonl`` in the run's folder.
+
+    One record per head: interrupted runs go on at the next head. As `measure_errors` otherwise.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+        KeyboardInterrupt: passed on once the folder is in order.
+    """
+    timings = timings or Timings()
+    of, n, d, epsilons = _asked(request)
+    sources = _sources(request, notify, timings)
+    layers = _layers(request, sources, of, n, d, epsilons)
+    start = datetime.now(UTC)
+    path, made = _folder(request, start, "spectrum")
+    done = {} if made else _earlier(path)
+    plan = {
+        "of": [one if isinstance(one, str) else {"name": one.name, "options": dict(one.options)} for one in of],
+        "kind": request.kind, "k": request.k, "epsilon": epsilons, "d": d, "seed": request.seed,
+        "layers": {source.facts.get("weights") or "file": [one.layer for one in layers if one.source is source]
+                   for source in sources},
+        "n": sorted({one.n for one in layers}), "windows": request.windows, "target": request.target,
+    }  # fmt: skip
+    with _in_order(path, made, _manifest(request, plan, sources, start, "spectrum"), notify):
+        with RecordWriter(path / "records.jsonl") as writer:
+            outcome = _run(request, layers, epsilons, writer, done, path.name, timings, progress)
+        _refuse_empty(outcome, path, made)
+    others = len(done.keys() - {record["key"] for record in outcome.records})
+    if others:
+        notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
+    return SpectrumSession(outcome, path, sources)
+
+
+def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
+    """What a request says, refused before anything heavy where it cannot be."""
+    if request.target not in TARGETS:
+        raise unknown("target", request.target, TARGETS)
+    if request.kind not in KINDS:
+        refuse_spectrum("softmax", request.kind, 2, 2)
+    if not 1 <= request.windows <= MOST:
+        raise UsageError(f"windows={request.windows}: choose a number from 1 to {MOST}")
+    of = parse_of(request.of, request.target)
+    d, epsilons = tuple(parse_numbers(request.d, "d")), parse_epsilons(request.epsilon)
+    n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
+    for length in n or ():
+        if length < 2:
+            raise UsageError(f"n={length}: attention needs at least 2 tokens")
+    _refuse_sizes(request, of, n or ())
+    reasons = [_refused(one, request.target, length, budget) for one in of for length in n or ()
+               for budget in _budgets(one, d)]  # fmt: skip
+    if reasons and all(reasons):
+        raise UsageError(reasons[0])
+    return of, n, d, epsilons
+
+
+def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], lengths: Sequence[int]) -> None:
+    for one in of:
+        name = one if isinstance(one, str) else one.name
+        for length in lengths:
+            refuse_spectrum(name, request.kind, *shape_of(name, length, length, 64), request.k)
+
+
+def _budgets(one: MethodRequest | str, d: Sequence[int]) -> Sequence[int | None]:
+    return (None,) if isinstance(one, str) or one.entry.budget is None else d
+
+
+def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> str | None:
+    return None if isinstance(one, str) else refused(one, target, n, d)
+
+
+def _sources(request: SpectrumRequest, notify: Note, timings: Timings) -> list[Any]:
+    """One source for each word of ``--weights``; two that turn out to be the same count once."""
+    if len(request.weights) > 1 and request.source.qkv is not None:
+        raise UsageError(f"--qkv {request.source.qkv} holds Q, K and V already: drop --weights")
+    found: list[Any] = []
+    lines: set[str] = set()
+
+    def once(line: str) -> None:
+        if line not in lines:
+            lines.add(line)
+            notify(line)
+
+    for word in dict.fromkeys(request.weights):
+        source = resolve(replace(request.source, weights=word), notify=once, timings=timings)
+        labels = [(other.facts.get("model"), other.facts.get("weights")) for other in found]
+        if (source.facts.get("model"), source.facts.get("weights")) in labels:
+            notify(f"weights {word} are {source.facts['weights']} here, which stand there already")
+        else:
+            found.append(source)
+    return found
+
+
+def _layers(
+    request: SpectrumRequest, sources: Sequence[Any], of: Sequence[MethodRequest | str],
+    n: tuple[int, ...] | None, d: Sequence[int], epsilons: Sequence[float],
+) -> list[_Layer]:  # fmt: skip
+    """Every cell, in the order in which it is computed: by source, n, window, layer, matrix, budget, head."""
+    found = []
+    for source in sources:
+        numbers = source.head_numbers
+        heads = numbers if request.head == "all" else tuple(parse_numbers(request.head, "head", numbers))
+        layers, lengths = parse_layers(request.layer, source), n or (source.default_n,)
+        _refuse_sizes(request, of, lengths)
+        facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
+        for length in lengths:
+            source.check(length, request.windows, layers)
+            for window in range(request.windows):
+                for layer in layers:
+                    cells = [
+                        _cell(request, one, budget, head, length, window, layer, facts, epsilons)
+                        for one in of for budget in _budgets(one, d) for head in heads
+                    ]  # fmt: skip
+                    found.append(_Layer(source, length, window, layer, cells))
+    return found
+
+
+def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
+    matrix = isinstance(one, str)
+    key = cell_key(
+        command="spectrum", of=one if matrix else one.name, options={} if matrix else dict(one.options),
+        target=None if matrix else request.target, seed=request.seed, kind=request.kind, k=request.k,
+        epsilon=epsilons, source=dict(facts), n=n, window=window, layer=layer, head=head, d=d,
+        is_method=not matrix,
+    )  # fmt: skip
+    return _Cell(key, one, d, head)
+
+
+def _run(
+    request: SpectrumRequest, layers: Sequence[_Layer], epsilons: Sequence[float], writer: RecordWriter,
+    done: Mapping[str, dict[str, Any]], run: str, timings: Timings, progress: Progress,
+) -> Outcome:  # fmt: skip
+    outcome, position = Outcome(), 0
+    total = sum(len(place.cells) for place in layers)
+    captured: dict[int, QKV] = {}
+    before = None
+    for place in layers:
+        group = (id(place.source), place.n, place.window)
+        if group != before:  # one forward of the model serves all layers
+            before, captured = group, {}
+            same = [other for other in layers if (id(other.source), other.n, other.window) == group]
+            wanted = [other.layer for other in same if any(cell.key not in done for cell in other.cells)]
+            if wanted:
+                progress(position, total, f"reading n={place.n}, window {place.window}")
+                captured = place.source.qkv(place.n, wanted, place.window)
+        qkv, duplicates, made = captured.pop(place.layer, None), None, {}
+        for cell in place.cells:
+            progress(position, total, f"n={place.n} layer {place.layer} head {cell.head} {cell.name}")
+            position += 1
+            if cell.key in done:
+                outcome.records.append(done[cell.key])
+                outcome.done_before += 1
+                continue
+            duplicates = repeated_rows(qkv) if duplicates is None else duplicates
+            record = {
+                "schema": SCHEMA, "key": cell.key, "run": run, "command": "spectrum",
+                "of": cell.name, "options": cell.options, "kind": request.kind,
+                "method": None if isinstance(cell.of, str) else cell.name, "target": request.target,
+                "weights": place.source.facts.get("weights"), "source": place.source.facts,
+                "window": place.window, "layer": place.layer, "head": cell.head, "heads": [cell.head],
+                "n": place.n, "d": cell.d, "seed": request.seed, "repeat": 0, "reference": False, "requested": True,
+                "duplicates": duplicates,
+                **_measured(cell, qkv, request, epsilons, timings),
+            }  # fmt: skip
+            record = plain(record)
+            writer.append(record)
+            outcome.records.append(record)
+            outcome.measured += 1
+    progress(total, total, "")
+    return outcome
+
+
+def _measured(
+    cell: _Cell, qkv: QKV, request: SpectrumRequest, epsilons: Sequence[float], timings: Timings
+) -> dict[str, Any]:
+    """The measured part of a record."""
+    one = qkv.select([cell.head])
+    why = _refused(cell.of, request.target, qkv.n_q, cell.d)
+    begin = perf_counter()
+    draws = None
+    try:
+        if why is not None:
+            return _result("skipped", why)
+        of: Any = cell.of
+        if not isinstance(of, str):
+            with timings("methods"):
+                approx = approximate(of.name, one, cell.d, seed=request.seed, target=request.target, **of.options)
+            if approx.operator is None:
+                return _result("skipped", f"{of.name} gives an output only, no matrix")
+            of, draws = approx.operator, approx.draws_hash()
+        with timings("spectra"):
+            found = spectra(one, of, request.kind, k=request.k, seed=request.seed)[0]
+    except UsageError as error:
+        return _result("skipped", str(error))
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a method raises is its result, and the loop goes on
+        return _result("failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    if not found.finite:
+        return _result("diverged", "the matrix is not finite", seconds=perf_counter() - begin)
+    values = found.values
+    pairs = [[value.real, value.imag] for value in values.tolist()] if values.is_complex() else values.tolist()
+    numbers = summary(found, epsilons)
+    result = _result(seconds=perf_counter() - begin) | numbers
+    result["metrics"] = {name: [value] for name, value in numbers.items() if not isinstance(value, dict)}
+    return result | {
+        "eigenvalues" if request.kind == "eigen" else "singular_values": pairs,
+        "size": found.size, "complete": found.complete, "log_scale": found.log_scale, "draws_hash": draws,
+        "frobenius": None if found.frobenius2 is None else found.frobenius2**0.5,
+        "error": None if found.error is None else found.error.tolist(),
+        "upper": None if found.upper is None else found.upper.tolist(),
+        "passes": found.passes, "closed": found.closed,
+    }  # fmt: skip
+
+
+def _result(status: str = "ok", reason: str | None = None, seconds: float | None = None) -> dict[str, Any]:
+    return {"status": status, "reason": reason, "metrics": {}, "draws_hash": None, "seconds": seconds}
