@@ -101,7 +101,9 @@ def _report(session: Any, format_: str, plot: bool, note: Any) -> None:
 
     rows = spectrum_rows(session.outcome.records)
     facts = [source.facts for source in session.sources]
-    lines = list(dict.fromkeys(line for source in session.sources for line in source.describe()))
+    told = [source.describe() for source in session.sources]
+    shared = [line for line in told[0] if all(line in other for other in told)]
+    lines = [*(line for own in told for line in own if line not in shared), *shared]
     warnings = list(dict.fromkeys(line for fact in facts for line in fact.get("fallback", ())))
     header = Header(facts[0] if len(facts) == 1 else {fact["weights"]: fact for fact in facts}, lines, warnings)
     run = str(session.path)

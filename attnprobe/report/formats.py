@@ -94,7 +94,8 @@ def render(
         return _csv([*rows, *bounds])
     if format == "table" and command == "spectrum":
         tables, told = _plain(rows, bounds, command)
-        return plain_tables([(one.caption, one.headings, one.lines, one.notes) for one in tables], told, header, run, width)
+        parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
+        return plain_tables(parts, told, header, run, width)
     if format == "table":
         return (
             error_tables(rows, bounds, header, run, width)

@@ -85,8 +85,9 @@ def spectrum_legend(rows: Sequence[Row]) -> str:
     if any(not row.get("complete", True) for row in rows if row["status"] == "ok"):
         parts.append("Leading values only, from a block Krylov space; the JSON holds an error for each. > k: beyond "
                      "the k known.")  # fmt: skip
-    if any(row["of"] in ("unnormalised", "lifted-softmax") for row in rows):
-        parts.append("unnormalised and lifted-softmax are divided by their largest entry, e^log_scale.")
+    scaled = [name for name in ("unnormalised", "lifted-softmax") if any(row["of"] == name for row in rows)]
+    if scaled:
+        parts.append(f"{' and '.join(scaled)}: divided by the largest entry, e^log_scale.")
     if any(row["status"] == "ok" and not row.get("closed", True) for row in rows):
         parts.append("Not every residual came within the tolerance.")
     if any(row["status"] != "ok" for row in rows):
@@ -131,12 +132,13 @@ def _rank_columns(lines: Sequence[Sequence[Row]]) -> list[tuple[str, list[str]]]
         columns.append((f"rank {name[5:]}%", [_middle(line, lambda row, name=name: row[name], True) for line in lines]))
     epsilons = dict.fromkeys(epsilon for line in lines for row in line for epsilon in row["d_spectral"] or {})
     for epsilon in epsilons:
-        cells = []
-        for line in lines:
-            pair = [_middle(line, lambda row, name=name: row[name][epsilon], True) for name in ("d_spectral", "d_frobenius")]
-            cells.append(" | ".join(pair) if any(pair) else "")
-        columns.append((f"d for {epsilon}", cells))
+        columns.append((f"d for {epsilon}", [_both_norms(line, epsilon) for line in lines]))
     return [(heading, cells) for heading, cells in columns if any(cells)]
+
+
+def _both_norms(line: Sequence[Row], epsilon: str) -> str:
+    pair = [_middle(line, lambda row, norm=norm: row[norm][epsilon], True) for norm in ("d_spectral", "d_frobenius")]
+    return " | ".join(pair) if any(pair) else ""
 
 
 def _middle(line: Sequence[Row], of: Any, known: bool = False) -> str:
@@ -167,5 +169,5 @@ def _places(lines: Sequence[Sequence[Row]]) -> list[int]:
 
 def _values(line: Sequence[Row], places: Sequence[int]) -> list[str]:
     known = [moduli(row) for row in line]
-    return [significant(statistics.median(found), 3) if (found := [one[i - 1] for one in known if len(one) >= i]) else ""
-            for i in places]  # fmt: skip
+    found = [[one[i - 1] for one in known if len(one) >= i] for i in places]
+    return [significant(statistics.median(values), 3) if values else "" for values in found]

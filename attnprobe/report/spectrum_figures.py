@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, l
     shown = [row for row in rows if (row["layer"], row["n"]) in places]
     told = [*_title_lines(title, int(inches * 15.5)), _over(shown)]
     keys = _keys(shown, looks)
-    beside = _beside([label.replace("$", "").replace("\\bar", "") for label in keys], inches)
+    beside = _in_a_row([re.sub(r"\\bar|[${}]", "", label) for label in keys], inches)
     height = 2.5 if lines > 1 else 3.0
     tall = height * lines + 0.7 + 0.18 * math.ceil(len(keys) / beside) + 0.16 * len(told)
     figure = Figure(figsize=(inches, tall), layout="constrained")
@@ -109,7 +110,8 @@ def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     values = _stacked(rows)
     i = np.unique(np.round(np.geomspace(1, values.shape[1], POINTS)).astype(int))
     band = np.quantile(np.maximum(values[:, i - 1] / values[:, :1], FLOOR), [0.1, 0.5, 0.9], axis=0)
-    marks = [place for place in range(len(i)) if i[place] in {4**power for power in range(1, 12)} | {i[-1]}]
+    at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # so that lines that coincide show each its own marks
+    marks = [int(np.argmin(np.abs(i - one))) for one in at if one <= i[-1]]
     _banded(axis, i, band, look, marks)
 
 
@@ -119,25 +121,33 @@ def _cumulative(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None
     shares = np.concatenate([np.zeros((len(sums), 1)), sums / sums[:, -1:]], axis=1)
     i = np.unique(np.round(np.linspace(0, sums.shape[1], POINTS)).astype(int))
     band = np.quantile(shares[:, i], [0.1, 0.5, 0.9], axis=0)
-    _banded(axis, i, band, look, list(range(len(i) // 16, len(i), max(1, len(i) // 8))))
+    step = max(1, len(i) // 6)
+    _banded(axis, i, band, look, list(range(step // 4 + look["place"] % 3 * step // 3, len(i), step)))
 
 
 def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequence[int]) -> None:
     low, middle, high = band
     light = 0.13 if look["linestyle"] == "-" else 0.07
     axis.fill_between(i, low, high, color=look["color"], alpha=light, linewidth=0)
-    axis.plot(i, middle, **look, markevery=marks)
+    shown = {name: value for name, value in look.items() if name != "place"}
+    if look["linestyle"] == "--":  # of dashes that coincide, some of each are seen
+        shown["linestyle"] = (3.5 * look["place"], (3.5, 3.5))
+    axis.plot(i, middle, **shown, markevery=marks)
 
 
 def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
-    """Logarithmic axes; where values reach float64's rounding, a line says from where on they are noise."""
+    """Logarithmic axes; where what is drawn reaches float64's rounding, the panel says from where on it is noise."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     most = max(len(moduli(row)) for row in rows)
-    smallest = min(min(moduli(row)) / moduli(row)[0] for row in rows)
+    ends: dict[Any, list[float]] = {}
+    for row in rows:
+        values = moduli(row)
+        ends.setdefault((matrix_label(row), row.get("weights"), row["layer"]), []).append(values[-1] / values[0])
+    smallest = max(FLOOR, min(float(np.quantile(found, 0.1)) for found in ends.values()))
     noisy = smallest < 10 * ROUNDING
-    powers = range(0, most.bit_length())
-    ticks = [2**power for power in powers if power % (1 if len(powers) < 8 else 2) == 0]
+    bits = (most - 1).bit_length()
+    ticks = [2**power for power in range(bits + 1) if bits < 8 or (bits - power) % 2 == 0]
     for panel in panels:
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
@@ -145,24 +155,27 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
         panel.xaxis.set_major_locator(FixedLocator(ticks))
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+        panel.set_ylim(smallest / 3, 2)
         if noisy:
-            panel.set_ylim(FLOOR, 3)
-            panel.axhspan(FLOOR, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
+            panel.axhspan(smallest / 3, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
             panel.axhline(ROUNDING, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        else:
-            panel.set_ylim(top=1.6)
         if smallest < 1e-3:
             panel.yaxis.set_major_locator(LogLocator(numticks=8))
             panel.yaxis.set_minor_locator(NullLocator())
     if noisy:
-        panels[0].text(1, 2e-17, "below float64 rounding", fontsize=7, color=GREY, va="center")
+        look = {"fontsize": 7, "color": GREY, "va": "top"}
+        panels[0].text(1, ROUNDING / 1.5, "float64 rounding", **look)
 
 
 def _cumulative_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import FixedLocator, PercentFormatter
+
     for panel in panels:
         panel.set_ylim(0, 1.02)
-        panel.set_xlim(left=0)
-        panel.axhline(0.9, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        panel.set_xlim(0)
+        panel.margins(x=0)
+        panel.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 0.9, 1]))
+        panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
 def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
@@ -177,6 +190,7 @@ def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
             "linestyle": LINES[weights.index(one) % len(LINES)],
             "linewidth": 1.6 if place < len(COLOURS) else 1.1,
             "markersize": 4,
+            "place": place,
         }
         for place, label in enumerate(labels)
         for one in weights
@@ -192,13 +206,20 @@ def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str,
     weights = [one for one in dict.fromkeys(key[1] for key in looks) if any(key[1] == one for key in there)]
     for key in looks:
         if any(key[0] == other[0] for other in there):
-            look = looks[key] | ({"linestyle": "-"} if len(weights) > 1 else {})
+            look = {name: value for name, value in looks[key].items() if name != "place"}
+            look |= {"linestyle": "-"} if len(weights) > 1 else {}
             keys.setdefault(NAMES.get(key[0]) or _plain(key[0]), Line2D([], [], **look))
     if len(weights) > 1:
         for one in weights:
             line = next(look["linestyle"] for key, look in looks.items() if key[1] == one)
-            keys[f"{_plain(str(one))} weights"] = Line2D([], [], color=GREY, linestyle=line, linewidth=1.6)
+            keys[_plain(str(one))] = Line2D([], [], color=GREY, linestyle=line, linewidth=1.6)
     return keys
+
+
+def _in_a_row(labels: Sequence[str], inches: float) -> int:
+    """How many legend entries stand side by side: all where they fit."""
+    whole = sum(0.62 + 0.065 * len(label) for label in labels)
+    return len(labels) if whole <= inches else _beside(labels, inches)
 
 
 def _plain(label: str) -> str:
@@ -223,4 +244,5 @@ def _stacked(rows: Sequence[Row]) -> Any:
 
 def _over(rows: Sequence[Row]) -> str:
     counts = [(len({row[name] for row in rows}), name) for name in ("head", "window")]
-    return "median and p10 – p90 over " + " x ".join(f"{count} {name}{'s' if count != 1 else ''}" for count, name in counts)
+    text = " x ".join(f"{count} {name}{'s' if count != 1 else ''}" for count, name in counts)
+    return f"median and p10 – p90 over {text}"

@@ -141,13 +141,13 @@ def plain_tables(
     needed = max(map(_width, made), default=0)
     console = _console(max(needed, room if terminal else 100), terminal)
     _print_header(console, header, terminal)
-    for (caption, _, _, notes), table in zip(tables, made, strict=True):
+    for (caption, _, _, remarks), table in zip(tables, made, strict=True):
         console.print()
         console.print(Text(caption, style="bold"), soft_wrap=not terminal)
         console.print(table)
-        if notes:
+        if remarks:
             console.print()
-        for line in notes:
+        for line in remarks:
             console.print(Text(line, style=STYLES.get(line[:1], "")), soft_wrap=not terminal)
     if not tables:
         console.print("no rows")

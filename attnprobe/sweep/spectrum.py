@@ -296,7 +296,7 @@ def _run(
             if wanted:
                 progress(position, total, f"reading n={place.n}, window {place.window}")
                 captured = place.source.qkv(place.n, wanted, place.window)
-        qkv, duplicates, made = captured.pop(place.layer, None), None, {}
+        qkv, duplicates = captured.pop(place.layer, None), None
         for cell in place.cells:
             progress(position, total, f"n={place.n} layer {place.layer} head {cell.head} {cell.name}")
             position += 1
