@@ -130,8 +130,8 @@ def _rank_columns(lines: Sequence[Sequence[Row]]) -> list[tuple[str, list[str]]]
     columns.append(("participation", [_middle(line, lambda row: row["participation_ratio"]) for line in lines]))
     for name in SHARES:
         columns.append((f"rank {name[5:]}%", [_middle(line, lambda row, name=name: row[name], True) for line in lines]))
-    epsilons = dict.fromkeys(epsilon for line in lines for row in line for epsilon in row["d_spectral"] or {})
-    for epsilon in epsilons:
+    epsilons = {epsilon for line in lines for row in line for epsilon in row["d_spectral"] or {}}
+    for epsilon in sorted(epsilons, key=float, reverse=True):
         columns.append((f"d for {epsilon}", [_both_norms(line, epsilon) for line in lines]))
     return [(heading, cells) for heading, cells in columns if any(cells)]
 

@@ -147,7 +147,7 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
     smallest = max(FLOOR, min(float(np.quantile(found, 0.1)) for found in ends.values()))
     noisy = smallest < 10 * ROUNDING
     bits = (most - 1).bit_length()
-    ticks = [2**power for power in range(bits + 1) if bits < 8 or (bits - power) % 2 == 0]
+    ticks = [2**power for power in range(bits + 1) if bits < 8 or power % 2 == 0]
     for panel in panels:
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")

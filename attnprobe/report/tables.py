@@ -131,13 +131,13 @@ def plain_tables(
 ) -> str:
     """Tables of strings, (caption, headings, lines, notes) each, between the header and a legend.
 
-    Columns of words are on the left, others aligned at the decimal point; on a terminal a word that the line above
-    has too is not repeated in the first column, and a table that is too wide goes without every second of its last
-    columns. ``width`` as in `error_tables`.
+    Columns of words are on the left, others aligned at the decimal point; a table that is wider than the terminal
+    goes without some of its columns, and the legend says which. ``width`` as in `error_tables`.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    made = [_of_strings(headings, lines, terminal, room) for _, headings, lines, _ in tables]
+    kept = [_columns_for(headings, lines, room) for _, headings, lines, _ in tables]
+    made = [_of_strings(table[1], table[2], some, terminal) for table, some in zip(tables, kept, strict=True)]
     needed = max(map(_width, made), default=0)
     console = _console(max(needed, room if terminal else 100), terminal)
     _print_header(console, header, terminal)
@@ -152,35 +152,52 @@ def plain_tables(
     if not tables:
         console.print("no rows")
     console.print()
+    pairs = zip(tables, kept, strict=True)
+    left_out = [name for table, some in pairs for i, name in enumerate(table[1]) if i not in some]
+    if left_out:
+        told += f" Left out at this width: {', '.join(dict.fromkeys(left_out))} (`--format md` has all)."
     console.print(Text(told, style="dim"), width=max(80, min(needed, 120)))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return _finished(console)
 
 
-def _of_strings(headings: Sequence[str], lines: Sequence[Sequence[str]], terminal: bool, room: int) -> Table:
-    """One table of strings, with as many of its columns as there is room for."""
+def _wordy(lines: Sequence[Sequence[str]], i: int) -> bool:
+    """Whether a column holds words."""
+    return any(line[i][:1].isalpha() or line[i][:1] in STYLES for line in lines if line[i])
+
+
+def _columns_for(headings: Sequence[str], lines: Sequence[Sequence[str]], room: int) -> list[int]:
+    """The columns that fit: of more than four columns of numbers every second goes, then the last ones."""
     cells = [aligned([line[i] for line in lines]) for i in range(len(headings))]
-    wordy = [any(line[i][:1].isalpha() or line[i][:1] in STYLES for line in lines) for i in range(len(headings))]
-    kept = list(range(len(headings)))
     size = lambda i: max(map(len, [headings[i], *cells[i]])) + 2
-    while sum(map(size, kept)) > room and len(kept) > 6:
-        numbers = [i for i in kept if not wordy[i]][1:]
-        kept = [i for i in kept if i not in numbers[1::2]] if len(numbers) > 4 else kept[:-1]
+    kept = list(range(len(headings)))
+    while sum(map(size, kept)) - 2 > room and len(kept) > 4:
+        numbers = [i for i in kept if not _wordy(lines, i)]
+        kept = [i for i in kept if i not in numbers[2::2]] if len(numbers) > 5 else kept[:-1]
+    return kept
+
+
+def _of_strings(
+    headings: Sequence[str], lines: Sequence[Sequence[str]], kept: Sequence[int], terminal: bool
+) -> Table:
+    """One table of strings; on a terminal a word that the line above begins with too is not repeated."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    columns = []
     for i in kept:
-        pad = str.ljust if wordy[i] else str.rjust
-        table.add_column(Text(pad(headings[i], size(i) - 2)), no_wrap=True)
+        cells = [line[i] for line in lines]
+        wordy = _wordy(lines, i)
+        cells = cells if wordy else aligned(cells)
+        width = max(map(len, [headings[i], *cells]))
+        pad = str.ljust if wordy else str.rjust
+        table.add_column(Text(pad(headings[i], width)), no_wrap=True)
+        columns.append([pad(cell, width) for cell in cells])
     for place, line in enumerate(lines):
         again = terminal and place > 0 and lines[place - 1][0] == line[0]
-        if place and not again and terminal:
+        if place and terminal and not again:
             table.add_section()
-        texts = []
-        for i in kept:
-            text = line[i] if wordy[i] else cells[i][place]
-            pad = str.ljust if wordy[i] else str.rjust
-            texts.append(Text("" if again and i == 0 else pad(text, size(i) - 2), no_wrap=True))
-        table.add_row(*texts)
+        texts = [Text(column[place], no_wrap=True) for column in columns]
+        table.add_row(*([Text("")] if again else texts[:1]), *texts[1:])
     return table
 
 

@@ -1,0 +1,231 @@
+"""`attnprobe spectrum` as a user meets it: rows, files, figures, exit codes, and errors of one line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe import load_qkv, spectra
+from attnprobe.cli import main
+from attnprobe.errors import UsageError
+from attnprobe.report import spectrum_figures, spectrum_rows
+from attnprobe.report.spectra import moduli, spectrum_tables
+from attnprobe.report.tables import Header, plain_tables
+from attnprobe.sweep.spectrum import parse_epsilons, parse_of
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stop:
+            main(["spectrum", *map(str, args)])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def qkv(tmp_path):
+    """A small Q/K/V file: 2 heads, 96 tokens, p = 8."""
+    q, k, v = torch.randn(3, 2, 96, 8, generator=torch.Generator().manual_seed(0))
+    path = tmp_path / "qkv.safetensors"
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
+    return path
+
+
+def refused(result, code=2):
+    assert result[0] == code, result
+    lines = result[2].strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("attnprobe: "), result[2]
+    return lines[0]
+
+
+def test_the_rows_keep_the_contract_and_agree_with_python(run, qkv):
+    code, out, err = run("--qkv", qkv, "--of", "softmax,unnormalised,skyformer", "--d", "4,8", "--format", "json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert set(result) == {"schema", "command", "source", "rows", "bounds", "run"}
+    assert (result["schema"], result["command"]) == (1, "spectrum") and result["source"]["qkv_sha256"]
+    places = [(row["of"], row["d"], row["head"]) for row in result["rows"]]
+    assert places == [(of, d, head) for of, d in
+                      (("softmax", None), ("unnormalised", None), ("skyformer", 4), ("skyformer", 8))
+                      for head in (0, 1)]  # fmt: skip
+    tensors = load_qkv(qkv=str(qkv), n=96)
+    for row in result["rows"]:
+        assert row["kind"] == "singular" and row["layer"] == row["window"] == 0 and row["n"] == row["size"] == 96
+        assert row["status"] == "ok" and len(row["singular_values"]) == 96 and "eigenvalues" not in row
+        assert {"stable_rank", "entropy_rank", "participation_ratio", "rank_90", "rank_95", "rank_99"} <= set(row)
+        assert set(row["d_spectral"]) == set(row["d_frobenius"]) == {"0.1", "0.01"}
+        if row["d"] is None:
+            one = spectra(tensors, row["of"])[row["head"]]
+            assert row["singular_values"] == one.values.tolist() and row["log_scale"] == one.log_scale
+            assert row["stable_rank"] == one.stable_rank and row["rank_95"] == one.rank(95)
+    assert result["rows"][2]["log_scale"] != 0 and result["rows"][4]["draws_hash"]
+
+
+def test_eigenvalues_are_pairs_or_real_numbers(run, qkv):
+    _, out, _ = run("--qkv", qkv, "--of", "softmax,lifted-gaussian", "--kind", "eigen", "--head", "1",
+                    "--format", "json")  # fmt: skip
+    softmax, lifted = json.loads(out)["rows"]
+    assert len(softmax["eigenvalues"]) == 96 and softmax["eigenvalues"][0] == pytest.approx([1, 0], abs=1e-12)
+    assert softmax["stable_rank"] is None and softmax["head"] == 1
+    assert len(lifted["eigenvalues"]) == 192 and all(isinstance(value, float) for value in lifted["eigenvalues"])
+    assert lifted["stable_rank"] > 1
+
+
+def test_a_run_leaves_its_folder_and_is_not_computed_again(run, qkv, tmp_path):
+    args = ("--qkv", qkv, "--of", "softmax,output", "--plot", "--out", "r")
+    code, first, err = run(*args)
+    assert code == 0, err
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    assert manifest["command"] == "spectrum" and manifest["status"] == "finished" and manifest["source"]["qkv"]
+    assert manifest["config"]["of"] == {"value": ["softmax,output"], "origin": "command line"}
+    records = (tmp_path / "r/records.jsonl").read_bytes()
+    assert len(records.splitlines()) == 4  # one for each head
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {f"spectrum.{x}" for x in ("md", "csv", "json")}
+    names = {f"spectrum-{name}.{kind}" for name in ("decay", "cumulative") for kind in ("svg", "png")}
+    figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
+    assert set(figures) == names
+    code, again, _ = run(*args)
+    assert code == 0 and again == first and (tmp_path / "r/records.jsonl").read_bytes() == records
+    assert {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()} == figures
+
+
+def test_what_is_missing_of_a_run_is_added(run, qkv, tmp_path):
+    whole = run("--qkv", qkv, "--out", "whole", "--format", "jsonl")[1]
+    run("--qkv", qkv, "--out", "r")
+    lines = (tmp_path / "r/records.jsonl").read_text().splitlines()
+    (tmp_path / "r/records.jsonl").write_text(lines[1] + "\n")
+    again = run("--qkv", qkv, "--out", "r", "--format", "jsonl")[1]
+    assert len((tmp_path / "r/records.jsonl").read_text().splitlines()) == 2
+    timeless = lambda text: [{**json.loads(line), "seconds": 0} for line in text.splitlines()]
+    assert timeless(again) == timeless(whole)
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "latex", "csv"])
+def test_every_format_tells_ranks_and_values(run, qkv, format_):
+    code, out, err = run("--qkv", qkv, "--of", "softmax,gaussian", "--format", format_)
+    assert code == 0, err
+    if format_ == "csv":
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert len(rows) == 4 and len(json.loads(rows[0]["singular_values"])) == 96
+        return
+    for word in ("softmax", "gaussian", "stable rank", "entropy rank", "participation", "d for 0.1", "effective ranks"):
+        assert word in out
+    for place in (1, 2, 4, 64):
+        assert f"{place}" in out
+    assert "Median over heads" in out
+
+
+def test_the_table_says_medians_of_the_rows(run, qkv):
+    _, out, _ = run("--qkv", qkv, "--format", "json")
+    rows = json.loads(out)["rows"]
+    (_, headings, (line,), notes), (_, places, (values,), _) = spectrum_tables(rows)
+    cells = dict(zip(headings, line, strict=True))
+    middle = sum(row["stable_rank"] for row in rows) / 2
+    assert cells["stable rank"].startswith(f"{middle:.2f} [") and not notes
+    assert places == ["matrix", "layer", *(f"σ{2**i}" for i in range(7))]
+    assert float(values[2]) == pytest.approx(sum(row["singular_values"][0] for row in rows) / 2, rel=5e-3)
+
+
+def test_a_narrow_terminal_goes_without_columns(run, qkv):
+    rows = json.loads(run("--qkv", qkv, "--format", "json")[1])["rows"]
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", plain_tables(spectrum_tables(rows), "", Header(), width=70))
+    tables, told = shown.split("Left out at this width: ")
+    assert max(map(len, tables.splitlines())) <= 70
+    assert "stable rank" in tables and "entropy rank" in told and "entropy rank" not in tables
+    whole = re.sub(r"\x1b\[[0-9;]*m", "", plain_tables(spectrum_tables(rows), "", Header(), width=200))
+    assert "participation" in whole and "Left out" not in whole
+
+
+def test_leading_values_say_that_they_are(run, qkv):
+    code, out, err = run("--qkv", qkv, "--k", "8", "--plot", "--out", "r")
+    assert code == 0 and "no cumulative figure: only leading values are known" in err
+    assert "Leading values only" in out and "entropy rank" not in out.split("Median over")[0]
+    _, out, _ = run("--qkv", qkv, "--k", "8", "--format", "json")
+    for row in json.loads(out)["rows"]:
+        assert not row["complete"] and row["closed"] and len(row["error"]) == len(row["upper"]) == 8
+        assert row["entropy_rank"] is None and row["rank_99"] is None and row["stable_rank"] > 1
+
+
+def test_two_weights_stand_side_by_side(run, tiny_bert, text_file, tmp_path):
+    code, out, err = run("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", 14,
+                         "--layer", "0,2", "--plot", "--format", "json", "--out", "r")  # fmt: skip
+    assert code == 0, err
+    result = json.loads(out)
+    assert set(result["source"]) == {"pretrained", "initialized"}
+    assert {(row["weights"], row["layer"]) for row in result["rows"]} == {
+        (weights, layer) for weights in ("pretrained", "initialized") for layer in (0, 2)
+    }
+    assert len({str(row["singular_values"]) for row in result["rows"]}) == 16
+    svg = (tmp_path / "r/figures/spectrum-decay.svg").read_text()
+    assert "stroke-dasharray" in svg
+    table = (tmp_path / "r/tables/spectrum.md").read_text()
+    assert "weights pretrained" in table and "weights initialized" in table
+
+
+def test_a_method_that_cannot_is_skipped_beside_others_and_refused_alone(run, qkv):
+    code, out, _ = run("--qkv", qkv, "--of", "softmax,svd", "--d", "200", "--format", "json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and {row["status"] for row in rows if row["of"] == "svd"} == {"skipped"}
+    assert all(row["reason"] for row in rows if row["of"] == "svd")
+    assert "d=200" in refused(run("--qkv", qkv, "--of", "svd", "--d", "200"))
+
+
+def test_bad_input_is_one_line(run, qkv):
+    for args, words in (
+        (("--of", "sofmax"), "unknown matrix or method 'sofmax'; did you mean 'softmax'"),
+        (("--of", "skyformer:nothing=1"), "nothing"),
+        (("--kind", "values"), "unknown kind 'values'"),
+        (("--of", "output", "--kind", "eigen", "--n", "96"), "--kind singular"),
+        (("--of", "softmax", "--kind", "eigen", "--n", "5000"), "up to 4096"),
+        (("--n", "1"), "at least 2 tokens"),
+        (("--k", "0"), "k=0"),
+        (("--epsilon", "2"), "epsilon: '2' is not a number between 0 and 1"),
+        (("--head", "7"), "head 7"),
+        (("--layer", "3"), "layer 3"),
+        (("--windows", "0"), "windows=0"),
+        (("--target", "x"), "target"),
+        (("--format", "xml"), "unknown format"),
+        (("--weights", "pretrained,initialized"), "drop --weights"),
+        (("--weights", "pretrained,"), "an empty word"),
+    ):
+        assert words in refused(run("--qkv", qkv, *args)), args
+    assert not any(path.is_dir() for path in qkv.parent.glob("outputs/*"))
+    refused(run("--qkv", "absent.safetensors"), code=3)
+
+
+def test_lists_of_matrices_and_methods():
+    found = parse_of(["softmax,skyformer:sampler=iid,share_heads=true", "gaussian,softmax,vmean"])
+    assert [one if isinstance(one, str) else one.name for one in found] == ["softmax", "skyformer", "gaussian", "vmean"]
+    assert dict(found[1].options) == {"sampler": "iid", "share_heads": True}
+    assert parse_epsilons("0.5,0.5,1e-3") == (0.5, 1e-3)
+    with pytest.raises(UsageError, match="unknown matrix or method ''"):
+        parse_of(["softmax,"])
+
+
+def test_figures_draw_what_rows_hold(tmp_path):
+    row = {"of": "softmax", "kind": "eigen", "layer": 0, "window": 0, "head": 0, "n": 4, "status": "ok",
+           "weights": None, "options": {}, "d": None, "complete": True,
+           "eigenvalues": [[1.0, 0.0], [0.3, 0.4]]}  # fmt: skip
+    assert moduli(row) == [1.0, 0.5]
+    assert len(spectrum_figures([row], "a title with $ and _", tmp_path)) == 4
+    assert spectrum_figures([{**row, "status": "failed", "eigenvalues": None}], "", tmp_path) == []
+    many = [{**row, "layer": layer} for layer in range(14)]
+    names = {path.name for path in spectrum_figures(many, "", tmp_path)}
+    assert {"spectrum-decay.png", "spectrum-decay-2.png", "spectrum-cumulative-2.svg"} <= names
+
+
+def test_rows_of_records_keep_no_key():
+    record = {"of": "softmax", "kind": "singular", "key": "k", "singular_values": [1.0], "metrics": {}, "method": None}
+    assert not {"key", "metrics", "target"} & set(spectrum_rows([record])[0])
