@@ -22,8 +22,8 @@ Row = Mapping[str, Any]
 Place = tuple[Any, Any]  # layer, n
 
 LINES = ("-", "--", ":", "-.")  # of the weights
-FLOOR = 1e-18  # relative; what lies below is noise, and drawn at the edge
 ROUNDING = 2.0**-52
+FLOOR = ROUNDING / 32  # relative; what lies below is noise, and not drawn
 POINTS = 400  # of a line: more cannot be seen
 EXACT = ("softmax", "unnormalised", "gaussian", "lifted-softmax", "lifted-gaussian", "output")
 NAMES = {
@@ -110,6 +110,7 @@ def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     values = _stacked(rows)
     i = np.unique(np.round(np.geomspace(1, values.shape[1], POINTS)).astype(int))
     band = np.quantile(np.maximum(values[:, i - 1] / values[:, :1], FLOOR), [0.1, 0.5, 0.9], axis=0)
+    band[:, band[1] <= FLOOR] = np.nan
     at = 4.0 ** (np.arange(1, 12) + look["place"] % 3 / 3)  # so that lines that coincide show each its own marks
     marks = [int(np.argmin(np.abs(i - one))) for one in at if one <= i[-1]]
     _banded(axis, i, band, look, marks)
@@ -155,9 +156,9 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
         panel.xaxis.set_major_locator(FixedLocator(ticks))
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-        panel.set_ylim(smallest / 3, 2)
+        panel.set_ylim(max(smallest / 3, FLOOR), 2)
         if noisy:
-            panel.axhspan(smallest / 3, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
+            panel.axhspan(FLOOR, ROUNDING, color="#eeeeee", zorder=0, linewidth=0)
             panel.axhline(ROUNDING, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         if smallest < 1e-3:
             panel.yaxis.set_major_locator(LogLocator(numticks=8))
