@@ -104,8 +104,9 @@ def leading_singular_values(
 
     - ``λ_i ≥ θ_i``, because T is a compression of A;
     - the i leading Ritz vectors ``U = V Y_i`` have the residual ``R = AU - U Θ = Q B (Y_i)_last``, orthogonal to U. So
-      θ_1 … θ_i are eigenvalues of ``A - R Uᵀ - U Rᵀ``, whose distance from A is ``‖R‖₂``, at most its Frobenius norm
-      and the 2-norm of all k columns, ρ_i: by Weyl, i different eigenvalues of A lie within ρ_i of them, which is ``ρ_i / √θ_i`` (at most ``√ρ_i``) for singular values;
+      θ_1 … θ_i are eigenvalues of ``A - R Uᵀ - U Rᵀ``, whose distance from A is ``‖R‖₂``, at most ρ_i, the lesser of
+      ``‖R‖_F`` and the 2-norm of all k columns. By Weyl, i different eigenvalues of A lie within ρ_i of them, which is
+      ``ρ_i / √θ_i`` (at most ``√ρ_i``) for singular values;
     - A is below ``[[T, Cᵀ], [C, τ² I]]`` with ``C = B Y_last`` and ``τ² = ‖E‖_F² - tr T``, and so is its i-th
       eigenvalue: see `certificate`, bound A. That is the upper end, and it is close only where little energy is left.
 

@@ -156,7 +156,7 @@ def spectra(
         k: only the k leading values; by default all up to 4096, and 64 beyond.
         seed: of the start block.
 
-    Memory of a matrix that is held: about ``24 n²`` bytes, 384 MiB at n = 4096 (``eigen``: 512 MiB and more); a
+    Memory of a matrix that is held: about ``24 n²`` bytes, 384 MiB at n = 4096 (``eigen``: up to 512 MiB); a
     lifted kernel has 2n rows.
 
     Raises:
