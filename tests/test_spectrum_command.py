@@ -159,9 +159,11 @@ def test_leading_values_say_that_they_are(run, qkv):
 
 
 def test_two_weights_stand_side_by_side(run, tiny_bert, text_file, tmp_path):
-    code, out, err = run("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", 14,
-                         "--layer", "0,2", "--plot", "--format", "json", "--out", "r")  # fmt: skip
+    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", 14,
+            "--layer", "0,2", "--plot", "--format", "json", "--out", "r")  # fmt: skip
+    code, out, err = run(*args)
     assert code == 0, err
+    assert run(*args)[1] == out  # from the records: each weights' own
     result = json.loads(out)
     assert set(result["source"]) == {"pretrained", "initialized"}
     assert {(row["weights"], row["layer"]) for row in result["rows"]} == {
