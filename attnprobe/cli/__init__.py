@@ -20,6 +20,7 @@ __all__ = ["COMMANDS", "cli", "main"]
 COMMANDS = {
     "error": "Measure how far a method's output lies from exact attention.",
     "spectrum": "Compute singular values and effective ranks of attention matrices.",
+    "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
     "methods": "List the methods, or explain one with its options.",
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",

@@ -1,11 +1,23 @@
 """Metrics compare an operator with the exact one; each is a number per head, in float64."""
 
+from .condition import (
+    CORES,
+    EXACT,
+    Core,
+    core_matrices,
+    exact_matrices,
+    inverse_gradient,
+    lemma3_interval,
+    schulz_residuals,
+    sensitivity,
+)
 from .duplicates import repeated_rows
 from .error import OUTPUT_METRICS, lower_bound, output_errors
 from .matrix import MATRIX_METRICS, MatrixErrors, matrix_errors, shared_matrix_errors
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
-    "MATRIX_METRICS", "MatrixErrors", "OUTPUT_METRICS", "Spectrum", "attention_matrix", "lower_bound",
-    "matrix_errors", "output_errors", "repeated_rows", "shared_matrix_errors", "spectra",
+    "CORES", "EXACT", "MATRIX_METRICS", "OUTPUT_METRICS", "Core", "MatrixErrors", "Spectrum", "attention_matrix",
+    "core_matrices", "exact_matrices", "inverse_gradient", "lemma3_interval", "lower_bound", "matrix_errors",
+    "output_errors", "repeated_rows", "schulz_residuals", "sensitivity", "shared_matrix_errors", "spectra",
 ]  # fmt: skip

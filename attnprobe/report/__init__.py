@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
+from .condition_figures import condition_figures
 from .figures import error_figure
 from .formats import FORMATS, render
 from .gate import check_gates, parse_gate
@@ -14,9 +16,14 @@ __all__ = [
     "FORMATS",
     "Header",
     "check_gates",
+    "condition_figures",
+    "condition_rows",
+    "conditions_summary",
     "error_figure",
     "parse_gate",
+    "rank_correlation",
     "render",
+    "render_conditions",
     "spectrum_figures",
     "spectrum_rows",
     "summarise",

@@ -1,11 +1,13 @@
 """Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
 
+from .condition import ConditionRequest, measure_conditions
 from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
 from .run import Outcome, run_error
 from .session import ErrorRequest, Session, measure_errors, parse_layers
 from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
 
 __all__ = [
-    "ErrorPlan", "ErrorRequest", "MethodRequest", "Outcome", "Session", "SpectrumRequest", "SpectrumSession",
-    "measure_errors", "measure_spectra", "parse_layers", "parse_methods", "parse_numbers", "run_error",
+    "ConditionRequest", "ErrorPlan", "ErrorRequest", "MethodRequest", "Outcome", "Session", "SpectrumRequest",
+    "SpectrumSession", "measure_conditions", "measure_errors", "measure_spectra", "parse_layers", "parse_methods",
+    "parse_numbers", "run_error",
 ]  # fmt: skip

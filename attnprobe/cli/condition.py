@@ -1,0 +1,99 @@
+"""``attnprobe condition``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import debug_option, format_option, origins, source_from, source_options
+
+EPILOG = """\b
+In Python:
+  from attnprobe import approximate, load_qkv
+  from attnprobe.linalg.condition import condition
+  from attnprobe.metrics import core_matrices
+  qkv = load_qkv(layer=2)
+  approx = approximate("skyformer", qkv, d=64)
+  for core in core_matrices(qkv, approx, {}):
+      print(core.name, condition(core.matrix[0]).value)
+\b
+Exit codes: 0 fine, 2 usage or an impossible value, 3 a named source or device is
+absent or refused, 4 some cells failed or diverged, 130 interrupted."""
+
+
+@click.command("condition", epilog=EPILOG)
+@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",), metavar="NAME[:k=v,…]",
+              help="Methods whose cores are measured; repeatable and comma-separated. "
+              "[default: skyformer,nystromformer]")
+@click.option("--n", metavar="LIST", help="Sequence lengths. A, B and C are held head by head, up to 4096. "
+              "[default: 512, or all of a --qkv file]")
+@click.option("--d", default="64", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
+@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
+@click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
+@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
+              help="The exact matrix that the methods stand for, and that their error is against.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of --sensitivity's.")
+@click.option("--precise", is_flag=True, help="Certify every value by ball arithmetic, for matrices of at most 256 "
+              "rows; needs pip install 'attnprobe[precise]'.")
+@click.option("--iterations", default=0, show_default=True, metavar="N",
+              help="Keep the residual of N steps of the Schulz iteration on each core; Nyströmformer and Skyformer "
+              "take six.")
+@click.option("--sensitivity", is_flag=True, help="Relative change of B, C and each B~ per relative change of Q and K, "
+              "in random directions.")
+@source_options
+@click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
+              "[default: a new one under outputs/]")
+@format_option
+@click.option("--plot", is_flag=True, help="Draw conditions, their errors and residuals into the run's figures/ "
+              "(SVG and PNG).")
+@debug_option
+def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **given: Any) -> None:
+    """Measure condition numbers of attention matrices and of every core that a method inverts, head by head.
+
+    The condition number does not predict the error: the best conditioned core is often not that of the best
+    method, and six steps of an iteration return no inverse of either. So the error stands beside it, with their
+    rank correlation over heads.
+
+    A, B and C are the exact matrices, and cores are A_S of Nyströmformer and the spectral shift, and SᵀĀS, SᵀC̄S,
+    SᵀC̄S + γI and Lemma 3's scaled N of Skyformer, over the same landmarks. All in float64; a matrix that float64 cannot
+    tell from a singular one carries a flag and its rank instead of a value. Repeated tokens (layer 0 of concatenated
+    segments) and landmarks drawn twice make exactly singular matrices: they are counted.
+    """
+    from ..errors import unknown
+    from ..report import FORMATS
+    from ..sweep import ConditionRequest, measure_conditions
+    from .progress import note, progress_bar
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    request = ConditionRequest(source=source_from(given), methods=methods, origin=origins(), **given)
+    with progress_bar() as (progress, notify):
+        session = measure_conditions(request, notify=notify, progress=progress)
+    _report(session, format_, plot, note)
+    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
+    raise click.exceptions.Exit(4 if broken else 0)
+
+
+def _report(session: Any, format_: str, plot: bool, note: Any) -> None:
+    """Print the rows, and leave tables and figures in the run's folder."""
+    from ..records import write_text
+    from ..report import Header, condition_figures, condition_rows, conditions_summary, render_conditions
+
+    rows = condition_rows(session.outcome.records)
+    summary = conditions_summary(rows)
+    facts = session.source.facts
+    header = Header(facts, session.source.describe(), facts.get("fallback", ()))
+    run = str(session.path)
+    click.echo(render_conditions(rows, summary, header, format_, run))
+    for kind in ("md", "csv", "json"):
+        write_text(session.path / "tables" / f"condition.{kind}", render_conditions(rows, summary, header, kind, run)
+                   + "\n")  # fmt: skip
+    figures = session.path / "figures"
+    if plot or figures.exists():  # an older picture would contradict the new table
+        paths = condition_figures(rows, summary, "\n".join([*header.lines, *header.warnings]), figures)
+        for path in paths:
+            note(f"figure: {path}")
+        if not paths:
+            note("no figure: nothing was measured that could be drawn")

@@ -1,0 +1,246 @@
+"""Condition numbers of attention matrices and of the cores that methods invert, and what they imply.
+
+X = [Q; K] stacks queries and keys, S picks the landmarks, ``κ(x, y) = exp(-‖x - y‖²·scale/2)``. Skyformer's cores over
+the same landmarks are ``SᵀĀS = exp(scale · X_S X_Sᵀ)`` of the softmax kernel, ``SᵀC̄S = κ(X_S, X_S)``, its ridged form
+``SᵀC̄S + γI``, and Lemma 3's scaled ``N = D^-½ (SᵀC̄S + γI) D^-½`` with ``D = diag((SᵀC̄S + γI) 1)`` (Chen et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..errors import UsageError
+from ..linalg.condition import Condition, repeats
+from ..linalg.inverses import razavi, residual, start
+from ..operators import GaussianAttention, Operator, SoftmaxAttention, row_blocks
+from ..qkv import QKV
+from ..rng import generator
+
+__all__ = [
+    "CORES", "EXACT", "Core", "core_matrices", "exact_matrices", "inverse_gradient", "lemma3_interval",
+    "schulz_residuals", "sensitivity",
+]  # fmt: skip
+
+EXACT = ("A", "B", "C")
+CORES = {
+    "A_S": "softmax over the landmarks, which Nyströmformer and the spectral shift invert",
+    "SAS": "SᵀĀS, the softmax kernel over Skyformer's landmarks, up to one factor",
+    "SCS": "SᵀC̄S, the Gaussian kernel over the same landmarks",
+    "SCS+ridge": "SᵀC̄S + γI",
+    "N0": "SᵀC̄S scaled as in Lemma 3, without γ",
+    "N": "SᵀC̄S + γI scaled as in Lemma 3",
+}
+RIDGE = 0.1  # Skyformer's γ on the 0/1-sampled core, where the method's own is 0
+DIRECTIONS = 8
+STEP = 1e-5  # near eps^⅓, where truncation and rounding of a central difference balance
+BLOCK = 256  # rows compared at once
+
+
+@dataclass(frozen=True)
+class Core:
+    """One d x d matrix of every head.
+
+    Attributes:
+        name: one of `CORES`, or the method's own name for it.
+        matrix: (h, d, d) float64.
+        inverted: whether the method inverts this one; the others stand beside it.
+        start: the starting point of the Schulz iteration on it, as in `attnprobe.linalg.inverses.start`.
+        log_scale: the matrix is ``exp(-log_scale)`` times what its name says, (h,): condition numbers do not see it.
+        repeated: landmarks that equal an earlier one bit by bit, (h,).
+        scaled: whether it is Lemma 3's scaling of a ridged kernel.
+    """
+
+    name: str
+    matrix: Tensor
+    inverted: bool
+    start: str
+    log_scale: Tensor
+    repeated: Tensor
+    scaled: bool = False
+
+
+def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
+    """``A``, ``B`` and ``C`` of one head, (n_q, n_k) float64 each, with their repeated rows; one is held at a time.
+
+    A is ``exp(S - max S)``: the factor is common to all entries, so its condition number is that of ``exp(S)``, which
+    may overflow. Repeated queries repeat rows, repeated keys columns: the larger count is given.
+    """
+    inner = qkv.compressed()
+    q, k = inner.q[row : row + 1].double(), inner.k[row : row + 1].double()
+    repeated = max(repeats(inner.q[row]), repeats(inner.k[row]))
+    scores = SoftmaxAttention(q, k, inner.scale).scores(slice(None), 0, inner.n_q)[0]
+    yield "A", scores.sub_(scores.max()).exp_(), repeated
+    yield "B", SoftmaxAttention(q, k, inner.scale).dense()[0], repeated
+    yield "C", GaussianAttention(q, k, inner.scale).dense()[0], repeated
+
+
+def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -> list[Core]:
+    """Every core that a method inverts, and for Skyformer those beside it, which show what each of its steps does.
+
+    Skyformer computes the softmax target in its Gaussian form, so the raw ``SᵀĀS`` is made here from the landmarks
+    drawn, divided by its largest entry. Where the method has no ridge, ``SCS+ridge`` and ``N`` take γ = 0.1.
+
+    Args:
+        approx: of ``qkv``. options: the method's, of which ``gamma``, ``center_keys``, ``scale_dim`` and ``z0`` count.
+    """
+    if not ("core" in approx.cores and {"indices", "centroids"} & set(approx.draws)):
+        z0 = "global" if options.get("z0") == "global" else "norms"
+        return [_plain(name, matrix, z0) for name, matrix in approx.cores.items()]
+    inner = qkv.compressed()
+    scale = inner.scale if options.get("scale_dim") is None else options["scale_dim"] ** -0.5
+    x = _landmarks(inner, approx.draws, bool(options.get("center_keys")))  # (h, d, p)
+    repeated = torch.tensor([repeats(row) for row in x], device="cpu")
+    inner_products = scale * x @ x.mT
+    top = inner_products.amax((1, 2))
+    raw = torch.exp(inner_products - top[:, None, None])
+    half = inner_products.diagonal(dim1=1, dim2=2) / 2
+    kernel = torch.exp((inner_products - half[:, :, None] - half[:, None, :]).clamp(max=0))
+    ridged = "scaled" in approx.cores or options.get("inverse") == "cholesky"
+    gamma = options.get("gamma") or (RIDGE if not ridged or options.get("gamma") is None else 0.0)
+    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    z0 = {"global": "global", "identity": "identity"}.get(options.get("z0"), "columns")
+    none = torch.zeros_like(top)
+    found = [
+        Core("SAS", raw, False, "norms", top, repeated),
+        Core("SCS", kernel if ridged else approx.cores["core"], not ridged, "norms", none, repeated),
+        Core("SCS+ridge", approx.cores["core"] if ridged else kernel + gamma * eye, ridged and "scaled" not in
+             approx.cores, "norms", none, repeated),
+        Core("N0", _scaled(kernel), False, z0, none, repeated, True),
+        Core("N", approx.cores.get("scaled", _scaled(kernel + gamma * eye)), "scaled" in approx.cores, z0, none,
+             repeated, True),
+    ]  # fmt: skip
+    return found
+
+
+def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
+    """The ends of the spectrum of a scaled core N (h, d, d), and what they say of Lemma 3's interval (0, 1].
+
+    For a symmetric kernel with entries that are not negative, ``N = D^-½ G D^-½`` with ``D = diag(G 1)`` is similar to
+    the row-stochastic ``D⁻¹ G``, so its largest eigenvalue is exactly 1, with eigenvector ``D^½ 1``; it is positive
+    semidefinite with G, and the smallest eigenvalue is positive with a ridge. The verdict of each head is ``holds``;
+    ``zero`` where the smallest eigenvalue is not above the rounding ``d eps``; ``violated`` where it is below ``-16 d
+    eps``, or the largest farther than that from 1 (the scaling rounds too).
+    """
+    values = torch.linalg.eigvalsh(core.double())
+    low, high = values[:, 0].cpu(), values[:, -1].cpu()
+    band = core.shape[-1] * torch.finfo(torch.float64).eps
+    verdicts = []
+    for least, largest in zip(low.tolist(), high.tolist(), strict=True):
+        broken = not abs(largest - 1) <= 16 * band or least < -16 * band
+        verdicts.append("violated" if broken else "holds" if least > band else "zero")
+    return low, high, verdicts
+
+
+def schulz_residuals(core: Tensor, rule: str, n_iter: int) -> Tensor:
+    """``‖I - M Z_t‖_F / √d`` of the iteration of Razavi et al. (2014) on a core, for t = 0 … n_iter; (h, n_iter + 1).
+
+    The iteration and the start are `attnprobe.linalg.inverses.razavi` and ``start``: what the methods run six steps of.
+    Cost ``5 d³`` a step. Where it diverges the residuals become infinite or NaN.
+    """
+    core = core.double()
+    z = start(core, rule)
+    found = [residual(core, z)]
+    for _ in range(n_iter):
+        z = razavi(core, z, 1)
+        found.append(residual(core, z))
+    return torch.stack(found, 1)
+
+
+def inverse_gradient(found: Condition, log_scale: float = 0.0) -> float | None:
+    """``‖∂(M⁻¹)/∂M‖₂ = ‖M⁻¹‖₂² = 1/σ_m²``: how much a gradient can grow on its way through the inverse of a core.
+
+    ``d(M⁻¹) = -M⁻¹ dM M⁻¹`` is the linear map ``-(M⁻ᵀ ⊗ M⁻¹)`` of dM, and its norm (from Frobenius norm to Frobenius
+    norm) is the product of the norms of its factors; backward it is the transposed map, of the same norm. None where
+    the matrix is singular: there the inverse has no derivative. This is of the inverse itself, not of a few steps of
+    an iteration towards it.
+
+    Args:
+        log_scale: the matrix is ``exp(-log_scale)`` times the core that is meant.
+
+    >>> from attnprobe.linalg.condition import condition
+    >>> inverse_gradient(condition(torch.diag(torch.tensor([2.0, 0.5]))))
+    4.0
+    """
+    if found.value is None:
+        return None
+    least = torch.log(found.values[0]) - torch.log(torch.tensor(found.value, dtype=torch.float64))
+    return float(torch.exp(-2 * (least + log_scale)))
+
+
+def sensitivity(
+    run: Callable[[QKV], Operator], qkv: QKV, *, directions: int = DIRECTIONS, seed: int = 0, step: float = STEP
+) -> Tensor:
+    """The relative change of a matrix per relative change of Q and K, in random directions, (h, directions) float64.
+
+    For a matrix F of Q and K, and U, W normal and of Frobenius norm 1,
+
+        ``‖F(Q + t‖Q‖_F U, K + t‖K‖_F W) - F(Q - t‖Q‖_F U, K - t‖K‖_F W)‖_F / (2 t ‖F(Q, K)‖_F)``
+
+    as t → 0, which is ``‖DF[dQ, dK]‖_F / ‖F‖_F`` for changes of Q and of K of relative size 1. A central difference at
+    ``t = 1e-5`` in float64: off by t² and by the rounding of F over t. Draws are held: ``run`` must take the same in
+    each call. A method that selects by the data (hashes, top k) jumps, and the difference shows the jump over t.
+
+    Args:
+        run: the operator of Q and K, such as ``exact``. seed: of the directions, one stream for each head.
+
+    Rows are compared in blocks, so nothing n x n is held. Cost: 2 directions + 1 runs, and their rows.
+    """
+    qkv = qkv.to(dtype=torch.float64)
+    size = _frobenius(run(qkv))
+    found = torch.zeros(qkv.h, directions, dtype=torch.float64)
+    for index in range(directions):
+        change = [torch.stack([_direction(x[row], seed, head, index, name) for row, head in enumerate(qkv.heads)])
+                  for name, x in (("q", qkv.q), ("k", qkv.k))]  # fmt: skip
+        ends = []
+        for sign in (step, -step):
+            q, k = (x + sign * dx for x, dx in zip((qkv.q, qkv.k), change, strict=True))
+            ends.append(run(QKV(q, k, qkv.v, qkv.scale, qkv.mask, qkv.heads, qkv.label)))
+        found[:, index] = (_frobenius(*ends) / (2 * step * size)).cpu()
+    return found
+
+
+def _plain(name: str, matrix: Tensor, z0: str) -> Core:
+    """A core whose landmarks are not known one by one: its own rows are counted."""
+    repeated = torch.tensor([repeats(rows) for rows in matrix], device="cpu")
+    name = "A_S" if name == "A" else name
+    return Core(name, matrix.double(), True, z0, matrix.new_zeros(len(matrix)), repeated)
+
+
+def _landmarks(qkv: QKV, draws: Mapping[str, Tensor], center_keys: bool) -> Tensor:
+    """The landmarks of each head, (h, d, p) float64."""
+    if "centroids" in draws:
+        return draws["centroids"].to(qkv.device).double()
+    k = qkv.k.double()
+    x = torch.cat([qkv.q.double(), k - k.mean(1, keepdim=True) if center_keys else k], 1)
+    return torch.gather(x, 1, draws["indices"].to(x.device)[..., None].expand(-1, -1, x.shape[2]))
+
+
+def _scaled(kernel: Tensor) -> Tensor:
+    """``D^-½ G D^-½`` with ``D = diag(G 1)``."""
+    r = kernel.sum(-1).rsqrt()
+    return r[:, :, None] * kernel * r[:, None, :]
+
+
+def _direction(x: Tensor, seed: int, head: int, index: int, name: str) -> Tensor:
+    """``‖x‖_F U`` with U normal and of norm 1."""
+    draw = torch.randn(x.shape, generator=generator(seed, "sensitivity", head, index, name), dtype=torch.float64)
+    return (draw * (x.norm().cpu() / draw.norm())).to(x.device)
+
+
+def _frobenius(one: Operator, other: Operator | None = None) -> Tensor:
+    """``‖F‖_F`` or ``‖F - G‖_F``, (h,), row block by row block."""
+    if other is not None and one.shape != other.shape:
+        raise UsageError(f"{one!r} and {other!r} differ in shape")
+    total = torch.zeros(one.shape[0], dtype=torch.float64, device=one.device)
+    for first, last in row_blocks(one.shape[1], BLOCK):
+        rows = one.rows(first, last).double()
+        if other is not None:
+            rows = rows - other.rows(first, last).double()
+        total += rows.square().sum((1, 2))
+    return total.sqrt()

@@ -1,0 +1,309 @@
+"""The run of ``attnprobe condition``: condition numbers of exact matrices and of methods' cores, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported, UsageError
+from ..linalg.condition import LARGEST, certified_condition, condition
+from ..methods import approximate
+from ..metrics import (
+    EXACT,
+    core_matrices,
+    exact_matrices,
+    inverse_gradient,
+    lemma3_interval,
+    output_errors,
+    repeated_rows,
+    schulz_residuals,
+    sensitivity,
+)
+from ..qkv import QKV
+from ..records import SCHEMA, RecordWriter, cell_key, plain
+from ..reference import exact, exact_output
+from ..sources import resolve
+from .plan import ErrorPlan, Group, MethodRequest, parse_numbers, refused
+from .run import NAMES, Outcome
+from .session import (
+    ErrorRequest,
+    Session,
+    _asked,
+    _earlier,
+    _folder,
+    _in_order,
+    _manifest,
+    _planned,
+    _refuse_impossible,
+    parse_layers,
+)
+
+__all__ = ["ConditionRequest", "measure_conditions"]
+
+ERROR = "output_spectral_relative"  # the error that stands beside a condition number
+DENSE = 4096  # tokens: A, B and C of one head are held, 128 MiB each
+STEPS = 1000  # of the Schulz iteration
+
+
+@dataclass(frozen=True)
+class ConditionRequest(ErrorRequest):
+    """What ``attnprobe condition`` was asked for; see `ErrorRequest` for the rest.
+
+    Args:
+        methods: by default the two whose cores are compared.
+        precise: certified values by ball arithmetic for matrices of at most 256 rows.
+        iterations: steps of the Schulz iteration whose residuals are kept; 0 is none.
+        sensitivity: relative change of B, C and each B~ per relative change of Q and K.
+    """
+
+    methods: tuple[str, ...] = ("skyformer,nystromformer",)
+    precise: bool = False
+    iterations: int = 0
+    sensitivity: bool = False
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """The exact matrices (``request`` None) or one method's cores, on one layer of one window."""
+
+    key: str
+    request: MethodRequest | None
+    group: Group
+    layer: int
+    d: int | None
+
+
+def measure_conditions(
+    request: ConditionRequest,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+) -> Session:
+    """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    A record holds ``matrices``, a list of objects ``matrix, inverted, size, metrics``, whose metrics have one entry
+    for each head: ``cond, flag, rank, cond_eff, cond_at, duplicates, gradient``, and where they apply ``cond_lower,
+    cond_upper, eigen_min, eigen_max, lemma3, residuals, start``; its own ``metrics`` hold the method's error and
+    ``sensitivity``. A method that raises is a ``failed`` record, one that cannot take a setting or inverts nothing is
+    ``skipped``; the loop goes on.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+    """
+    methods, n, d = _asked(request)
+    _refuse(request, d)
+    source = resolve(request.source, notify=notify)
+    plan = ErrorPlan(
+        methods=methods,
+        n=n or (source.default_n,),
+        d=d,
+        layers=parse_layers(request.layer, source),
+        heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers)),
+        windows=request.windows,
+        seed=request.seed,
+        target=request.target,
+    )
+    _refuse_impossible(plan)
+    for length in plan.n:
+        source.check(length, plan.windows, plan.layers)
+    start = datetime.now(UTC)
+    path, made = _folder(request, start, "condition")
+    done = {} if made else _earlier(path)
+    with (
+        _in_order(path, made, _manifest(request, _planned(plan), [source], start, "condition"), notify),
+        RecordWriter(path / "records.jsonl") as writer,
+    ):
+        outcome = _run(request, plan, source, writer, done, path.name, progress)
+    return Session(outcome, path, source, plan)
+
+
+def _refuse(request: ConditionRequest, d: tuple[int, ...]) -> None:
+    """What cannot be asked for, before anything heavy."""
+    if not 0 <= request.iterations <= STEPS:
+        raise UsageError(f"iterations={request.iterations}: choose a number from 0 to {STEPS}")
+    if request.precise:
+        if max(d) > LARGEST:
+            raise UsageError(f"precise: d={max(d)} is above {LARGEST}; choose smaller budgets, or drop --precise")
+        certified_condition(torch.ones(1, 1))  # python-flint is there
+
+
+def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+    """The exact matrices first, then every method at every budget."""
+    for method in (None, *plan.methods):
+        for d in plan.d if method is not None and method.entry.budget is not None else (None,):
+            key = cell_key(
+                command="condition", method=method and method.name, options=dict(method.options) if method else {},
+                target=plan.target, source=dict(facts), n=group.n, window=group.window, layer=layer, heads=plan.heads,
+                d=d, seed=plan.seed, precise=request.precise, iterations=request.iterations,
+                sensitivity=request.sensitivity,
+            )  # fmt: skip
+            yield _Cell(key, method, group, layer, d)
+
+
+def _run(
+    request: ConditionRequest,
+    plan: ErrorPlan,
+    source: Any,
+    writer: RecordWriter,
+    done: Mapping[str, dict[str, Any]],
+    run: str,
+    progress: Callable[[int, int, str], None],
+) -> Outcome:
+    """Measure every cell that is not ``done``; Q, K and V are captured once per (n, window)."""
+    outcome = Outcome()
+    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
+    cells = [cell for group in plan.groups() for layer in plan.layers for cell in _cells(request, plan, group, layer,
+                                                                                         facts)]  # fmt: skip
+    captured: dict[int, QKV] = {}
+    place = None
+    for position, cell in enumerate(cells):
+        name = "A, B, C" if cell.request is None else cell.request.name
+        progress(position, len(cells), f"n={cell.group.n} layer {cell.layer} {name}")
+        if cell.key in done:
+            outcome.records.append(done[cell.key])
+            outcome.done_before += 1
+            continue
+        if place != cell.group:
+            captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
+        qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
+        with torch.no_grad():
+            measured = _measured(cell, request, plan, qkv)
+        record = plain({**_head(cell, plan, source, run, qkv), **measured})
+        writer.append(record)
+        outcome.records.append(record)
+        outcome.measured += 1
+    progress(len(cells), len(cells), "")
+    return outcome
+
+
+def _head(cell: _Cell, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
+    """What a record says before anything is measured."""
+    return {
+        "schema": SCHEMA,
+        "key": cell.key,
+        "run": run,
+        "command": "condition",
+        "method": cell.request and cell.request.name,
+        "options": dict(cell.request.options) if cell.request else {},
+        "target": plan.target,
+        "source": source.facts,
+        "window": cell.group.window,
+        "layer": cell.layer,
+        "heads": list(qkv.heads),
+        "n": cell.group.n,
+        "d": cell.d,
+        "repeat": 0,
+        "seed": plan.seed,
+        "reference": cell.request is None,
+        "requested": cell.request is not None,
+        "duplicates": repeated_rows(qkv),
+    }
+
+
+def _measured(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
+    """The measured part of a record: status, reason, metrics, matrices, draws_hash."""
+    try:
+        if cell.request is None:
+            return _exact(cell, request, qkv)
+        why = refused(cell.request, plan.target, qkv.n_q, cell.d)
+        if why is not None:
+            return _result("skipped", why)
+        return _cores(cell, request, plan, qkv)
+    except Unsupported as error:
+        return _result("skipped", str(error))
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a method or a decomposition raises is the cell's result
+        return _result("failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+
+
+def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
+    """Conditions of A, B and C, one head at a time, and what B and C do under a change of Q and K."""
+    changes = {}
+    if request.sensitivity:
+        for name, target in (("B", "softmax"), ("C", "gaussian")):
+            changes[name] = sensitivity(lambda x, t=target: exact(x, t), qkv, seed=request.seed).tolist()
+    if max(qkv.n_q, qkv.n_k) > DENSE:
+        why = f"A, B and C are held to be decomposed, up to n={DENSE}"
+        return _result("ok" if changes else "skipped", why, {"sensitivity": changes} if changes else {})
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
+    for row in range(qkv.h):
+        for name, matrix, repeated in exact_matrices(qkv, row):
+            found[name].append({**_numbers(matrix, request.precise), "duplicates": repeated})
+    size = qkv.compressed().n_q
+    matrices = [_matrix(name, False, size, each) for name, each in found.items()]
+    return _result(metrics={"sensitivity": changes} if changes else {}, matrices=matrices)
+
+
+def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
+    """Conditions of a method's cores, beside its error."""
+    name, options = cell.request.name, dict(cell.request.options)
+
+    def run(x: QKV) -> Any:
+        return approximate(name, x, cell.d, seed=plan.seed, target=plan.target, **options)
+
+    approx = run(qkv)
+    metrics: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
+    if request.sensitivity and approx.operator is not None:
+        metrics["sensitivity"] = {"B~": sensitivity(lambda x: run(x).operator, qkv, seed=request.seed).tolist()}
+    matrices = []
+    for core in core_matrices(qkv, approx, options):
+        each = []
+        for row, matrix in enumerate(core.matrix):
+            numbers = _numbers(matrix, request.precise, float(core.log_scale[row]))
+            each.append({**numbers, "duplicates": int(core.repeated[row])})
+        measured = _matrix(core.name, core.inverted, core.matrix.shape[-1], each)
+        if core.scaled:
+            low, high, verdicts = lemma3_interval(core.matrix)
+            measured["metrics"] |= {"eigen_min": low.tolist(), "eigen_max": high.tolist(), "lemma3": verdicts}
+        if request.iterations:
+            measured["metrics"]["residuals"] = schulz_residuals(core.matrix, core.start, request.iterations).tolist()
+            measured["start"] = core.start
+        matrices.append(measured)
+    if not matrices and "sensitivity" not in metrics:
+        return _result("skipped", f"{name} inverts no core", metrics)
+    bad = [head for head, output in zip(qkv.heads, approx.output, strict=True) if not torch.isfinite(output).all()]
+    status = "diverged" if bad else "ok"
+    reason = f"the output is not finite in head {', '.join(map(str, bad))}" if bad else None
+    return _result(status, reason, metrics, matrices, approx.draws_hash())
+
+
+def _numbers(matrix: torch.Tensor, precise: bool, log_scale: float = 0.0) -> dict[str, Any]:
+    """What is said of one matrix of one head."""
+    precise = precise and matrix.shape[0] == matrix.shape[1] <= LARGEST
+    found = condition(matrix, precise)
+    size = len(found.values)
+    places = sorted({2**i for i in range(size.bit_length()) if 2**i <= size} | {max(1, size // 2)})
+    numbers = {
+        "cond": found.value,
+        "flag": found.flag,
+        "rank": found.rank,
+        "cond_eff": found.cond_eff,
+        "cond_at": {str(k): found.cond_at(k) for k in places},
+        "gradient": inverse_gradient(found, log_scale),
+    }
+    if precise:
+        ends = (found.certified.lower, found.certified.upper) if found.certified else (None, None)
+        numbers |= {"cond_lower": ends[0], "cond_upper": ends[1]}
+    return numbers
+
+
+def _matrix(name: str, inverted: bool, size: int, heads: list[dict[str, Any]]) -> dict[str, Any]:
+    """One matrix over all heads: its metrics as lists."""
+    metrics = {key: [numbers[key] for numbers in heads] for key in heads[0]}
+    return {"matrix": name, "inverted": inverted, "size": size, "metrics": metrics}
+
+
+def _result(
+    status: str = "ok",
+    reason: str | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    matrices: list[dict[str, Any]] | None = None,
+    draws_hash: str | None = None,
+) -> dict[str, Any]:
+    return {"status": status, "reason": reason, "metrics": metrics or {}, "matrices": matrices or [],
+            "draws_hash": draws_hash}  # fmt: skip
