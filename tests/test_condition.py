@@ -21,6 +21,7 @@ from attnprobe.metrics import (
     core_matrices,
     exact_matrices,
     inverse_gradient,
+    iteration_gradient,
     lemma3_interval,
     schulz_residuals,
     sensitivity,
@@ -296,6 +297,29 @@ def test_the_gradient_through_an_inverse_is_its_norm_squared():
     assert inverse_gradient(condition(torch.ones(3, 3))) is None
 
 
+@pytest.mark.parametrize("rule", ["norms", "columns"])
+@pytest.mark.parametrize("steps", [0, 6, 25])
+def test_the_gradient_through_the_iteration_is_that_of_its_jacobian(rule, steps):
+    square = torch.randn(3, 5, 5, generator=generator(1, "m"), dtype=torch.float64)
+    cores = square @ square.mT / 10 + 0.1 * torch.eye(5)
+    found = iteration_gradient(cores, rule, steps)
+
+    def literal(m):
+        one, inf_norm = m.abs().sum(0).max(), m.abs().sum(1).max()
+        z = m.T / (one * inf_norm) if rule == "norms" else m.T / one
+        for _ in range(steps):
+            x = m @ z
+            z = 0.25 * z @ (13 * torch.eye(5) - x @ (15 * torch.eye(5) - x @ (7 * torch.eye(5) - x)))
+        return z
+
+    for row in range(3):
+        jacobian = torch.autograd.functional.jacobian(literal, cores[row]).reshape(25, 25)
+        wanted = float(torch.linalg.matrix_norm(jacobian, 2))
+        assert wanted * 0.98 <= float(found[row]) <= wanted * (1 + 1e-9)
+        if steps == 25:
+            assert float(found[row]) == pytest.approx(inverse_gradient(condition(cores[row])), rel=0.02)
+
+
 def directions(qkv, index, seed=0):
     """The changes of `sensitivity`, made anew."""
     out = []
@@ -459,6 +483,7 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     scaled = [row for row in found["rows"] if row["matrix"] == "N"]
     assert {row["lemma3"] for row in scaled} == {"holds"} and {row["d"] for row in scaled} == {4, 8}
     assert all(len(row["residuals"]) == 13 for row in scaled)
+    assert all(row["gradient_six"] > 0 for row in scaled)
     changes = {(row["matrix"], row["method"]) for row in found["rows"] if row.get("sensitivity")}
     assert changes == {("B", None), ("C", None), ("B~", "skyformer"), ("B~", "nystromformer")}
     names = {path.name for path in (tmp_path / "r/figures").iterdir()}

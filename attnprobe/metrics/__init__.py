@@ -7,6 +7,7 @@ from .condition import (
     core_matrices,
     exact_matrices,
     inverse_gradient,
+    iteration_gradient,
     lemma3_interval,
     schulz_residuals,
     sensitivity,
@@ -18,6 +19,7 @@ from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
     "CORES", "EXACT", "MATRIX_METRICS", "OUTPUT_METRICS", "Core", "MatrixErrors", "Spectrum", "attention_matrix",
-    "core_matrices", "exact_matrices", "inverse_gradient", "lemma3_interval", "lower_bound", "matrix_errors",
-    "output_errors", "repeated_rows", "schulz_residuals", "sensitivity", "shared_matrix_errors", "spectra",
+    "core_matrices", "exact_matrices", "inverse_gradient", "iteration_gradient", "lemma3_interval", "lower_bound",
+    "matrix_errors", "output_errors", "repeated_rows", "schulz_residuals", "sensitivity", "shared_matrix_errors",
+    "spectra",
 ]  # fmt: skip

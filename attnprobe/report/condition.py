@@ -28,11 +28,11 @@ ERROR = "output_spectral_relative"
 SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "N0": "N at γ = 0"}
 ORDER = ("A", "B", "C", "B~", "A_S", "SAS", "SCS", "SCS+ridge", "N0", "N")
 STEPS = (0, 2, 4, 6, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
-SPARE = ("at m/2", "repeated", "gradient", "effective", "[p10 – p90]", "rank")
+SPARE = ("at m/2", "repeated", "effective", "[p10 – p90]", "rank")
 LEGEND = (
     "cond: σ₁/σ_m in float64, median over heads and windows; a matrix whose smallest singular value is rounding has no "
     "value and counts as singular. rank: σ > m eps σ₁, median, of m. effective: σ₁/σ_rank. at m/2: σ₁/σ_{m/2}. "
-    "gradient: ‖M⁻¹‖₂², the norm of ∂(M⁻¹)/∂M. repeated: rows that repeat exactly, median. error: ‖E‖₂/‖BV‖₂ of the "
+    "repeated: rows that repeat exactly, median. error: ‖E‖₂/‖BV‖₂ of the "
     "method. ρ: Spearman's rank correlation of cond and error, over so many heads. ●: the method inverts this matrix. "
     "The condition number does not predict the error."
 )
@@ -145,9 +145,9 @@ def _summary(some: Sequence[Row]) -> Row:
         found["cond"] = _quantiles(conds)
         at = [row["cond_at"][half] for row in measured]
         found["cond_at_half"] = _quantiles([math.inf if value is None else value for value in at])["median"]
-        for name in ("rank", "cond_eff", "duplicates", "gradient"):
-            values = [math.inf if row.get(name) is None else row[name] for row in measured]
-            found[name] = _quantiles(values)["median"]
+        for name in ("rank", "cond_eff", "duplicates", "gradient", "gradient_six"):
+            if name in first:
+                found[name] = _quantiles([math.inf if row[name] is None else row[name] for row in measured])["median"]
         pairs = [(c, row["error"]) for c, row in zip(conds, measured, strict=True) if row.get("error") is not None]
         found["spearman"] = rank_correlation(*zip(*pairs, strict=True)) if pairs else None
         found["spearman_count"] = len(pairs)
@@ -183,7 +183,7 @@ Shown = tuple[str, list[dict[str, str]], list[str]]  # caption, lines, notes
 
 
 def _tables(summary: Sequence[Row]) -> list[Shown]:
-    """Up to three tables for each (layer, n): conditions, changes, residuals."""
+    """Up to four tables for each (layer, n): conditions, changes, gradients, residuals."""
     places = list(dict.fromkeys((row["layer"], row["n"]) for row in summary))
     tables: list[Shown] = []
     for layer, n in places:
@@ -205,7 +205,13 @@ def _tables(summary: Sequence[Row]) -> list[Shown]:
             count = rows[0]["sensitivity"]["count"]
             lines = [{**_who(row), **_spread("change", row["sensitivity"]), "max": _brief(row["sensitivity"]["max"])}
                      for row in rows]  # fmt: skip
-            caption = f"Relative change per relative change of Q and K, {count} heads x directions · {where}"
+            caption = f"Relative change per relative change of Q and K, {count} directions · {where}"
+            tables.append((caption, _columns(lines), []))
+        rows = [row for row in here if "gradient_six" in row]
+        if rows:
+            lines = [{**_who(row), "‖M⁻¹‖₂²": _brief(row["gradient"]), "six steps": _brief(row["gradient_six"])}
+                     for row in rows]  # fmt: skip
+            caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
             tables.append((caption, _columns(lines), []))
         rows = [row for row in here if "residuals" in row]
         if rows:
@@ -233,7 +239,6 @@ def _line(row: Row) -> dict[str, str]:
         "rank": f"{row['rank']:g}/{row['size']}",
         "effective": _brief(row["cond_eff"]),
         "at m/2": _brief(row["cond_at_half"]),
-        "gradient": _brief(row["gradient"]),
         "repeated": f"{row['duplicates']:g}",
         "error": significant(row["error"], 3),
         "ρ": "" if row["error"] is None else "–" if rho is None else f"{rho:+.2f} ({row['spearman_count']})",

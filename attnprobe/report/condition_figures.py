@@ -85,20 +85,22 @@ def _saved(figure: Any, stem: Path) -> list[Path]:
     return paths
 
 
-def _grid(layers: Sequence[Any], width: float, height: float, title: str, told: str) -> tuple[Any, list[Any]]:
-    """A figure with a panel for each layer, three beside each other, under its title."""
+def _grid(
+    names: Sequence[str], width: float, height: float, title: str, told: str, columns: int = 3
+) -> tuple[Any, list[Any]]:
+    """A figure with a panel of each name, at most ``columns`` beside each other, under its title."""
     from matplotlib.figure import Figure
 
-    columns = min(3, len(layers))
-    lines = math.ceil(len(layers) / columns)
+    columns = min(columns, len(names))
+    lines = math.ceil(len(names) / columns)
     inches = max(6.4, width * columns + 1.6)
     heading = [*_title_lines(title, int(inches * 15.5)), told]
     figure = Figure(figsize=(inches, height * lines + 0.5 + 0.16 * len(heading)), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
-    for axis in panels[len(layers) :]:
+    for axis in panels[len(names) :]:
         axis.set_visible(False)
-    for axis, layer in zip(panels, layers, strict=False):
-        axis.set_title(f"layer {layer}")
+    for axis, name in zip(panels, names, strict=False):
+        axis.set_title(name)
         axis.grid(color="#dddddd", linewidth=0.6)
     figure.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=8, parse_math=False)
     return figure, panels
@@ -122,7 +124,7 @@ def _conditions(rows: Sequence[Row], title: str, lead: str) -> Any:
     any_flag = any(row["cond"] is None for row in rows)
     told = f"{lead}: condition number per head, bar: median. Full: inverted by the method; empty: beside it"
     told += "; x: singular, its condition on its range" if any_flag else ""
-    figure, panels = _grid(layers, 2.9, 0.3 * len(order) + 1.1, title, told)
+    figure, panels = _grid([f"layer {layer}" for layer in layers], 2.9, 0.3 * len(order) + 1.1, title, told)
     for index, (axis, layer) in enumerate(zip(panels, layers, strict=False)):
         for line, key in enumerate(order):
             some = [row for row in rows if row["layer"] == layer and _key(row) == key]
@@ -174,7 +176,7 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     keys = list(dict.fromkeys(_key(row) for row in rows))
     told = f"{lead}: the condition number does not predict the error; one dot per head, ρ: rank correlation"
-    figure, panels = _grid(layers, 2.9, 2.5, title, told)
+    figure, panels = _grid([f"layer {layer}" for layer in layers], 2.9, 2.5, title, told)
     values = [row["cond"] for row in rows if row["cond"] is not None] or [1.0]
     top = 10 ** math.ceil(math.log10(max(max(values), 10.0)))
     any_flag = any(row["cond"] is None for row in rows)
@@ -202,37 +204,42 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
 
 
 def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
-    """Residual per step: a line for each core, a panel for each layer."""
+    """Residual per step: a line for each core, a panel for each layer, and each method where several share cores."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     keys = list(dict.fromkeys(_key(row) for row in rows))
+    several = len({key[0] for key in keys}) < len(keys)
+    methods = list(dict.fromkeys(key[1] for key in keys)) if several else [None]
+    places = [(layer, method) for method in methods for layer in layers]
     told = f"{lead}: residual of the Schulz iteration on each core, median and p10 – p90 over heads"
-    figure, panels = _grid(layers, 2.9, 2.6, title, told)
-    low = 1e-16
-    handles: dict[str, Any] = {}
-    several = len({key[1] for key in keys if key[0] != "A_S"}) > 1
-    for index, (axis, layer) in enumerate(zip(panels, layers, strict=False)):
-        for number, row in enumerate(row for row in rows if row["layer"] == layer):
+    names = [f"layer {layer}" + (f", {method}" if method else "") for layer, method in places]
+    columns = min(3, len(layers))
+    figure, panels = _grid(names, 2.9, 2.5, title, told, columns)
+    low, handles = 1e-16, {}
+    for index, (axis, (layer, method)) in enumerate(zip(panels, places, strict=False)):
+        here = [row for row in rows if row["layer"] == layer and method in (None, _key(row)[1])]
+        for number, row in enumerate(here):
             colour, marker = LOOKS.get(row["matrix"], (COLOURS[4], "v"))
             dashed = row["matrix"] in ("SCS", "N0")
             curve = {name: [_drawn(x, low) for x in row["residuals"][name]] for name in ("p10", "median", "p90")}
             steps = range(len(curve["median"]))
-            axis.fill_between(steps, curve["p10"], curve["p90"], color=colour, alpha=0.10, linewidth=0)
+            axis.fill_between(steps, curve["p10"], curve["p90"], color=colour, alpha=0.08, linewidth=0)
             every = max(1, len(steps) // 8)
             (line,) = axis.plot(steps, curve["median"], color=colour, linestyle="--" if dashed else "-", linewidth=1.6,
-                                marker=marker, markersize=4, markevery=(number * every // len(keys), every),
+                                marker=marker, markersize=4, markevery=(number * every // len(here), every),
                                 markerfacecolor="white" if dashed else colour)  # fmt: skip
-            handles[_label(row, several or row["matrix"] == "A_S")] = line
+            handles.setdefault(_label(row, row["matrix"] == "A_S" and not several), line)
         axis.set_yscale("log")
         axis.set_ylim(low / 3, 30)
         axis.set_xlim(0, len(rows[0]["residuals"]["median"]) - 1)
         axis.axvline(SIX, color="#444444", linewidth=1.0, linestyle=":")
         axis.text(SIX, math.sqrt(low), "six steps", fontsize=7.5, color="#444444", ha="right", va="center", rotation=90)
         axis.tick_params(labelbottom=True)
-        axis.set_xlabel("step t")
-        if index % 3 == 0:
+        if index + columns >= len(places):
+            axis.set_xlabel("step t")
+        if index % columns == 0:
             axis.set_ylabel(r"$\|I-MZ_t\|_F\,/\,\sqrt{d}$")
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(3, len(handles)),
-                  frameon=False)  # fmt: skip
+    beside = 3 if columns > 1 or len(handles) < 4 else 2
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=beside, frameon=False)
     return figure
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported, UsageError
-from ..linalg.condition import LARGEST, certified_condition, condition
+from ..linalg.condition import LARGEST, Condition, certified_condition, condition
 from ..methods import approximate
 from ..metrics import (
     EXACT,
     core_matrices,
     exact_matrices,
     inverse_gradient,
+    iteration_gradient,
     lemma3_interval,
     output_errors,
     repeated_rows,
@@ -86,8 +87,8 @@ def measure_conditions(
     """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
     A record holds ``matrices``, a list of objects ``matrix, inverted, size, metrics``, whose metrics have one entry
-    for each head: ``cond, flag, rank, cond_eff, cond_at, duplicates, gradient``, and where they apply ``cond_lower,
-    cond_upper, eigen_min, eigen_max, lemma3, residuals, start``; its own ``metrics`` hold the method's error and
+    for each head: ``cond, flag, rank, cond_eff, cond_at, duplicates``, and where they apply ``cond_lower, cond_upper,
+    eigen_min, eigen_max, lemma3, residuals, gradient, gradient_six``; its own ``metrics`` hold the method's error and
     ``sensitivity``. A method that raises is a ``failed`` record, one that cannot take a setting or inverts nothing is
     ``skipped``; the loop goes on.
 
@@ -233,7 +234,7 @@ def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
     for row in range(qkv.h):
         for name, matrix, repeated in exact_matrices(qkv, row):
-            found[name].append({**_numbers(matrix, request.precise), "duplicates": repeated})
+            found[name].append({**_numbers(matrix, request.precise)[1], "duplicates": repeated})
     size = qkv.compressed().n_q
     matrices = [_matrix(name, False, size, each) for name, each in found.items()]
     return _result(metrics={"sensitivity": changes} if changes else {}, matrices=matrices)
@@ -254,12 +255,16 @@ def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) ->
     for core in core_matrices(qkv, approx, options):
         each = []
         for row, matrix in enumerate(core.matrix):
-            numbers = _numbers(matrix, request.precise, float(core.log_scale[row]))
-            each.append({**numbers, "duplicates": int(core.repeated[row])})
+            found, numbers = _numbers(matrix, request.precise)
+            gradient = inverse_gradient(found, float(core.log_scale[row]))
+            each.append({**numbers, "duplicates": int(core.repeated[row]), "gradient": gradient})
         measured = _matrix(core.name, core.inverted, core.matrix.shape[-1], each)
         if core.scaled:
             low, high, verdicts = lemma3_interval(core.matrix)
             measured["metrics"] |= {"eigen_min": low.tolist(), "eigen_max": high.tolist(), "lemma3": verdicts}
+        if request.sensitivity:
+            factor = torch.exp(-2 * core.log_scale).cpu()  # Z of exp(-s) M is exp(s) Z, and so is each side's change
+            measured["metrics"]["gradient_six"] = (iteration_gradient(core.matrix, core.start) * factor).tolist()
         if request.iterations:
             measured["metrics"]["residuals"] = schulz_residuals(core.matrix, core.start, request.iterations).tolist()
             measured["start"] = core.start
@@ -272,8 +277,8 @@ def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) ->
     return _result(status, reason, metrics, matrices, approx.draws_hash())
 
 
-def _numbers(matrix: torch.Tensor, precise: bool, log_scale: float = 0.0) -> dict[str, Any]:
-    """What is said of one matrix of one head."""
+def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, Any]]:
+    """The condition of one matrix of one head, and what is said of it."""
     precise = precise and matrix.shape[0] == matrix.shape[1] <= LARGEST
     found = condition(matrix, precise)
     size = len(found.values)
@@ -284,12 +289,11 @@ def _numbers(matrix: torch.Tensor, precise: bool, log_scale: float = 0.0) -> dic
         "rank": found.rank,
         "cond_eff": found.cond_eff,
         "cond_at": {str(k): found.cond_at(k) for k in places},
-        "gradient": inverse_gradient(found, log_scale),
     }
     if precise:
         ends = (found.certified.lower, found.certified.upper) if found.certified else (None, None)
         numbers |= {"cond_lower": ends[0], "cond_upper": ends[1]}
-    return numbers
+    return found, numbers
 
 
 def _matrix(name: str, inverted: bool, size: int, heads: list[dict[str, Any]]) -> dict[str, Any]:
