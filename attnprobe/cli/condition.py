@@ -28,7 +28,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
               "[default: skyformer,nystromformer]")
 @click.option("--n", metavar="LIST", help="Sequence lengths. A, B and C are held head by head, up to 4096. "
               "[default: 512, or all of a --qkv file]")
-@click.option("--d", default="64", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
+@click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
 @click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
 @click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
@@ -52,9 +52,10 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **given: Any) -> None:
     """Measure condition numbers of attention matrices and of every core that a method inverts, head by head.
 
-    The condition number does not predict the error: the best conditioned core is often not that of the best
-    method, and six steps of an iteration return no inverse of either. So the error stands beside it, with their
-    rank correlation over heads.
+    The condition number does not predict the error: their rank correlation over heads takes either sign. A Gaussian
+    core is best conditioned where its landmarks hardly see each other, and there the method may be at its worst; six
+    steps of an iteration invert an ill-conditioned core in part only, and may err less for it. So the error stands
+    beside each condition number.
 
     A, B and C are the exact matrices, and cores are A_S of Nyströmformer and the spectral shift, and SᵀĀS, SᵀC̄S,
     SᵀC̄S + γI and Lemma 3's scaled N of Skyformer, over the same landmarks. All in float64; a matrix that float64 cannot

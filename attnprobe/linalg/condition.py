@@ -47,8 +47,8 @@ class Condition:
 
     Attributes:
         value: ``σ₁/σ_m``; None where it carries a flag.
-        flag: ``singular (>4e12)`` where ``σ₁/σ_m`` is not below ``1/(m eps)``: then float64 cannot tell it from
-            infinity; ``singular (exact rank 12)`` where a certificate says so; ``zero`` and ``not finite``.
+        flag: ``singular (>4e12)`` where ``σ₁/σ_m`` is not below ``1/(m eps)``: then entries rounded to float64 cannot
+            tell it from infinity; ``singular (exact rank 12)`` where a certificate says so; ``zero``; ``not finite``.
         rank: how many singular values exceed ``m eps σ₁``.
         cond_eff: ``σ₁/σ_rank``: the condition on the range of the matrix.
         values: all singular values, descending, float64.
@@ -75,8 +75,9 @@ def condition(matrix: Tensor, precise: bool = False) -> Condition:
 
     Args:
         matrix: (m, n), any real dtype and device; measured in float64. Cost about ``10 m³``.
-        precise: take the value from `certified_condition` (square, at most 256 rows): it also resolves what float64
-            cannot, and tells a singular matrix from a nearly singular one.
+        precise: take the value from `certified_condition` (square, at most 256 rows), which tells an exactly singular
+            matrix from a nearly singular one. Beyond ``1/(m eps)`` there is a flag all the same: the entries are
+            rounded, and so the number proved, in ``certified``, is one of this rounding.
 
     Raises:
         UsageError: no matrix; or ``precise`` without python-flint, or of a matrix that it cannot take.
@@ -99,14 +100,13 @@ def condition(matrix: Tensor, precise: bool = False) -> Condition:
     limit = 1 / (max(matrix.shape) * torch.finfo(torch.float64).eps)
     rank = int((values > values[0] / limit).sum())
     effective = float(values[0] / values[rank - 1])
-    if precise:
-        proved = certified_condition(matrix)
-        if not isfinite(proved.upper):
-            return Condition(None, f"singular (exact rank {proved.rank})", rank, effective, values, proved)
-        return Condition(proved.value, None, rank, effective, values, proved)
-    if rank < len(values):
-        return Condition(None, f"singular (>{limit:.0e})".replace("e+", "e"), rank, effective, values)
-    return Condition(effective, None, rank, effective, values)
+    proved = certified_condition(matrix) if precise else None
+    if proved is not None and not isfinite(proved.upper):
+        return Condition(None, f"singular (exact rank {proved.rank})", rank, effective, values, proved)
+    value = float(values[0] / values[-1]) if proved is None else proved.value
+    if rank < len(values) or value >= limit:
+        return Condition(None, f"singular (>{limit:.0e})".replace("e+", "e"), rank, effective, values, proved)
+    return Condition(value, None, rank, effective, values, proved)
 
 
 def certified_condition(matrix: Tensor) -> Certified:

@@ -34,7 +34,8 @@ LEGEND = (
     "value and counts as singular. rank: σ > m eps σ₁, median, of m. effective: σ₁/σ_rank. at m/2: σ₁/σ_{m/2}. "
     "repeated: rows that repeat exactly, median. error: ‖E‖₂/‖BV‖₂ of the "
     "method. ρ: Spearman's rank correlation of cond and error, over so many heads. ●: the method inverts this matrix. "
-    "The condition number does not predict the error."
+    "The condition number does not predict the error: "
+    "ρ takes either sign."
 )
 
 
@@ -212,7 +213,7 @@ def _tables(summary: Sequence[Row]) -> list[Shown]:
             lines = [{**_who(row), "‖M⁻¹‖₂²": _brief(row["gradient"]), "six steps": _brief(row["gradient_six"])}
                      for row in rows]  # fmt: skip
             caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
-            tables.append((caption, _columns(lines), []))
+            tables.append((caption, _columns(lines), ["A core k times as large has a gradient norm k² times smaller."]))
         rows = [row for row in here if "residuals" in row]
         if rows:
             last = len(rows[0]["residuals"]["median"]) - 1

@@ -235,7 +235,8 @@ def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
     for row in range(qkv.h):
         for name, matrix, repeated in exact_matrices(qkv, row):
             found[name].append({**_numbers(matrix, request.precise)[1], "duplicates": repeated})
-    size = qkv.compressed().n_q
+    inner = qkv.compressed()
+    size = min(inner.n_q, inner.n_k)
     matrices = [_matrix(name, False, size, each) for name, each in found.items()]
     return _result(metrics={"sensitivity": changes} if changes else {}, matrices=matrices)
 
