@@ -553,3 +553,19 @@ def test_exact_matrices_that_are_too_large_are_skipped_with_a_reason(file, tmp_p
     records = measured(file, tmp_path).records
     assert records[0]["method"] is None and records[0]["status"] == "skipped" and "n=40" in records[0]["reason"]
     assert all(record["status"] == "ok" for record in records[1:])
+
+
+def test_another_seed_is_another_cell(file, tmp_path):
+    assert measured(file, tmp_path).measured == 3
+    assert measured(file, tmp_path, seed=1).done_before == 0
+
+
+def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path):
+    rows = condition_rows(measured(file, tmp_path, methods=("skyformer",), sensitivity=True).records)
+    qkv = load_qkv(qkv=str(file), n=80)
+    core = by_name(qkv, approximate("skyformer", qkv, 8))["SAS"]
+    whole = core.matrix * core.log_scale.exp()[:, None, None]
+    wanted = iteration_gradient(whole, core.start)
+    for row in (row for row in rows if row["matrix"] == "SAS"):
+        assert row["gradient_six"] == pytest.approx(float(wanted[row["head"]]), rel=1e-6)
+        assert row["gradient"] == pytest.approx(inverse_gradient(condition(whole[row["head"]])), rel=1e-9)
