@@ -149,6 +149,15 @@ def test_an_exhausted_krylov_space_keeps_its_basis_orthogonal(name, dtype):
     assert found.lower[0] <= SPECTRA[name].max() <= found.upper[0]
 
 
+@pytest.mark.parametrize("s", [16, 24, 32])
+def test_no_block_is_added_that_does_not_fit_into_the_space(s):
+    """A basis of more columns than there are rows is not orthogonal, and its lower end lies above the norm."""
+    e = normal((M, M), "full")[None]
+    found = intervals(e, s=s, tol=-1.0)
+    assert found.passes[0] == min(12, M // s)
+    assert found.lower[0] <= torch.linalg.matrix_norm(e[0], 2) <= found.upper[0]
+
+
 def two_roots():
     """A block problem whose f falls below t = 0.15 near the pole and rises above it again."""
     theta = torch.tensor([[1.0, 2.0]], dtype=F64)

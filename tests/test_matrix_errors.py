@@ -10,7 +10,7 @@ from attnprobe import exact, matrix_errors
 from attnprobe.errors import UsageError
 from attnprobe.linalg import differences as differences_file
 from attnprobe.linalg.differences import Differences
-from attnprobe.linalg.spectral import start_block
+from attnprobe.linalg.spectral import block_size, start_block
 from attnprobe.methods import approximate, by_family
 from attnprobe.metrics import MATRIX_METRICS, shared_matrix_errors
 from attnprobe.metrics import matrix as matrix_file
@@ -66,6 +66,16 @@ def test_the_error_of_every_method_is_that_of_its_dense_matrix(name, target, dty
     size = torch.linalg.matrix_norm(exact(qkv, target).dense().double(), 2)
     assert set(MATRIX_METRICS) < set(found) and all(value.shape == (2,) for value in found.values())
     assert_right(found, truth(qkv, target, op), size, dtype)
+
+
+@every_dtype
+@pytest.mark.parametrize("name", ["nystromformer", "window"])
+def test_the_wide_blocks_of_longer_sequences(name, dtype):
+    qkv = make(n=530, dtype=dtype, score=2.0)
+    assert block_size(530) > block_size(300)
+    op = operator(name, "softmax", qkv)
+    size = torch.linalg.matrix_norm(exact(qkv).dense().double(), 2)
+    assert_right(matrix_errors(exact(qkv), op), truth(qkv, "softmax", op), size, dtype)
 
 
 @pytest.mark.parametrize("n", [257, 319, 320, 321, 383, 384])
@@ -183,4 +193,4 @@ def test_nothing_of_size_n_by_n_is_made():
 
     with Watch():
         matrix_errors(exact(qkv), rank)
-    assert max(largest) <= 16 * 12 * 3000  # the widest basis; a block of rows has 64
+    assert max(largest) <= 32 * 12 * 3000  # the widest basis; a block of rows has 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..operators import Operator, SoftmaxAttention, row_blocks
+from ..operators import Operator, row_blocks
 
 __all__ = ["Differences", "FirstPass"]
 
@@ -35,8 +35,8 @@ class Differences:
     """The matrices ``E_c = B - B~_c``; None among the approximations is 0, so that its E is B itself.
 
     B is made in blocks of rows of one head, one exponential an entry, and all approximations use a block while it is
-    in the cache. `first` subtracts entry by entry, so that its norms have no cancellation beyond that of E itself;
-    `normal` applies ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which needs no row of B~.
+    in the cache. Products are ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~; norms subtract
+    entry by entry, so that they have no cancellation beyond that of E itself.
 
     Args:
         exact: (h, n_q, n_k). approximations: operators of the same shape.
@@ -50,31 +50,35 @@ class Differences:
         self.exact = exact if exact.dtype == self.dtype else exact.to(self.dtype)
         self.approximations = tuple(approximations)
         self.h, self.n_q, self.n_k = exact.shape
-        self.logs: Tensor | None = None  # log normalisers of softmax rows, made by the first pass over them
 
     def first(self, v1: Tensor) -> FirstPass:
         """The first product, with the start block ``V₁`` (n_k, s) that all share, and the norms that entries give.
 
-        Cost ``n_q n_k`` times the head dimension, and for each approximation what its rows cost and ``2 s``.
+        Cost ``n_q n_k`` times the head dimension and ``s``, and for each approximation what its rows cost and ``s``.
         """
         count, s = len(self.approximations), v1.shape[1]
-        normal = v1.new_zeros(count, self.h, self.n_k, s)
+        normal = v1.new_empty(count, self.h, self.n_k, s)
         squares = torch.zeros(count, self.h, dtype=torch.float64, device=v1.device)
-        infinity, columns = torch.zeros_like(squares), torch.zeros(self.h, self.n_k, dtype=v1.dtype, device=v1.device)
-        largest = torch.zeros(self.h, dtype=torch.float64, device=v1.device)
+        infinity, largest = torch.zeros_like(squares), torch.zeros_like(squares[0])
+        columns = v1.new_zeros(self.h, self.n_k)
         for head in range(self.h):
-            parts = [None if op is None else op.heads(slice(head, head + 1)) for op in self.approximations]
+            rows = [None if op is None else op.heads(slice(head, head + 1)) for op in self.approximations]
+            parts = [self._part(c, head) for c in range(count)]
+            minus = self._applied(parts, [v1] * count)
+            y, total = torch.empty_like(minus), v1.new_zeros(count * s, self.n_k)
             for start, stop, block in self._blocks(head):
-                columns[head] += block.sum(0)
-                largest[head] = torch.maximum(largest[head], block.sum(1).max().double())
-                for c, part in enumerate(parts):
+                sums = block.sum(1)  # of absolute values too: entries of B are not negative
+                columns[head].addmv_(block.mT, torch.ones_like(sums))
+                largest[head] = torch.maximum(largest[head], sums.max().double())
+                torch.sub((block @ v1).repeat(1, count), minus[start:stop], out=y[start:stop])  # EV₁
+                total.addmm_(y[start:stop].mT, block)
+                for c, part in enumerate(rows):
                     e = block if part is None else block - part.rows(start, stop)[0].to(block)
                     squares[c, head] += torch.linalg.vector_norm(e, dim=1).double().square().sum()
-                    infinity[c, head] = torch.maximum(
-                        infinity[c, head], torch.linalg.vector_norm(e, 1, dim=1).max().double()
-                    )
-                    normal[c, head].addmm_(e.mT, e @ v1)
-        size = (columns.amax(1).double() * largest).sqrt()  # entries of B are not negative
+                    sums = sums if part is None else e.abs_().sum(1)
+                    infinity[c, head] = torch.maximum(infinity[c, head], sums.max().double())
+            self._transposed(parts, total, y, list(normal[:, head]))
+        size = (columns.amax(1).double() * largest).sqrt()
         return FirstPass(normal.flatten(0, 1), squares.flatten(), infinity.flatten(), size.repeat(count))
 
     def normal(self, x: Tensor, which: Tensor) -> Tensor:
@@ -84,21 +88,35 @@ class Differences:
         for head in dict.fromkeys(heads):
             mine = [place for place, other in enumerate(heads) if other == head]
             parts = [self._part(int(which[place]) // self.h, head) for place in mine]
-            s = x.shape[2]
             wide = torch.cat([x[place] for place in mine], 1)  # (n_k, a' s)
-            minus = x.new_zeros(self.n_q, len(mine) * s)  # B~X
-            for i, (part, place) in enumerate(zip(parts, mine, strict=True)):
-                if part is not None:
-                    minus[:, i * s : (i + 1) * s] = (part @ x[place][None])[0]
-            total, y = torch.zeros_like(wide), torch.empty_like(minus)
+            minus = self._applied(parts, [x[place] for place in mine])
+            y, total = torch.empty_like(minus), wide.new_zeros(wide.shape[1], self.n_k)
             for start, stop, block in self._blocks(head):
                 torch.addmm(minus[start:stop], block, wide, beta=-1, out=y[start:stop])  # EX
-                total.addmm_(block.mT, y[start:stop])
-            for i, (part, place) in enumerate(zip(parts, mine, strict=True)):
-                columns = slice(i * s, (i + 1) * s)
-                back = 0 if part is None else part.rmatmul(y[:, columns][None])[0].to(x)
-                out[place] = total[:, columns] - back
+                total.addmm_(y[start:stop].mT, block)
+            self._transposed(parts, total, y, [out[place] for place in mine])
         return out
+
+    def _applied(self, parts: Sequence[Operator | None], x: Sequence[Tensor]) -> Tensor:
+        """``B~X`` of one head's approximations side by side, (n_q, a s) for a blocks x (n_k, s)."""
+        s = x[0].shape[1]
+        out = x[0].new_zeros(self.n_q, len(parts) * s)
+        for i, (part, one) in enumerate(zip(parts, x, strict=True)):
+            if part is not None:
+                out[:, i * s : (i + 1) * s] = (part @ one[None])[0]
+        return out
+
+    def _transposed(self, parts: Sequence[Operator | None], total: Tensor, y: Tensor, out: Sequence[Tensor]) -> None:
+        """``BᵀY - B~ᵀY`` into a blocks (n_k, s), from the transpose ``total`` of ``BᵀY`` (a s, n_k) and y (n_q, a s).
+
+        The transpose, because a product adds to a few long rows faster than to many short ones.
+        """
+        s = out[0].shape[1]
+        for i, (part, one) in enumerate(zip(parts, out, strict=True)):
+            columns = slice(i * s, (i + 1) * s)
+            one.copy_(total[columns].mT)
+            if part is not None:
+                one -= part.rmatmul(y[:, columns][None])[0].to(one)
 
     def _part(self, c: int, head: int) -> Operator | None:
         op = self.approximations[c]
@@ -109,15 +127,5 @@ class Differences:
         one = self.exact.heads(slice(head, head + 1))
         on_cpu = self.exact.device.type == "cpu"
         size = CPU_BLOCK if on_cpu else max(1, CUDA_BLOCK_ENTRIES // self.n_k)
-        if not isinstance(one, SoftmaxAttention):
-            for start, stop in row_blocks(self.n_q, size):
-                yield start, stop, one.rows(start, stop)[0]
-            return
-        if self.logs is None:
-            self.logs = torch.full((self.h, self.n_q), float("nan"), dtype=self.dtype, device=self.exact.device)
-        known = not bool(self.logs[head].isnan().any())
         for start, stop in row_blocks(self.n_q, size):
-            scores = one.scores(slice(None), start, stop)[0]
-            if not known:
-                self.logs[head, start:stop] = scores.logsumexp(-1)
-            yield start, stop, scores.sub_(self.logs[head, start:stop, None]).exp_()
+            yield start, stop, one.rows(start, stop)[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..linalg.differences import Differences, FirstPass
-from ..linalg.spectral import BLOCK, DELTA, Interval, norm_intervals, start_block
+from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals, start_block
 from ..operators import Operator, Padded
 
 __all__ = ["MATRIX_METRICS", "MatrixErrors", "matrix_errors", "shared_matrix_errors"]
@@ -67,7 +67,7 @@ def matrix_errors(
     half-precision Q and K, and the stored factors of B~ are applied in float32. An error of less than 2 % of B that
     float32 cannot resolve to ``tol`` is measured again in float64. The numbers are those of the operators as computed:
     float32 entries of B are off by up to 5e-6 of ‖B‖. Up to 256 keys, E is held and its norm exact. One pass costs
-    about one exact attention; memory ``64 n_k`` for a block of rows and ``16 n_k`` for each pass and head.
+    about one exact attention; memory ``64 n_k`` for a block of rows and ``32 n_k`` for each pass and head.
 
     Args:
         delta: of one interval. The default of 1e-10 leaves ten thousand of them a joint 1e-6.
@@ -164,7 +164,7 @@ def _streamed(
 ) -> Norms:
     """Norms by passes over a few heads at a time, so that their Krylov bases stay small."""
     h, _, m = exact.shape
-    each = len(operators) * m * BLOCK * 8 * (torch.finfo(exact.dtype).bits // 8)  # bytes: a basis of 8 passes
+    each = len(operators) * m * block_size(m) * 8 * (torch.finfo(exact.dtype).bits // 8)  # bytes: a basis of 8 passes
     size = max(1, min(h, MEMORY // each))
     heads = [slice(start, min(start + size, h)) for start in range(0, h, size)]
     some = []
@@ -198,8 +198,8 @@ def _interval(
     exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int, progress: Show
 ) -> tuple[Interval, FirstPass]:
     """The intervals of all ``B - B~_c``, (C h,), and what the first pass found."""
-    matrices = Differences(exact, operators)
-    v1, r = start_block(exact.shape[2], BLOCK, seed, exact.dtype, exact.device)
+    m, matrices = exact.shape[2], Differences(exact, operators)
+    v1, r = start_block(m, block_size(m), seed, exact.dtype, exact.device)
     progress("pass 1")
     first = matrices.first(v1)
     passes = count(2)
