@@ -65,8 +65,8 @@ FILES = {
 EXACT = [
     Fault(
         "exact", "softmax", "scale", "operators/attention.py",
-        "return (self.q[heads, start:stop] * self.scale) @",
-        "return (self.q[heads, start:stop] * self.scale**2) @",
+        'of these heads, (heads, b, n_k)."""\n        return (self.q[heads, start:stop] * self.scale) @',
+        'of these heads, (heads, b, n_k)."""\n        return (self.q[heads, start:stop] * self.scale**2) @',
         "the scale is applied twice",
     ),
     Fault(
@@ -77,14 +77,14 @@ EXACT = [
     ),
     Fault(
         "exact", "softmax", "axis", "operators/attention.py",
-        "torch.softmax(self._scores(heads, start, stop), dim=-1)",
-        "torch.softmax(self._scores(heads, start, stop), dim=-2)",
+        "torch.softmax(self.scores(heads, start, stop), dim=-1)",
+        "torch.softmax(self.scores(heads, start, stop), dim=-2)",
         "the softmax runs over the queries of a block",
     ),
     Fault(
         "exact", "softmax", "clamp", "operators/attention.py",
-        "return torch.softmax(self._scores(heads, start, stop), dim=-1)",
-        "scores = self._scores(heads, start, stop)\n"
+        "return torch.softmax(self.scores(heads, start, stop), dim=-1)",
+        "scores = self.scores(heads, start, stop)\n"
         "        weights = torch.exp(scores - scores.amax())\n"
         "        return weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)",
         "the shift is that of a whole block, and the normaliser is clamped at 1e-6",
@@ -130,8 +130,8 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "skyformer", "half-norm", "methods/skyformer.py",
-        "right -= _half(landmarks, scale)[..., None]",
-        "right -= 0",
+        "torch.baddbmm(-half[..., None], scale * landmarks, k.mT)",
+        "torch.baddbmm(0 * half[..., None], scale * landmarks, k.mT)",
         "the half-norms of the landmarks are left out of the right factor",
     ),
     Fault(
@@ -142,8 +142,8 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "nystromformer", "axis", "methods/landmark_attention.py",
-        "w = torch.softmax(qkv.scale * q_marks.to(q) @ k.mT, -1)",
-        "w = torch.softmax(qkv.scale * q_marks.to(q) @ k.mT, -2)",
+        "w = softmax_in_place((qkv.scale * q_marks).to(q) @ k.mT)",
+        "w = torch.softmax((qkv.scale * q_marks).to(q) @ k.mT, -2)",
         "the right factor's softmax runs over the landmarks",
     ),
     Fault(
@@ -190,8 +190,8 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "nystromformer", "in-place", "methods/landmark_attention.py",
-        "f = torch.softmax(qkv.scale * q @ k_marks.to(q).mT, -1)",
-        "f = torch.softmax(q.mul_(qkv.scale) @ k_marks.to(q).mT, -1)",
+        "f = softmax_in_place(q @ (qkv.scale * k_marks).to(q).mT)",
+        "f = softmax_in_place(q.mul_(qkv.scale) @ k_marks.to(q).mT)",
         "the queries are scaled where they lie",
     ),
     Fault(
@@ -202,8 +202,8 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "mss-literal", "scale", "methods/landmark_attention.py",
-        "f = torch.softmax(qkv.scale * q @ k_marks.to(q).mT, -1)",
-        "f = torch.softmax(q @ k_marks.to(q).mT, -1)",
+        "f = softmax_in_place(q @ (qkv.scale * k_marks).to(q).mT)",
+        "f = softmax_in_place(q @ k_marks.to(q).mT)",
         "the left factor forgets the scale, as that of Nyströmformer does with it",
     ),
     Fault(
@@ -220,8 +220,8 @@ NYSTROM = [
     ),
     Fault(
         "Nyström", "nystromformer-kmeans", "half-norm", "linalg/sampling.py",
-        "distance = (centroids * centroids).sum(-1) - 2 * x @ centroids.mT",
-        "distance = -2 * x @ centroids.mT",
+        "size = (centroids * centroids).sum(-1)",
+        "size = 0 * (centroids * centroids).sum(-1)",
         "the nearest centroid is the one with the largest inner product: its norm is left out",
     ),
     Fault(
