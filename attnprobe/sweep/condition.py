@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -27,21 +26,10 @@ from ..metrics import (
 from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, plain
 from ..reference import exact, exact_output
-from ..sources import resolve
+from ..timings import Timings
 from .plan import ErrorPlan, Group, MethodRequest, parse_numbers, refused
-from .run import NAMES, Outcome
-from .session import (
-    ErrorRequest,
-    Session,
-    _asked,
-    _earlier,
-    _folder,
-    _in_order,
-    _manifest,
-    _planned,
-    _refuse_impossible,
-    parse_layers,
-)
+from .run import NAMES, Outcome, ending, said
+from .session import ErrorRequest, Session, planned, prepared, recorded
 
 __all__ = ["ConditionRequest", "measure_conditions"]
 
@@ -55,13 +43,14 @@ class ConditionRequest(ErrorRequest):
     """What ``attnprobe condition`` was asked for; see `ErrorRequest` for the rest.
 
     Args:
-        methods: by default the two whose cores are compared.
+        methods: by default the two whose cores are compared. matrix: no matrix errors are measured here.
         precise: certified values by ball arithmetic for matrices of at most 256 rows.
         iterations: steps of the Schulz iteration whose residuals are kept; 0 is none.
         sensitivity: relative change of B, C and each B~ per relative change of Q and K.
     """
 
     methods: tuple[str, ...] = ("skyformer,nystromformer",)
+    matrix: bool = False
     precise: bool = False
     iterations: int = 0
     sensitivity: bool = False
@@ -95,40 +84,23 @@ def measure_conditions(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    methods, n, d = _asked(request)
-    _refuse(request, d)
-    source = resolve(request.source, notify=notify)
-    plan = ErrorPlan(
-        methods=methods,
-        n=n or (source.default_n,),
-        d=d,
-        layers=parse_layers(request.layer, source),
-        heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers)),
-        windows=request.windows,
-        seed=request.seed,
-        target=request.target,
-    )
-    _refuse_impossible(plan)
-    for length in plan.n:
-        source.check(length, plan.windows, plan.layers)
-    start = datetime.now(UTC)
-    path, made = _folder(request, start, "condition")
-    done = {} if made else _earlier(path)
-    with (
-        _in_order(path, made, _manifest(request, _planned(plan), [source], start, "condition"), notify),
-        RecordWriter(path / "records.jsonl") as writer,
-    ):
-        outcome = _run(request, plan, source, writer, done, path.name, progress)
+    _refuse(request)
+    source, plan = prepared(request, notify, Timings())
+
+    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
+        return _run(request, plan, source, writer, done, run, progress)
+
+    outcome, path = recorded(request, "condition", planned(plan), [source], notify, measure, may_be_empty=True)
     return Session(outcome, path, source, plan)
 
 
-def _refuse(request: ConditionRequest, d: tuple[int, ...]) -> None:
+def _refuse(request: ConditionRequest) -> None:
     """What cannot be asked for, before anything heavy."""
     if not 0 <= request.iterations <= STEPS:
         raise UsageError(f"iterations={request.iterations}: choose a number from 0 to {STEPS}")
     if request.precise:
-        if max(d) > LARGEST:
-            raise UsageError(f"precise: d={max(d)} is above {LARGEST}; choose smaller budgets, or drop --precise")
+        if (d := max(parse_numbers(request.d, "d"))) > LARGEST:
+            raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
         certified_condition(torch.ones(1, 1))  # python-flint is there
 
 
@@ -219,7 +191,7 @@ def _measured(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV)
     except UsageError:
         raise
     except Exception as error:  # whatever a method or a decomposition raises is the cell's result
-        return _result("failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        return _result("failed", said(error))
 
 
 def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
@@ -272,10 +244,7 @@ def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) ->
         matrices.append(measured)
     if not matrices and "sensitivity" not in metrics:
         return _result("skipped", f"{name} inverts no core", metrics)
-    bad = [head for head, output in zip(qkv.heads, approx.output, strict=True) if not torch.isfinite(output).all()]
-    status = "diverged" if bad else "ok"
-    reason = f"the output is not finite in head {', '.join(map(str, bad))}" if bad else None
-    return _result(status, reason, metrics, matrices, approx.draws_hash())
+    return _result(*ending(approx, qkv), metrics, matrices, approx.draws_hash())
 
 
 def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..approximation import Approximation
 from ..errors import Unsupported, UsageError
 from ..linalg.norms import tail_singular_values
 from ..methods import approximate
@@ -22,7 +23,7 @@ from ..reference import exact, exact_output
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, MethodRequest, refused
 
-__all__ = ["Outcome", "run_error"]
+__all__ = ["Outcome", "ending", "run_error", "said"]
 
 # facts that only name what others hash, or follow from them: they determine no result
 NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
@@ -172,7 +173,7 @@ class _Bench:
             found = self._matrix_errors(list(operators.values()), lambda label: show(f"{where}, {label}"))
             for place, errors in zip(operators, found, strict=True):
                 if isinstance(errors, Exception):
-                    results[place] |= {"status": "failed", "reason": f"matrix errors: {_said(errors)}"}
+                    results[place] |= {"status": "failed", "reason": f"matrix errors: {said(errors)}"}
                 else:
                     results[place]["metrics"] |= _numbers(
                         {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
@@ -213,7 +214,7 @@ class _Bench:
             except UsageError:
                 raise
             except Exception as error:  # whatever a method raises is its result, and the loop goes on
-                return _result("failed", _said(error)), None
+                return _result("failed", said(error)), None
             seconds = perf_counter() - begin
         metrics = output_errors(self.wanted, approx, self.qkv)
         for name in DIAGNOSTICS:
@@ -221,14 +222,7 @@ class _Bench:
                 metrics[name] = approx.diagnostics[name]
         if "visited" in approx.diagnostics:
             metrics["visited_fraction"] = approx.diagnostics["visited"] / (self.qkv.n_q * self.qkv.n_k)
-        broken = [
-            head
-            for head, output in zip(self.qkv.heads, approx.output, strict=True)
-            if not torch.isfinite(output).all()
-        ]  # fmt: skip
-        status = "diverged" if broken else "ok"
-        reason = f"the output is not finite in head {', '.join(map(str, broken))}" if broken else None
-        return _result(status, reason, metrics, approx.draws_hash(), seconds), approx.operator
+        return _result(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds), approx.operator
 
 
 def _result(
@@ -246,5 +240,14 @@ def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, list[float]]:
     return {name: tensor.detach().double().cpu().tolist() for name, tensor in metrics.items()}
 
 
-def _said(error: Exception) -> str:
+def ending(approx: Approximation, qkv: QKV) -> tuple[str, str | None]:
+    """The status of a method that ran, and its reason: ``diverged`` where an output is not finite."""
+    broken = [
+        str(head) for head, output in zip(qkv.heads, approx.output, strict=True) if not torch.isfinite(output).all()
+    ]
+    return ("diverged", f"the output is not finite in head {', '.join(broken)}") if broken else ("ok", None)
+
+
+def said(error: Exception) -> str:
+    """What a cell's record says of an error that a method raised."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

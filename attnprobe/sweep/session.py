@@ -83,6 +83,17 @@ def measure_errors(
         KeyboardInterrupt: passed on once the folder is in order.
     """
     timings = timings or Timings()
+    source, plan = prepared(request, notify, timings)
+
+    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
+        return run_error(plan, source, writer, done=done, run=run, timings=timings, progress=progress)
+
+    outcome, path = recorded(request, "error", planned(plan), [source], notify, measure)
+    return Session(outcome, path, source, plan)
+
+
+def prepared(request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> tuple[Any, ErrorPlan]:
+    """The source of a request and its plan, once nothing in them is impossible."""
     methods, n, d = _asked(request)
     source = resolve(request.source, notify=notify, timings=timings)
     plan = ErrorPlan(
@@ -100,18 +111,35 @@ def measure_errors(
     _refuse_impossible(plan)
     for length in plan.n:
         source.check(length, plan.windows, plan.layers)
+    return source, plan
 
+
+def recorded(
+    request: Any,
+    command: str,
+    plan: Mapping[str, Any],
+    sources: Sequence[Any],
+    notify: Callable[[str], None],
+    measure: Callable[[RecordWriter, Mapping[str, dict[str, Any]], str], Outcome],
+    may_be_empty: bool = False,
+) -> tuple[Outcome, Path]:
+    """Let ``measure(writer, done, run)`` fill the run's folder, and leave that in order however it ends.
+
+    Args:
+        plan, sources: for the manifest. may_be_empty: whether a run counts in which no requested cell could run.
+    """
     start = datetime.now(UTC)
-    path, made = _folder(request, start)
+    path, made = _folder(request, start, command)
     done = {} if made else _earlier(path)
-    with _in_order(path, made, _manifest(request, _planned(plan), [source], start), notify):
+    with _in_order(path, made, _manifest(request, plan, sources, start, command), notify):
         with RecordWriter(path / "records.jsonl") as writer:
-            outcome = run_error(plan, source, writer, done=done, run=path.name, timings=timings, progress=progress)
-        _refuse_empty(outcome, path, made)
+            outcome = measure(writer, done, path.name)
+        if not may_be_empty:
+            _refuse_empty(outcome, path, made)
     others = len(done.keys() - {record["key"] for record in outcome.records})
     if others:
         notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
-    return Session(outcome, path, source, plan)
+    return outcome, path
 
 
 def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:
@@ -184,7 +212,7 @@ def parse_layers(text: str | None, source: Any) -> tuple[int, ...]:
     return tuple(parse_numbers(text, "layer", source.available))
 
 
-def _folder(request: Any, start: datetime, command: str = "error") -> tuple[Path, bool]:
+def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
     """The run's folder, and whether it was made now."""
     if request.out is not None and not request.out.strip():
         raise UsageError("--out has no name; leave it out for a new folder under outputs/")
@@ -249,7 +277,8 @@ def _remove(path: Path) -> None:
         path.rmdir()
 
 
-def _planned(plan: ErrorPlan) -> dict[str, Any]:
+def planned(plan: ErrorPlan) -> dict[str, Any]:
+    """The plan as a manifest shows it."""
     return {
         "methods": [{"name": m.name, "options": dict(m.options)} for m in plan.methods],
         "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
@@ -258,7 +287,7 @@ def _planned(plan: ErrorPlan) -> dict[str, Any]:
 
 
 def _manifest(
-    request: Any, plan: Mapping[str, Any], sources: Sequence[Any], start: datetime, command: str = "error"
+    request: Any, plan: Mapping[str, Any], sources: Sequence[Any], start: datetime, command: str
 ) -> dict[str, Any]:
     """What a run's folder says of itself; ``source`` is a list where there are several."""
     values = {**{key: value for key, value in asdict(request).items() if key not in ("source", "origin")}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,8 +18,8 @@ from ..reference import TARGETS
 from ..sources import SourceSpec, resolve
 from ..timings import Timings
 from .plan import MethodRequest, parse_methods, parse_numbers, refused
-from .run import NAMES, Outcome
-from .session import MOST, _earlier, _folder, _in_order, _manifest, _refuse_empty, parse_layers
+from .run import NAMES, Outcome, said
+from .session import MOST, parse_layers, recorded
 
 __all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of"]
 
@@ -165,9 +164,6 @@ def measure_spectra(
     of, n, d, epsilons = _asked(request)
     sources = _sources(request, notify, timings)
     layers = _layers(request, sources, of, n, d, epsilons)
-    start = datetime.now(UTC)
-    path, made = _folder(request, start, "spectrum")
-    done = {} if made else _earlier(path)
     plan = {
         "of": [one if isinstance(one, str) else {"name": one.name, "options": dict(one.options)} for one in of],
         "kind": request.kind, "k": request.k, "epsilon": epsilons, "d": d, "seed": request.seed,
@@ -175,13 +171,11 @@ def measure_spectra(
                    for source in sources},
         "n": sorted({one.n for one in layers}), "windows": request.windows, "target": request.target,
     }  # fmt: skip
-    with _in_order(path, made, _manifest(request, plan, sources, start, "spectrum"), notify):
-        with RecordWriter(path / "records.jsonl") as writer:
-            outcome = _run(request, layers, epsilons, writer, done, path.name, timings, progress)
-        _refuse_empty(outcome, path, made)
-    others = len(done.keys() - {record["key"] for record in outcome.records})
-    if others:
-        notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
+
+    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
+        return _run(request, layers, epsilons, writer, done, run, timings, progress)
+
+    outcome, path = recorded(request, "spectrum", plan, sources, notify, measure)
     return SpectrumSession(outcome, path, sources)
 
 
@@ -348,7 +342,7 @@ def _measured(
     except MemoryError:
         raise
     except Exception as error:  # whatever a method raises is its result, and the loop goes on
-        return _result("failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        return _result("failed", said(error))
     if not found.finite:
         return _result("diverged", "the matrix is not finite", seconds=perf_counter() - begin)
     values = found.values
