@@ -109,8 +109,8 @@ EXACT = [
     ),
     Fault(
         "exact", "kernelized", "in-place", "operators/attention.py",
-        "exponent = (self.q[heads, start:stop] * self.scale) @",
-        "exponent = self.q[heads, start:stop].mul_(self.scale) @",
+        "exponent = self.scores(heads, start, stop)",
+        "exponent = self.q[heads, start:stop].mul_(self.scale) @ self.k[heads].mT",
         "the queries are scaled where they lie",
     ),
 ]  # fmt: skip

@@ -10,7 +10,8 @@ from attnprobe import exact, matrix_errors
 from attnprobe.errors import UsageError
 from attnprobe.linalg import differences as differences_file
 from attnprobe.linalg.differences import Differences
-from attnprobe.linalg.spectral import block_size, start_block
+from attnprobe.linalg.krylov import start_block
+from attnprobe.linalg.spectral import block_size
 from attnprobe.methods import approximate, by_family
 from attnprobe.metrics import MATRIX_METRICS, shared_matrix_errors
 from attnprobe.metrics import matrix as matrix_file

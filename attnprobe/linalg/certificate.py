@@ -22,9 +22,9 @@ all terms are one convex combination of M(a) and M(b), so ``f ≤ max(f(a), f(b)
 **A priori** (`a_priori_bound`). In the same event, whatever the spectrum: Chebyshev polynomials of the second kind as
 trial vectors give ``λ₁ ≤ θ₁ cosh²(asinh(‖R‖/t) / (2k - 1))`` (Kuczyński & Woźniakowski 1992, for a block).
 
-**Bound A** (`trace_bound`), deterministic. In an orthonormal basis that starts with V and Q, A is ``[[T, Ĉᵀ], [Ĉ, N]]``
-with Ĉ the coupling C and N positive semidefinite of trace ``τ² = ‖E‖_F² - tr T``, hence at most τ² I, and λ₁ is at
-most the largest eigenvalue of ``[[T, Cᵀ], [C, τ² I]]``.
+**Bound A** (`trace_bounds`), deterministic. In an orthonormal basis that starts with V and Q, A is ``[[T, Ĉᵀ], [Ĉ,
+N]]`` with Ĉ the coupling C and N positive semidefinite of trace ``τ² = ‖E‖_F² - tr T``, hence at most τ² I, and λ₁
+is at most the largest eigenvalue of ``[[T, Cᵀ], [C, τ² I]]``.
 
 **Rounding.** With computed arrays the first identity holds up to a residual F' of norm at most η, which adds
 ``η ‖P diag(1/(λ - θ))‖`` to f. V need not be orthogonal for bound B; the lower end θ₁ and bound A need it.
@@ -39,7 +39,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-__all__ = ["a_priori_bound", "root_bound", "threshold", "trace_bound"]
+__all__ = ["a_priori_bound", "root_bound", "threshold", "trace_bounds"]
 
 LARGEST_STEP, SMALLEST_STEP = 0.4, 2e-3  # of log(λ - θ₁) from cell to cell
 MOST_STEPS = 400
@@ -106,8 +106,10 @@ def a_priori_bound(theta1: Tensor, size_r: Tensor, t: float | Tensor, passes: in
     return theta1 * torch.cosh(torch.asinh(size_r / t) / (2 * passes - 1)).square()
 
 
-def trace_bound(theta: Tensor, c: Tensor, tau2: Tensor) -> Tensor:
-    """Bound A: the largest eigenvalue of ``[[diag θ, Cᵀ], [C, τ² I]]``, (N,).
+def trace_bounds(theta: Tensor, c: Tensor, tau2: Tensor) -> Tensor:
+    """Bound A: the eigenvalues of ``[[diag θ, Cᵀ], [C, τ² I]]``, ascending, (N, K + s); the last is that of λ₁.
+
+    That matrix is above A, so each of its eigenvalues is above that of the same rank of A.
 
     Args:
         theta: (N, K). c: (N, s, K). tau2: (N,), at least ``‖E‖_F² - tr T``.
@@ -117,4 +119,4 @@ def trace_bound(theta: Tensor, c: Tensor, tau2: Tensor) -> Tensor:
     whole[:, :k, :k] = torch.diag_embed(theta)
     whole[:, k:, :k] = c  # eigvalsh reads the lower triangle
     whole[:, k:, k:] = torch.diag_embed(tau2[:, None].expand(-1, s))
-    return torch.linalg.eigvalsh(whole)[:, -1]
+    return torch.linalg.eigvalsh(whole)

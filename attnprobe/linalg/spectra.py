@@ -15,8 +15,9 @@ from torch import Tensor
 from ..errors import UsageError
 from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, row_blocks
 from ..rng import generator
+from .certificate import trace_bounds
 from .differences import Differences
-from .spectral import _grown, _inside, _projected, start_block
+from .krylov import grown, next_block, projected, start_block
 
 __all__ = [
     "Leading", "eigenvalues", "entropy_rank", "held", "leading_singular_values", "participation_ratio", "rank_for",
@@ -142,8 +143,8 @@ def leading_singular_values(
     u, noise = torch.finfo(torch.float64).eps / 2, generator(seed, "perturbation", m, s)
     basis, t = [v1[None]], w.new_zeros(1, 0, 0)
     for done in range(1, most + 1):
-        t = _grown(t, torch.cat([v.mT @ w for v in basis], 1))  # (1, K, K)
-        d = _projected(_projected(w, basis), basis)
+        t = grown(t, torch.cat([v.mT @ w for v in basis], 1))  # (1, K, K)
+        d = projected(projected(w, basis), basis)
         b = torch.linalg.qr(d, mode="r").R
         theta, y = torch.linalg.eigh(t)
         theta, c = theta[0].flip(0), (b @ y[:, -s:])[0].flip(1)  # (K,), (s, K), descending
@@ -154,13 +155,8 @@ def leading_singular_values(
             closed = bool((rho <= torch.maximum(tol * theta[:k].clamp(min=0), 2 * rounding)).all())
         if closed or done == most:
             break
-        scale = theta[0].clamp(min=0)
-        extra = torch.randn(1, m, s, generator=noise, dtype=torch.float64, device="cpu").to(d.device)
-        block = torch.linalg.qr(d + u * scale * extra / m**0.5).Q
-        for _ in range(2):
-            block = torch.linalg.qr(block - _inside(block, basis)).Q
-        basis.append(block)
-        w = product(block)
+        basis.append(next_block(d, basis, theta[:1].clamp(min=0), noise))
+        w = product(basis[-1])
     lam = theta[:k].clamp(min=0)
     rho = rho + rounding
     error = torch.minimum(rho / lam.sqrt().clamp(min=1e-300), rho.sqrt())
@@ -181,11 +177,8 @@ def _passes(op: Operator, v1: Tensor):
 
 def _trace_ends(theta: Tensor, c: Tensor, frobenius2: float, rounding: Tensor) -> Tensor:
     """Descending eigenvalues of ``[[Θ, Cᵀ], [C, τ² I]]``, above those of A one by one; also at most ``‖E‖_F²/i``."""
-    k, s = len(theta), c.shape[0]
     tau2 = (frobenius2 - theta.sum()).clamp(min=0) + 1e-14 * frobenius2 + rounding
-    whole = theta.new_zeros(k + s, k + s)
-    whole[:k, :k], whole[k:, :k], whole[k:, k:] = theta.diag(), c, tau2 * torch.eye(s, dtype=c.dtype, device=c.device)
-    ends = torch.linalg.eigvalsh(whole).flip(0) + rounding
+    ends = trace_bounds(theta[None], c[None], tau2[None])[0].flip(0) + rounding
     return torch.minimum(ends, frobenius2 / torch.arange(1, len(ends) + 1).to(ends))
 
 

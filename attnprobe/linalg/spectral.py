@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..rng import generator
-from .certificate import a_priori_bound, root_bound, threshold, trace_bound
+from .certificate import a_priori_bound, root_bound, threshold, trace_bounds
+from .krylov import grown, next_block, projected
 
-__all__ = ["DELTA", "Interval", "block_size", "norm_intervals", "start_block"]
+__all__ = ["DELTA", "Interval", "block_size", "norm_intervals"]
 
 MAX_PASSES = 12
 DELTA = 1e-10  # of one interval: ten thousand of them hold together with probability 1 - 1e-6
@@ -75,13 +76,6 @@ def block_size(m: int) -> int:
     return 32 if m >= 512 else 16
 
 
-def start_block(m: int, s: int, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """``V₁`` (m, s) and R (s, s) float64 of the Gaussian start block ``Ω = V₁ R``, from the stream ``certificate``."""
-    omega = torch.randn(m, s, generator=generator(seed, "certificate", m, s), dtype=torch.float64, device="cpu")
-    v, r = torch.linalg.qr(omega.to(device))
-    return v.to(dtype), r
-
-
 def norm_intervals(
     normal: Normal,
     first: Tensor,
@@ -101,7 +95,7 @@ def norm_intervals(
         normal: ``(x, which)`` gives ``E_iᵀE_i x_i`` for the matrices ``which`` (a,) int64, (a, m, s) for x of that
             shape; each column of a result depends on its own matrix alone.
         first: ``E_iᵀE_i V₁``, (N, m, s): the first pass, which may be made together with other work.
-        v1, r: of `start_block`; s at least 8.
+        v1, r: of `krylov.start_block`; s at least 8.
         tol: a matrix is done when ``upper/lower - 1 < tol``, or after ``max_passes``, or when no further block of s
             columns fits into m.
         delta: the probability with which one upper end may fail, over the draw of Ω alone.
@@ -133,8 +127,8 @@ def norm_intervals(
     for done in range(1, max_passes + 1):
         if not len(which):
             break
-        t = _grown(t, torch.cat([v.mT @ w for v in basis], 1).double())  # (a, K, K)
-        d = _projected(_projected(w, basis), basis)  # what leaves the space, (a, m, s)
+        t = grown(t, torch.cat([v.mT @ w for v in basis], 1).double())  # (a, K, K)
+        d = projected(projected(w, basis), basis)  # what leaves the space, (a, m, s)
         b = torch.linalg.qr(d, mode="r").R.double()  # (a, s, s)
         theta, y = torch.linalg.eigh(t)
         top = theta[:, -1].clamp(min=0)
@@ -148,7 +142,7 @@ def norm_intervals(
         if frobenius2 is not None:
             whole = frobenius2[which]
             tail = (whole - t.diagonal(dim1=1, dim2=2).sum(-1)).clamp(min=0) + 64 * u * whole + eta
-            ends |= {"A": trace_bound(theta, c, tail) + eta, "frobenius": whole * (1 + 8 * u)}
+            ends |= {"A": trace_bounds(theta, c, tail)[:, -1] + eta, "frobenius": whole * (1 + 8 * u)}
         bounds = torch.stack([ends[name] for name in KINDS if name in ends])  # of the squares
         best, place = bounds.min(0)
         names = torch.tensor([KINDS.index(name) for name in KINDS if name in ends], device=first.device)
@@ -162,14 +156,10 @@ def norm_intervals(
             on &= frobenius2[which] > 0
         if done == max_passes or (done + 1) * s > m or not on.any():
             break
-        scale = torch.where(top > 0, top, torch.ones_like(top))[:, None, None].to(w)
-        noise = torch.randn(m, s, generator=perturbation, dtype=torch.float64, device="cpu").to(w)
-        block = torch.linalg.qr(d + u * scale * noise / m**0.5).Q[on]
         which, t, basis = which[on], t[on], [v[on] for v in basis]
-        for _ in range(2):
-            block = torch.linalg.qr(block - _inside(block, basis)).Q
-        basis.append(block)
-        w = normal(block, which)
+        scale = torch.where(top > 0, top, torch.ones_like(top))[on]
+        basis.append(next_block(d[on], basis, scale, perturbation))
+        w = normal(basis[-1], which)
     lower = value * (1 - _slack(u))
     upper = torch.where(finite, torch.maximum(upper * (1 + _slack(u)), value), nan)
     return Interval(value, lower, upper, passes, [KINDS[i] for i in kind.tolist()])
@@ -178,25 +168,3 @@ def norm_intervals(
 def _slack(u: float) -> float:
     """What the outward rounding of an end takes: 5e-6 for float32 passes, 1e-12 for float64."""
     return 5e-6 if u > 1e-12 else 1e-12
-
-
-def _grown(t: Tensor, column: Tensor) -> Tensor:
-    """T with the next block column ``VᵀA V_k`` (a, K, s), symmetrised."""
-    old, k = t.shape[-1], column.shape[1]
-    whole = column.new_zeros(column.shape[0], k, k)
-    whole[:, :old, :old] = t
-    whole[:, :, old:] = column
-    whole[:, old:, :old] = column[:, :old].mT
-    last = whole[:, old:, old:]
-    whole[:, old:, old:] = (last + last.mT) / 2
-    return whole
-
-
-def _inside(x: Tensor, basis: list[Tensor]) -> Tensor:
-    """``V Vᵀ x``."""
-    return sum(v @ (v.mT @ x) for v in basis)
-
-
-def _projected(x: Tensor, basis: list[Tensor]) -> Tensor:
-    """``x - V Vᵀ x``."""
-    return x - _inside(x, basis)

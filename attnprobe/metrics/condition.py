@@ -18,7 +18,7 @@ from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.condition import Condition, repeats
 from ..linalg.inverses import razavi, residual, start
-from ..operators import GaussianAttention, Operator, SoftmaxAttention, row_blocks
+from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, row_blocks
 from ..qkv import QKV
 from ..rng import generator
 
@@ -75,8 +75,7 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
     inner = qkv.compressed()
     q, k = inner.q[row : row + 1].double(), inner.k[row : row + 1].double()
     repeated = max(repeats(inner.q[row]), repeats(inner.k[row]))
-    scores = SoftmaxAttention(q, k, inner.scale).scores(slice(None), 0, inner.n_q)[0]
-    yield "A", scores.sub_(scores.max()).exp_(), repeated
+    yield "A", UnnormalisedAttention(q, k, inner.scale).dense()[0], repeated
     yield "B", SoftmaxAttention(q, k, inner.scale).dense()[0], repeated
     yield "C", GaussianAttention(q, k, inner.scale).dense()[0], repeated
 

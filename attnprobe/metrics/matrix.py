@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..linalg.differences import Differences, FirstPass
-from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals, start_block
+from ..linalg.krylov import start_block
+from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
 from ..operators import Operator, Padded
 
 __all__ = ["MATRIX_METRICS", "MatrixErrors", "matrix_errors", "shared_matrix_errors"]

@@ -27,6 +27,10 @@ class _Streamed(Operator):
     def to(self, dtype: torch.dtype) -> _Streamed:
         return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale)
 
+    def scores(self, heads: slice, start: int, stop: int) -> Tensor:
+        """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k)."""
+        return (self.q[heads, start:stop] * self.scale) @ self.k[heads].mT
+
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
         """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k)."""
         raise NotImplementedError
@@ -72,10 +76,6 @@ class SoftmaxAttention(_Streamed):
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
         return torch.softmax(self.scores(heads, start, stop), dim=-1)
 
-    def scores(self, heads: slice, start: int, stop: int) -> Tensor:
-        """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k)."""
-        return (self.q[heads, start:stop] * self.scale) @ self.k[heads].mT
-
     def log_normalizer(self) -> Tensor:
         """``log D_i = logsumexp_j S_ij``, (h, n_q)."""
         out = self.q.new_empty(self.shape[:2])
@@ -109,18 +109,15 @@ class UnnormalisedAttention(_Streamed):
     def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
         return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift)
 
-    def _scores(self, heads: slice, start: int, stop: int) -> Tensor:
-        return (self.q[heads, start:stop] * self.scale) @ self.k[heads].mT
-
     def _largest(self) -> Tensor:
         out = self.q.new_empty(self.shape[0])
         for head in range(self.shape[0]):
             blocks = row_blocks(self.shape[1], CPU_BLOCK)
-            out[head] = max(self._scores(slice(head, head + 1), *block).max() for block in blocks)
+            out[head] = max(self.scores(slice(head, head + 1), *block).max() for block in blocks)
         return out
 
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        return torch.exp(self._scores(heads, start, stop) - self.shift[heads, None, None])
+        return torch.exp(self.scores(heads, start, stop) - self.shift[heads, None, None])
 
 
 class GaussianAttention(_Streamed):
@@ -140,6 +137,6 @@ class GaussianAttention(_Streamed):
         self.half_q, self.half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))  # (h, n)
 
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        exponent = (self.q[heads, start:stop] * self.scale) @ self.k[heads].mT
+        exponent = self.scores(heads, start, stop)
         exponent = exponent - self.half_q[heads, start:stop, None] - self.half_k[heads, None, :]
         return torch.exp(exponent.clamp(max=0))
