@@ -15,8 +15,9 @@ from attnprobe import load_qkv, spectra
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.report import spectrum_figures, spectrum_rows
+from attnprobe.report.console import Header
 from attnprobe.report.spectra import moduli, spectrum_tables
-from attnprobe.report.tables import Header, plain_tables
+from attnprobe.report.tables import plain_tables
 from attnprobe.sweep.spectrum import parse_epsilons, parse_of
 
 

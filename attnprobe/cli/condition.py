@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option, origins, source_from, source_options
+from .options import debug_option, format_option, origins, place_options, source_from, source_options
 
 EPILOG = """\b
 In Python:
@@ -29,9 +29,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 @click.option("--n", metavar="LIST", help="Sequence lengths. A, B and C are held head by head, up to 4096. "
               "[default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
-@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
-@click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
-@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@place_options
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
               help="The exact matrix that the methods stand for, and that their error is against.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of --sensitivity's.")
@@ -65,36 +63,29 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     from ..errors import unknown
     from ..report import FORMATS
     from ..sweep import ConditionRequest, measure_conditions
-    from .progress import note, progress_bar
+    from .progress import progress_bar
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     request = ConditionRequest(source=source_from(given), methods=methods, origin=origins(), **given)
     with progress_bar() as (progress, notify):
         session = measure_conditions(request, notify=notify, progress=progress)
-    _report(session, format_, plot, note)
+    _report(session, format_, plot)
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
     raise click.exceptions.Exit(4 if broken else 0)
 
 
-def _report(session: Any, format_: str, plot: bool, note: Any) -> None:
+def _report(session: Any, format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..records import write_text
     from ..report import Header, condition_figures, condition_rows, conditions_summary, render_conditions
+    from .output import draw, show
 
     rows = condition_rows(session.outcome.records)
     summary = conditions_summary(rows)
     facts = session.source.facts
     header = Header(facts, session.source.describe(), facts.get("fallback", ()))
     run = str(session.path)
-    click.echo(render_conditions(rows, summary, header, format_, run))
-    for kind in ("md", "csv", "json"):
-        write_text(session.path / "tables" / f"condition.{kind}", render_conditions(rows, summary, header, kind, run)
-                   + "\n")  # fmt: skip
-    figures = session.path / "figures"
-    if plot or figures.exists():  # an older picture would contradict the new table
-        paths = condition_figures(rows, summary, "\n".join([*header.lines, *header.warnings]), figures)
-        for path in paths:
-            note(f"figure: {path}")
-        if not paths:
-            note("no figure: nothing was measured that could be drawn")
+    show(session.path, "condition", format_, lambda kind: render_conditions(rows, summary, header, kind, run))
+    title = "\n".join([*header.lines, *header.warnings])
+    draw(session.path, plot, lambda place: condition_figures(rows, summary, title, place),
+         "nothing was measured that could be drawn")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option, origins, source_from, source_options
+from .options import debug_option, format_option, origins, place_options, source_from, source_options
 
 EPILOG = """\b
 In Python:
@@ -35,9 +35,7 @@ Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value
               "[default: skyformer]")
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
-@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
-@click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
-@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@place_options
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
               help="The exact matrix that the methods stand for.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws.")
@@ -78,7 +76,7 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
     request = ErrorRequest(source=source_from(given), methods=methods, origin=origins(), **given)
     with progress_bar() as (progress, notify):
         session = measure_errors(request, notify=notify, progress=progress, timings=timings)
-    rows = _report(session, format_, plot, note)
+    rows = _report(session, format_, plot)
     if show_timings:
         from ..report import timings_table
 
@@ -92,24 +90,17 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
     raise click.exceptions.Exit(1 if failures else 4 if broken else 0)
 
 
-def _report(session: Any, format_: str, plot: bool, note: Any) -> list[dict[str, Any]]:
+def _report(session: Any, format_: str, plot: bool) -> list[dict[str, Any]]:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..records import write_text
     from ..report import Header, error_figure, render, summarise
+    from .output import draw, show
 
     rows, bounds = summarise(session.outcome.records)
     facts = session.source.facts
     header = Header(facts, session.source.describe(), facts.get("fallback", ()))
     run = str(session.path)
-    click.echo(render(rows, bounds, header, format_, run))
-    for kind in ("md", "csv", "json"):
-        write_text(session.path / "tables" / f"error.{kind}", render(rows, bounds, header, kind, run) + "\n")
-    figures = session.path / "figures"
-    if plot or figures.exists():  # an older picture would contradict the new table
-        title = "\n".join([*header.lines, *header.warnings])
-        paths = error_figure(rows, bounds, title, figures)
-        for path in paths:
-            note(f"figure: {path}")
-        if not paths:
-            note("no figure: no requested method has an error to draw")
+    show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run))
+    title = "\n".join([*header.lines, *header.warnings])
+    draw(session.path, plot, lambda place: error_figure(rows, bounds, title, place),
+         "no requested method has an error to draw")  # fmt: skip
     return rows

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-__all__ = ["debug_option", "format_option", "origins", "source_from", "source_options"]
+__all__ = ["debug_option", "format_option", "origins", "place_options", "source_from", "source_options"]
 
 SOURCE = [
     click.option("--model", metavar="ID|DIR|minilm", help="A hub id, a directory, or the packaged MiniLM weights. "
@@ -37,6 +37,20 @@ format_option = click.option(
     "--format", "format_", default="table", show_default=True, metavar="table|json|jsonl|csv|md|latex",
     help="What is printed on stdout.",
 )  # fmt: skip
+
+
+PLACES = (
+    click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]"),
+    click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all."),
+    click.option("--windows", default=1, show_default=True, help="How many windows of the text."),
+)
+
+
+def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where in the model and the text: layers, heads, windows."""
+    for option in reversed(PLACES):
+        function = option(function)
+    return function
 
 
 def source_options(function: Callable[..., Any]) -> Callable[..., Any]:

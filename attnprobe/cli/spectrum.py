@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option, origins, source_from, source_options
+from .options import debug_option, format_option, origins, place_options, source_from, source_options
 
 EPILOG = """\b
 Examples:
@@ -46,9 +46,7 @@ absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
               help="Relative errors for which to tell the rank d that an approximation needs.")
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets of methods, such as 16,32,64.")
-@click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
-@click.option("--head", default="all", show_default=True, metavar="LIST", help="Heads: 0,5 or 0-5 or all.")
-@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@place_options
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
               help="The exact matrix that methods stand for.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of a start block.")
@@ -74,7 +72,7 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
         from ..errors import UsageError, unknown
         from ..report import FORMATS
         from ..sweep import SpectrumRequest, measure_spectra
-    from .progress import note, progress_bar
+    from .progress import progress_bar
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
@@ -85,7 +83,7 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
     request = SpectrumRequest(source=source_from(given), weights=weights, of=of, origin=origins(), **given)
     with progress_bar() as (progress, notify):
         session = measure_spectra(request, notify=notify, progress=progress, timings=timings)
-    _report(session, format_, plot, note)
+    _report(session, format_, plot)
     if show_timings:
         from ..report import timings_table
 
@@ -94,10 +92,11 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
     raise click.exceptions.Exit(4 if broken else 0)
 
 
-def _report(session: Any, format_: str, plot: bool, note: Any) -> None:
+def _report(session: Any, format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..records import write_text
     from ..report import Header, render, spectrum_figures, spectrum_rows
+    from .output import draw, show
+    from .progress import note
 
     rows = spectrum_rows(session.outcome.records)
     facts = [source.facts for source in session.sources]
@@ -107,15 +106,8 @@ def _report(session: Any, format_: str, plot: bool, note: Any) -> None:
     warnings = list(dict.fromkeys(line for fact in facts for line in fact.get("fallback", ())))
     header = Header(facts[0] if len(facts) == 1 else {fact["weights"]: fact for fact in facts}, lines, warnings)
     run = str(session.path)
-    click.echo(render(rows, [], header, format_, run, "spectrum"))
-    for kind in ("md", "csv", "json"):
-        write_text(session.path / "tables" / f"spectrum.{kind}", render(rows, [], header, kind, run, "spectrum") + "\n")
-    figures = session.path / "figures"
-    if plot or figures.exists():  # an older picture would contradict the new table
-        paths = spectrum_figures(rows, "\n".join([*header.lines, *header.warnings]), figures)
-        for path in paths:
-            note(f"figure: {path}")
-        if not paths:
-            note("no figure: no spectrum to draw")
-        elif not any("cumulative" in path.name for path in paths):
-            note("no cumulative figure: only leading values are known")
+    show(session.path, "spectrum", format_, lambda kind: render(rows, [], header, kind, run, "spectrum"))
+    title = "\n".join([*header.lines, *header.warnings])
+    paths = draw(session.path, plot, lambda place: spectrum_figures(rows, title, place), "no spectrum to draw")
+    if paths and not any("cumulative" in path.name for path in paths):
+        note("no cumulative figure: only leading values are known")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
 from .condition_figures import condition_figures
+from .console import Header
 from .figures import error_figure
 from .formats import FORMATS, render
 from .gate import check_gates, parse_gate
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
-from .tables import Header, timings_table
+from .tables import timings_table
 
 __all__ = [
     "FORMATS",

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from ..errors import unknown
 from ..records import SCHEMA, strict_json
+from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
 from .formats import FORMATS, render
 from .numbers import method_label, significant
-from .tables import STYLES, UNLIMITED, Header, _console, _finished, _print_header, _width
 
 __all__ = ["condition_rows", "conditions_summary", "rank_correlation", "render_conditions"]
 
@@ -291,13 +291,13 @@ def _terminal(tables: Sequence[Shown], header: Header, run: str | None, width: i
     while True:
         drawn = [(caption, _rich([{k: v for k, v in line.items() if k not in gone} for line in lines]), notes)
                  for caption, lines, notes in tables]  # fmt: skip
-        spared = [_width(table) for _, table, _ in drawn if any(column.header in SPARE for column in table.columns)]
+        spared = [width_of(table) for _, table, _ in drawn if any(column.header in SPARE for column in table.columns)]
         if max(spared, default=0) <= room:
             break
         gone.append(SPARE[len(gone)])
-    needed = max((_width(table) for _, table, _ in drawn), default=0)
-    console = _console(max(needed, room if terminal else 100), terminal)
-    _print_header(console, header, terminal)
+    needed = max((width_of(table) for _, table, _ in drawn), default=0)
+    console = console_of(max(needed, room if terminal else 100), terminal)
+    print_header(console, header, terminal)
     for caption, table, notes in drawn:
         console.print()
         console.print(Text(caption, style="bold"), soft_wrap=not terminal)
@@ -312,7 +312,7 @@ def _terminal(tables: Sequence[Shown], header: Header, run: str | None, width: i
     console.print(Text(told, style="dim"), width=min(console.width, max(80, min(needed, 120))))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
-    return _finished(console)
+    return finished(console)
 
 
 def _rich(lines: Sequence[Mapping[str, str]]) -> Table:

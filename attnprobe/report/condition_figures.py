@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..records import write_bytes
-from .figures import _fixed_settings, _title_lines
+from .figures import fixed_settings, saved, title_lines
 from .numbers import method_label
 from .panels import COLOURS, MARKERS
 
@@ -69,19 +67,8 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
             )
             for name, draw, some in drawings:
                 if some:
-                    with _fixed_settings():
-                        paths += _saved(draw(some, title, lead), Path(out_dir) / f"{name}-{tag}")
-    return paths
-
-
-def _saved(figure: Any, stem: Path) -> list[Path]:
-    """The figure as SVG and PNG, byte for byte the same wherever the same rows are drawn."""
-    paths = []
-    for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-        file = io.BytesIO()
-        figure.savefig(file, format=kind, metadata=metadata)
-        paths.append(stem.with_name(f"{stem.name}.{kind}"))
-        write_bytes(paths[-1], file.getvalue())
+                    with fixed_settings():
+                        paths += saved(draw(some, title, lead), Path(out_dir) / f"{name}-{tag}")
     return paths
 
 
@@ -94,7 +81,7 @@ def _grid(
     columns = min(columns, len(names))
     lines = math.ceil(len(names) / columns)
     inches = max(6.4, width * columns + 1.6)
-    heading = [*_title_lines(title, int(inches * 15.5)), told]
+    heading = [*title_lines(title, int(inches * 15.5)), told]
     figure = Figure(figsize=(inches, height * lines + 0.5 + 0.16 * len(heading)), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
     for axis in panels[len(names) :]:

@@ -77,20 +77,27 @@ def error_figure(
     places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
     paths = []
     most = len(families) if split else PANELS
-    with _fixed_settings():
+    with fixed_settings():
         for page in range(0, len(places), most):
             figure = _page(places[page : page + most], kept, limits, name, header_line, styles, len(budgets) < 2)
             suffix = f"-{page // most + 1}" if page else ""
-            for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-                file = io.BytesIO()
-                figure.savefig(file, format=kind, metadata=metadata)
-                paths.append(Path(out_dir) / f"error-{name}{suffix}.{kind}")
-                write_bytes(paths[-1], file.getvalue())
+            paths += saved(figure, Path(out_dir) / f"error-{name}{suffix}")
+    return paths
+
+
+def saved(figure: Any, stem: Path) -> list[Path]:
+    """The figure as SVG and PNG, byte for byte the same wherever the same rows are drawn."""
+    paths = []
+    for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+        file = io.BytesIO()
+        figure.savefig(file, format=kind, metadata=metadata)
+        paths.append(stem.with_name(f"{stem.name}.{kind}"))
+        write_bytes(paths[-1], file.getvalue())
     return paths
 
 
 @contextmanager
-def _fixed_settings() -> Iterator[None]:
+def fixed_settings() -> Iterator[None]:
     """matplotlib's own defaults whatever the user's matplotlibrc says, with ids that do not vary."""
     import matplotlib
 
@@ -128,11 +135,11 @@ def _page(
     from matplotlib.figure import Figure
 
     split = places[0][3] is not None
-    columns = min(4, len(places)) if split else _columns(places)
+    columns = min(4, len(places)) if split else columns_for(places)
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, (2.7 if split else 3.4) * columns + 0.6)
     shown = [row for row in rows if any(_at(row, place) for place in places)]
-    told = [*_title_lines(title, int(inches * 15.5)), _over(rows)]
+    told = [*title_lines(title, int(inches * 15.5)), _over(rows)]
     told += [_panel_title(places[0])] if split else []
     height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
     keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
@@ -171,7 +178,7 @@ def _page(
     )
     if order:
         figure.legend(
-            [handles[key] for key in order], order, loc="outside lower center", ncols=_beside(order, inches),
+            [handles[key] for key in order], order, loc="outside lower center", ncols=legend_columns(order, inches),
             frameon=False,
         )  # fmt: skip
     return figure
@@ -196,10 +203,10 @@ def _beyond(label: str, line: Any, low: float, high: float) -> str:
 def _legend_below(axis: Any, handles: Mapping[str, Any], inches: float) -> None:
     """A panel's own legend."""
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "frameon": False, "fontsize": 7.5}
-    axis.legend(handles.values(), handles, ncols=_beside(list(handles), inches), columnspacing=1.0, **place)
+    axis.legend(handles.values(), handles, ncols=legend_columns(list(handles), inches), columnspacing=1.0, **place)
 
 
-def _beside(labels: Sequence[str], inches: float) -> int:
+def legend_columns(labels: Sequence[str], inches: float) -> int:
     """How many legend entries stand side by side."""
     return max(1, min(len(labels), int(inches / (0.5 + 0.07 * max(map(len, labels), default=1)))))
 
@@ -220,7 +227,7 @@ def _at(row: Row, place: Place) -> bool:
     return place[3] is None or bool(row.get("reference")) or family(row) == place[3]
 
 
-def _columns(places: Sequence[Place]) -> int:
+def columns_for(places: Sequence[Place]) -> int:
     """Panels side by side: one column per n where there are several layers, else at most three."""
     lengths = len({n for _, n, _, _ in places})
     if 1 < lengths <= 4 and len(places) > lengths:
@@ -236,7 +243,7 @@ def _panel_title(place: Place, budgets: Sequence[int] = ()) -> str:
     return ", ".join([*parts, *(f"d = {d}" for d in budgets)])
 
 
-def _title_lines(title: str, width: int) -> list[str]:
+def title_lines(title: str, width: int) -> list[str]:
     """The title's lines, wrapped, without one that another holds already; a SHA-256 shows its first 12 digits."""
     lines = [short_hashes(line) for line in dict.fromkeys(title.splitlines())]
     lines = [line for line in lines if line and not any(line != other and line in other for other in lines)]

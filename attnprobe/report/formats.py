@@ -12,8 +12,9 @@ from typing import Any
 from ..errors import unknown
 from ..records import SCHEMA, strict_json
 from .columns import columns_of, grouped, legend, mark, notes
+from .console import Header
 from .spectra import spectrum_legend, spectrum_tables
-from .tables import Header, error_tables, flat_table, plain_tables
+from .tables import error_tables, flat_table, plain_tables
 
 __all__ = ["FORMATS", "render"]
 

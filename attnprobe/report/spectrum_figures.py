@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..records import write_bytes
-from .figures import PANELS, _beside, _columns, _fixed_settings, _title_lines
+from .figures import PANELS, columns_for, fixed_settings, legend_columns, saved, title_lines
 from .panels import COLOURS, GREY, MARKERS
 from .spectra import matrix_label, moduli
 
@@ -57,26 +55,22 @@ def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path)
     paths: list[Path] = []
     for name, kept in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
         places = list(dict.fromkeys((row["layer"], row["n"]) for row in sorted(kept, key=lambda row: row["layer"])))
-        with _fixed_settings():
+        with fixed_settings():
             for page in range(0, len(places), PANELS):
                 figure = _page(places[page : page + PANELS], kept, name, header_line, looks)
                 suffix = f"-{page // PANELS + 1}" if page else ""
-                for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-                    file = io.BytesIO()
-                    figure.savefig(file, format=kind, metadata=metadata)
-                    paths.append(Path(out_dir) / f"spectrum-{name}{suffix}.{kind}")
-                    write_bytes(paths[-1], file.getvalue())
+                paths += saved(figure, Path(out_dir) / f"spectrum-{name}{suffix}")
     return paths
 
 
 def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, looks: Mapping[Any, dict]) -> Any:
     from matplotlib.figure import Figure
 
-    columns = _columns([(*place, None, None) for place in places])
+    columns = columns_for([(*place, None, None) for place in places])
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, 3.3 * columns + 0.6)
     shown = [row for row in rows if (row["layer"], row["n"]) in places]
-    told = [*_title_lines(title, int(inches * 15.5)), _over(shown)]
+    told = [*title_lines(title, int(inches * 15.5)), _over(shown)]
     keys = _keys(shown, looks)
     beside = _in_a_row([re.sub(r"\\bar|[${}]", "", label) for label in keys], inches)
     height = 2.5 if lines > 1 else 3.0
@@ -220,7 +214,7 @@ def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str,
 def _in_a_row(labels: Sequence[str], inches: float) -> int:
     """How many legend entries stand side by side: all where they fit."""
     whole = sum(0.62 + 0.065 * len(label) for label in labels)
-    return len(labels) if whole <= inches else _beside(labels, inches)
+    return len(labels) if whole <= inches else legend_columns(labels, inches)
 
 
 def _plain(label: str) -> str:

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from .columns import Column, Group, columns_of, family, grouped, legend, mark, notes
-from .numbers import aligned, short_hashes, significant
+from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
+from .numbers import aligned, significant
 
-__all__ = ["Header", "error_tables", "flat_table", "plain_tables", "timings_table"]
-
-STYLES = {"!": "yellow", "✗": "bold red", "–": "dim"}
-UNLIMITED = 10_000
-
-
-@dataclass(frozen=True)
-class Header:
-    """What stands above every table: the source's facts as data and as lines, and warnings (each fallback is one).
-
-    A line that repeats a warning is shown once, as the warning.
-    """
-
-    source: Mapping[str, Any] = field(default_factory=dict)
-    lines: Sequence[str] = ()
-    warnings: Sequence[str] = ()
-
-    @property
-    def facts(self) -> list[str]:
-        """The lines that repeat no warning."""
-        return [line for line in self.lines if not any(warning in line for warning in self.warnings)]
-
+__all__ = ["error_tables", "flat_table", "plain_tables", "timings_table"]
 
 def error_tables(
     rows: Sequence[Mapping[str, Any]],
@@ -62,14 +38,14 @@ def error_tables(
     groups = grouped(rows, bounds)
     every = columns_of([row for group in groups for row in group.rows])
     shown = [column for column in every if column.name != "family" or not terminal]  # a terminal has headings
-    while (needed := max((_width(_table(group, shown)) for group in groups), default=0)) > room:
+    while (needed := max((width_of(_table(group, shown)) for group in groups), default=0)) > room:
         spare = max(shown, key=lambda column: column.spare, default=None)
         if spare is None or spare.spare == 0:
             break
         shown.remove(spare)
     wide = max(needed, room if terminal else 100)
-    console = _console(wide, terminal)
-    _print_header(console, header, terminal)
+    console = console_of(wide, terminal)
+    print_header(console, header, terminal)
     for group in groups:
         console.print()
         console.print(Text(group.caption, style="bold"), soft_wrap=not terminal)
@@ -89,7 +65,7 @@ def error_tables(
     console.print(Text(told, style="dim"), width=min(wide, max(80, min(needed, 120))))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
-    return _finished(console)
+    return finished(console)
 
 
 def flat_table(
@@ -111,15 +87,15 @@ def flat_table(
         table.add_column(name, justify=justify, no_wrap=not words, overflow="fold", min_width=longest)
     for row in rows:
         table.add_row(*(Text(_value(row.get(name))) for name in names))
-    room = max(width or shutil.get_terminal_size().columns, _width(table, "minimum")) if terminal else _width(table)
-    console = _console(max(room, 80), terminal)
-    _print_header(console, header, terminal)
+    room = max(width or shutil.get_terminal_size().columns, width_of(table, "minimum")) if terminal else width_of(table)
+    console = console_of(max(room, 80), terminal)
+    print_header(console, header, terminal)
     if header.lines or header.warnings:
         console.print()
     console.print(table if rows else "no rows")
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
-    return _finished(console)
+    return finished(console)
 
 
 def plain_tables(
@@ -138,9 +114,9 @@ def plain_tables(
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
     kept = [_columns_for(headings, lines, room) for _, headings, lines, _ in tables]
     made = [_of_strings(table[1], table[2], some, terminal) for table, some in zip(tables, kept, strict=True)]
-    needed = max(map(_width, made), default=0)
-    console = _console(max(needed, room if terminal else 100), terminal)
-    _print_header(console, header, terminal)
+    needed = max(map(width_of, made), default=0)
+    console = console_of(max(needed, room if terminal else 100), terminal)
+    print_header(console, header, terminal)
     for (caption, _, _, remarks), table in zip(tables, made, strict=True):
         console.print()
         console.print(Text(caption, style="bold"), soft_wrap=not terminal)
@@ -159,7 +135,7 @@ def plain_tables(
     console.print(Text(told, style="dim"), width=max(80, min(needed, 120)))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
-    return _finished(console)
+    return finished(console)
 
 
 def _wordy(lines: Sequence[Sequence[str]], i: int) -> bool:
@@ -272,33 +248,3 @@ def _value(value: Any) -> str:
             return f"{', '.join(_value(item) for item in value[:4])}, … ({len(value)} values)"
         return ", ".join(_value(item) for item in value)
     return str(value)
-
-
-def _print_header(console: Console, header: Header, terminal: bool) -> None:
-    for line in header.facts:
-        console.print(Text(short_hashes(line)), soft_wrap=not terminal)
-    for line in header.warnings:
-        console.print(Text(f"! {line}", style="bold yellow"), soft_wrap=not terminal)
-
-
-def _console(width: int, terminal: bool) -> Console:
-    return Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=True if terminal else None,
-        force_jupyter=False,
-        legacy_windows=False,
-        highlight=False,
-        emoji=False,
-        markup=False,
-    )
-
-
-def _finished(console: Console) -> str:
-    text = console.file.getvalue()
-    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
-
-
-def _width(table: Table, which: str = "maximum") -> int:
-    console = _console(UNLIMITED, terminal=False)
-    return getattr(Measurement.get(console, console.options, table), which)
