@@ -71,8 +71,8 @@ EXACT = [
     ),
     Fault(
         "exact", "kernelized", "half-norm", "operators/attention.py",
-        "exponent - self.half_q[heads, start:stop, None] - self.half_k[heads, None, :]",
-        "exponent - self.half_q[heads, start:stop, None]",
+        "exponent.sub_(self.half_q[heads, start:stop, None]).sub_(self.half_k[heads, None, :])",
+        "exponent.sub_(self.half_q[heads, start:stop, None])",
         "the half-norms of the keys are left out of the exponent",
     ),
     Fault(
@@ -91,8 +91,8 @@ EXACT = [
     ),
     Fault(
         "exact", "kernelized", "clamp", "operators/attention.py",
-        "torch.exp(exponent.clamp(max=0))",
-        "torch.exp(exponent.clamp(min=-30, max=0))",
+        "exponent.clamp_(max=0).exp_()",
+        "exponent.clamp_(min=-30, max=0).exp_()",
         "the exponent is clamped from below at -30",
     ),
     Fault(
@@ -732,8 +732,8 @@ REFERENCE = [
     ),
     Fault(
         "reference", "svd", "half-norm", "operators/attention.py",
-        "exponent - self.half_q[heads, start:stop, None] - self.half_k[heads, None, :]",
-        "exponent - self.half_k[heads, None, :]",
+        "exponent.sub_(self.half_q[heads, start:stop, None]).sub_(self.half_k[heads, None, :])",
+        "exponent.sub_(self.half_k[heads, None, :])",
         "the Gaussian matrix that is decomposed lacks the half-norms of the queries",
     ),
     Fault(

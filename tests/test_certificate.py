@@ -197,6 +197,9 @@ def test_no_point_above_the_bound_reaches_the_threshold_and_the_bound_is_near_on
             highest = float(over.max()) if len(over) else top
             assert found >= highest * (1 - 1e-12)
             assert found - top <= 1.02 * (highest - top) * 10 ** (14 / 2000) + 1e-7 * top
+            enough = torch.tensor([1.5 * top], dtype=F64)
+            soon = float(root_bound(theta, p, c, t, torch.zeros(1, dtype=F64), enough))
+            assert found <= soon <= max(1.02 * found, float(enough))
 
 
 def test_the_rounding_term_only_widens():

@@ -61,11 +61,14 @@ def threshold(delta: float, s: int) -> float:
     return sqrt(chi2.ppf(delta, s))
 
 
-def root_bound(theta: Tensor, p: Tensor, c: Tensor, t: float | Tensor, eta: Tensor) -> Tensor:
+def root_bound(
+    theta: Tensor, p: Tensor, c: Tensor, t: float | Tensor, eta: Tensor, enough: Tensor | None = None
+) -> Tensor:
     """Bound B: an upper bound of ``sup({θ₁} ∪ {λ > θ₁ : f(λ) + φ(λ) ≥ t})``, (N,), with ``φ = η ‖P/(λ - θ)‖_F``.
 
     Args:
         theta: (N, K) ascending. p, c: (N, s, K). eta: (N,). All float64. t: a number, or one for each, (N,).
+        enough: (N,), where the march may end; θ₁ by default.
 
     Every point above the result is excluded, at any moment of the march: stopping it early only widens the bound.
     Overshoots the supremum by about one last cell, 0.2 % of its distance to θ₁. Cost ``s² K`` a step, 20 to 80 steps.
@@ -75,30 +78,42 @@ def root_bound(theta: Tensor, p: Tensor, c: Tensor, t: float | Tensor, eta: Tens
     size_p = p.norm(dim=1)
     weight = size_p * c.norm(dim=1)  # (N, K)
 
-    def f(d: Tensor) -> Tensor:
-        m = (p / (d[:, None] + gap)[:, None, :]) @ c.mT  # (N, s, s)
-        return torch.linalg.eigvalsh(m @ m.mT)[:, -1].clamp(min=0).sqrt()
+    def m(d: Tensor) -> Tensor:
+        return (p / (d[:, None] + gap)[:, None, :]) @ c.mT  # (N, s, s)
 
-    b = (weight.sum(-1) + eta * size_p.sum(-1)) / t  # every term of f + φ has a denominator of at least d
+    found = (weight.sum(-1) + eta * size_p.sum(-1)) / t  # every term of f + φ has a denominator of at least d
     least = 1e-13 * top + 1e-300
-    done = b <= least
-    found = torch.where(done, torch.zeros_like(b), b)
-    b = torch.where(done, torch.ones_like(b), b)
+    least = least if enough is None else torch.maximum(least, enough - top)
+    done = found <= least
+    b = torch.where(done, torch.ones_like(found), found)
     step = torch.full_like(b, LARGEST_STEP)
-    f_b = f(b)
+    f_b = _frobenius(m(b))
     for _ in range(MOST_STEPS):
         if done.all():
             break
         a = b * torch.exp(-step)
-        f_a = f(a)
+        m_a = m(a)
+        f_a = _frobenius(m_a)
         sag = ((a[:, None] + gap).rsqrt() - (b[:, None] + gap).rsqrt()).square()  # of a chord under 1/x
-        rounding = eta * (size_p / (a[:, None] + gap)).norm(dim=-1)
-        clear = ~done & (torch.maximum(f_a, f_b) + (weight * sag).sum(-1) + rounding < t)
+        rest = (weight * sag).sum(-1) + eta * (size_p / (a[:, None] + gap)).norm(dim=-1)
+        clear = torch.maximum(f_a, f_b) + rest < t
+        if not (clear | done).all():  # only then the norm itself
+            f_a, f_b = _norm(m_a), _norm(m(b))
+            clear = torch.maximum(f_a, f_b) + rest < t
+        clear &= ~done
         b, f_b = torch.where(clear, a, b), torch.where(clear, f_a, f_b)
         found = torch.where(done, found, b)
         done = done | (~clear & (step <= SMALLEST_STEP)) | (b <= least)
         step = torch.where(clear, (2 * step).clamp(max=LARGEST_STEP), step / 2)
     return top + found
+
+
+def _frobenius(m: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(m)
+
+
+def _norm(m: Tensor) -> Tensor:
+    return torch.linalg.eigvalsh(m @ m.mT)[:, -1].clamp(min=0).sqrt()
 
 
 def a_priori_bound(theta1: Tensor, size_r: Tensor, t: float | Tensor, passes: int) -> Tensor:

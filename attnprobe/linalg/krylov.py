@@ -1,4 +1,4 @@
-"""The pieces of a block Krylov space of ``A = EᵀE``: its start, its basis V in blocks (N, m, s), and ``T = VᵀAV``."""
+"""The pieces of a block Krylov space of ``A = EᵀE``: its start, its basis V (N, m, K), block by block, and ``T = VᵀAV``."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ def grown(t: Tensor, column: Tensor) -> Tensor:
     return whole
 
 
-def _inside(x: Tensor, basis: list[Tensor]) -> Tensor:
-    """``V Vᵀ x``."""
-    return sum(v @ (v.mT @ x) for v in basis)
+def projected(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """``x - V Vᵀ x``, twice over, and ``Vᵀ x``; V (N, m, K)."""
+    inside = v.mT @ x
+    x = x - v @ inside
+    return x - v @ (v.mT @ x), inside
 
 
-def projected(x: Tensor, basis: list[Tensor]) -> Tensor:
-    """``x - V Vᵀ x``."""
-    return x - _inside(x, basis)
+def next_block(q: Tensor, b: Tensor, v: Tensor, scale: Tensor, noise: torch.Generator) -> Tensor:
+    """The block after V from ``d = Q B``, what of ``A V_k`` lies outside V, (N, m, s).
 
-
-def next_block(d: Tensor, basis: list[Tensor], scale: Tensor, noise: torch.Generator) -> Tensor:
-    """The block after ``basis`` from d, what of ``A V_k`` lies outside it, (N, m, s).
-
-    Where the space is exhausted d is rounding, and its QR would hold directions of the basis again: so it is moved by
-    one rounding of A at random first, and projected twice.
+    Where the space is exhausted d is rounding, and Q holds directions of V again: there d is moved by one rounding of
+    A at random first, and what lies in V taken out once more.
 
     Args:
-        scale: the size of A, (N,).
+        q, b: the QR factors of d. scale: the size of A, (N,).
     """
-    m, s = d.shape[1:]
-    u = torch.finfo(d.dtype).eps / 2
-    extra = torch.randn(m, s, generator=noise, dtype=torch.float64, device="cpu").to(d)
-    block = torch.linalg.qr(d + u * scale[:, None, None].to(d) * extra / m**0.5).Q
-    for _ in range(2):
-        block = torch.linalg.qr(projected(block, basis)).Q
-    return block
+    m, s = q.shape[1:]
+    u = torch.finfo(q.dtype).eps / 2
+    exhausted = b.diagonal(dim1=1, dim2=2).abs().amin(-1) <= 64 * u * scale
+    if exhausted.any():
+        extra = torch.randn(m, s, generator=noise, dtype=torch.float64, device="cpu").to(q)
+        moved = torch.linalg.qr(q @ b.to(q) + u * scale[:, None, None].to(q) * extra / m**0.5).Q
+        q = torch.where(exhausted[:, None, None], moved, q)
+    for _ in range(2 if exhausted.any() else 1):
+        q = torch.linalg.qr(q - v @ (v.mT @ q)).Q
+    return q

@@ -141,11 +141,11 @@ def leading_singular_values(
     if not torch.isfinite(w).all():
         return Leading(nan, nan, nan, float("nan"), 1, False)
     u, noise = torch.finfo(torch.float64).eps / 2, generator(seed, "perturbation", m, s)
-    basis, t = [v1[None]], w.new_zeros(1, 0, 0)
+    basis, t = v1[None], w.new_zeros(1, 0, 0)
     for done in range(1, most + 1):
-        t = grown(t, torch.cat([v.mT @ w for v in basis], 1))  # (1, K, K)
-        d = projected(projected(w, basis), basis)
-        b = torch.linalg.qr(d, mode="r").R
+        d, column = projected(w, basis)
+        t = grown(t, column)  # (1, K, K)
+        q, b = torch.linalg.qr(d)
         theta, y = torch.linalg.eigh(t)
         theta, c = theta[0].flip(0), (b @ y[:, -s:])[0].flip(1)  # (K,), (s, K), descending
         rounding = 8 * u * t.shape[-1] ** 0.5 * (theta[0].clamp(min=0) + torch.linalg.matrix_norm(b[0], 2))
@@ -155,8 +155,9 @@ def leading_singular_values(
             closed = bool((rho <= torch.maximum(tol * theta[:k].clamp(min=0), 2 * rounding)).all())
         if closed or done == most:
             break
-        basis.append(next_block(d, basis, theta[:1].clamp(min=0), noise))
-        w = product(basis[-1])
+        block = next_block(q, b, basis, theta[:1].clamp(min=0), noise)
+        basis = torch.cat([basis, block], 2)
+        w = product(block)
     lam = theta[:k].clamp(min=0)
     rho = rho + rounding
     error = torch.minimum(rho / lam.sqrt().clamp(min=1e-300), rho.sqrt())

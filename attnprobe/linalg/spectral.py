@@ -121,30 +121,33 @@ def norm_intervals(
     finite = torch.isfinite(first).all(-1).all(-1)
     which = finite.nonzero()[:, 0]  # those that go on
     parts = torch.zeros_like(nan) if parts is None else parts
-    basis = [v1.expand(len(which), m, s)]
+    basis = v1.expand(len(which), m, s)  # V, (a, m, K)
     t = first.new_zeros(len(which), 0, 0, dtype=torch.float64)
     w, perturbation = first[which], generator(seed, "perturbation", m, s)
     for done in range(1, max_passes + 1):
         if not len(which):
             break
-        t = grown(t, torch.cat([v.mT @ w for v in basis], 1).double())  # (a, K, K)
-        d = projected(projected(w, basis), basis)  # what leaves the space, (a, m, s)
-        b = torch.linalg.qr(d, mode="r").R.double()  # (a, s, s)
+        d, column = projected(w, basis)  # what leaves the space, and what does not: (a, m, s), (a, K, s)
+        t = grown(t, column.double())  # (a, K, K)
+        q, b = torch.linalg.qr(d)
+        b = b.double()
+        last = done == max_passes or (done + 1) * s > m
         theta, y = torch.linalg.eigh(t)
         top = theta[:, -1].clamp(min=0)
         p, c = r.mT @ y[:, :s], b @ y[:, -s:]  # (a, s, K)
         growth = u * t.shape[-1] ** 0.5
         eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + growth * parts[which] * top.sqrt()
-        ends = {
-            "B": root_bound(theta, p, c, shrunk, eta),
-            "apriori": a_priori_bound(top + eta, size_r, shrunk, done),
-        }
+        ends = {"apriori": a_priori_bound(top + eta, size_r, shrunk, done)}
         if frobenius2 is not None:
             whole = frobenius2[which]
             tail = (whole - t.diagonal(dim1=1, dim2=2).sum(-1)).clamp(min=0) + 64 * u * whole + eta
             ends |= {"A": trace_bounds(theta, c, tail)[:, -1] + eta, "frobenius": whole * (1 + 8 * u)}
-        bounds = torch.stack([ends[name] for name in KINDS if name in ends])  # of the squares
-        best, place = bounds.min(0)
+        # bound B is the dearest: only where the others leave the interval open, and no closer than it needs
+        enough = top * ((1 - _slack(u)) / (1 + _slack(u)) * (1 + tol / 4)) ** 2
+        left = (torch.stack(list(ends.values())).amin(0) > enough) & (done > 1 or last)
+        ends["B"] = torch.full_like(top, float("inf"))
+        ends["B"][left] = root_bound(theta[left], p[left], c[left], shrunk, eta[left], enough[left])
+        best, place = torch.stack([ends[name] for name in KINDS if name in ends]).min(0)  # of the squares
         names = torch.tensor([KINDS.index(name) for name in KINDS if name in ends], device=first.device)
         better = best.sqrt() < upper[which]
         kind[which] = torch.where(better, names[place], kind[which])
@@ -154,12 +157,13 @@ def norm_intervals(
         on = (upper[which] * (1 + _slack(u)) > (1 + tol) * (value[which] * (1 - _slack(u)))) | (done == 1)
         if frobenius2 is not None:
             on &= frobenius2[which] > 0
-        if done == max_passes or (done + 1) * s > m or not on.any():
+        if last or not on.any():
             break
-        which, t, basis = which[on], t[on], [v[on] for v in basis]
+        which, t, basis = which[on], t[on], basis[on]
         scale = torch.where(top > 0, top, torch.ones_like(top))[on]
-        basis.append(next_block(d[on], basis, scale, perturbation))
-        w = normal(basis[-1], which)
+        block = next_block(q[on], b[on], basis, scale, perturbation)
+        basis = torch.cat([basis, block], 2)
+        w = normal(block, which)
     lower = value * (1 - _slack(u))
     upper = torch.where(finite, torch.maximum(upper * (1 + _slack(u)), value), nan)
     return Interval(value, lower, upper, passes, [KINDS[i] for i in kind.tolist()])

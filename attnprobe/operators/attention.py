@@ -117,7 +117,7 @@ class UnnormalisedAttention(_Streamed):
         return out
 
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        return torch.exp(self.scores(heads, start, stop) - self.shift[heads, None, None])
+        return self.scores(heads, start, stop).sub_(self.shift[heads, None, None]).exp_()
 
 
 class GaussianAttention(_Streamed):
@@ -138,5 +138,5 @@ class GaussianAttention(_Streamed):
 
     def _block(self, heads: slice, start: int, stop: int) -> Tensor:
         exponent = self.scores(heads, start, stop)
-        exponent = exponent - self.half_q[heads, start:stop, None] - self.half_k[heads, None, :]
-        return torch.exp(exponent.clamp(max=0))
+        exponent = exponent.sub_(self.half_q[heads, start:stop, None]).sub_(self.half_k[heads, None, :])
+        return exponent.clamp_(max=0).exp_()

@@ -65,10 +65,10 @@ class LowRank(Operator):
         return self.left @ x
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
-        y = self.left.mT @ y  # (h, d, c)
+        y = y.mT @ self.left  # (h, c, d); the transpose of the product is up to twice as fast
         for factor in self.middle:
-            y = factor.mT @ y
-        return self.right.mT @ y
+            y = y @ factor
+        return (y @ self.right).mT
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.left[:, start:stop]
