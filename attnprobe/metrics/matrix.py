@@ -109,7 +109,7 @@ def shared_matrix_errors(
     for op in approximations:
         if op.shape != exact.shape:
             raise UsageError(f"{op!r} does not stand for {exact!r}")
-    exact, *approximations = (_at_least_float32(op) for op in (exact, *approximations))
+    exact, *approximations = (at_least_float32(op) for op in (exact, *approximations))
     operators = [None, *approximations]  # B itself first
     with torch.no_grad():
         if exact.shape[2] <= DENSE:
@@ -137,7 +137,7 @@ def shared_matrix_errors(
     ]
 
 
-def _at_least_float32(op: Operator) -> Operator:
+def at_least_float32(op: Operator) -> Operator:
     return op.to(torch.float32) if torch.finfo(op.dtype).bits < 32 else op
 
 
