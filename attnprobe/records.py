@@ -30,10 +30,14 @@ except ImportError:  # not POSIX: one writer per file, as the sweep arranges
 
 __all__ = [
     "LOWER_BOUND",
+    "NAMES",
     "SCHEMA",
     "STATUSES",
     "RecordWriter",
     "cell_key",
+    "exact_map_path",
+    "is_mapped",
+    "map_path",
     "plain",
     "read_records",
     "run_directory",
@@ -44,6 +48,8 @@ __all__ = [
 ]
 
 SCHEMA = 1
+# facts of a source that only name what others hash, or follow from them: they determine no result
+NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
 STATUSES = ("ok", "skipped", "diverged", "failed")  # from best to worst
 LOWER_BOUND = "lower-bound"
 
@@ -93,6 +99,23 @@ def cell_key(**determinants: Any) -> str:
     """
     canonical = json.dumps(determinants, sort_keys=True, separators=(",", ":"), default=plain)
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
+
+
+def is_mapped(record: Mapping[str, Any]) -> bool:
+    """Whether a figure of maps shows the cell: a requested method on the first window, with the first seed."""
+    return bool(record.get("requested")) and record.get("window") == 0 and record.get("repeat") == 0
+
+
+def map_path(run: str | os.PathLike[str], key: str) -> Path:
+    """Where a run's folder keeps the map of a cell."""
+    return Path(run) / "maps" / f"{key}.npy"
+
+
+def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:
+    """Where a run's folder keeps the map of the exact matrix that the record's method stands for."""
+    facts = {name: fact for name, fact in record["source"].items() if name not in NAMES}
+    place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
+    return map_path(run, cell_key(command="maps", source=facts, **place))
 
 
 class RecordWriter:

@@ -87,5 +87,5 @@ def _report(session: Any, format_: str, plot: bool) -> None:
     run = str(session.path)
     show(session.path, "condition", format_, lambda kind: render_conditions(rows, summary, header, kind, run))
     title = "\n".join([*header.lines, *header.warnings])
-    draw(session.path, plot, lambda place: condition_figures(rows, summary, title, place),
+    draw(session.path, plot, "condition", lambda place: condition_figures(rows, summary, title, place),
          "nothing was measured that could be drawn")  # fmt: skip

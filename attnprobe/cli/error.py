@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +18,10 @@ In Python:
   output_errors(exact(qkv), approx, qkv)
   matrix_errors(exact(qkv), approx.operator)
 \b
+--plot maps shows means of at most 64 x 64 blocks of each matrix on one colour scale,
+a row per head and a column per method and budget, of the first window and seed. In
+Python: attnprobe.metrics.attention_maps(approx.operator).
+\b
 --fail-above takes output_spectral, output_spectral_relative, output_frobenius,
 output_frobenius_relative, output_row_relative_max, matrix_spectral,
 matrix_spectral_relative, matrix_frobenius, matrix_frobenius_relative,
@@ -27,6 +32,9 @@ and mean, se, median, p10, p90 or max:
 Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value,
 3 a named source or device is absent or refused, 4 some cells failed or diverged,
 130 interrupted."""
+
+
+PLOTS = ("errors", "maps")
 
 
 @click.command("error", epilog=EPILOG)
@@ -48,13 +56,15 @@ Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value
 @click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
               "[default: a new one under outputs/]")
 @format_option
-@click.option("--plot", is_flag=True, help="Draw error against d into the run's figures/ (SVG and PNG).")
+@click.option("--plot", "plots", multiple=True, is_flag=False, flag_value="errors", metavar="[errors|maps]",
+              help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "
+              "the exact and the approximate matrix side by side, head by head; repeatable and comma-separated.")
 @click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
               help="Exit 1 where a requested method's statistic (default: mean) exceeds the value, or is missing.")
 @click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")
 @debug_option
-def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str, ...], show_timings: bool,
-            debug: bool, **given: Any) -> None:
+def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gates: tuple[str, ...],
+            show_timings: bool, debug: bool, **given: Any) -> None:
     """Measure how far a method's output lies from exact attention, head by head, on real Q, K and V.
 
     Errors are those of the output B~ V against the exact B V in float64, and those of the matrix B~ itself against B,
@@ -68,15 +78,21 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
         from ..errors import unknown
         from ..report import FORMATS, check_gates, parse_gate
         from ..sweep import ErrorRequest, measure_errors
+    from .output import pictures
     from .progress import note, progress_bar
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
+    asked = [kind.strip() for text in plots for kind in text.split(",")]
+    for kind in asked:
+        if kind not in PLOTS:
+            raise unknown("plot", kind, PLOTS)
+    maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
     parsed = [parse_gate(gate) for gate in gates]
     request = ErrorRequest(source=source_from(given), methods=methods, origin=origins(), **given)
     with progress_bar() as (progress, notify):
-        session = measure_errors(request, notify=notify, progress=progress, timings=timings)
-    rows = _report(session, format_, plot)
+        session = measure_errors(request, maps=maps, notify=notify, progress=progress, timings=timings)
+    rows = _report(session, format_, asked)
     if show_timings:
         from ..report import timings_table
 
@@ -90,9 +106,9 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
     raise click.exceptions.Exit(1 if failures else 4 if broken else 0)
 
 
-def _report(session: Any, format_: str, plot: bool) -> list[dict[str, Any]]:
+def _report(session: Any, format_: str, plots: Sequence[str]) -> list[dict[str, Any]]:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import Header, error_figure, render, summarise
+    from ..report import Header, error_figure, map_figures, render, summarise
     from .output import draw, show
 
     rows, bounds = summarise(session.outcome.records)
@@ -101,6 +117,9 @@ def _report(session: Any, format_: str, plot: bool) -> list[dict[str, Any]]:
     run = str(session.path)
     show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run))
     title = "\n".join([*header.lines, *header.warnings])
-    draw(session.path, plot, lambda place: error_figure(rows, bounds, title, place),
+    draw(session.path, "errors" in plots, "error", lambda place: error_figure(rows, bounds, title, place),
          "no requested method has an error to draw")  # fmt: skip
+    records, missing = session.outcome.records, session.unmapped
+    draw(session.path, "maps" in plots, "maps", lambda place: map_figures(records, run, title, place, missing),
+         "no requested method has a matrix to draw")  # fmt: skip
     return rows

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from .progress import note
 
-__all__ = ["draw", "show"]
+__all__ = ["draw", "pictures", "show"]
 
 
 def show(folder: Path, command: str, format_: str, rendered: Callable[[str], str]) -> None:
@@ -21,18 +22,36 @@ def show(folder: Path, command: str, format_: str, rendered: Callable[[str], str
         write_text(folder / "tables" / f"{command}.{kind}", rendered(kind) + "\n")
 
 
-def draw(folder: Path, plot: bool, figures: Callable[[Path], list[Path]], nothing: str) -> list[Path]:
+def pictures(folder: str | Path | None, stem: str) -> list[Path]:
+    """The figures of one kind, ``STEM-….svg`` and ``.png``, that a run's folder holds."""
+    if folder is None:
+        return []
+    with suppress(OSError, RuntimeError):  # a folder that cannot be is refused where it is made
+        place = Path(folder).expanduser() / "figures"
+        return sorted(path for path in place.glob(f"{stem}-*") if path.suffix in (".svg", ".png"))
+    return []
+
+
+def draw(folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Path]], nothing: str) -> list[Path]:
     """Draw into ``figures/`` where asked to, or where an older picture would contradict the new table.
 
+    Older pictures of the kind that are not drawn again show what the table does not, and go.
+
     Args:
-        figures: draws into a folder and returns the files. nothing: why there may be none.
+        stem: what the names of this kind of figure begin with. figures: draws into a folder and returns the files.
+        nothing: why there may be none.
     """
-    place = folder / "figures"
-    if not plot and not place.exists():
+    older = pictures(folder, stem)
+    if not plot and not older:
         return []
-    paths = figures(place)
+    paths = figures(folder / "figures")
     for path in paths:
         note(f"figure: {path}")
     if not paths:
         note(f"no figure: {nothing}")
+    for path in older:
+        if path not in paths:
+            with suppress(OSError):
+                path.unlink()
+                note(f"removed, as it shows an earlier run: {path}")
     return paths

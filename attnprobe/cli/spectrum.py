@@ -108,6 +108,7 @@ def _report(session: Any, format_: str, plot: bool) -> None:
     run = str(session.path)
     show(session.path, "spectrum", format_, lambda kind: render(rows, [], header, kind, run, "spectrum"))
     title = "\n".join([*header.lines, *header.warnings])
-    paths = draw(session.path, plot, lambda place: spectrum_figures(rows, title, place), "no spectrum to draw")
+    paths = draw(session.path, plot, "spectrum", lambda place: spectrum_figures(rows, title, place),
+                 "no spectrum to draw")  # fmt: skip
     if paths and not any("cumulative" in path.name for path in paths):
         note("no cumulative figure: only leading values are known")

@@ -8,6 +8,7 @@ from .console import Header
 from .figures import error_figure
 from .formats import FORMATS, render
 from .gate import check_gates, parse_gate
+from .map_figures import map_figures
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
@@ -21,6 +22,7 @@ __all__ = [
     "condition_rows",
     "conditions_summary",
     "error_figure",
+    "map_figures",
     "parse_gate",
     "rank_correlation",
     "render",

@@ -1,6 +1,7 @@
 """Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
 
 from .condition import ConditionRequest, measure_conditions
+from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
 from .run import Outcome, run_error
 from .session import ErrorRequest, Session, measure_errors, parse_layers
@@ -8,6 +9,6 @@ from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
 
 __all__ = [
     "ConditionRequest", "ErrorPlan", "ErrorRequest", "MethodRequest", "Outcome", "Session", "SpectrumRequest",
-    "SpectrumSession", "measure_conditions", "measure_errors", "measure_spectra", "parse_layers", "parse_methods",
-    "parse_numbers", "run_error",
+    "SpectrumSession", "keep_maps", "measure_conditions", "measure_errors", "measure_spectra", "parse_layers",
+    "parse_methods", "parse_numbers", "run_error",
 ]  # fmt: skip

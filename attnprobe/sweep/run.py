@@ -18,15 +18,13 @@ from ..methods import approximate
 from ..metrics import MatrixErrors, lower_bound, output_errors, repeated_rows, shared_matrix_errors
 from ..operators import Operator
 from ..qkv import QKV
-from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
+from ..records import LOWER_BOUND, NAMES, SCHEMA, RecordWriter, plain
 from ..reference import exact, exact_output
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, MethodRequest, refused
 
 __all__ = ["Outcome", "ending", "run_error", "said"]
 
-# facts that only name what others hash, or follow from them: they determine no result
-NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "delta", "realised_d")
 

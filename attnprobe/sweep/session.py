@@ -17,6 +17,7 @@ from ..records import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, ru
 from ..reference import TARGETS
 from ..sources import SourceSpec, resolve
 from ..timings import Timings
+from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
 from .run import Outcome, run_error
 
@@ -58,22 +59,26 @@ class ErrorRequest:
 
 @dataclass
 class Session:
-    """A finished run: its records, folder, source and plan."""
+    """A finished run: its records, folder, source and plan, and why maps that were asked for are missing, by key."""
 
     outcome: Outcome
     path: Path
     source: Any
     plan: ErrorPlan
+    unmapped: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure_errors(
     request: ErrorRequest,
     *,
+    maps: bool = False,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Resolve the source, measure every cell, and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    With ``maps`` also the block averages of `keep_maps`, in ``maps/``; no record depends on them.
 
     A folder that was made for this run and holds no record when something goes wrong is removed again. After an
     interruption the manifest says so, and the same request with that folder as ``out`` goes on.
@@ -86,10 +91,16 @@ def measure_errors(
     source, plan = prepared(request, notify, timings)
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        return run_error(plan, source, writer, done=done, run=run, timings=timings, progress=progress)
+        outcome = run_error(plan, source, writer, done=done, run=run, timings=timings, progress=progress)
+        if maps:
+            unmapped.update(
+                keep_maps(plan, source, outcome.records, writer.path.parent, timings=timings, progress=progress)
+            )
+        return outcome
 
+    unmapped: dict[str, str] = {}
     outcome, path = recorded(request, "error", planned(plan), [source], notify, measure)
-    return Session(outcome, path, source, plan)
+    return Session(outcome, path, source, plan, unmapped)
 
 
 def prepared(request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> tuple[Any, ErrorPlan]:

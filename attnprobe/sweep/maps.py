@@ -1,0 +1,104 @@
+"""The maps of a run: block averages of the exact matrix and of each method's, kept beside the records."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..methods import approximate
+from ..metrics import attention_maps
+from ..operators import Operator
+from ..qkv import QKV
+from ..records import NAMES, exact_map_path, is_mapped, map_path, write_bytes
+from ..reference import exact
+from ..timings import Timings
+from .plan import Cell, ErrorPlan, Group
+from .run import said
+
+__all__ = ["keep_maps"]
+
+
+def keep_maps(
+    plan: ErrorPlan,
+    source: Any,
+    records: Sequence[Mapping[str, Any]],
+    folder: Path,
+    *,
+    timings: Timings | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+) -> dict[str, str]:
+    """Leave ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (`is_mapped`), and one for each exact matrix.
+
+    A map needs a method's operator and no metric. So a cell that an earlier run measured has its method run again, from
+    the same draws, and its record stays as it is; a map that is there already is not made again. Files hold float32 (h,
+    b_q, b_k), see `attention_maps`. Cost beside a forward per n: a run of each method, and a product with each matrix.
+
+    Args:
+        records: those of the plan's cells; only what ran is mapped.
+        progress: called before each map with the number of maps done, their total and a label.
+
+    Returns:
+        Why a map is missing, by the key of its cell.
+    """
+    timings, why = timings or Timings(), {}
+    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
+    by_key = {record["key"]: record for record in records}
+    wanted: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map
+    for n in plan.n:
+        for layer in plan.layers:
+            for cell in plan.cells(Group(n, 0), layer, facts):
+                record = by_key.get(cell.key)
+                if record is not None and is_mapped(record) and record["status"] in ("ok", "diverged"):
+                    there = map_path(folder, cell.key).exists() and exact_map_path(folder, record).exists()
+                    if not there:
+                        wanted.setdefault(n, {}).setdefault(layer, []).append(cell)
+    total = sum(len(cells) for layers in wanted.values() for cells in layers.values())
+    done = 0
+    for n, layers in wanted.items():
+        progress(done, total, f"reading n={n} for maps")
+        captured = source.qkv(n, list(layers), 0)
+        for layer, cells in layers.items():
+            qkv = captured.pop(layer)
+            qkv = qkv if plan.heads is None else qkv.select(plan.heads)
+            for cell in cells:
+                progress(done, total, f"map of n={n} layer {layer} {cell.request.name}")
+                with timings("maps"):
+                    path = exact_map_path(folder, by_key[cell.key])
+                    if not path.exists():
+                        _write(path, exact(qkv, plan.target))
+                    reason = _kept(cell, qkv, plan.target, map_path(folder, cell.key))
+                if reason is not None:
+                    why[cell.key] = reason
+                done += 1
+    progress(total, total, "")
+    return why
+
+
+def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
+    """Write the map of a cell; where there is none, why."""
+    if path.exists():
+        return None
+    try:
+        approx = approximate(cell.request.name, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
+        if approx.operator is None:
+            return "gives an output and no matrix"
+        blocks = _bytes(approx.operator)
+    except Exception as error:  # its record stands; the picture says why it has none
+        return said(error)
+    write_bytes(path, blocks)
+    return None
+
+
+def _write(path: Path, operator: Operator) -> None:
+    write_bytes(path, _bytes(operator))
+
+
+def _bytes(operator: Operator) -> bytes:
+    """The map of an operator as the bytes of an ``.npy`` file."""
+    file = io.BytesIO()
+    np.save(file, attention_maps(operator).float().cpu().numpy())
+    return file.getvalue()
