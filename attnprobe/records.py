@@ -17,7 +17,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ __all__ = [
     "RecordWriter",
     "cell_key",
     "exact_map_path",
-    "is_mapped",
     "map_path",
+    "mapped",
     "plain",
     "read_records",
     "run_directory",
@@ -101,14 +101,20 @@ def cell_key(**determinants: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 
 
-def is_mapped(record: Mapping[str, Any]) -> bool:
-    """Whether a figure of maps shows the cell: a requested method on the first window, with the first seed."""
-    return bool(record.get("requested")) and record.get("window") == 0 and record.get("repeat") == 0
-
-
 def map_path(run: str | os.PathLike[str], key: str) -> Path:
     """Where a run's folder keeps the map of a cell."""
     return Path(run) / "maps" / f"{key}.npy"
+
+
+def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The records of a run that a figure of maps shows: requested methods on the first window, with the first seed."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for record in records:
+        if record["requested"] and record["window"] == 0:
+            column = cell_key(**{name: record[name] for name in ("n", "layer", "method", "options", "d")})
+            if column not in first or record["seed"] < first[column]["seed"]:
+                first[column] = record
+    return list(first.values())
 
 
 def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:

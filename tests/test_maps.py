@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from every_setting import DEFAULTS, run
 from inputs import DTYPES, eps, factor_of, magnitude, make
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from pretend_device import AWAY, pretending
+from safetensors.torch import save_file
 
+from attnprobe.cli import main
 from attnprobe.errors import UsageError
-from attnprobe.methods import approximate
+from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
 from attnprobe.qkv import QKV
+from attnprobe.records import exact_map_path, map_path, mapped
 from attnprobe.reference import TARGETS, exact
+from attnprobe.report import map_figures
+from attnprobe.report import maps as figure_file
+from attnprobe.report.maps import (
+    ABOVE,
+    BELOW,
+    BROKEN,
+    LEVELS,
+    NEGATIVE,
+    POSITIVE,
+    SMALL,
+    Scale,
+    _heading,
+    _number,
+    _ticks,
+    palette,
+)
+from attnprobe.sources import SourceSpec, load_qkv
+from attnprobe.sweep import ErrorRequest, measure_errors
 
 
 def literal(matrix, blocks):
@@ -126,3 +155,392 @@ def test_a_map_is_linear_in_its_operator():
     alone = attention_maps(operator, 3)
     eye = literal(torch.eye(10, dtype=torch.float64).expand(2, -1, -1), 3)
     torch.testing.assert_close(both, alone + eye)
+
+
+# --- what a run keeps
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Two layers and two windows of 3 heads, 70 tokens, p = 8."""
+    q, k, v = torch.randn(3, 3, 70, 8, generator=torch.Generator().manual_seed(1))
+    tensors = {f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
+               for layer in (0, 2) for window in (0, 1) for axis, x in zip("qkv", (q, k, v), strict=True)}  # fmt: skip
+    save_file(tensors, tmp_path / "qkv.safetensors")
+    return SourceSpec(qkv=str(tmp_path / "qkv.safetensors"), device="cpu")
+
+
+def measured(source, tmp_path, name="r", maps=True, **rest):
+    rest = {"d": "8", "methods": ("skyformer",), "matrix": False, **rest}
+    return measure_errors(ErrorRequest(source=source, out=str(tmp_path / name), **rest), maps=maps)
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "maps").glob("*"))}
+
+
+def test_a_run_keeps_the_maps_of_its_operators(source, tmp_path):
+    session = measured(source, tmp_path, methods=("skyformer,vmean",), d="4,8", layer="0,2", n="65,70", head="2,0",
+                       windows=2, repeats=2, seed=3)  # fmt: skip
+    shown = mapped(session.outcome.records)
+    assert len(shown) == 3 * 2 * 2 and all(one["window"] == 0 and one["seed"] == 3 for one in shown)
+    assert len(files(tmp_path / "r")) == len(shown) + 2 * 2 and session.unmapped == {}
+    for record in shown:
+        qkv = load_qkv(qkv=source.qkv, n=record["n"], layer=record["layer"]).select([2, 0])
+        operator = approximate(record["method"], qkv, record["d"], seed=3).operator
+        wanted = {map_path(session.path, record["key"]): operator, exact_map_path(session.path, record): exact(qkv)}
+        for path, matrix in wanted.items():
+            found = np.load(path, allow_pickle=False)
+            assert found.dtype == np.float32 and np.array_equal(found, attention_maps(matrix).float().numpy())
+
+
+def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_path, monkeypatch):
+    request = {"methods": ("skyformer,performer",), "repeats": 2}
+    bare = measured(source, tmp_path, "a", maps=False, **request)
+    assert not (tmp_path / "a/maps").exists()
+    lines = (tmp_path / "a/records.jsonl").read_bytes()
+    whole = measured(source, tmp_path, "b", **request)
+    timeless = lambda session: [{**one, "seconds": 0, "run": ""} for one in session.outcome.records]
+    assert timeless(bare) == timeless(whole)
+    later = measured(source, tmp_path, "a", **request)  # the same folder, now with maps
+    assert later.outcome.measured == 0 and (tmp_path / "a/records.jsonl").read_bytes() == lines
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    dropped = sorted((tmp_path / "a/maps").glob("*"))[0]
+    dropped.unlink()
+    measured(source, tmp_path, "a", **request)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    monkeypatch.setattr("attnprobe.sweep.maps.approximate", lambda *args, **rest: pytest.fail("a method ran again"))
+    measured(source, tmp_path, "a", **request)
+
+
+def test_another_seed_of_a_folder_is_drawn_by_its_own_draws(source, tmp_path):
+    """A record that was the second repeat of one run is the first of another, whose figure shows it."""
+    measured(source, tmp_path, repeats=2)
+    session = measured(source, tmp_path, seed=1)
+    (record,) = mapped(session.outcome.records)
+    assert (record["seed"], record["repeat"]) == (1, 1)
+    wanted = attention_maps(approximate("skyformer", load_qkv(qkv=source.qkv, n=70), 8, seed=1).operator)
+    assert np.array_equal(np.load(map_path(session.path, record["key"])), wanted.float().numpy())
+    assert len(map_figures(session.outcome.records, session.path, "", tmp_path / "f")) == 2
+
+
+def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
+    paths = set()
+    for change in ({}, {"target": "gaussian"}, {"head": "1"}, {"layer": "2"}, {"n": "69"}):
+        session = measured(source, tmp_path, **change)
+        (record,) = mapped(session.outcome.records)
+        paths.add(exact_map_path(session.path, record))
+        paths.add(exact_map_path(session.path, {**record, "source": {**record["source"], "qkv_sha256": "other"}}))
+        assert exact_map_path(session.path, {**record, "source": {**record["source"], "qkv": "moved"}}) in paths
+    assert len(paths) == 10
+    gaussian = measured(source, tmp_path, target="gaussian")
+    found = np.load(exact_map_path(gaussian.path, mapped(gaussian.outcome.records)[0]))
+    wanted = attention_maps(exact(load_qkv(qkv=source.qkv, n=70), "gaussian")).float().numpy()
+    assert np.array_equal(found, wanted)
+
+
+def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, monkeypatch):
+    entry = METHODS["performer"]
+    bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
+    monkeypatch.setitem(METHODS, "performer", replace(entry, function=bare))
+    session = measured(source, tmp_path, methods=("performer,skyformer",))
+    keys = {record["method"]: record["key"] for record in session.outcome.records}
+    assert session.unmapped == {keys["performer"]: "gives an output and no matrix"}
+    assert len(map_figures(session.outcome.records, session.path, "", tmp_path / "f", session.unmapped)) == 2
+    monkeypatch.setattr("attnprobe.sweep.maps.attention_maps", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # the exact matrix has no excuse
+        measured(source, tmp_path, "new")
+    monkeypatch.setattr("attnprobe.sweep.maps.exact", lambda *args: None)
+    monkeypatch.setattr("attnprobe.sweep.maps._bytes", lambda operator: b"" if operator is None else 1 / 0)
+    session = measured(source, tmp_path, "other")
+    assert list(session.unmapped.values()) == ["ZeroDivisionError: division by zero"]
+
+
+# --- what is drawn
+
+SCALE = Scale(1e-4, 0.1)
+
+
+def test_every_value_has_the_colour_that_the_legend_says():
+    values = np.array([0, 5e-5, -5e-5, 1e-4, 0.1, 0.11, -0.11, -0.1, -1e-4, np.nan, np.inf, -np.inf])
+    blues, oranges = (list(map(tuple, palette(name))) for name in (POSITIVE, NEGATIVE))
+    assert [tuple(colour) for colour in SCALE.painted(values)] == [
+        SMALL, SMALL, SMALL, blues[0], blues[-1], ABOVE, BELOW, oranges[-1], oranges[0], BROKEN, BROKEN, BROKEN,
+    ]  # fmt: skip
+    middle = SCALE.painted(np.array([10**-2.49, 10**-2.51]))  # the colours are even on a logarithmic scale
+    assert [tuple(colour) for colour in middle] == [blues[LEVELS // 2], blues[LEVELS // 2 - 1]]
+    assert not {SMALL, ABOVE, BELOW, BROKEN} & {*blues, *oranges} and not set(blues) & set(oranges)
+
+
+def test_the_scale_is_that_of_the_exact_maps():
+    generator = np.random.default_rng(0)
+    values = 10 ** generator.uniform(-3, -1, (2, 8, 8))
+    values[0, 0, 0], values[0, 0, 1] = 0, np.nan
+    scale = Scale.of(values)
+    assert scale.high == np.nanmax(values) and scale.low == pytest.approx(np.nanquantile(values[values > 0], 0.01))
+    assert Scale.of(np.array([1.0, 1e-9, 1e-9])).low == pytest.approx(1e-4)
+    for flat in (np.ones(5), np.zeros(5), np.full(5, np.nan)):  # V-Mean of one head, and nothing at all
+        assert 0 < Scale.of(flat).low < Scale.of(flat).high
+
+
+@pytest.mark.parametrize(
+    "low, high", [(1e-5, 0.1), (8e-4, 0.021), (0.01, 0.025), (1.0, 2.0), (3e-9, 3e-8), (0.11, 0.2345678)]
+)
+def test_the_scale_has_round_ticks(low, high):
+    ticks = _ticks(Scale(low, high))
+    assert 2 <= len(ticks) <= 9 and all(low * 0.998 <= tick <= high * 1.002 for tick in ticks)
+    assert len({_number(tick) for tick in ticks}) == len(ticks)
+
+
+def test_a_heading_breaks_where_it_may():
+    assert _heading(("nystromformer:inverse=pinv,n_iter=12", "d = 64", "(used 61.25)"), 192) == [
+        "nystromformer:", "inverse=pinv,", "n_iter=12", "d = 64", "(used 61.25)"]  # fmt: skip
+    assert _heading(("window", "d = 64", "(used 62)"), 192) == ["window", "d = 64 (used 62)"]
+    assert _heading(("exact B",), 192) == ["exact B"]
+    assert max(map(len, _heading(("x" * 50,), 192))) <= 18
+
+
+def drawn_by(monkeypatch):
+    """The figures that are drawn from here on."""
+    figures, keep = [], figure_file._figure
+    monkeypatch.setattr(figure_file, "_figure", lambda *args: figures.append(keep(*args)) or figures[-1])
+    return figures
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.texts]
+
+
+def inside(axis):
+    return [text.get_text() for text in axis.texts]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
+    figures = drawn_by(monkeypatch)
+    session = measured(source, tmp_path, methods=("skyformer:sampler=iid,nystromformer,vmean",), d="8,16,100",
+                       windows=2, repeats=3, seed=5)  # fmt: skip
+    paths = map_figures(session.outcome.records, session.path, "a source $1$\nfallback: another text", tmp_path / "f")
+    assert [path.name for path in paths] == ["maps-layer0-n70.svg", "maps-layer0-n70.png"]
+    (figure,) = figures
+    panels, (bar,) = figure.axes[:-1], figure.axes[-1:]
+    assert len(panels) == 3 * (1 + 3 + 3 + 1)
+    headings = [text.split("\n") for text in texts(figure) if "\n" in text or text in ("exact B", "vmean")]
+    assert [heading[0] for heading in headings] == ["exact B", *["skyformer:"] * 3, *["nystromformer"] * 3, "vmean"]
+    assert headings[4][1] == "d = 8" and headings[1][1] == "sampler=iid"
+    assert {"a source $1$", "fallback: another text", "head 0", "head 1", "head 2"} <= set(texts(figure))
+    assert any("window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in text
+               for text in texts(figure))  # fmt: skip
+    assert any("nystromformer d = 100: skipped" in text for text in texts(figure))
+    assert [inside(panel) for panel in panels[18:21]] == [["skipped"]] * 3  # nystromformer at d = 100
+    assert sum(map(len, map(inside, panels))) == 3 and "mean weight" in bar.get_xlabel()
+    scale = Scale.of(np.load(exact_map_path(session.path, mapped(session.outcome.records)[0])).astype(float))
+    for index, record in enumerate(mapped(session.outcome.records)):
+        if record["status"] == "ok":
+            maps = np.load(map_path(session.path, record["key"]))
+            for row, panel in enumerate(panels[3 * (index + 1) : 3 * (index + 2)]):
+                assert np.array_equal(panel.images[0].get_array(), scale.painted(maps[row].astype(float)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkeypatch):
+    figures = drawn_by(monkeypatch)
+    for name, change in {
+        "one": {"head": "1"},
+        "wide": {"methods": ("skyformer:sampler=iid,guard=sampled,performer:orthogonal=false,vmean,linear,svd",),
+                 "d": "8,66"},
+        "gaussian": {"target": "gaussian", "n": "9", "d": "4"},
+    }.items():  # fmt: skip
+        session = measured(source, tmp_path, name, **change)
+        map_figures(session.outcome.records, session.path, "a source\n" + "x y " * 60, tmp_path / name)
+    for figure in figures:
+        figure.set_dpi(figure_file.DPI)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        boxes = [text.get_window_extent(renderer) for text in figure.texts]
+        boxes += [axis.get_window_extent(renderer) for axis in figure.axes]
+        for index, box in enumerate(boxes):
+            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+            for other in boxes[:index]:
+                apart = (box.x1 <= other.x0, other.x1 <= box.x0, box.y1 <= other.y0, other.y1 <= box.y0)
+                assert any(apart), (box, other)
+    assert "mean entry of a block" in figures[-1].axes[-1].get_xlabel() and "exact C" in texts(figures[-1])
+
+
+def kept(tmp_path, maps, exact_maps=None, **fields):
+    """A run's folder that holds one cell with these maps, (h, b, b)."""
+    record = {"key": "k", "method": "skyformer", "options": {}, "target": "softmax", "source": {}, "window": 0,
+              "layer": 0, "heads": list(range(len(maps))), "n": 8, "d": 4, "repeat": 0, "seed": 0, "requested": True,
+              "status": "ok", "reason": None, "metrics": {"realised_d": [3.5, 3.5]}, **fields}  # fmt: skip
+    (tmp_path / "maps").mkdir(parents=True, exist_ok=True)
+    np.save(map_path(tmp_path, record["key"]), maps.astype(np.float32))
+    np.save(exact_map_path(tmp_path, record), (maps if exact_maps is None else exact_maps).astype(np.float32))
+    return record
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_negative_broken_or_beyond_the_scale_is_named(tmp_path, monkeypatch):
+    figures = drawn_by(monkeypatch)
+    exact_maps = np.array([[[0.1, 0.01], [0.01, 0.05]]])
+    cases = {
+        "plain": (exact_maps, "ok", []),
+        "zero": (exact_maps * 0, "ok", ["smaller than 0.01 (or 0)"]),
+        "negative": (-exact_maps, "ok", []),
+        "huge": (exact_maps * 1e30, "ok", ["above 0.1"]),
+        "hugely negative": (exact_maps * -1e30, "ok", ["below −0.1"]),
+        "broken": (exact_maps * np.nan, "diverged", ["not finite", "skyformer d = 4: diverged, no such luck"]),
+    }
+    for name, (maps, status, wanted) in cases.items():
+        record = kept(tmp_path / name, maps, exact_maps, status=status, reason="no such luck")
+        assert len(map_figures([record], tmp_path / name, "", tmp_path / name)) == 2
+        found = texts(figures[-1])
+        names = {"smaller", "above", "below", "not", "skyformer d"}
+        assert [text for text in found if any(text.startswith(f"{one} ") for one in names)] == wanted, name
+        assert ("orange" in figures[-1].axes[-1].get_xlabel()) == (name in ("negative", "hugely negative"))
+        assert "skyformer\nd = 4 (used 3.5)" in found
+
+
+def test_heads_and_columns_beyond_the_page_are_said(tmp_path, monkeypatch):
+    figures = drawn_by(monkeypatch)
+    maps = np.full((14, 8, 8), 0.125)
+    records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 10)]
+    paths = map_figures(records, tmp_path, "", tmp_path)
+    assert [path.name for path in paths[::2]] == ["maps-layer0-n8.svg", "maps-layer0-n8-2.svg"]
+    assert [len(figure.axes) - 1 for figure in figures] == [12 * 8, 12 * 3]
+    for page, figure in enumerate(figures):
+        assert "heads 12, 13 are not drawn; --head chooses which are" in texts(figure)
+        assert f"figure {page + 1} of 2 of these methods and budgets, all on one colour scale" in texts(figure)
+        assert any("every entry" in text for text in texts(figure))
+
+
+def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
+    maps = np.full((2, 8, 8), 0.125)
+    record = kept(tmp_path, maps)
+    for other in ({"requested": False}, {"window": 1}, {"status": "failed"}, {"layer": 1}, {"key": "gone"}):
+        assert map_figures([{**record, **other}], tmp_path, "", tmp_path / "f") == []
+    assert not (tmp_path / "f").exists()
+    for content in (b"", b"not an array", maps[0].tobytes()):
+        map_path(tmp_path, "k").write_bytes(content)
+        with pytest.raises(UsageError, match=r"k\.npy: this is no map; remove it"):
+            map_figures([record], tmp_path, "", tmp_path / "f")
+    for wrong in (maps[0], maps[:1], maps.astype(int)):
+        np.save(map_path(tmp_path, "k"), wrong)
+        with pytest.raises(UsageError, match="this is no map"):
+            map_figures([record], tmp_path, "", tmp_path / "f")
+
+
+DRAW = """
+import json, sys
+from attnprobe.report import map_figures
+map_figures(json.load(open(sys.argv[1])), sys.argv[2], "a source; a fallback", sys.argv[3])
+assert "torch" not in sys.modules
+"""
+
+
+def test_maps_are_the_same_to_the_byte(source, tmp_path, monkeypatch):
+    """Drawn twice, and in a fresh process under another's matplotlibrc."""
+    session = measured(source, tmp_path)
+    first = map_figures(session.outcome.records, session.path, "a source; a fallback", tmp_path / "a")
+    (tmp_path / "rows.json").write_text(json.dumps(session.outcome.records))
+    (tmp_path / "matplotlibrc").write_text("font.size: 20\nimage.cmap: gray\nsvg.fonttype: none\nsavefig.dpi: 30\n")
+    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
+    subprocess.run([sys.executable, "-c", DRAW, tmp_path / "rows.json", session.path, tmp_path / "b"], check=True)
+    for path in first:
+        assert (tmp_path / "b" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+# --- the command
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path, source):
+    """Run ``attnprobe error`` on the file in this process, in an empty folder: ``(code, stdout, stderr)``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stop:
+            main(["error", "--qkv", source.qkv, "--d", "8", "--no-matrix", "--out", "r", *args])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+def names(tmp_path):
+    return {path.name for path in (tmp_path / "r/figures").glob("*")}
+
+
+ERRORS = {"error-output_spectral.svg", "error-output_spectral.png"}
+MAPS = {"maps-layer0-n70.svg", "maps-layer0-n70.png"}
+
+
+@pytest.mark.parametrize(("args", "wanted"), [
+    ((), set()),
+    (("--plot",), ERRORS),
+    (("--plot", "--n", "70"), ERRORS),
+    (("--plot", "errors"), ERRORS),
+    (("--plot=maps",), MAPS),
+    (("--plot", "maps", "--head", "1"), MAPS),
+    (("--plot", "errors,maps"), ERRORS | MAPS),
+    (("--plot", "maps", "--plot"), ERRORS | MAPS),
+    (("--plot", "--plot", "maps"), ERRORS | MAPS),
+], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+def test_plot_draws_what_it_names(command, tmp_path, args, wanted):
+    code, _, err = command(*args)
+    assert code == 0 and names(tmp_path) == wanted
+    assert {line.rpartition("/")[2] for line in err.splitlines() if "figure:" in line} == wanted
+
+
+@pytest.mark.parametrize(("kind", "says"), [("map", "did you mean 'maps'?"), ("errors,", "choose from errors, maps")])
+def test_an_unknown_plot_is_one_line_with_a_way_out(command, tmp_path, kind, says):
+    code, out, err = command("--plot", kind)
+    assert code == 2 and not out and says in err and len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "r").exists()
+
+
+def test_older_pictures_never_contradict_the_table(command, tmp_path):
+    command("--plot", "errors,maps")
+    before = {name: (tmp_path / "r/figures" / name).read_bytes() for name in names(tmp_path)}
+    command()
+    assert {name: (tmp_path / "r/figures" / name).read_bytes() for name in names(tmp_path)} == before
+    code, _, err = command("--method", "performer,vmean")  # another table in the folder: both kinds are drawn again
+    assert code == 0 and names(tmp_path) == ERRORS | MAPS
+    assert all((tmp_path / "r/figures" / name).read_bytes() != old for name, old in before.items())
+    code, _, err = command("--layer", "2")  # and what this table does not show goes
+    assert names(tmp_path) == ERRORS | {"maps-layer2-n70.svg", "maps-layer2-n70.png"}
+    assert "removed, as it shows an earlier run: r/figures/maps-layer0-n70.svg" in err
+    (tmp_path / "r/figures/mine.svg").write_text("mine")
+    (tmp_path / "r/figures/maps-notes.txt").write_text("mine")
+    command("--method", "vmean", "--plot")
+    assert {"mine.svg", "maps-notes.txt"} <= names(tmp_path)
+
+
+def test_a_kind_that_was_not_drawn_is_not_drawn_for_the_other(command, tmp_path):
+    command("--plot", "maps")
+    command("--method", "performer")
+    assert names(tmp_path) == MAPS
+    command("--method", "performer", "--plot")
+    assert names(tmp_path) == ERRORS | MAPS
+
+
+def test_maps_come_with_the_timings_and_leave_stdout_alone(command):
+    code, out, err = command("--format", "json", "--plot", "maps", "--timings")
+    assert code == 0 and "maps" in [line.split()[0] for line in err.splitlines()]
+    plain = command("--format", "json")[1]
+    assert json.loads(out) == json.loads(plain)
+
+
+def test_a_mask_and_a_diverged_cell_are_drawn_too(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    q, k, v = torch.randn(3, 1, 96, 8, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(96) < 90
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous(), "mask": mask}, tmp_path / "m.safetensors")
+    for code, method, d in ((0, "nystromformer", "8"), (4, "skyformer:inverse=cholesky,gamma=0,sampler=iid", "180")):
+        with pytest.raises(SystemExit) as stop:
+            main(["error", "--qkv", "m.safetensors", "--method", method, "--d", d, "--plot", "maps", "--out", method])
+        assert (stop.value.code or 0) == code
+        records = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
+        (record,) = mapped(records)
+        found = np.load(map_path(tmp_path / method, record["key"]))
+        assert np.isnan(found).any() == (code == 4) and len(list((tmp_path / method / "figures").iterdir())) == 2
+        assert (np.load(exact_map_path(tmp_path / method, record))[0, :, -3:] == 0).all()  # padded keys
+    capsys.readouterr()

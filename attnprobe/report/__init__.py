@@ -8,7 +8,7 @@ from .console import Header
 from .figures import error_figure
 from .formats import FORMATS, render
 from .gate import check_gates, parse_gate
-from .map_figures import map_figures
+from .maps import map_figures
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise

@@ -13,7 +13,7 @@ from ..methods import approximate
 from ..metrics import attention_maps
 from ..operators import Operator
 from ..qkv import QKV
-from ..records import NAMES, exact_map_path, is_mapped, map_path, write_bytes
+from ..records import NAMES, exact_map_path, map_path, mapped, write_bytes
 from ..reference import exact
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, Group
@@ -31,7 +31,7 @@ def keep_maps(
     timings: Timings | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
 ) -> dict[str, str]:
-    """Leave ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (`is_mapped`), and one for each exact matrix.
+    """Leave ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
 
     A map needs a method's operator and no metric. So a cell that an earlier run measured has its method run again, from
     the same draws, and its record stays as it is; a map that is there already is not made again. Files hold float32 (h,
@@ -46,16 +46,14 @@ def keep_maps(
     """
     timings, why = timings or Timings(), {}
     facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
-    by_key = {record["key"]: record for record in records}
+    ran = {record["key"]: record for record in mapped(records) if record["status"] in ("ok", "diverged")}
+    there = {key for key, one in ran.items() if map_path(folder, key).exists() and exact_map_path(folder, one).exists()}
     wanted: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map
     for n in plan.n:
         for layer in plan.layers:
-            for cell in plan.cells(Group(n, 0), layer, facts):
-                record = by_key.get(cell.key)
-                if record is not None and is_mapped(record) and record["status"] in ("ok", "diverged"):
-                    there = map_path(folder, cell.key).exists() and exact_map_path(folder, record).exists()
-                    if not there:
-                        wanted.setdefault(n, {}).setdefault(layer, []).append(cell)
+            cells = [cell for cell in plan.cells(Group(n, 0), layer, facts) if cell.key in ran.keys() - there]
+            if cells:
+                wanted.setdefault(n, {})[layer] = cells
     total = sum(len(cells) for layers in wanted.values() for cells in layers.values())
     done = 0
     for n, layers in wanted.items():
@@ -67,9 +65,9 @@ def keep_maps(
             for cell in cells:
                 progress(done, total, f"map of n={n} layer {layer} {cell.request.name}")
                 with timings("maps"):
-                    path = exact_map_path(folder, by_key[cell.key])
+                    path = exact_map_path(folder, ran[cell.key])
                     if not path.exists():
-                        _write(path, exact(qkv, plan.target))
+                        write_bytes(path, _bytes(exact(qkv, plan.target)))
                     reason = _kept(cell, qkv, plan.target, map_path(folder, cell.key))
                 if reason is not None:
                     why[cell.key] = reason
@@ -91,10 +89,6 @@ def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
         return said(error)
     write_bytes(path, blocks)
     return None
-
-
-def _write(path: Path, operator: Operator) -> None:
-    write_bytes(path, _bytes(operator))
 
 
 def _bytes(operator: Operator) -> bytes:

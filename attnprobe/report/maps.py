@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..records import exact_map_path, is_mapped, map_path
+from ..records import exact_map_path, map_path, mapped
 from .figures import fixed_settings, saved, title_lines
 from .numbers import method_label, significant
 
@@ -112,19 +112,19 @@ def map_figures(
         UsageError: a file that is no map.
     """
     paths: list[Path] = []
-    shown = [record for record in records if is_mapped(record)]
+    shown = mapped(records)
     for n, layer in dict.fromkeys((record["n"], record["layer"]) for record in shown):
         here = [record for record in shown if (record["n"], record["layer"]) == (n, layer)]
-        exact = _read(exact_map_path(run, here[0]))
+        exact = _read(exact_map_path(run, here[0]), len(here[0]["heads"]))
         columns = [_column(record, run, missing or {}) for record in here]
         if exact is None or all(column.maps is None for column in columns):
             continue
         scale = Scale.of(exact[:HEADS])
         first = Column(("exact " + ("B" if here[0]["target"] == "softmax" else "C"),), exact)
-        notes = _notes(here, missing or {})
         pages = range(0, len(columns), COLUMNS - 1)
         for page in pages:
             some = [first, *columns[page : page + COLUMNS - 1]]
+            notes = _notes(here[page : page + COLUMNS - 1], missing or {})
             told = _told(records, here, exact.shape, len(pages), page // (COLUMNS - 1))
             with fixed_settings():
                 figure = _figure(some, here[0]["heads"], scale, header_line, told, notes, here[0]["target"])
@@ -142,12 +142,12 @@ def palette(name: str) -> np.ndarray:
     return (255 * matplotlib.colormaps[name](levels)[:, :3]).round().astype(np.uint8)
 
 
-def _read(path: Path) -> np.ndarray | None:
+def _read(path: Path, heads: int) -> np.ndarray | None:
     if not path.exists():
         return None
     try:
         found = np.load(path, allow_pickle=False)
-        if found.ndim != 3 or found.dtype.kind != "f":
+        if found.ndim != 3 or len(found) != heads or found.dtype.kind != "f":
             raise ValueError
     except (ValueError, OSError, EOFError) as error:
         raise UsageError(f"{path}: this is no map; remove it, and it is made again") from error
@@ -155,8 +155,9 @@ def _read(path: Path) -> np.ndarray | None:
 
 
 def _column(record: Record, run: str | Path, missing: Mapping[str, str]) -> Column:
-    maps = _read(map_path(run, record["key"])) if record["status"] in ("ok", "diverged") else None
-    empty = "" if maps is not None else "no matrix" if record["status"] == "ok" else record["status"]
+    ran = record["status"] in ("ok", "diverged")
+    maps = _read(map_path(run, record["key"]), len(record["heads"])) if ran else None
+    empty = "" if maps is not None else "no map" if record["status"] == "ok" else record["status"]
     return Column((method_label(record), *_budget(record)), maps, empty)
 
 
@@ -187,18 +188,17 @@ def _told(
     """What the figure shows, and what it leaves out."""
     one, (_, b_q, b_k) = here[0], shape
     n = one["n"]
-    sizes = [significant(n / blocks, 3).rstrip("0").rstrip(".") if n % blocks else str(n // blocks)
-             for blocks in (b_q, b_k)]  # fmt: skip
     about = "about " if n % b_q or n % b_k else ""
+    sizes = " x ".join(f"{n / blocks:.1f}".removesuffix(".0") for blocks in (b_q, b_k))
+    what = "every entry" if (b_q, b_k) == (n, n) else f"means of blocks of {about}{sizes} entries"
     parts = [f"layer {one['layer']}", f"n = {n}"]
     parts += [] if one["target"] == "softmax" else [f"target {one['target']}"]
     mine = [record for record in records if (record["n"], record["layer"]) == (n, one["layer"])]
     windows = len({record["window"] for record in mine})
-    seeds = len({record["repeat"] for record in mine})
+    seeds = len({record["seed"] for record in mine})
     parts += [f"window 0 of {windows}"] if windows > 1 else []
     parts += [f"seed {one['seed']}" + (f", the first of {seeds}" if seeds > 1 else "")]
-    lines = [f"{', '.join(parts)}: {'means of blocks of ' + about + ' x '.join(sizes) + ' entries'}; "
-             "queries run downward, keys to the right"]  # fmt: skip
+    lines = [f"{', '.join(parts)}: {what}; queries run downward, keys to the right"]
     left = one["heads"][HEADS:]
     if left:
         lines.append(f"heads {', '.join(map(str, left))} are not drawn; --head chooses which are")
@@ -310,11 +310,11 @@ def _ticks(scale: Scale) -> list[float]:
         found = [value for value in found if scale.low * 0.999 <= value <= scale.high * 1.001]
         if len(found) >= 3:
             break
-    return found or [scale.low, scale.high]
+    return found if len(found) > 1 else [scale.low, scale.high]
 
 
 def _number(value: float) -> str:
-    return f"{value:g}" if value >= 1e-4 else re.sub(r"e-0?", "e-", f"{value:.3g}")
+    return re.sub(r"e-0?", "e-", f"{value:.3g}")
 
 
 def _legend(columns: Sequence[Column], scale: Scale) -> list[tuple[tuple[int, int, int], str]]:
@@ -343,7 +343,7 @@ def _keys(figure: Any, entries: Sequence[Any], left: int, middle: int, width: in
             Rectangle(corner, size / width, size / height, transform=figure.transFigure, **look)
         )  # fmt: skip
         _text(figure, (left + 1.5 * size) / width, middle / height, name, va="center")
-        left += round((0.4 + 0.065 * len(name)) * DPI)
+        left += round((0.4 + 0.06 * len(name)) * DPI)
 
 
 def _heading(heading: tuple[str, ...], side: int) -> list[str]:
