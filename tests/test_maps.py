@@ -42,6 +42,7 @@ from attnprobe.report.maps import (
     palette,
 )
 from attnprobe.sources import SourceSpec, load_qkv
+from attnprobe.sources.files import FileSource
 from attnprobe.sweep import ErrorRequest, measure_errors
 
 
@@ -205,11 +206,11 @@ def test_maps_change_no_record_and_cells_measured_before_get_theirs(source, tmp_
     later = measured(source, tmp_path, "a", **request)  # the same folder, now with maps
     assert later.outcome.measured == 0 and (tmp_path / "a/records.jsonl").read_bytes() == lines
     assert files(tmp_path / "a") == files(tmp_path / "b")
-    dropped = sorted((tmp_path / "a/maps").glob("*"))[0]
-    dropped.unlink()
-    measured(source, tmp_path, "a", **request)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
-    monkeypatch.setattr("attnprobe.sweep.maps.approximate", lambda *args, **rest: pytest.fail("a method ran again"))
+    for dropped in files(tmp_path / "a"):  # the exact matrix's, and each method's
+        (tmp_path / "a/maps" / dropped).unlink()
+        measured(source, tmp_path, "a", **request)
+        assert files(tmp_path / "a") == files(tmp_path / "b")
+    monkeypatch.setattr(FileSource, "qkv", lambda *args: pytest.fail("Q, K and V were read again"))
     measured(source, tmp_path, "a", **request)
 
 
@@ -234,9 +235,12 @@ def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
         assert exact_map_path(session.path, {**record, "source": {**record["source"], "qkv": "moved"}}) in paths
     assert len(paths) == 10
     gaussian = measured(source, tmp_path, target="gaussian")
-    found = np.load(exact_map_path(gaussian.path, mapped(gaussian.outcome.records)[0]))
-    wanted = attention_maps(exact(load_qkv(qkv=source.qkv, n=70), "gaussian")).float().numpy()
-    assert np.array_equal(found, wanted)
+    (record,), qkv = mapped(gaussian.outcome.records), load_qkv(qkv=source.qkv, n=70)
+    approx = approximate("skyformer", qkv, 8, target="gaussian")
+    wanted = {exact_map_path(gaussian.path, record): exact(qkv, "gaussian"),
+              map_path(gaussian.path, record["key"]): approx.operator}  # fmt: skip
+    for path, operator in wanted.items():
+        assert np.array_equal(np.load(path), attention_maps(operator).float().numpy())
 
 
 def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, monkeypatch):
@@ -334,6 +338,13 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
     assert any("nystromformer d = 100: skipped" in text for text in texts(figure))
     assert [inside(panel) for panel in panels[18:21]] == [["skipped"]] * 3  # nystromformer at d = 100
     assert sum(map(len, map(inside, panels))) == 3 and "mean weight" in bar.get_xlabel()
+    places = {text.get_text().split("\n")[0]: text.get_position() for text in figure.texts}
+    for index, panel in enumerate(panels):  # heads downward as their labels say, columns under their headings
+        box = panel.get_position()
+        assert box.y0 < places[f"head {index % 3}"][1] < box.y1
+        assert not panel.images or (panel.images[0].origin == "upper" and panel.get_ylim()[0] > panel.get_ylim()[1])
+        if index < 3 or index >= 21:
+            assert box.x0 < places["vmean" if index >= 21 else "exact B"][0] < box.x1
     scale = Scale.of(np.load(exact_map_path(session.path, mapped(session.outcome.records)[0])).astype(float))
     for index, record in enumerate(mapped(session.outcome.records)):
         if record["status"] == "ok":
@@ -395,6 +406,9 @@ def test_what_is_negative_broken_or_beyond_the_scale_is_named(tmp_path, monkeypa
         found = texts(figures[-1])
         names = {"smaller", "above", "below", "not", "skyformer d"}
         assert [text for text in found if any(text.startswith(f"{one} ") for one in names)] == wanted, name
+        patches = [tuple(round(255 * part) for part in one.get_facecolor()[:3]) for one in figures[-1].artists]
+        meant = {"zero": [SMALL], "huge": [ABOVE], "hugely negative": [BELOW], "broken": [BROKEN]}
+        assert patches == meant.get(name, []), name
         assert ("orange" in figures[-1].axes[-1].get_xlabel()) == (name in ("negative", "hugely negative"))
         assert "skyformer\nd = 4 (used 3.5)" in found
 
