@@ -339,6 +339,7 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
     assert [inside(panel) for panel in panels[18:21]] == [["skipped"]] * 3  # nystromformer at d = 100
     assert sum(map(len, map(inside, panels))) == 3 and "mean weight" in bar.get_xlabel()
     places = {text.get_text().split("\n")[0]: text.get_position() for text in figure.texts}
+    assert places["head 0"][1] > places["head 1"][1] > places["head 2"][1]
     for index, panel in enumerate(panels):  # heads downward as their labels say, columns under their headings
         box = panel.get_position()
         assert box.y0 < places[f"head {index % 3}"][1] < box.y1
