@@ -25,7 +25,7 @@ MATRIX_METRICS = {
     "matrix_infinity": "the largest row sum of |B - B~|",
 }
 DENSE = 256  # keys; matrices this small are held: cheaper, and the interval is a point
-MEMORY = 2**26  # bytes of Krylov bases at a time
+MEMORY = 3 * 2**24  # bytes of Krylov bases at a time
 SMALL = 0.02  # of the size of B: an error below it is measured again in float64 where float32 leaves it open
 
 Show = Callable[[str], None]
