@@ -75,8 +75,8 @@ class Differences:
                 for c, part in enumerate(rows):
                     e = block if part is None else block - part.rows(start, stop)[0].to(block)
                     squares[c, head] += torch.linalg.vector_norm(e, dim=1).double().square().sum()
-                    sums = sums if part is None else e.abs_().sum(1)
-                    infinity[c, head] = torch.maximum(infinity[c, head], sums.max().double())
+                    absolute = sums if part is None else e.abs_().sum(1)
+                    infinity[c, head] = torch.maximum(infinity[c, head], absolute.max().double())
             self._transposed(parts, total, y, list(normal[:, head]))
         size = (columns.amax(1).double() * largest).sqrt()
         return FirstPass(normal.flatten(0, 1), squares.flatten(), infinity.flatten(), size.repeat(count))
