@@ -7,6 +7,7 @@ B has a few large entries and the entries of C reach 1e-20, which is where clamp
 from __future__ import annotations
 
 import torch
+from scipy.sparse.linalg import LinearOperator, svds
 
 from attnprobe.operators import LowRank, Padded, RowOverride, Scaled, Sum
 from attnprobe.qkv import QKV
@@ -123,3 +124,26 @@ def output_band(approx, qkv: QKV, dtype: torch.dtype) -> torch.Tensor:
     """The allowed error of each entry of its output: that of the operator, and rounding to the output's dtype."""
     inner = entry_band(approx.operator, qkv, dtype) @ qkv.v.double().abs()
     return inner + eps(qkv.dtype) * approx.output.double().abs()
+
+
+def as_scipy(operator, minus=None) -> LinearOperator:
+    """An operator of one head, or ``operator - minus``, for ARPACK and PROPACK: products with one vector at a time."""
+    column = lambda x: torch.as_tensor(x, dtype=torch.float64).reshape(1, -1, 1)
+
+    def product(name, x):
+        out = getattr(operator, name)(column(x))
+        return (out if minus is None else out - getattr(minus, name)(column(x)).double()).flatten().numpy()
+
+    return LinearOperator(
+        operator.shape[1:], dtype="float64",
+        matvec=lambda x: product("__matmul__", x), rmatvec=lambda y: product("rmatmul", y),
+    )  # fmt: skip
+
+
+def by_another_solver(operator, k, solver, minus=None) -> torch.Tensor:
+    """The k largest singular values of a square matrix by ``arpack`` or ``propack``, descending float64 (k,)."""
+    linear = as_scipy(operator, minus)
+    start = torch.randn(min(linear.shape), generator=generator(0, "start"), dtype=torch.float64).numpy()
+    room = {"ncv": min(4 * k + 60, len(start))} if solver == "arpack" else {"maxiter": len(start)}  # vectors of a space
+    values = svds(linear, k=k, solver=solver, return_singular_vectors=False, v0=start, **room)
+    return torch.tensor(sorted(values, reverse=True), dtype=torch.float64)

@@ -6,8 +6,7 @@ import math
 
 import pytest
 import torch
-from inputs import make, reaching
-from scipy.sparse.linalg import LinearOperator, svds
+from inputs import by_another_solver, make, reaching
 
 from attnprobe import approximate, exact, spectra
 from attnprobe.errors import Unsupported, UsageError
@@ -159,16 +158,10 @@ def test_it_stops_when_it_is_done():
 def test_leading_values_against_another_solver(of, solver):
     qkv = make(h=1, n=300, score=2.0)
     op = attention_matrix(qkv, of)
-    column = lambda x: torch.as_tensor(x, dtype=F64).reshape(1, -1, 1)
-    adapter = LinearOperator(
-        op.shape[1:], dtype="float64",
-        matvec=lambda x: (op @ column(x)).flatten().numpy(), rmatvec=lambda y: op.rmatmul(column(y)).flatten().numpy(),
-    )  # fmt: skip
-    start = torch.randn(op.shape[2], generator=generator(0, "start"), dtype=F64).numpy()
-    theirs = sorted(svds(adapter, k=12, solver=solver, return_singular_vectors=False, v0=start), reverse=True)
+    theirs = by_another_solver(op, 12, solver)
     ours = spectra(qkv, of, k=12)[0]
     assert ours.closed and not ours.complete
-    assert torch.allclose(ours.values, torch.tensor(theirs, dtype=F64), rtol=1e-5)
+    assert torch.allclose(ours.values, theirs, rtol=1e-5)
 
 
 @pytest.mark.parametrize("n", [256, 257, 319, 320, 500])
