@@ -114,7 +114,8 @@ def leading_singular_values(
     The residual is what closes. It shows that the values are singular values and, with Cauchy, that at least i lie as
     high; that no larger one was missed rests on the random start block of at least 16 columns, not on a proof. A true
     error is about the square of the residual's: 1e-6 where ``tol`` is 1e-3. Values below 1e-7 of σ₁ are rounding,
-    and their error says so: all of the spectrum, from the matrix itself, goes down to 1e-16.
+    and their error says so: all of the spectrum, from the matrix itself, goes down to 1e-16. The passes are in float64
+    because ``tol θ_k`` is 1e-7 of θ₁ where σ_k is 1e-2 of σ₁, as in softmax attention: the rounding of float32 itself.
 
     Args:
         op: of shape (1, n_q, n_k); exact attention is streamed, nothing n x n is held.
