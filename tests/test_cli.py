@@ -254,7 +254,8 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "big.safetensors")
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", "big.safetensors", "--method", "svd", "--out", "r",
                "--d", ",".join(map(str, range(1, 200)))]  # fmt: skip
-    listening = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is deaf to it
+    # a shell's background job is deaf to it
+    listening = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=listening
     )

@@ -1,4 +1,4 @@
-"""The pieces of a block Krylov space of ``A = EᵀE``: its start, its basis V (N, m, K), block by block, and ``T = VᵀAV``."""
+"""A block Krylov space of ``A = EᵀE``: its start, its basis V (N, m, K), block by block, and ``T = VᵀAV``."""
 
 from __future__ import annotations
 
