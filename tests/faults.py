@@ -65,8 +65,8 @@ FILES = {
 EXACT = [
     Fault(
         "exact", "softmax", "scale", "operators/attention.py",
-        'of these heads, (heads, b, n_k)."""\n        return (self.q[heads, start:stop] * self.scale) @',
-        'of these heads, (heads, b, n_k)."""\n        return (self.q[heads, start:stop] * self.scale**2) @',
+        "return torch.matmul(self.q[heads, start:stop] * self.scale,",
+        "return torch.matmul(self.q[heads, start:stop] * self.scale**2,",
         "the scale is applied twice",
     ),
     Fault(
@@ -77,13 +77,13 @@ EXACT = [
     ),
     Fault(
         "exact", "softmax", "axis", "operators/attention.py",
-        "torch.softmax(self.scores(heads, start, stop), dim=-1)",
-        "torch.softmax(self.scores(heads, start, stop), dim=-2)",
+        "torch.softmax(self.scores(heads, start, stop, out), dim=-1, out=out)",
+        "torch.softmax(self.scores(heads, start, stop, out), dim=-2, out=out)",
         "the softmax runs over the queries of a block",
     ),
     Fault(
         "exact", "softmax", "clamp", "operators/attention.py",
-        "return torch.softmax(self.scores(heads, start, stop), dim=-1)",
+        "return torch.softmax(self.scores(heads, start, stop, out), dim=-1, out=out)",
         "scores = self.scores(heads, start, stop)\n"
         "        weights = torch.exp(scores - scores.amax())\n"
         "        return weights / weights.sum(-1, keepdim=True).clamp(min=1e-6)",
@@ -109,7 +109,7 @@ EXACT = [
     ),
     Fault(
         "exact", "kernelized", "in-place", "operators/attention.py",
-        "exponent = self.scores(heads, start, stop)",
+        "exponent = self.scores(heads, start, stop, out)",
         "exponent = self.q[heads, start:stop].mul_(self.scale) @ self.k[heads].mT",
         "the queries are scaled where they lie",
     ),

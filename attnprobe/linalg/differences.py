@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..operators import Operator, row_blocks
+from ..operators import Operator, Streamed, row_blocks
 
 __all__ = ["Differences", "FirstPass"]
 
-CPU_BLOCK = 128  # rows of one head: two cores' L2 caches hold a block to n = 4096
+CPU_BLOCK = 256  # rows of one head: as few products as pay for their threads' meeting, and still in the cache
 CUDA_BLOCK_ENTRIES = 2**26
 
 
@@ -66,6 +66,7 @@ class Differences:
             parts = [self._part(c, head) for c in range(count)]
             minus = self._applied(parts, [v1] * count)
             y, total = torch.empty_like(minus), v1.new_zeros(count * s, self.n_k)
+            space = self._space()
             for start, stop, block in self._blocks(head):
                 sums = block.sum(1)  # of absolute values too: entries of B are not negative
                 columns[head].addmv_(block.mT, torch.ones_like(sums))
@@ -73,7 +74,9 @@ class Differences:
                 torch.sub((block @ v1).repeat(1, count), minus[start:stop], out=y[start:stop])  # EV₁
                 total.addmm_(y[start:stop].mT, block)
                 for c, part in enumerate(rows):
-                    e = block if part is None else block - part.rows(start, stop)[0].to(block)
+                    e = block
+                    if part is not None:
+                        e = torch.sub(block, part.rows(start, stop)[0].to(block), out=space[: stop - start])
                     squares[c, head] += torch.linalg.vector_norm(e, dim=1).double().square().sum()
                     absolute = sums if part is None else e.abs_().sum(1)
                     infinity[c, head] = torch.maximum(infinity[c, head], absolute.max().double())
@@ -123,9 +126,17 @@ class Differences:
         return None if op is None else op.heads(slice(head, head + 1)).to(torch.float64)
 
     def _blocks(self, head: int) -> Iterator[tuple[int, int, Tensor]]:
-        """``(start, stop, rows)`` of B over one head, the same numbers in every pass."""
+        """``(start, stop, rows)`` of B over one head, the same in every pass; each block overwrites the last."""
         one = self.exact.heads(slice(head, head + 1))
-        on_cpu = self.exact.device.type == "cpu"
-        size = CPU_BLOCK if on_cpu else max(1, CUDA_BLOCK_ENTRIES // self.n_k)
-        for start, stop in row_blocks(self.n_q, size):
-            yield start, stop, one.rows(start, stop)[0]
+        space = self._space()
+        for start, stop in row_blocks(self.n_q, len(space)):
+            if isinstance(one, Streamed):
+                yield start, stop, one.rows_into(space[None, : stop - start], start, stop)[0]
+            else:
+                yield start, stop, one.rows(start, stop)[0]
+
+    def _space(self) -> Tensor:
+        """Memory for a block of rows of one head, used again for each: it stays in the cache."""
+        device = self.exact.device
+        rows = CPU_BLOCK if device.type == "cpu" else max(1, CUDA_BLOCK_ENTRIES // self.n_k)
+        return torch.empty(min(self.n_q, rows), self.n_k, dtype=self.dtype, device=device)

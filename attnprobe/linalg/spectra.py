@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, row_blocks
+from ..operators import Operator, Streamed, row_blocks
 from ..rng import generator
 from .certificate import trace_bounds
 from .differences import Differences
@@ -25,7 +25,6 @@ __all__ = [
 ]  # fmt: skip
 
 ROWS = 256  # of an operator at a time, where its matrix is filled or summed
-STREAMED = (SoftmaxAttention, UnnormalisedAttention, GaussianAttention)
 MAX_PASSES = 12
 
 
@@ -168,7 +167,7 @@ def leading_singular_values(
 
 def _passes(op: Operator, v1: Tensor):
     """``x -> EᵀE x`` for x (1, m, s), ``‖E‖_F²``, and ``EᵀE V₁``."""
-    if isinstance(op, STREAMED):  # one exponential an entry and pass
+    if isinstance(op, Streamed):  # one exponential an entry and pass
         matrix, which = Differences(op, [None]), torch.zeros(1, dtype=torch.int64)
         first = matrix.first(v1)
         return lambda x: matrix.normal(x, which), float(first.frobenius2[0]), first.normal

@@ -4,12 +4,12 @@ Every approximation here is linear in ``V`` once ``Q``, ``K`` and its random dra
 operator. An operator gives products, products with its transpose, and dense blocks of rows; nothing holds n x n.
 """
 
-from .attention import GaussianAttention, SoftmaxAttention, UnnormalisedAttention
+from .attention import GaussianAttention, SoftmaxAttention, Streamed, UnnormalisedAttention
 from .base import Operator, row_blocks, row_groups
 from .compose import Padded, RowOverride, Scaled, Sum
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
     "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded", "RankOne", "RowOverride",
-    "Scaled", "SoftmaxAttention", "Sparse", "Sum", "UnnormalisedAttention", "row_blocks", "row_groups",
+    "Scaled", "SoftmaxAttention", "Sparse", "Streamed", "Sum", "UnnormalisedAttention", "row_blocks", "row_groups",
 ]  # fmt: skip

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from .base import Operator, row_blocks
 
-__all__ = ["GaussianAttention", "SoftmaxAttention", "UnnormalisedAttention"]
+__all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
 
 CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 CUDA_BLOCK_ENTRIES = 2**26  # entries of a block over all heads
 
 
-class _Streamed(Operator):
+class Streamed(Operator):
     """A matrix whose rows are made from ``q``, ``k`` and used at once, O(n) memory per row of a block."""
 
     def __init__(self, q: Tensor, k: Tensor, scale: float) -> None:
@@ -21,18 +21,22 @@ class _Streamed(Operator):
         self.shape = (q.shape[0], q.shape[1], k.shape[1])
         self.dtype, self.device = q.dtype, q.device
 
-    def heads(self, some: slice) -> _Streamed:
+    def heads(self, some: slice) -> Streamed:
         return type(self)(self.q[some], self.k[some], self.scale)
 
-    def to(self, dtype: torch.dtype) -> _Streamed:
+    def to(self, dtype: torch.dtype) -> Streamed:
         return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale)
 
-    def scores(self, heads: slice, start: int, stop: int) -> Tensor:
+    def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k)."""
-        return (self.q[heads, start:stop] * self.scale) @ self.k[heads].mT
+        return torch.matmul(self.q[heads, start:stop] * self.scale, self.k[heads].mT, out=out)
 
-    def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k)."""
+    def rows_into(self, out: Tensor, start: int, stop: int) -> Tensor:
+        """`rows`, made in ``out``, (h, stop - start, n_k): memory that stays in the cache from block to block."""
+        return self._block(slice(None), start, stop, out)
+
+    def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k), in ``out`` where it is given."""
         raise NotImplementedError
 
     def _blocks(self):
@@ -62,7 +66,7 @@ class _Streamed(Operator):
         return self._block(slice(None), start, stop)
 
 
-class SoftmaxAttention(_Streamed):
+class SoftmaxAttention(Streamed):
     """``B = softmax(scale · Q Kᵀ)``, (h, n_q, n_k), row by row.
 
     A product costs ``n_q n_k (p + c)`` multiply-adds and memory for 64 rows of one head (CPU).
@@ -73,8 +77,8 @@ class SoftmaxAttention(_Streamed):
              [1.]]])
     """
 
-    def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        return torch.softmax(self.scores(heads, start, stop), dim=-1)
+    def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        return torch.softmax(self.scores(heads, start, stop, out), dim=-1, out=out)
 
     def log_normalizer(self) -> Tensor:
         """``log D_i = logsumexp_j S_ij``, (h, n_q)."""
@@ -85,7 +89,7 @@ class SoftmaxAttention(_Streamed):
         return out
 
 
-class UnnormalisedAttention(_Streamed):
+class UnnormalisedAttention(Streamed):
     """``exp(scale · Q Kᵀ - shift)`` with one shift per head, (h, n_q, n_k): A in its log-scale form, row by row.
 
     ``A`` is ``e^shift`` times it. A shift of each row would change the matrix; one of the whole head changes no
@@ -116,11 +120,11 @@ class UnnormalisedAttention(_Streamed):
             out[head] = max(self.scores(slice(head, head + 1), *block).max() for block in blocks)
         return out
 
-    def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        return self.scores(heads, start, stop).sub_(self.shift[heads, None, None]).exp_()
+    def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        return self.scores(heads, start, stop, out).sub_(self.shift[heads, None, None]).exp_()
 
 
-class GaussianAttention(_Streamed):
+class GaussianAttention(Streamed):
     """``C_ij = exp(-‖q_i - k_j‖² · scale/2)``, (h, n_q, n_k), row by row; not row-normalised.
 
     The three terms of the square are one exponent, which is at most 0 up to rounding, so nothing overflows. Cost
@@ -136,7 +140,7 @@ class GaussianAttention(_Streamed):
         super().__init__(q, k, scale)
         self.half_q, self.half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))  # (h, n)
 
-    def _block(self, heads: slice, start: int, stop: int) -> Tensor:
-        exponent = self.scores(heads, start, stop)
+    def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        exponent = self.scores(heads, start, stop, out)
         exponent = exponent.sub_(self.half_q[heads, start:stop, None]).sub_(self.half_k[heads, None, :])
         return exponent.clamp_(max=0).exp_()

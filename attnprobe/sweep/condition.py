@@ -27,9 +27,10 @@ from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, plain
 from ..reference import exact, exact_output
 from ..timings import Timings
+from .folder import recorded
 from .plan import ErrorPlan, Group, MethodRequest, parse_numbers, refused
 from .run import NAMES, Outcome, ending, said
-from .session import ErrorRequest, Session, planned, prepared, recorded
+from .session import ErrorRequest, Session, planned, prepared
 
 __all__ = ["ConditionRequest", "measure_conditions"]
 

@@ -17,9 +17,10 @@ from ..records import SCHEMA, RecordWriter, cell_key, plain
 from ..reference import TARGETS
 from ..sources import SourceSpec, resolve
 from ..timings import Timings
+from .folder import recorded
 from .plan import MethodRequest, parse_methods, parse_numbers, refused
 from .run import NAMES, Outcome, said
-from .session import MOST, parse_layers, recorded
+from .session import MOST, parse_layers
 
 __all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of"]
 

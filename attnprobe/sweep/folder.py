@@ -1,0 +1,174 @@
+"""The folder of a run: made or gone on with, locked, described by a manifest, and in order however the run ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..installation import device_name, git_commit, threads, versions
+from ..records import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
+from .run import Outcome
+
+__all__ = ["recorded"]
+
+
+def recorded(
+    request: Any,
+    command: str,
+    plan: Mapping[str, Any],
+    sources: Sequence[Any],
+    notify: Callable[[str], None],
+    measure: Callable[[RecordWriter, Mapping[str, dict[str, Any]], str], Outcome],
+    may_be_empty: bool = False,
+) -> tuple[Outcome, Path]:
+    """Let ``measure(writer, done, run)`` fill the run's folder, and leave that in order however it ends.
+
+    Args:
+        plan, sources: for the manifest. may_be_empty: whether a run counts in which no requested cell could run.
+    """
+    start = datetime.now(UTC)
+    path, made = _folder(request, start, command)
+    done = {} if made else _earlier(path)
+    with _in_order(path, made, _manifest(request, plan, sources, start, command), notify):
+        with RecordWriter(path / "records.jsonl") as writer:
+            outcome = measure(writer, done, path.name)
+        if not may_be_empty:
+            _refuse_empty(outcome, path, made)
+    others = len(done.keys() - {record["key"] for record in outcome.records})
+    if others:
+        notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
+    return outcome, path
+
+
+@contextmanager
+def _in_order(
+    path: Path, made: bool, manifest: dict[str, Any], notify: Callable[[str], None]
+) -> Iterator[None]:
+    """Hold the run's folder for a block: locked, with a manifest that tells how it ended, or gone if it is empty."""
+    lock = _locked(path)
+    try:
+        write_json(path / "manifest.json", manifest)
+        yield
+        manifest["status"] = "finished"
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        manifest["status"] = "interrupted" if interrupted else "failed"
+        if made and not _has_records(path):
+            _remove(path)
+        elif interrupted:
+            notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
+            error.args = ("told",)
+        raise
+    finally:
+        os.close(lock)
+        if path.is_dir():
+            manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(path / "manifest.json", manifest)
+
+
+def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
+    """A run whose records vanished, or in which no requested cell could run at all, is none."""
+    if not (path / "records.jsonl").is_file():
+        raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
+    asked = [record for record in outcome.records if record["requested"]]
+    if asked and all(record["status"] == "skipped" for record in asked):
+        if made:
+            (path / "records.jsonl").unlink()
+        raise UsageError(asked[0]["reason"])
+
+
+def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
+    """The run's folder, and whether it was made now."""
+    if request.out is not None and not request.out.strip():
+        raise UsageError("--out has no name; leave it out for a new folder under outputs/")
+    if request.out is None:
+        tag = cell_key(request=asdict(request))[:6]
+        return run_directory(request.base, command, start.strftime("%Y%m%d-%H%M%S"), tag), True
+    try:
+        path = Path(request.out).expanduser()
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"--out {path} is not a directory")
+        made = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".{os.getpid()}.probe"
+        probe.touch()
+        probe.unlink()
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"--out {request.out[:80]} cannot be written: {getattr(error, 'strerror', error)}") from error
+    return path, made
+
+
+def _locked(path: Path) -> int:
+    """A descriptor of the folder under an exclusive lock, so that two runs never write to one folder.
+
+    Raises:
+        UsageError: another run holds it.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        raise UsageError(f"--out {path}: another run is writing to this folder; choose another") from error
+    return descriptor
+
+
+def _has_records(path: Path) -> bool:
+    return any(file.is_file() and file.stat().st_size for file in path.glob("records*.jsonl"))
+
+
+def _earlier(path: Path) -> dict[str, dict[str, Any]]:
+    """The records that a folder holds already, by key."""
+    if not _has_records(path):
+        return {}
+    found = {}
+    for record in read_records(path):
+        whole = isinstance(record.get("key"), str) and record.get("status") in STATUSES
+        if not whole or not isinstance(record.get("metrics"), dict) or "heads" not in record:
+            raise UsageError(f"{path}: its records are not of this program; choose another --out")
+        found[record["key"]] = record
+    return found
+
+
+def _remove(path: Path) -> None:
+    """Take back a folder that this run made and left without a record."""
+    with suppress(OSError):
+        for name in ("manifest.json", "records.jsonl"):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def _manifest(
+    request: Any, plan: Mapping[str, Any], sources: Sequence[Any], start: datetime, command: str
+) -> dict[str, Any]:
+    """What a run's folder says of itself; ``source`` is a list where there are several."""
+    values = {**{key: value for key, value in asdict(request).items() if key not in ("source", "origin")}}
+    values.update(asdict(request.source))
+    config = {name: {"value": value, "origin": request.origin.get(name, "default")} for name, value in values.items()}
+    facts = [source.facts for source in sources]
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "arguments": sys.argv[1:],
+        "config": config,
+        "plan": plan,
+        "source": facts[0] if len(facts) == 1 else facts,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "device": device_name(str(sources[0].device)),
+        "threads": threads(),
+        "dtype": request.source.dtype,
+        "start": start.isoformat(timespec="seconds"),
+        "status": "running",
+    }
