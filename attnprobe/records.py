@@ -128,7 +128,8 @@ class RecordWriter:
     """Appends records to one file, each with a single ``write`` to a descriptor in append mode.
 
     What a kill left of a last line is cut off before the first append (a whole record that lacks only its newline
-    is kept). A write that falls short, as on a full disk, is taken back. Appends and the repair hold an advisory lock
+    is kept). A write that falls short, as on a full disk, is taken back. A file that is removed meanwhile is made anew
+    with what this writer wrote. Appends and the repair hold an advisory lock
     where the file system has one, so processes that share the file do not harm each other.
 
     Raises:
@@ -145,6 +146,7 @@ class RecordWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._descriptor: int | None = None
+        self._lines: list[bytes] = []  # written, should the file vanish
 
     def __enter__(self) -> RecordWriter:
         with _naming(self.path):
@@ -171,11 +173,19 @@ class RecordWriter:
         if record.get("status", "ok") not in STATUSES:
             raise ValueError(f"status {record['status']!r} is not one of {', '.join(STATUSES)}")
         line = (strict_json({"schema": SCHEMA, **record}) + "\n").encode()
+        if os.fstat(self._descriptor).st_nlink == 0:  # removed while it was open: what is written would be lost
+            self.__exit__()
+            self.__enter__()
+            self._write(b"".join(self._lines))
+        self._write(line)
+        self._lines.append(line)
+
+    def _write(self, lines: bytes) -> None:
         with _naming(self.path), _locked(self._descriptor):
-            written = os.write(self._descriptor, line)
-            if written != len(line):
+            written = os.write(self._descriptor, lines)
+            if written != len(lines):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
-                raise OSError(f"only {written} of {len(line)} bytes could be written; is the disk full?")
+                raise OSError(f"only {written} of {len(lines)} bytes could be written; is the disk full?")
 
     def _repair(self) -> None:
         """End the file at a newline: complete a last record that lacks only that, drop one that is torn."""

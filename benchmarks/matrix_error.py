@@ -160,7 +160,7 @@ def sweep(weights: str, args: argparse.Namespace) -> list[str]:
         args.rounds,
     )
     dense = seconds["dense"] * len(SWEEP_BUDGETS) * args.heads / few
-    ratio, width = dense / seconds["ours"], closed(results["ours"])
+    ratio, width = dense / seconds["ours"], closed([one.metrics for one in results["ours"]])
     print(
         f"{weights:12} {len(ops)} configurations, n={args.sweep_n}: ours {seconds['ours']:.2f} s, dense {dense:.0f} s, "
         f"{ratio:.1f} times, widest interval {width:.0e}",

@@ -1,9 +1,13 @@
-"""Fixtures of the tests of the sources: a tiny model and a text on disk, and a machine without a hub."""
+"""Fixtures: the command line, a small Q/K/V file, a tiny model and a text on disk, and a machine without a hub."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from sources_helpers import bert_config, save, seeded, text_of
+
+from attnprobe.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +33,27 @@ def no_hub(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stop:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def qkv(tmp_path):
+    """A small Q/K/V file: 2 heads, 96 tokens, p = 8."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 96, 8, generator=generator)
+    path = tmp_path / "qkv.safetensors"
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
+    return path

@@ -15,32 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnprobe.cli import COMMANDS, cli, main
+from attnprobe.cli import COMMANDS, cli
 from attnprobe.methods import METHODS, by_family
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
-
-
-@pytest.fixture
-def qkv(tmp_path):
-    """A small Q/K/V file: 2 heads, 96 tokens, p = 8."""
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 2, 96, 8, generator=generator)
-    path = tmp_path / "qkv.safetensors"
-    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
-    return path
 
 
 def one_line(err: str) -> str:

@@ -30,10 +30,11 @@ MAY = {
     "metrics": CORE,
     "sources": {"qkv", "rng", "errors", "timings"},
     "records": {"errors"},
+    "config": {"errors"},
     "report": {"errors", "records"},
     "installation": {"__init__", "sources"},
     "sweep": CORE | {"methods", "metrics", "sources", "records", "timings", "installation"},
-    "cli": {"__init__", "errors"},
+    "cli": {"__init__", "config", "errors"},
 }
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
 MAY_HEAVY = {
@@ -42,6 +43,7 @@ MAY_HEAVY = {
     "__main__": set(),
     "timings": set(),
     "records": set(),
+    "config": set(),
     "cli": set(),
     "sources": {"torch"},
     "report": {"numpy", "rich"},

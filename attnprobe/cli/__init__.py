@@ -21,6 +21,7 @@ COMMANDS = {
     "error": "Measure how far a method's output lies from exact attention.",
     "spectrum": "Compute singular values and effective ranks of attention matrices.",
     "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
+    "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
     "methods": "List the methods, or explain one with its options.",
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",
@@ -36,7 +37,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        return import_module(f"attnprobe.cli.{name}").command
+        command = import_module(f"attnprobe.cli.{name}").command
+        for option in command.params:
+            if isinstance(option, click.Option) and option.envvar is None:
+                option.envvar = f"ATTNPROBE_{option.opts[0].lstrip('-').replace('-', '_').upper()}"
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:

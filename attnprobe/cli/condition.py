@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option, origins, place_options, source_from, source_options
+from .options import (
+    debug_option,
+    format_option,
+    origins,
+    place_options,
+    run_options,
+    source_from,
+    source_options,
+)
 
 EPILOG = """\b
 In Python:
@@ -41,8 +49,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 @click.option("--sensitivity", is_flag=True, help="Relative change of B, C and each B~ per relative change of Q and K, "
               "in random directions.")
 @source_options
-@click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
-              "[default: a new one under outputs/]")
+@run_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw conditions, their errors and residuals into the run's figures/ "
               "(SVG and PNG).")
@@ -62,12 +69,12 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     """
     from ..errors import unknown
     from ..report import FORMATS
-    from ..sweep import ConditionRequest, measure_conditions
+    from ..sweep import measure_conditions
     from .progress import progress_bar
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    request = ConditionRequest(source=source_from(given), methods=methods, origin=origins(), **given)
+    request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_conditions(request, notify=notify, progress=progress)
     _report(session, format_, plot)
@@ -75,15 +82,21 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     raise click.exceptions.Exit(4 if broken else 0)
 
 
+def request_of(given: dict[str, Any]) -> Any:
+    """What the parsed options ask for."""
+    from ..sweep import ConditionRequest
+
+    return ConditionRequest(source=source_from(given), origin=origins(), **given)
+
+
 def _report(session: Any, format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import Header, condition_figures, condition_rows, conditions_summary, render_conditions
-    from .output import draw, show
+    from ..report import condition_figures, condition_rows, conditions_summary, render_conditions
+    from .output import draw, header_of, show
 
     rows = condition_rows(session.outcome.records)
     summary = conditions_summary(rows)
-    facts = session.source.facts
-    header = Header(facts, session.source.describe(), facts.get("fallback", ()))
+    header = header_of(session.sources)
     run = str(session.path)
     show(session.path, "condition", format_, lambda kind: render_conditions(rows, summary, header, kind, run))
     title = "\n".join([*header.lines, *header.warnings])

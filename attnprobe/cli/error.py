@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option, origins, place_options, source_from, source_options
+from .options import (
+    debug_option,
+    format_option,
+    origins,
+    place_options,
+    run_options,
+    source_from,
+    source_options,
+    weights_from,
+)
 
 EPILOG = """\b
 In Python:
@@ -53,8 +62,7 @@ PLOTS = ("errors", "maps")
               help="The relative width at which the interval of ‖B - B~‖₂ counts as closed.")
 @click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
 @source_options
-@click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
-              "[default: a new one under outputs/]")
+@run_options
 @format_option
 @click.option("--plot", "plots", multiple=True, is_flag=False, flag_value="errors", metavar="[errors|maps]",
               help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "
@@ -77,7 +85,7 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
     with timings("imports"):
         from ..errors import unknown
         from ..report import FORMATS, check_gates, parse_gate
-        from ..sweep import ErrorRequest, measure_errors
+        from ..sweep import measure_errors
     from .output import pictures
     from .progress import note, progress_bar
 
@@ -89,7 +97,7 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
             raise unknown("plot", kind, PLOTS)
     maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
     parsed = [parse_gate(gate) for gate in gates]
-    request = ErrorRequest(source=source_from(given), methods=methods, origin=origins(), **given)
+    request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_errors(request, maps=maps, notify=notify, progress=progress, timings=timings)
     rows = _report(session, format_, asked)
@@ -106,14 +114,21 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
     raise click.exceptions.Exit(1 if failures else 4 if broken else 0)
 
 
+def request_of(given: dict[str, Any]) -> Any:
+    """What the parsed options ask for."""
+    from ..sweep import ErrorRequest
+
+    weights = weights_from(given)
+    return ErrorRequest(source=source_from(given), weights=weights, origin=origins(), **given)
+
+
 def _report(session: Any, format_: str, plots: Sequence[str]) -> list[dict[str, Any]]:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import Header, error_figure, map_figures, render, summarise
-    from .output import draw, show
+    from ..report import error_figure, map_figures, render, summarise
+    from .output import draw, header_of, show
 
     rows, bounds = summarise(session.outcome.records)
-    facts = session.source.facts
-    header = Header(facts, session.source.describe(), facts.get("fallback", ()))
+    header = header_of(session.sources)
     run = str(session.path)
     show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run))
     title = "\n".join([*header.lines, *header.warnings])

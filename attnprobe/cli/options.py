@@ -8,13 +8,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-__all__ = ["debug_option", "format_option", "origins", "place_options", "source_from", "source_options"]
+__all__ = [
+    "debug_option", "format_option", "origins", "place_options", "run_options", "source_from", "source_options",
+    "weights_from",
+]  # fmt: skip
 
 SOURCE = [
     click.option("--model", metavar="ID|DIR|minilm", help="A hub id, a directory, or the packaged MiniLM weights. "
                  "[default: bert-base-cased, or what can be had]"),
     click.option("--weights", default="pretrained", show_default=True, metavar="pretrained|initialized|initialized-qkv",
-                 help="Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V."),
+                 help="Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V; "
+                 "error and spectrum take several, comma-separated."),
     click.option("--weights-seed", default=0, show_default=True, help="Seed of random weights."),
     click.option("--text", metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
                  help="The text to read. [default: wikitext-2, or the embedded text where it cannot be had]"),
@@ -46,6 +50,23 @@ PLACES = (
 )
 
 
+RUN = (
+    click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
+                 "[default: a new one under outputs/]"),
+    click.option("--force", is_flag=True, help="Measure again what --out holds already."),
+    click.option("--retry-failed", is_flag=True, help="Measure again what failed in --out."),
+    click.option("--cell-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+                 help="A method that takes longer on one layer fails there, and the run goes on."),
+)  # fmt: skip
+
+
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where a run's folder is, and what becomes of what it holds."""
+    for option in reversed(RUN):
+        function = option(function)
+    return function
+
+
 def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where in the model and the text: layers, heads, windows."""
     for option in reversed(PLACES):
@@ -60,6 +81,17 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def weights_from(given: dict[str, Any]) -> tuple[str, ...]:
+    """The words of ``--weights``, the first of which stays in ``given``."""
+    from ..errors import UsageError
+
+    words = tuple(word.strip() for word in given["weights"].split(","))
+    if not all(words):
+        raise UsageError(f"weights '{given['weights']}': an empty word; write pretrained,initialized")
+    given["weights"] = words[0]
+    return words
+
+
 def source_from(given: dict[str, Any]) -> Any:
     """The `SourceSpec` of the parsed options, which it takes out of ``given``."""
     from ..sources import SourceSpec
@@ -70,7 +102,11 @@ def source_from(given: dict[str, Any]) -> Any:
 
 
 def origins() -> dict[str, str]:
-    """Where each option's value came from: command line, environment or default."""
+    """Where each option's value came from: command line, environment, a sweep's file, or default."""
     ctx = click.get_current_context()
-    words = {ParameterSource.COMMANDLINE: "command line", ParameterSource.ENVIRONMENT: "environment"}
+    words = {
+        ParameterSource.COMMANDLINE: "command line",
+        ParameterSource.ENVIRONMENT: "environment",
+        ParameterSource.DEFAULT_MAP: "file",
+    }
     return {name: words.get(ctx.get_parameter_source(name), "default") for name in ctx.params}

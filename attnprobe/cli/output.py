@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 from .progress import note
 
-__all__ = ["draw", "pictures", "show"]
+__all__ = ["draw", "header_of", "pictures", "show"]
 
 
 def show(folder: Path, command: str, format_: str, rendered: Callable[[str], str]) -> None:
@@ -20,6 +21,18 @@ def show(folder: Path, command: str, format_: str, rendered: Callable[[str], str
     click.echo(rendered(format_))
     for kind in ("md", "csv", "json"):
         write_text(folder / "tables" / f"{command}.{kind}", rendered(kind) + "\n")
+
+
+def header_of(sources: Sequence[Any]) -> Any:
+    """What stands above the tables and figures of a run: what its sources share once, and what each has of its own."""
+    from ..report import Header
+
+    facts = [source.facts for source in sources]
+    told = [source.describe() for source in sources]
+    shared = [line for line in told[0] if all(line in other for other in told)]
+    lines = [*(line for own in told for line in own if line not in shared), *shared]
+    warnings = list(dict.fromkeys(line for fact in facts for line in fact.get("fallback", ())))
+    return Header(facts[0] if len(facts) == 1 else {fact["weights"]: fact for fact in facts}, lines, warnings)
 
 
 def pictures(folder: str | Path | None, stem: str) -> list[Path]:

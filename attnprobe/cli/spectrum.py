@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option, origins, place_options, source_from, source_options
+from .options import (
+    debug_option,
+    format_option,
+    origins,
+    place_options,
+    run_options,
+    source_from,
+    source_options,
+    weights_from,
+)
 
 EPILOG = """\b
 Examples:
@@ -51,8 +60,7 @@ absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
               help="The exact matrix that methods stand for.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of a start block.")
 @source_options
-@click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not computed again. "
-              "[default: a new one under outputs/]")
+@run_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).")
 @click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")
@@ -69,18 +77,14 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
 
     timings = Timings()
     with timings("imports"):
-        from ..errors import UsageError, unknown
+        from ..errors import unknown
         from ..report import FORMATS
-        from ..sweep import SpectrumRequest, measure_spectra
+        from ..sweep import measure_spectra
     from .progress import progress_bar
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    weights = tuple(word.strip() for word in given["weights"].split(","))
-    if not all(weights):
-        raise UsageError(f"weights '{given['weights']}': an empty word; write pretrained,initialized")
-    given["weights"] = weights[0]
-    request = SpectrumRequest(source=source_from(given), weights=weights, of=of, origin=origins(), **given)
+    request = request_of({"of": of, **given})
     with progress_bar() as (progress, notify):
         session = measure_spectra(request, notify=notify, progress=progress, timings=timings)
     _report(session, format_, plot)
@@ -92,19 +96,22 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
     raise click.exceptions.Exit(4 if broken else 0)
 
 
+def request_of(given: dict[str, Any]) -> Any:
+    """What the parsed options ask for."""
+    from ..sweep import SpectrumRequest
+
+    weights = weights_from(given)
+    return SpectrumRequest(source=source_from(given), weights=weights, origin=origins(), **given)
+
+
 def _report(session: Any, format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import Header, render, spectrum_figures, spectrum_rows
-    from .output import draw, show
+    from ..report import render, spectrum_figures, spectrum_rows
+    from .output import draw, header_of, show
     from .progress import note
 
     rows = spectrum_rows(session.outcome.records)
-    facts = [source.facts for source in session.sources]
-    told = [source.describe() for source in session.sources]
-    shared = [line for line in told[0] if all(line in other for other in told)]
-    lines = [*(line for own in told for line in own if line not in shared), *shared]
-    warnings = list(dict.fromkeys(line for fact in facts for line in fact.get("fallback", ())))
-    header = Header(facts[0] if len(facts) == 1 else {fact["weights"]: fact for fact in facts}, lines, warnings)
+    header = header_of(session.sources)
     run = str(session.path)
     show(session.path, "spectrum", format_, lambda kind: render(rows, [], header, kind, run, "spectrum"))
     title = "\n".join([*header.lines, *header.warnings])

@@ -12,7 +12,7 @@ from .maps import map_figures
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
-from .tables import timings_table
+from .tables import plan_table, timings_table
 
 __all__ = [
     "FORMATS",
@@ -24,6 +24,7 @@ __all__ = [
     "error_figure",
     "map_figures",
     "parse_gate",
+    "plan_table",
     "rank_correlation",
     "render",
     "render_conditions",

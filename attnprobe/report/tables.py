@@ -195,6 +195,20 @@ def timings_table(seconds: Mapping[str, float], total: float) -> str:
     return "\n".join(rows)
 
 
+def plan_table(rows: Mapping[tuple[str, int, int], Mapping[str, Any]]) -> str:
+    """What a sweep would measure, a line per weights, n and layer."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("weights", "n", "layer", "windows", "d", "cells", "done", "of"):
+        table.add_column(heading, justify="left" if heading in ("weights", "of", "d") else "right")
+    for (weights, n, layer), row in rows.items():
+        budgets = ", ".join(str(d) for d in row["d"] if d is not None)
+        counts = (str(len(row["windows"])), budgets, str(row["cells"]), str(row["done"]))
+        table.add_row(weights, str(n), str(layer), *counts, Text(", ".join(row["names"])))
+    console = console_of(max(100, min(width_of(table), 160)), terminal=False)
+    console.print(table)
+    return finished(console)
+
+
 def _table(group: Group, columns: Sequence[Column], terminal: bool = True) -> Table:
     """One group; on a terminal a method's name stands on the first of its rows only, and families have headings.
 

@@ -1,6 +1,7 @@
 """Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
 
 from .condition import ConditionRequest, measure_conditions
+from .listing import Listed, listed, seconds_of
 from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
 from .run import Outcome, run_error
@@ -8,7 +9,7 @@ from .session import ErrorRequest, Session, measure_errors, parse_layers
 from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
 
 __all__ = [
-    "ConditionRequest", "ErrorPlan", "ErrorRequest", "MethodRequest", "Outcome", "Session", "SpectrumRequest",
-    "SpectrumSession", "keep_maps", "measure_conditions", "measure_errors", "measure_spectra", "parse_layers",
-    "parse_methods", "parse_numbers", "run_error",
+    "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "Session", "SpectrumRequest",
+    "SpectrumSession", "keep_maps", "listed", "measure_conditions", "measure_errors", "measure_spectra", "parse_layers",
+    "parse_methods", "parse_numbers", "run_error", "seconds_of",
 ]  # fmt: skip

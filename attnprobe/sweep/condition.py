@@ -24,15 +24,16 @@ from ..metrics import (
     sensitivity,
 )
 from ..qkv import QKV
-from ..records import SCHEMA, RecordWriter, cell_key, plain
+from ..records import NAMES, SCHEMA, RecordWriter, cell_key
 from ..reference import exact, exact_output
 from ..timings import Timings
 from .folder import recorded
+from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, parse_numbers, refused
-from .run import NAMES, Outcome, ending, said
+from .run import Outcome, ending, said
 from .session import ErrorRequest, Session, planned, prepared
 
-__all__ = ["ConditionRequest", "measure_conditions"]
+__all__ = ["ConditionRequest", "condition_cells", "measure_conditions"]
 
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 DENSE = 4096  # tokens: A, B and C of one head are held, 128 MiB each
@@ -86,13 +87,13 @@ def measure_conditions(
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
     _refuse(request)
-    source, plan = prepared(request, notify, Timings())
+    [(source, plan)] = prepared(request, notify, Timings())
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
         return _run(request, plan, source, writer, done, run, progress)
 
     outcome, path = recorded(request, "condition", planned(plan), [source], notify, measure, may_be_empty=True)
-    return Session(outcome, path, source, plan)
+    return Session(outcome, path, [source])
 
 
 def _refuse(request: ConditionRequest) -> None:
@@ -103,6 +104,13 @@ def _refuse(request: ConditionRequest) -> None:
         if (d := max(parse_numbers(request.d, "d"))) > LARGEST:
             raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
         certified_condition(torch.ones(1, 1))  # python-flint is there
+
+
+def condition_cells(request: ConditionRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
+    """The cells of every group and layer in their order: the exact matrices, then every method at every budget."""
+    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
+    return {(group, layer): list(_cells(request, plan, group, layer, facts)) for group in plan.groups()
+            for layer in plan.layers}  # fmt: skip
 
 
 def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
@@ -129,9 +137,7 @@ def _run(
 ) -> Outcome:
     """Measure every cell that is not ``done``; Q, K and V are captured once per (n, window)."""
     outcome = Outcome()
-    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
-    cells = [cell for group in plan.groups() for layer in plan.layers for cell in _cells(request, plan, group, layer,
-                                                                                         facts)]  # fmt: skip
+    cells = [cell for some in condition_cells(request, plan, source).values() for cell in some]
     captured: dict[int, QKV] = {}
     place = None
     for position, cell in enumerate(cells):
@@ -146,10 +152,7 @@ def _run(
         qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
         with torch.no_grad():
             measured = _measured(cell, request, plan, qkv)
-        record = plain({**_head(cell, plan, source, run, qkv), **measured})
-        writer.append(record)
-        outcome.records.append(record)
-        outcome.measured += 1
+        outcome.keep({**_head(cell, plan, source, run, qkv), **measured}, writer)
     progress(len(cells), len(cells), "")
     return outcome
 
@@ -181,12 +184,11 @@ def _head(cell: _Cell, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict
 def _measured(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
     """The measured part of a record: status, reason, metrics, matrices, draws_hash."""
     try:
-        if cell.request is None:
-            return _exact(cell, request, qkv)
-        why = refused(cell.request, plan.target, qkv.n_q, cell.d)
+        why = cell.request and refused(cell.request, plan.target, qkv.n_q, cell.d)
         if why is not None:
             return _result("skipped", why)
-        return _cores(cell, request, plan, qkv)
+        with time_limit(request.cell_timeout):
+            return _exact(cell, request, qkv) if cell.request is None else _cores(cell, request, plan, qkv)
     except Unsupported as error:
         return _result("skipped", str(error))
     except UsageError:

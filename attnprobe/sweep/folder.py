@@ -16,7 +16,7 @@ from ..installation import device_name, git_commit, threads, versions
 from ..records import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
 from .run import Outcome
 
-__all__ = ["recorded"]
+__all__ = ["held_already", "recorded"]
 
 
 def recorded(
@@ -36,12 +36,17 @@ def recorded(
     start = datetime.now(UTC)
     path, made = _folder(request, start, command)
     done = {} if made else _earlier(path)
+    earlier = done.keys()
+    if request.force:
+        done = {}
+    elif request.retry_failed:
+        done = {key: record for key, record in done.items() if record["status"] != "failed"}
     with _in_order(path, made, _manifest(request, plan, sources, start, command), notify):
         with RecordWriter(path / "records.jsonl") as writer:
             outcome = measure(writer, done, path.name)
         if not may_be_empty:
             _refuse_empty(outcome, path, made)
-    others = len(done.keys() - {record["key"] for record in outcome.records})
+    others = len(earlier - {record["key"] for record in outcome.records})
     if others:
         notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
     return outcome, path
@@ -71,6 +76,12 @@ def _in_order(
         if path.is_dir():
             manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(path / "manifest.json", manifest)
+
+
+def held_already(request: Any) -> dict[str, dict[str, Any]]:
+    """The records that a request's folder holds, by key; none where there is no folder yet."""
+    path = None if request.out is None else Path(request.out).expanduser()
+    return _earlier(path) if path is not None and path.is_dir() else {}
 
 
 def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import Unsupported, UsageError
 from ..methods import Method, by_family, get
 from ..qkv import QKV
-from ..records import LOWER_BOUND, cell_key
+from ..records import LOWER_BOUND, NAMES, cell_key
 
 __all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods", "parse_numbers"]
 
@@ -146,6 +146,15 @@ class ErrorPlan:
     def groups(self) -> list[Group]:
         """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
         return [Group(n, window) for n in self.n for window in range(self.windows)]
+
+    def listed(self, facts: Mapping[str, Any]) -> dict[tuple[Group, int], list[Cell]]:
+        """The cells of every group and layer of a source with these facts, in the order in which they are measured."""
+        facts = {name: fact for name, fact in facts.items() if name not in NAMES}
+        return {(group, layer): self.cells(group, layer, facts) for group in self.groups() for layer in self.layers}
+
+    def size(self, facts: Mapping[str, Any]) -> int:
+        """How many cells there are."""
+        return sum(map(len, self.listed(facts).values()))
 
     def cells(self, group: Group, layer: int, facts: Mapping[str, Any]) -> list[Cell]:
         """The cells of one group and layer: the lower bound, V-Mean, then what was asked for."""

@@ -18,9 +18,10 @@ from ..methods import approximate
 from ..metrics import MatrixErrors, lower_bound, output_errors, repeated_rows, shared_matrix_errors
 from ..operators import Operator
 from ..qkv import QKV
-from ..records import LOWER_BOUND, NAMES, SCHEMA, RecordWriter, plain
+from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
 from ..reference import exact, exact_output
 from ..timings import Timings
+from .limits import time_limit
 from .plan import Cell, ErrorPlan, MethodRequest, refused
 
 __all__ = ["Outcome", "ending", "run_error", "said"]
@@ -37,6 +38,22 @@ class Outcome:
     done_before: int = 0
     measured: int = 0
 
+    def keep(self, record: Mapping[str, Any], writer: RecordWriter) -> None:
+        """Write a record of a cell that was measured now; one that cannot be written counts as failed."""
+        record = plain(record)
+        try:
+            writer.append(record)
+        except UsageError as error:
+            record |= {"status": "failed", "reason": f"measured, but not kept: {error}"}
+        self.records.append(record)
+        self.measured += 1
+
+    def add(self, other: Outcome) -> None:
+        """Take in what another part of the run gave."""
+        self.records += other.records
+        self.done_before += other.done_before
+        self.measured += other.measured
+
 
 def run_error(
     plan: ErrorPlan,
@@ -47,6 +64,7 @@ def run_error(
     run: str = "",
     timings: Timings | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    cell_timeout: float | None = None,
 ) -> Outcome:
     """Measure every cell of ``plan`` that is not ``done`` and append its record.
 
@@ -61,12 +79,10 @@ def run_error(
         done: records of an earlier run by key; those cells are not measured again.
         progress: called before each cell, and each pass of matrix errors, with the number of cells done, the total
             and a label.
+        cell_timeout: seconds that a method may take on one layer (see `time_limit`).
     """
     timings, done, outcome = timings or Timings(), done or {}, Outcome()
-    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
-    listed = {
-        (group, layer): plan.cells(group, layer, facts) for group in plan.groups() for layer in plan.layers
-    }  # fmt: skip
+    listed = plan.listed(source.facts)
     total = sum(map(len, listed.values()))
     for group in plan.groups():
         wanted = [layer for layer in plan.layers if any(cell.key not in done for cell in listed[group, layer])]
@@ -82,33 +98,30 @@ def run_error(
                 continue
             qkv = captured.pop(layer)
             if outcome.measured == 0:
-                _warm_up(plan, qkv)
+                _warm_up(plan, qkv, cell_timeout)
             qkv = qkv if plan.heads is None else qkv.select(plan.heads)
             bench = None
             for batch in plan.batches(cells, qkv):
                 missing = [cell for cell in batch if cell.key not in done]
                 results = [None] * len(batch)
                 if missing:
-                    bench = bench or _Bench(qkv, plan, timings)
+                    bench = bench or _Bench(qkv, plan, timings, cell_timeout)
                     results = bench.measure(batch, lambda label: progress(len(outcome.records), total, label))
                 for cell, result in zip(batch, results, strict=True):
                     if cell.key in done:
                         outcome.records.append(done[cell.key])
                         outcome.done_before += 1
                         continue
-                    record = plain({**_head(cell, plan, source, run, bench), **result})
-                    writer.append(record)
-                    outcome.records.append(record)
-                    outcome.measured += 1
+                    outcome.keep({**_head(cell, plan, source, run, bench), **result}, writer)
     progress(total, total, "")
     return outcome
 
 
-def _warm_up(plan: ErrorPlan, qkv: QKV) -> None:
+def _warm_up(plan: ErrorPlan, qkv: QKV, limit: float | None) -> None:
     """Run each method once on a few tokens, so that no cell's time holds the start of a kernel or a thread pool."""
     few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
     for request in (MethodRequest("vmean"), *plan.methods):
-        with suppress(Exception):  # what a method raises is reported where it is measured
+        with suppress(Exception), time_limit(limit):  # what a method raises is reported where it is measured
             approximate(request.name, few, 8, target=plan.target, **request.options)
 
 
@@ -146,8 +159,8 @@ def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> 
 class _Bench:
     """One layer's Q/K/V with its exact output, on which cells are measured."""
 
-    def __init__(self, qkv: QKV, plan: ErrorPlan, timings: Timings) -> None:
-        self.qkv, self.target, self.tol, self.timings = qkv, plan.target, plan.tol, timings
+    def __init__(self, qkv: QKV, plan: ErrorPlan, timings: Timings, limit: float | None) -> None:
+        self.qkv, self.target, self.tol, self.timings, self.limit = qkv, plan.target, plan.tol, timings, limit
         self.duplicates = repeated_rows(qkv)
         with timings("exact attention"):
             self.wanted = exact_output(qkv, plan.target)
@@ -204,7 +217,8 @@ class _Bench:
         with self.timings("methods"):
             begin = perf_counter()
             try:
-                approx = approximate(cell.request.name, self.qkv, cell.d, **options)
+                with time_limit(self.limit):
+                    approx = approximate(cell.request.name, self.qkv, cell.d, **options)
                 if self.qkv.device.type == "cuda":
                     torch.cuda.synchronize(self.qkv.device)
             except Unsupported as error:

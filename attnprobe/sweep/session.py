@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,21 @@ class ErrorRequest:
     """What ``attnprobe error`` was asked for, as the user wrote it. None is the default.
 
     Args:
+        source: with the first of the ``weights``.
+        weights: the words of ``--weights``, each measured beside the others; None is the source's alone.
         methods: ``--method`` items (see `parse_methods`).
         n, d: ``--n`` and ``--d``, lists such as ``"512,1024"``; n None is 512, or all tokens of a Q/K/V file.
         layer, head: lists, ranges or ``all``; layer None is 0, or a Q/K/V file's first.
         matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
         out: the run's folder; a folder that holds records already is gone on with.
+        force: measure what is there already again. retry_failed: measure what failed there again.
+        cell_timeout: seconds that a method may take on one layer; None is no limit.
         base: where new run folders are made.
         origin: where each value came from, for the manifest.
     """
 
     source: SourceSpec = field(default_factory=SourceSpec)
+    weights: tuple[str, ...] | None = None
     methods: tuple[str, ...] = ("skyformer",)
     n: str | None = None
     d: str = "128"
@@ -49,18 +54,20 @@ class ErrorRequest:
     matrix: bool = True
     tol: float = 1e-3
     out: str | None = None
+    force: bool = False
+    retry_failed: bool = False
+    cell_timeout: float | None = None
     base: str = "outputs"
     origin: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Session:
-    """A finished run: its records, folder, source and plan, and why maps that were asked for are missing, by key."""
+    """A finished run: its records, folder and sources, and why maps that were asked for are missing, by key."""
 
     outcome: Outcome
     path: Path
-    source: Any
-    plan: ErrorPlan
+    sources: Sequence[Any]
     unmapped: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,41 +91,80 @@ def measure_errors(
         KeyboardInterrupt: passed on once the folder is in order.
     """
     timings = timings or Timings()
-    source, plan = prepared(request, notify, timings)
+    parts = prepared(request, notify, timings)
+    sources = [source for source, _ in parts]
+    unmapped: dict[str, str] = {}
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome = run_error(plan, source, writer, done=done, run=run, timings=timings, progress=progress)
-        if maps:
-            unmapped.update(
-                keep_maps(plan, source, outcome.records, writer.path.parent, timings=timings, progress=progress)
-            )
+        outcome, sizes = Outcome(), [plan.size(source.facts) for source, plan in parts]
+        for place, (source, plan) in enumerate(parts):
+            before, total = sum(sizes[:place]), sum(sizes)
+            show = lambda at, _, label, before=before, total=total: progress(before + at, total, label)
+            part = run_error(
+                plan, source, writer, done=done, run=run, timings=timings, progress=show,
+                cell_timeout=request.cell_timeout,
+            )  # fmt: skip
+            outcome.add(part)
+            if maps:
+                folder = writer.path.parent
+                unmapped.update(
+                    keep_maps(plan, source, part.records, folder, timings=timings, progress=progress)
+                )
         return outcome
 
-    unmapped: dict[str, str] = {}
-    outcome, path = recorded(request, "error", planned(plan), [source], notify, measure)
-    return Session(outcome, path, source, plan, unmapped)
+    plans = [planned(plan) for _, plan in parts]
+    plan = plans[0] if len(plans) == 1 else {s.facts["weights"]: p for s, p in zip(sources, plans, strict=True)}
+    outcome, path = recorded(request, "error", plan, sources, notify, measure)
+    return Session(outcome, path, sources, unmapped)
 
 
-def prepared(request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> tuple[Any, ErrorPlan]:
-    """The source of a request and its plan, once nothing in them is impossible."""
+def prepared(
+    request: ErrorRequest, notify: Callable[[str], None], timings: Timings
+) -> list[tuple[Any, ErrorPlan]]:
+    """The sources of a request, each with its plan, once nothing in them is impossible."""
     methods, n, d = _asked(request)
-    source = resolve(request.source, notify=notify, timings=timings)
-    plan = ErrorPlan(
-        methods=methods,
-        n=n or (source.default_n,),
-        d=d,
-        layers=parse_layers(request.layer, source),
-        heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers)),
-        windows=request.windows,
-        seed=request.seed,
-        repeats=request.repeats,
-        target=request.target,
-        tol=request.tol if request.matrix else None,
-    )
-    _refuse_impossible(plan)
-    for length in plan.n:
-        source.check(length, plan.windows, plan.layers)
-    return source, plan
+    parts = []
+    for source in sources_of(request, notify, timings):
+        plan = ErrorPlan(
+            methods=methods,
+            n=n or (source.default_n,),
+            d=d,
+            layers=parse_layers(request.layer, source),
+            heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers)),
+            windows=request.windows,
+            seed=request.seed,
+            repeats=request.repeats,
+            target=request.target,
+            tol=request.tol if request.matrix else None,
+        )
+        _refuse_impossible(plan)
+        for length in plan.n:
+            source.check(length, plan.windows, plan.layers)
+        parts.append((source, plan))
+    return parts
+
+
+def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) -> list[Any]:
+    """One source for each of a request's ``weights``; two that turn out to be the same count once."""
+    words = request.weights or (request.source.weights,)
+    if len(words) > 1 and request.source.qkv is not None:
+        raise UsageError(f"--qkv {request.source.qkv} holds Q, K and V already: drop --weights")
+    found: list[Any] = []
+    lines: set[str] = set()
+
+    def once(line: str) -> None:
+        if line not in lines:
+            lines.add(line)
+            notify(line)
+
+    for word in dict.fromkeys(words):
+        source = resolve(replace(request.source, weights=word), notify=once, timings=timings)
+        labels = [(other.facts.get("model"), other.facts.get("weights")) for other in found]
+        if (source.facts.get("model"), source.facts.get("weights")) in labels:
+            notify(f"weights {word} are {source.facts['weights']} here, which stand there already")
+        else:
+            found.append(source)
+    return found
 
 
 def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,16 +13,17 @@ from ..methods import METHODS, approximate
 from ..metrics.duplicates import repeated_rows
 from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
 from ..qkv import QKV
-from ..records import SCHEMA, RecordWriter, cell_key, plain
+from ..records import NAMES, SCHEMA, RecordWriter, cell_key
 from ..reference import TARGETS
-from ..sources import SourceSpec, resolve
+from ..sources import SourceSpec
 from ..timings import Timings
 from .folder import recorded
+from .limits import time_limit
 from .plan import MethodRequest, parse_methods, parse_numbers, refused
-from .run import NAMES, Outcome, said
-from .session import MOST, parse_layers
+from .run import Outcome, said
+from .session import MOST, parse_layers, sources_of
 
-__all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of"]
+__all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of", "spectrum_layers"]
 
 Note = Callable[[str], None]
 Progress = Callable[[int, int, str], None]
@@ -39,7 +40,8 @@ class SpectrumRequest:
         kind: ``singular`` or ``eigen``.
         k: only the leading values; None is all up to n = 4096 and 64 beyond.
         epsilon: relative errors for which the rank is told, a list such as ``"0.1,0.01"``.
-        n, d, layer, head, windows, seed, target, out, base, origin: see `ErrorRequest`.
+        n, d, layer, head, windows, seed, target, out, force, retry_failed, cell_timeout, base, origin: see
+            `ErrorRequest`.
     """
 
     source: SourceSpec = field(default_factory=SourceSpec)
@@ -56,6 +58,9 @@ class SpectrumRequest:
     seed: int = 0
     target: str = "softmax"
     out: str | None = None
+    force: bool = False
+    retry_failed: bool = False
+    cell_timeout: float | None = None
     base: str = "outputs"
     origin: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,9 +167,9 @@ def measure_spectra(
         KeyboardInterrupt: passed on once the folder is in order.
     """
     timings = timings or Timings()
-    of, n, d, epsilons = _asked(request)
-    sources = _sources(request, notify, timings)
-    layers = _layers(request, sources, of, n, d, epsilons)
+    of, n, d, epsilons = asked = _asked(request)
+    sources = sources_of(request, notify, timings)
+    layers = _layers(request, sources, *asked)
     plan = {
         "of": [one if isinstance(one, str) else {"name": one.name, "options": dict(one.options)} for one in of],
         "kind": request.kind, "k": request.k, "epsilon": epsilons, "d": d, "seed": request.seed,
@@ -178,6 +183,12 @@ def measure_spectra(
 
     outcome, path = recorded(request, "spectrum", plan, sources, notify, measure)
     return SpectrumSession(outcome, path, sources)
+
+
+def spectrum_layers(request: SpectrumRequest, notify: Note) -> list[_Layer]:
+    """Every cell of a request, by layer."""
+    asked = _asked(request)
+    return _layers(request, sources_of(request, notify, Timings()), *asked)
 
 
 def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
@@ -215,28 +226,6 @@ def _budgets(one: MethodRequest | str, d: Sequence[int]) -> Sequence[int | None]
 
 def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> str | None:
     return None if isinstance(one, str) else refused(one, target, n, d)
-
-
-def _sources(request: SpectrumRequest, notify: Note, timings: Timings) -> list[Any]:
-    """One source for each word of ``--weights``; two that turn out to be the same count once."""
-    if len(request.weights) > 1 and request.source.qkv is not None:
-        raise UsageError(f"--qkv {request.source.qkv} holds Q, K and V already: drop --weights")
-    found: list[Any] = []
-    lines: set[str] = set()
-
-    def once(line: str) -> None:
-        if line not in lines:
-            lines.add(line)
-            notify(line)
-
-    for word in dict.fromkeys(request.weights):
-        source = resolve(replace(request.source, weights=word), notify=once, timings=timings)
-        labels = [(other.facts.get("model"), other.facts.get("weights")) for other in found]
-        if (source.facts.get("model"), source.facts.get("weights")) in labels:
-            notify(f"weights {word} are {source.facts['weights']} here, which stand there already")
-        else:
-            found.append(source)
-    return found
 
 
 def _layers(
@@ -310,10 +299,7 @@ def _run(
                 "duplicates": duplicates,
                 **_measured(cell, qkv, request, epsilons, timings),
             }  # fmt: skip
-            record = plain(record)
-            writer.append(record)
-            outcome.records.append(record)
-            outcome.measured += 1
+            outcome.keep(record, writer)
     progress(total, total, "")
     return outcome
 
@@ -331,7 +317,7 @@ def _measured(
             return _result("skipped", why)
         of: Any = cell.of
         if not isinstance(of, str):
-            with timings("methods"):
+            with timings("methods"), time_limit(request.cell_timeout):
                 approx = approximate(of.name, one, cell.d, seed=request.seed, target=request.target, **of.options)
             if approx.operator is None:
                 return _result("skipped", f"{of.name} gives an output only, no matrix")
@@ -340,8 +326,6 @@ def _measured(
             found = spectra(one, of, request.kind, k=request.k, seed=request.seed)[0]
     except UsageError as error:
         return _result("skipped", str(error))
-    except MemoryError:
-        raise
     except Exception as error:  # whatever a method raises is its result, and the loop goes on
         return _result("failed", said(error))
     if not found.finite:

@@ -1,0 +1,95 @@
+"""``attnprobe sweep``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..config import Config, Setting, read_config
+
+EPILOG = """\b
+A file holds the long option names of a command, and their values:
+  command: error            # or spectrum, condition; error where it is left out
+  weights: [pretrained, initialized-qkv]
+  method:
+    - nystromformer
+    - {name: skyformer, options: {sampler: rls}}
+  n: [512, 1024]
+  d: [16, 32, 64, 128, 256]
+  layer: 0-5
+  windows: 4
+  plot: [errors, maps]
+\b
+What is given after FILE beats the environment (ATTNPROBE_N=1024), which beats the file,
+which beats the defaults; the run's manifest says where each value came from:
+  attnprobe sweep configs/smoke.yaml --n 512 --out runs/smoke
+\b
+Without --out the folder is outputs/STEM-HASH, from the file's name and the settings: the
+same sweep finds its own folder again and goes on where it was stopped, however that was.
+\b
+Exit codes: those of the command; 2 for a file that does not hold together."""
+
+COMMANDS = ("error", "spectrum", "condition")
+SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug"}  # say how results are shown, not which
+FOLDER = {"out", "force", "retry_failed", "cell_timeout"}
+
+
+@click.command("sweep", epilog=EPILOG, context_settings={"ignore_unknown_options": True})
+@click.argument("file", metavar="FILE")
+@click.option("--dry-run", is_flag=True, help="Print the cells, how many are done already, and about what they take.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE COMMAND]")
+@click.pass_context
+def command(ctx: click.Context, file: str, dry_run: bool, options: tuple[str, ...]) -> None:
+    """Run a command from a YAML file: resumable, with options that beat the file's.
+
+    Every cell is one record in the run's folder. A sweep that was stopped, by Ctrl-C or a kill, goes on when it is
+    started again, and its records are those of an undisturbed run but for times. A method that raises, takes longer
+    than --cell-timeout or gives what is not finite is a row that says so; the sweep goes on, and exits with 4.
+    """
+    config = read_config(file, settings_of)
+    from . import cli
+
+    chosen = cli.get_command(ctx, config.command)
+    sub = chosen.make_context(config.command, list(options), parent=ctx.parent, default_map=dict(config.values))
+    if sub.params["out"] is None:
+        sub.params["out"] = str(folder(config, sub.params))
+    sub.obj = config
+    with sub:
+        if dry_run:
+            from .dry_run import show_plan
+
+            asked = {name: value for name, value in sub.params.items() if name not in SHOWN}
+            show_plan(import_module(f".{config.command}", __package__).request_of(asked))
+        else:
+            chosen.invoke(sub)
+
+
+def folder(config: Config, params: Mapping[str, Any]) -> Path:
+    """Where a sweep without ``--out`` leaves its run: the same for the same settings."""
+    from ..records import cell_key
+
+    settings = {name: value for name, value in params.items() if name not in SHOWN | FOLDER}
+    return Path("outputs") / f"{config.path.stem}-{cell_key(command=config.command, settings=settings)[:6]}"
+
+
+def settings_of(name: str) -> dict[str, Setting] | None:
+    """The options of a command that a file may set, by long name."""
+    if name not in COMMANDS:
+        return None
+    found = {}
+    for option in import_module(f".{name}", __package__).command.params:
+        if not isinstance(option, click.Option) or option.name in ("debug", "help"):
+            continue
+        number = KINDS.get(option.type.name.split()[0], "text")  # "float", and "float range"
+        kind = "flag" if option.is_flag and not option.multiple else number
+        listed = option.metavar == "LIST" or (option.name == "weights" and name != "condition")
+        for opt in option.opts:
+            found[opt.removeprefix("--")] = Setting(option.name, kind, listed, option.multiple)
+    return found
+
+
+KINDS = {"integer": "integer", "float": "number"}

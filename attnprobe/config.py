@@ -1,0 +1,178 @@
+"""A sweep's YAML file: the long names of a command's options and their values, checked before anything heavy loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError, nearest
+
+__all__ = ["Config", "Setting", "read_config"]
+
+ALIASES = {"methods": "method", "figures": "plot"}
+CLASHES = (("qkv", ("model", "text", "tokenizer", "weights")), ("force", ("retry-failed",)))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One option of a command.
+
+    Attributes:
+        name: of the command's parameter. kind: ``flag``, ``integer``, ``number`` or ``text``.
+        listed: whether a list is written with commas. repeatable: whether the option may be given several times.
+    """
+
+    name: str
+    kind: str = "text"
+    listed: bool = False
+    repeatable: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """A file that holds together.
+
+    Attributes:
+        command: its name. values: by the command's parameter names, as the command line would have given them.
+        gates: the mappings under ``gates``, unchecked. lines: where each key stands.
+    """
+
+    path: Path
+    command: str
+    values: Mapping[str, Any]
+    gates: Sequence[Any] = ()
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Setting] | None]) -> Config:
+    """Read and check a sweep's file.
+
+    Keys are ``command`` (``error`` where it is left out), ``gates``, and the long option names of that command,
+    ``methods`` and ``figures`` standing for ``method`` and ``plot``. Lists may be YAML lists. A method is
+    ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
+
+    Args:
+        settings_of: the options of a command by long name without dashes, or None where there is no such command.
+
+    Raises:
+        UsageError: with ``file:line``: a file that is no YAML mapping, an unknown or doubled key (the nearest name is
+            offered), a value of the wrong type, an empty list, options that exclude each other.
+    """
+    path = Path(path)
+    pairs = _pairs(path)
+    lines = {key: line for key, (line, _) in pairs.items()}
+    found = {key: value for key, (_, value) in pairs.items()}
+    command = found.pop("command", "error")
+    settings = settings_of(command) if isinstance(command, str) else None
+    if settings is None:
+        raise UsageError(f"{path}:{lines.get('command', 1)}: there is no command '{command}' to sweep")
+    gates = found.pop("gates", [])
+    if not isinstance(gates, list) or ("gates" in lines and not gates):
+        raise UsageError(f"{path}:{lines['gates']}: gates: a list is needed, such as [{{metric: …, max: …}}]")
+    values: dict[str, Any] = {}
+    for key, value in found.items():
+        where = f"{path}:{lines[key]}"
+        name = ALIASES[key] if ALIASES.get(key) in settings else key
+        if name not in settings:
+            known = ["command", "gates", *settings]
+            raise UsageError(f"{where}: unknown key '{key}' of command {command}{nearest(key, known)}")
+        setting = settings[name]
+        if setting.name in values:
+            raise UsageError(f"{where}: {key} says again what another key says")
+        values[setting.name] = _value(value, setting, f"{where}: {key}")
+    for one, others in CLASHES:
+        for other in others:
+            if one in found and other in found and found[one] and found[other]:
+                raise UsageError(f"{path}:{lines[other]}: {one} and {other} exclude each other")
+    return Config(path, command, values, gates, lines)
+
+
+def _pairs(path: Path) -> dict[str, tuple[int, Any]]:
+    """The top-level keys with their lines and values."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            raise UsageError(f"{path}:1: a mapping of option names to values is needed, such as 'n: [512, 1024]'")
+        pairs: dict[str, tuple[int, Any]] = {}
+        for key_node, value_node in root.value:
+            line = key_node.start_mark.line + 1
+            key = loader.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise UsageError(f"{path}:{line}: the key {key!r} is no option name")
+            if key in pairs:
+                raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key][0]} already")
+            pairs[key] = (line, loader.construct_object(value_node, deep=True))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        raise UsageError(f"{path}:{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
+    except (ValueError, TypeError, RecursionError) as error:  # a timestamp of month 13, an unhashable key
+        raise UsageError(f"{path}: no YAML: {error}") from error
+    return pairs
+
+
+def _value(value: Any, setting: Setting, where: str) -> Any:
+    """A value as the command line would have given it."""
+    if value is None:
+        raise UsageError(f"{where} has no value; leave the key out for the default")
+    if isinstance(value, list):
+        if not value:
+            raise UsageError(f"{where} is an empty list; leave the key out for the default")
+        if not (setting.listed or setting.repeatable):
+            raise UsageError(f"{where} takes one value, and this is a list")
+    if setting.repeatable:
+        if isinstance(value, bool):  # `plot: true` is the bare flag
+            return ("errors",) if value else ()
+        items = value if isinstance(value, list) else [value]
+        return tuple(_method(item, where) if isinstance(item, Mapping) else _text(item, where) for item in items)
+    if setting.listed:
+        items = value if isinstance(value, list) else [value]
+        return ",".join(_text(item, where) for item in items)
+    if setting.kind == "flag":
+        if not isinstance(value, bool):
+            raise UsageError(f"{where} takes true or false, not {value!r}")
+        return value
+    if setting.kind in ("integer", "number"):
+        return _number(value, setting.kind, where)
+    return _text(value, where)
+
+
+def _number(value: Any, kind: str, where: str) -> int | float:
+    if isinstance(value, str) and kind == "number":  # YAML reads 1e-3 as text: its floats have a dot
+        with suppress(ValueError):
+            value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int if kind == "integer" else (int, float)):
+        raise UsageError(f"{where} takes {'a whole number' if kind == 'integer' else 'a number'}, not {value!r}")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or value == "":
+        raise UsageError(f"{where} takes text or numbers, not {value!r}")
+    return str(value)
+
+
+def _method(value: Mapping[str, Any], where: str) -> str:
+    """``{name: …, options: {…}}`` as ``NAME:k=v,…``."""
+    for key in value:
+        if key not in ("name", "options"):
+            raise UsageError(f"{where}: unknown key '{key}' of a method{nearest(str(key), ('name', 'options'))}")
+    name, options = value.get("name"), value.get("options") or {}
+    if not isinstance(name, str) or not isinstance(options, Mapping):
+        raise UsageError(f"{where}: a method is NAME, or {{name: NAME, options: {{…}}}}")
+    given = []
+    for key, item in options.items():
+        if not isinstance(item, (str, int, float)) or "," in str(item):
+            raise UsageError(f"{where}: option {key} of {name} takes one value, not {item!r}")
+        given.append(f"{key}={str(item).lower() if isinstance(item, bool) else item}")
+    return f"{name}:{','.join(given)}" if given else name

@@ -1,0 +1,101 @@
+"""What a request would measure: its cells without measuring any, what is done already, and about what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ..records import LOWER_BOUND
+from ..timings import Timings
+from .condition import ConditionRequest, condition_cells
+from .folder import held_already
+from .session import ErrorRequest, prepared
+from .spectrum import SpectrumRequest, spectrum_layers
+
+__all__ = ["Listed", "listed", "seconds_of"]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One cell that a request asks for.
+
+    Attributes:
+        place: weights, n, window and layer. name: of the method or the matrix. work: about how many float32
+            multiply-adds it takes, shared work included. bytes: about what it holds beside Q, K and V.
+    """
+
+    place: tuple[str, int, int, int]
+    name: str
+    d: int | None
+    done: bool
+    work: float
+    bytes: float
+
+
+def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> list[Listed]:
+    """Every cell of a request in its order.
+
+    Raises:
+        UsageError, SourceError: as a run would.
+    """
+    kept = {} if request.force else held_already(request)
+    done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
+    cells = _of_spectra if isinstance(request, SpectrumRequest) else _of_errors
+    return list(cells(request, done, notify))
+
+
+def _of_errors(request: ErrorRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    conditions = isinstance(request, ConditionRequest)
+    for source, plan in prepared(request, notify, Timings()):
+        h = len(source.head_numbers if plan.heads is None else plan.heads)
+        every = condition_cells(request, plan, source) if conditions else plan.listed(source.facts)
+        for (group, layer), cells in every.items():
+            for cell in cells:
+                name = "A, B, C" if cell.request is None else cell.request.name
+                work, size = _sizes(name, group.n, cell.d or 64, h, matrix=plan.tol is not None, dense=conditions)
+                place = (str(source.facts.get("weights") or "file"), group.n, group.window, layer)
+                yield Listed(place, name, cell.d, cell.key in done, work, size)
+
+
+def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    for place in spectrum_layers(request, notify):
+        for cell in place.cells:
+            work, size = _sizes("A, B, C", place.n, cell.d or 64, 1, matrix=False, dense=True)
+            where = (str(place.source.facts.get("weights") or "file"), place.n, place.window, place.layer)
+            yield Listed(where, cell.name, cell.d, cell.key in done, work / 3, size)
+
+
+def _sizes(name: str, n: int, d: int, h: int, matrix: bool, dense: bool) -> tuple[float, float]:
+    """Multiply-adds and bytes of a cell, counted as the documented costs of its parts."""
+    if name == LOWER_BOUND:
+        return 0.0, 0.0
+    if name == "A, B, C":  # three decompositions in float64
+        return 3 * h * 24.0 * n**3, 32.0 * n * n
+    work = h * (8.0 * n * d * 64 + 40.0 * d**3)
+    size = 8.0 * h * n * (2 * d + 192)
+    if matrix:  # about four passes, of which the methods of a batch share the scores
+        work += h * float(n) ** 2 * (4 * 64 + d)
+        size += 2.0**26
+    return work, size
+
+
+def seconds_of(cells: list[Listed]) -> float:
+    """About how long the cells that are not done take here, from the speed of a matrix product measured now.
+
+    A guess to plan by: loading, draws and metrics come on top, and a method's own cost is taken for that of a low rank.
+    """
+    x = torch.randn(1024, 1024)
+    x @ x
+    begin = perf_counter()
+    for _ in range(3):
+        x @ x
+    speed = 3 * 1024.0**3 / (perf_counter() - begin)
+    exact = {}
+    for cell in cells:
+        if not cell.done:
+            exact[cell.place] = 24 * 128.0 * cell.place[1] ** 2  # exact attention of twelve heads in float64
+    return (sum(cell.work for cell in cells if not cell.done) * 2 + sum(exact.values())) / speed

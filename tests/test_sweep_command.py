@@ -1,0 +1,226 @@
+"""``attnprobe sweep``: precedence, resuming, what fails, what a dry run shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+
+import pytest
+
+from attnprobe.methods import METHODS
+from attnprobe.records import RecordWriter, read_records
+
+CONFIG = """
+qkv: qkv.safetensors
+method: [nystromformer, performer]
+n: [64, 96]
+d: [8, 16]
+"""
+
+
+@pytest.fixture
+def config(tmp_path, qkv):
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    return tmp_path / "c.yaml"
+
+
+def records_of(folder):
+    """By key, without what an uninterrupted run would have otherwise: times, and the name of its folder."""
+    return {one["key"]: {**one, "seconds": None, "run": None} for one in read_records(folder)}
+
+
+def with_function(monkeypatch, name, function):
+    """Another function in a method's place, with the options of its signature."""
+    monkeypatch.setitem(METHODS, name, replace(METHODS[name], function=wraps(METHODS[name].function)(function)))
+
+
+def test_the_same_sweep_finds_its_folder_and_measures_nothing_again(run, config):
+    code, out, err = run("sweep", config)
+    assert code == 0 and "nystromformer" in out, err
+    [folder] = Path("outputs").iterdir()
+    assert folder.name.startswith("c-")
+    before = (folder / "records.jsonl").read_bytes()
+    assert run("sweep", config)[0] == 0 and [folder] == list(Path("outputs").iterdir())
+    assert (folder / "records.jsonl").read_bytes() == before
+    assert run("sweep", config, "--d", "8")[0] == 0 and len(list(Path("outputs").iterdir())) == 2
+
+
+def test_command_line_beats_environment_beats_file_beats_default(run, config, monkeypatch):
+    monkeypatch.setenv("ATTNPROBE_D", "4")
+    monkeypatch.setenv("ATTNPROBE_N", "32")
+    monkeypatch.setenv("ATTNPROBE_SEED", "7")
+    code, _, err = run("sweep", config, "--n", "48", "--out", "r")
+    assert code == 0, err
+    found = json.loads(Path("r/manifest.json").read_text())
+    said = {name: (one["value"], one["origin"]) for name, one in found["config"].items()}
+    assert said["n"] == ("48", "command line") and said["d"] == ("4", "environment")
+    assert said["seed"] == (7, "environment") and said["windows"] == (1, "default")
+    assert said["methods"] == (["nystromformer", "performer"], "file")
+    assert {one["n"] for one in read_records("r")} == {48} and {one["d"] for one in read_records("r")} == {4, None}
+
+
+def test_a_sweep_is_the_command_with_its_options(run, config):
+    assert run("sweep", config, "--out", "a")[0] == 0
+    asked = ("--qkv", "qkv.safetensors", "--method", "nystromformer,performer", "--n", "64,96", "--d", "8,16")
+    assert run("error", *asked, "--out", "b")[0] == 0
+    assert records_of("a") == records_of("b")
+
+
+@pytest.mark.parametrize("text", ["command: spectrum\nof: [softmax, output]\nqkv: qkv.safetensors",
+                                  "command: condition\nd: 8\nqkv: qkv.safetensors"])  # fmt: skip
+def test_other_commands_are_swept_too(run, config, text):
+    config.write_text(text)
+    code, _, err = run("sweep", config, "--dry-run", "--out", "r")
+    assert code == 0 and not Path("r").exists(), err
+    assert run("sweep", config, "--out", "r")[0] == 0
+    code, out, err = run("sweep", config, "--dry-run", "--out", "r")
+    count = len(read_records("r"))
+    assert f"{count} cells, {count} done in r" in out and "about" not in out
+
+
+def test_a_dry_run_shows_the_cells_and_what_is_done(run, config):
+    code, out, err = run("sweep", config, "--dry-run", "--out", "r")
+    assert code == 0 and "14 cells, 0 done in r" in out and "about" in out and "MiB" in out, err
+    assert not Path("r").exists()
+    assert run("sweep", config, "--n", "64", "--out", "r")[0] == 0
+    assert "14 cells, 7 done in r" in run("sweep", config, "--dry-run", "--out", "r")[1]
+    assert "14 cells, 0 done in r" in run("sweep", config, "--dry-run", "--force", "--out", "r")[1]
+
+
+def test_several_weights_are_one_run(run, tiny_bert, text_file, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        f"model: {tiny_bert}\ntext: {text_file}\nweights: [pretrained, initialized]\nn: 32\nd: 8\nmethod: linear\n"
+    )
+    code, out, err = run("sweep", "c.yaml", "--out", "r", "--format", "json")
+    assert code == 0, err
+    assert {one["source"]["weights"] for one in read_records("r")} == {"pretrained", "initialized"}
+    manifest = json.loads(Path("r/manifest.json").read_text())
+    assert set(manifest["plan"]) == {"pretrained", "initialized"} and len(manifest["source"]) == 2
+    asked = ("--model", tiny_bert, "--text", text_file, "--n", "32", "--d", "8", "--method", "linear")
+    for word in ("pretrained", "initialized"):
+        assert run("error", *asked, "--weights", word, "--out", word)[0] == 0
+    assert records_of("r") == records_of("pretrained") | records_of("initialized")
+
+
+def test_bad_methods_among_good_ones_are_rows_and_the_sweep_goes_on(run, config, monkeypatch):
+    def raising(*args, **options):
+        raise ZeroDivisionError("no such luck")
+
+    def slow(*args, **options):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(0.01)
+
+    def broken(*args, **options):
+        return args[0].v * float("nan")
+
+    def misshapen(*args, **options):
+        return args[0].v[:, :3]
+
+    for name, function in (("linear", raising), ("efficient", slow), ("window", broken), ("vmean", misshapen)):
+        with_function(monkeypatch, name, function)
+    begin = time.monotonic()
+    methods = ("--method", "linear,efficient,window,vmean,performer")
+    code, out, err = run("sweep", config, "--n", "64", "--d", "16", *methods, "--cell-timeout", "0.5", "--out", "r")
+    assert code == 4 and time.monotonic() - begin < 30, err
+    status = {one["method"]: (one["status"], one["reason"] or "") for one in read_records("r")}
+    assert status["performer"][0] == "ok"
+    assert status["linear"][0] == "failed" and "no such luck" in status["linear"][1]
+    assert status["efficient"][0] == "failed" and "--cell-timeout 0.5" in status["efficient"][1]
+    assert status["window"][0] == "diverged", status["window"]
+    assert status["vmean"][0] == "failed" and "shape" in status["vmean"][1]
+
+
+def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):
+    with monkeypatch.context() as patch:
+        with_function(patch, "performer", lambda *args, **options: 1 / 0)
+        assert run("sweep", config, "--out", "r")[0] == 4
+    assert run("sweep", config, "--out", "r")[0] == 4  # it is there already
+    assert run("sweep", config, "--out", "r", "--retry-failed")[0] == 0
+    assert {one["status"] for one in read_records("r")} == {"ok"}
+    assert run("sweep", config, "--out", "whole")[0] == 0 and records_of("r") == records_of("whole")
+
+
+def test_force_measures_everything_again(run, config):
+    assert run("sweep", config, "--out", "r")[0] == 0
+    count = len(Path("r/records.jsonl").read_text().splitlines())
+    assert run("sweep", config, "--out", "r", "--force")[0] == 0
+    assert len(Path("r/records.jsonl").read_text().splitlines()) == 2 * count and len(read_records("r")) == count
+
+
+def test_a_folder_that_vanishes_is_made_anew_with_all_of_the_run(run, config, monkeypatch):
+    good = METHODS["performer"].function
+
+    def removing(*args, **options):
+        shutil.rmtree("r", ignore_errors=True)
+        return good(*args, **options)
+
+    with monkeypatch.context() as patch:
+        with_function(patch, "performer", removing)
+        code, out, err = run("sweep", config, "--out", "r")
+    assert code == 0, err
+    assert run("sweep", config, "--out", "whole")[0] == 0 and records_of("r") == records_of("whole")
+
+
+def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatch):
+    append = RecordWriter._write
+    full = []
+
+    def failing(self, lines):
+        if b'"performer"' in lines:
+            full.append(lines)
+            from attnprobe.errors import UsageError
+
+            raise UsageError("records.jsonl: cannot write: No space left on device")
+        append(self, lines)
+
+    monkeypatch.setattr(RecordWriter, "_write", failing)
+    code, out, err = run("sweep", config, "--out", "r", "--format", "json")
+    assert code == 4 and full, err
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert rows["performer"]["status"] == "failed" and "No space left" in rows["performer"]["reason"]
+    assert rows["nystromformer"]["status"] == "ok"
+    assert {one["method"] for one in read_records("r")} == {"lower-bound", "vmean", "nystromformer"}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (Path(__file__).parents[1] / "configs").glob("*.yaml")))
+def test_the_files_that_are_shipped_hold_together(name):
+    from attnprobe.cli.sweep import settings_of
+    from attnprobe.config import read_config
+
+    assert read_config(Path(__file__).parents[1] / "configs" / name, settings_of).values
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_twenty_times_ends_as_one_that_was_not(tmp_path, qkv):
+    more = CONFIG.replace("[8, 16]", "[4, 8, 12, 16, 20, 24]").replace("[64, 96]", "[48, 64, 80, 96]")
+    (tmp_path / "c.yaml").write_text(more)
+    command = [sys.executable, "-m", "attnprobe", "sweep", "c.yaml", "--out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = lambda out: subprocess.Popen([*command, out], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)  # fmt: skip
+    begin = time.monotonic()
+    assert run("whole").wait(300) == 0
+    took = time.monotonic() - begin
+    draw = random.Random(0)
+    killed = 0
+    for _ in range(20):
+        process = run("r")
+        try:
+            process.wait(draw.uniform(0.4, 1.0) * took)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += 1
+    assert killed >= 5
+    assert run("r").wait(300) == 0
+    assert records_of(tmp_path / "r") == records_of(tmp_path / "whole")
