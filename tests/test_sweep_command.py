@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from attnprobe.approximation import Approximation
 from attnprobe.methods import METHODS
 from attnprobe.records import RecordWriter, read_records
 
@@ -121,10 +122,10 @@ def test_bad_methods_among_good_ones_are_rows_and_the_sweep_goes_on(run, config,
             time.sleep(0.01)
 
     def broken(*args, **options):
-        return args[0].v * float("nan")
+        return Approximation(None, args[0].v * float("nan"))
 
     def misshapen(*args, **options):
-        return args[0].v[:, :3]
+        return Approximation(None, args[0].v[:, :3])
 
     for name, function in (("linear", raising), ("efficient", slow), ("window", broken), ("vmean", misshapen)):
         with_function(monkeypatch, name, function)

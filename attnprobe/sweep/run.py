@@ -228,7 +228,10 @@ class _Bench:
             except Exception as error:  # whatever a method raises is its result, and the loop goes on
                 return _result("failed", said(error)), None
             seconds = perf_counter() - begin
-        metrics = output_errors(self.wanted, approx, self.qkv)
+        try:
+            metrics = output_errors(self.wanted, approx, self.qkv)
+        except Exception as error:  # an output of another shape, or no tensor at all
+            return _result("failed", said(error), seconds=seconds), None
         for name in DIAGNOSTICS:
             if name in approx.diagnostics:
                 metrics[name] = approx.diagnostics[name]
