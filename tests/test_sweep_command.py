@@ -17,9 +17,13 @@ from pathlib import Path
 import pytest
 
 from attnprobe.approximation import Approximation
+from attnprobe.cli.sweep import settings_of
+from attnprobe.config import read_config
+from attnprobe.errors import UsageError
 from attnprobe.methods import METHODS
 from attnprobe.records import RecordWriter, read_records
 
+CONFIGS = Path(__file__).parents[1] / "configs"
 CONFIG = """
 qkv: qkv.safetensors
 method: [nystromformer, performer]
@@ -179,8 +183,6 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
     def failing(self, lines):
         if b'"performer"' in lines:
             full.append(lines)
-            from attnprobe.errors import UsageError
-
             raise UsageError("records.jsonl: cannot write: No space left on device")
         append(self, lines)
 
@@ -193,12 +195,15 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
     assert {one["method"] for one in read_records("r")} == {"lower-bound", "vmean", "nystromformer"}
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (Path(__file__).parents[1] / "configs").glob("*.yaml")))
-def test_the_files_that_are_shipped_hold_together(name):
-    from attnprobe.cli.sweep import settings_of
-    from attnprobe.config import read_config
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_files_that_are_shipped_hold_together(path):
+    assert read_config(path, settings_of).values
 
-    assert read_config(Path(__file__).parents[1] / "configs" / name, settings_of).values
+
+def test_the_smoke_sweep_needs_no_hub(run, no_hub):
+    code, _, err = run("sweep", CONFIGS / "smoke.yaml", "--out", "r")
+    assert code == 0 and {one["status"] for one in read_records("r")} == {"ok"}, err
+    assert Path("r/figures/error-output_spectral.svg").exists()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .progress import note
+from .progress import duration, note
 
 __all__ = ["show_plan"]
 
@@ -31,14 +31,3 @@ def show_plan(request: Any) -> None:
     click.echo(f"{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
     if left:
         click.echo(f"about {duration(seconds_of(cells))} and {memory / 2**20:.0f} MiB beside the model, Q, K and V")
-
-
-def duration(seconds: float) -> str:
-    """``40 s``, ``12 min`` or ``3.5 h``.
-
-    >>> duration(39.6), duration(700), duration(12600)
-    ('40 s', '12 min', '3.5 h')
-    """
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

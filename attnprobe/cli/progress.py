@@ -9,7 +9,7 @@ from time import monotonic
 
 import click
 
-__all__ = ["note", "progress_bar"]
+__all__ = ["duration", "note", "progress_bar"]
 
 LOG_EVERY = 60.0  # seconds between lines where stderr is no terminal
 
@@ -20,17 +20,41 @@ def note(line: str) -> None:
         click.echo(f"attnprobe: {' '.join(line.split())}", err=True)
 
 
+def pace(done: int, left: int, seconds: float) -> str:
+    """Time so far, and once there is a rate, the rate and the time left.
+
+    >>> pace(0, 10, 61.0), pace(30, 60, 60.0)
+    ('61 s', '60 s, 30 a minute, about 2 min left')
+    """
+    if done <= 0:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.0f} s, {60 * done / seconds:.3g} a minute, about {duration(left * seconds / done)} left"
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min`` or ``3.5 h``.
+
+    >>> duration(39.6), duration(700), duration(12600)
+    ('40 s', '12 min', '3.5 h')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def progress_bar() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[str], None]]]:
     """``(progress, notify)``: a bar on a terminal, one line a minute in a log."""
     if not sys.stderr.isatty():
         begin = last = monotonic()
+        first = None  # cells that were done when it began
 
         def report(done: int, total: int, label: str) -> None:
-            nonlocal last
+            nonlocal first, last
+            first = done if first is None else first
             if monotonic() - last > LOG_EVERY:
                 last = monotonic()
-                note(f"{done}/{total} cells, {last - begin:.0f} s, now {label}")
+                note(f"{done}/{total} cells, {pace(done - first, total - done, last - begin)}, now {label}")
 
         yield report, note
         return
@@ -39,12 +63,16 @@ def progress_bar() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, highlight=False, markup=False)
-    columns = (SpinnerColumn(), BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn(),
-               TextColumn("{task.description}", markup=False))  # fmt: skip
+    columns = (SpinnerColumn(), BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+               TimeRemainingColumn(), TextColumn("{task.description}", markup=False))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("preparing", total=None)
+        task = bar.add_task("preparing", total=None, rate="")
+        begin, first = monotonic(), None
 
         def update(done: int, total: int, label: str) -> None:
-            bar.update(task, completed=done, total=total, description=label)
+            nonlocal first
+            first = done if first is None else first
+            rate = f"{60 * (done - first) / (monotonic() - begin):.3g}/min" if done > first else ""
+            bar.update(task, completed=done, total=total, description=label, rate=rate)
 
         yield update, lambda line: console.print(f"attnprobe: {line}", soft_wrap=True)
