@@ -50,8 +50,9 @@ def progress_bar() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[
         first = None  # cells that were done when it began
 
         def report(done: int, total: int, label: str) -> None:
-            nonlocal first, last
-            first = done if first is None else first
+            nonlocal first, begin, last
+            if first is None:
+                first, begin = done, monotonic()  # sources are loaded
             if monotonic() - last > LOG_EVERY:
                 last = monotonic()
                 note(f"{done}/{total} cells, {pace(done - first, total - done, last - begin)}, now {label}")
@@ -70,8 +71,9 @@ def progress_bar() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[
         begin, first = monotonic(), None
 
         def update(done: int, total: int, label: str) -> None:
-            nonlocal first
-            first = done if first is None else first
+            nonlocal first, begin
+            if first is None:
+                first, begin = done, monotonic()
             rate = f"{60 * (done - first) / (monotonic() - begin):.3g}/min" if done > first else ""
             bar.update(task, completed=done, total=total, description=label, rate=rate)
 
