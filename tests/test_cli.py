@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -113,6 +114,21 @@ def test_gates_pass_fail_and_fail_closed(run, qkv):
     assert code == 1 and "matrix_spectral" in err  # not measured: the gate fails
 
 
+def test_gates_leave_junit_xml_whether_they_pass_or_fail(run, qkv, tmp_path):
+    base = ("error", "--qkv", qkv, "--method", "nystromformer", "--d", "8,200", "--junit", "ci/gates.xml")
+    for limit, wanted in (("1000", ["d=200"]), ("0", ["d=8", "d=200"])):
+        code, out, err = run(*base, "--fail-above", f"output_spectral_relative={limit}", "--format", "json")
+        assert code == 1 and json.loads(out)["rows"] and "gates: ci/gates.xml" in err
+        suite = ElementTree.parse(tmp_path / "ci/gates.xml").getroot()[0]
+        failed = [case.get("name") for case in suite if case.find("failure") is not None]
+        assert suite.get("tests") == "2" and suite.get("failures") == str(len(failed)) == str(len(wanted))
+        assert all(name in case for name, case in zip(wanted, failed, strict=True))
+        assert float(suite[0].get("time")) > 0
+    assert "skipped: nystromformer: d=200 exceeds n=96" in suite[1].find("failure").get("message")
+    code, _, _ = run(*base[:-2], "--junit", "passed.xml", "--d", "8", "--fail-above", "output_spectral_relative=1000")
+    assert code == 0 and "<failure" not in (tmp_path / "passed.xml").read_text()
+
+
 def test_a_gate_looks_at_requested_methods_only(run, qkv):
     code, _, _ = run("error", "--qkv", qkv, "--method", "softmax", "--fail-above", "output_spectral_relative=1e-4")
     assert code == 0  # V-Mean, which was not asked for, is far above
@@ -164,6 +180,9 @@ BAD = {
     "contradiction": (["error", "--method", "skyformer:inverse=pinv,gamma=1"], 2, "gamma"),
     "option without a method": (["error", "--method", "gamma=1"], 2, "NAME:gamma=1"),
     "unknown metric": (["error", "--fail-above", "output_spectrall=1"], 2, "did you mean 'output_spectral'"),
+    "a report of no gate": (["error", "--junit", "x.xml"], 2, "give --fail-above"),
+    "a report in no file": (["error", "--junit", " ", "--fail-above", "bad_rows=0"], 2, "no file's name"),
+    "a report in a folder": (["error", "--junit", ".", "--fail-above", "bad_rows=0"], 2, "'.' is no file's name"),
     "gate without a number": (["error", "--fail-above", "output_spectral=x"], 2, "x"),
     "unknown format": (["error", "--format", "jsn"], 2, "did you mean 'json'"),
     "unknown target": (["error", "--target", "softmx"], 2, "did you mean 'softmax'"),

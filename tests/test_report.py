@@ -20,7 +20,7 @@ from attnprobe.records import LOWER_BOUND
 from attnprobe.report import (
     FORMATS,
     Header,
-    check_gates,
+    check,
     error_figure,
     parse_gate,
     render,
@@ -28,6 +28,7 @@ from attnprobe.report import (
     timings_table,
 )
 from attnprobe.report import figures as figures_file
+from attnprobe.report.gate import Gate
 from attnprobe.report.numbers import aligned, significant
 
 HEADER = Header(
@@ -215,69 +216,6 @@ def test_realised_d_is_a_mean():
     one["metrics"]["realised_d"] = [20.0, 21.0]
     assert summarise([one])[0][0]["realised_d"] == 20.5
     assert summarise([cell()])[0][0]["realised_d"] is None
-
-
-# --- gates
-
-
-def test_gate_forms():
-    assert parse_gate("output_spectral=0.5") == ("output_spectral", "mean", 0.5)
-    assert parse_gate(" bad_rows.max = 0 ") == ("bad_rows", "max", 0.0)
-    for text, message in [
-        ("output_spektral=1", "did you mean 'output_spectral'"),
-        ("output_spectral.medain=1", "did you mean 'median'"),
-        ("output_spectral.count=1", "unknown statistic 'count'"),
-        ("output_spectral=high", "'high' is not a finite number"),
-        ("output_spectral=nan", "not a finite number"),
-        ("output_spectral=inf", "not a finite number"),
-        ("output_spectral=", "not a finite number"),
-        ("output_spectral", "METRIC"),
-        ("output_spectral.=1", "METRIC"),
-        ("=1", "METRIC"),
-    ]:
-        with pytest.raises(UsageError, match=re.escape(message)):
-            parse_gate(text)
-
-
-def test_a_gate_passes_at_the_limit_and_fails_above_it():
-    rows, _ = summarise([cell(values=[0.5, 0.5]), cell("vmean", None, [9.0, 9.0])])
-    assert check_gates(rows, [("output_spectral", "mean", 0.5)]) == []
-    assert check_gates(rows, []) == []
-    (line,) = check_gates(rows, [("output_spectral", "max", 0.49), ("seconds", "mean", 1.0)])
-    for part in ("output_spectral.max", "0.49", "0.5", "skyformer", "d=16", "n=64", "layer=0"):
-        assert part in line
-
-
-BROKEN = {
-    "no row": [],
-    "only references": [cell("vmean", None)],
-    "not measured": [cell(metrics={"output_frobenius": [0.0, 0.0]})],
-    "no metrics": [cell(metrics={})],
-    "null in one head": [cell(values=[0.1, None])],
-    "NaN everywhere": [cell(values=[math.nan, math.nan])],
-    "infinite": [cell(values=[0.1, math.inf])],
-    "overflow of the mean": [cell(values=[-1.7e308, -1.7e308])],
-    "measured in one window only": [cell(), cell(window=1, metrics={})],
-    "failed": [cell(status="failed")],
-    "diverged": [cell(status="diverged")],
-    "skipped": [cell(status="skipped")],
-    "one window of three failed": [cell(), cell(window=1), cell(window=2, status="failed")],
-    "one method of two skipped": [cell(), cell("other", status="skipped", metrics={})],
-}
-
-
-@pytest.mark.parametrize("records", BROKEN.values(), ids=BROKEN)
-def test_a_gate_fails_closed(records):
-    rows, _ = summarise(records)
-    assert check_gates(rows, [("output_spectral", "mean", 1e308)])
-
-
-def test_a_gate_fails_closed_on_rows_of_any_origin():
-    """Rows read from JSON, where a value may be anything."""
-    for value in (None, math.nan, math.inf, "0.1", True, [0.1]):
-        row = {"method": "x", "status": "ok", "requested": True, "metrics": {"seconds": {"mean": value, "count": 1}}}
-        assert check_gates([row], [("seconds", "mean", 10.0)]), value
-    assert check_gates(summarise([cell()])[0], [("output_spectral", "se", 10.0)])  # one window has no s.e.
 
 
 # --- formats
@@ -496,7 +434,7 @@ def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
     (line,) = [line for line in text.splitlines() if "mss" in line]
     assert "0.019 (0.025)" in line
     assert all("(0.025)" not in line for line in text.splitlines() if "skyformer" in line)
-    assert parse_gate("delta.max=0.1") == ("delta", "max", 0.1)
+    assert parse_gate("delta.max=0.1") == Gate("delta", "max", max=0.1)
 
 
 def with_matrix(one, relative=(0.25, 0.5), open_=(False, False)):
@@ -533,10 +471,18 @@ def test_a_matrix_error_that_is_null_is_no_quiet_gap():
 
 
 def test_a_gate_compares_the_upper_end_of_an_open_interval():
-    gate = [("matrix_spectral", "max", 1.0)]
-    assert check_gates(summarise([with_matrix(cell())])[0], gate) == []
-    (line,) = check_gates(summarise([with_matrix(cell(), open_=(True, False))])[0], gate)
-    assert "1.5, the upper end" in line and "is above 1" in line
+    gate = [Gate("matrix_spectral", "max", max=1.0)]
+    (result,) = check(summarise([with_matrix(cell())])[0], gate)
+    assert result.passed and result.value == 1.0
+    (result,) = check(summarise([with_matrix(cell(), open_=(True, False))])[0], gate)
+    assert "1.5, the upper end" in result.message and "is above 1" in result.message and result.value == 1.5
+    # the lower end stands above a min, and where none was recorded there is nothing to compare
+    one = with_matrix(cell(), open_=(True, False))
+    (result,) = check(summarise([one])[0], [Gate("matrix_spectral", "max", min=0.1)])
+    assert "matrix_spectral_lower was not measured" in result.message
+    one["metrics"]["matrix_spectral_lower"] = [0.25, 0.5]
+    rows, _ = summarise([one])
+    assert [check(rows, [Gate("matrix_spectral", "max", min=low)])[0].passed for low in (0.5, 0.75)] == [True, False]
 
 
 def test_the_matrix_column_goes_before_those_that_matter_more(monkeypatch):

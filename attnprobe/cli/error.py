@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -69,10 +70,11 @@ PLOTS = ("errors", "maps")
               "the exact and the approximate matrix side by side, head by head; repeatable and comma-separated.")
 @click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
               help="Exit 1 where a requested method's statistic (default: mean) exceeds the value, or is missing.")
+@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
 @click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")
 @debug_option
 def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gates: tuple[str, ...],
-            show_timings: bool, debug: bool, **given: Any) -> None:
+            junit: str | None, show_timings: bool, debug: bool, **given: Any) -> None:
     """Measure how far a method's output lies from exact attention, head by head, on real Q, K and V.
 
     Errors are those of the output B~ V against the exact B V in float64, and those of the matrix B~ itself against B,
@@ -83,8 +85,8 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
 
     timings = Timings()
     with timings("imports"):
-        from ..errors import unknown
-        from ..report import FORMATS, check_gates, parse_gate
+        from ..errors import UsageError, unknown
+        from ..report import FORMATS, check, junit_xml, parse_gate
         from ..sweep import measure_errors
     from .output import pictures
     from .progress import note, progress_bar
@@ -97,6 +99,10 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
             raise unknown("plot", kind, PLOTS)
     maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
     parsed = [parse_gate(gate) for gate in gates]
+    if junit is not None and not parsed:
+        raise UsageError("--junit reports gates, and there are none; give --fail-above METRIC[.STAT]=VALUE")
+    if junit is not None and (not junit.strip() or Path(junit).is_dir()):
+        raise UsageError(f"--junit '{junit}' is no file's name; name one such as gates.xml")
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_errors(request, maps=maps, notify=notify, progress=progress, timings=timings)
@@ -105,11 +111,15 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
         from ..report import timings_table
 
         click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    failures = check_gates(rows, parsed)
-    for line in failures:
-        note(f"gate failed: {line}")
+    results = check(rows, parsed)
+    failures = [result for result in results if not result.passed]
+    for result in failures:
+        note(f"gate failed: {result.line}")
     if parsed and not failures:
         note(f"gates passed: {', '.join(gates)}")
+    if junit is not None:
+        junit_xml(results, junit)
+        note(f"gates: {junit}")
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
     raise click.exceptions.Exit(1 if failures else 4 if broken else 0)
 

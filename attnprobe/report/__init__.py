@@ -7,7 +7,9 @@ from .condition_figures import condition_figures
 from .console import Header
 from .figures import error_figure
 from .formats import FORMATS, render
-from .gate import check_gates, parse_gate
+from .gate import check
+from .gate_forms import parse_gate, parse_gates
+from .gate_results import gates_table, junit_xml
 from .maps import map_figures
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
@@ -17,13 +19,16 @@ from .tables import plan_table, timings_table
 __all__ = [
     "FORMATS",
     "Header",
-    "check_gates",
+    "check",
     "condition_figures",
     "condition_rows",
     "conditions_summary",
     "error_figure",
+    "gates_table",
+    "junit_xml",
     "map_figures",
     "parse_gate",
+    "parse_gates",
     "plan_table",
     "rank_correlation",
     "render",

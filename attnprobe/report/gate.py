@@ -1,15 +1,16 @@
-"""``--fail-above METRIC[.STAT]=VALUE``: tolerances that fail closed."""
+"""Gates: limits on the rows of requested methods, which fail closed; `gate_forms` reads them from text and mappings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import UsageError, unknown
+from ..errors import nearest
 from .numbers import method_label
 
-__all__ = ["METRICS", "check_gates", "parse_gate"]
+__all__ = ["GATED", "METRICS", "PLACES", "Gate", "GateResult", "check"]
 
 METRICS = (
     "output_spectral",
@@ -31,86 +32,182 @@ METRICS = (
     "seconds",
 )
 GATED = ("mean", "se", "median", "p10", "p90", "max")
-Gate = tuple[str, str, float]
+PLACES = ("d", "n", "layer")
+
+Row = Mapping[str, Any]
 
 
-def parse_gate(text: str) -> Gate:
-    """``METRIC[.STAT]=VALUE`` as (metric, statistic, value); the statistic defaults to the mean.
+@dataclass(frozen=True)
+class Gate:
+    """``min <= METRIC.STAT <= max``, for the rows of requested methods that are at the places named.
 
-    Raises:
-        UsageError: another form, an unknown metric or statistic (with the nearest one), a value that is no finite
-            number.
-
-    >>> parse_gate("output_spectral.median=0.5")
-    ('output_spectral', 'median', 0.5)
-    >>> parse_gate("output_spectral.medain=0.5")
-    Traceback (most recent call last):
-    attnprobe.errors.UsageError: unknown statistic 'medain'; did you mean 'median'?
+    ``method`` is a label as the command line takes it: a bare name means every choice of options, ``NAME:k=v,…`` the
+    rows with just these options. ``d``, ``n`` and ``layer`` hold the values that are meant; None means every one.
     """
-    name, equals, value = (part.strip() for part in text.partition("="))
-    metric, dot, statistic = name.partition(".")
-    if not equals or not metric or (dot and not statistic):
-        raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
-    if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
-    if metric == "output_cosine_min":
-        raise UsageError("--fail-above output_cosine_min: larger is better there; gate another metric")
-    if dot and statistic not in GATED:
-        raise unknown("statistic", statistic, GATED)
-    try:
-        limit = float(value)
-    except ValueError:
-        limit = math.nan
-    if not math.isfinite(limit):
-        raise UsageError(f"--fail-above {text}: '{value}' is not a finite number")
-    return metric, statistic or "mean", limit
+
+    metric: str
+    stat: str = "mean"
+    max: float | None = None
+    min: float | None = None
+    method: str | None = None
+    d: tuple[int, ...] | None = None
+    n: tuple[int, ...] | None = None
+    layer: tuple[int, ...] | None = None
+
+    @property
+    def limit(self) -> str:
+        """The limits in words.
+
+        >>> Gate("bad_rows", "max", max=0).limit, Gate("delta", min=-1, max=0.5).limit
+        ('<= 0', '>= -1 and <= 0.5')
+        """
+        ends = (f"{sign} {end:g}" for sign, end in ((">=", self.min), ("<=", self.max)) if end is not None)
+        return " and ".join(ends)
+
+    def __str__(self) -> str:
+        places = (f"{name}={','.join(map(str, value))}" for name in PLACES if (value := getattr(self, name)))
+        where = " ".join(filter(None, [self.method, *places]))
+        return f"{self.metric}.{self.stat} {self.limit}" + (f" for {where}" if where else "")
+
+    def covers(self, row: Row) -> bool:
+        """Whether the row is at the places that the gate names."""
+        if any((value := getattr(self, name)) is not None and row.get(name) not in value for name in PLACES):
+            return False
+        return self.method is None or _is_method(self.method, row)
 
 
-def check_gates(rows: Iterable[Mapping[str, Any]], gates: Sequence[Gate]) -> list[str]:
-    """One line per failure; none where every requested method's row stays at or below every limit.
+@dataclass(frozen=True)
+class GateResult:
+    """What became of a gate at one row, or of one that no row answers to (``where`` is then empty).
 
-    Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and
-    no requested row at all are failures. Where the interval of a matrix error did not close, its upper end is compared.
+    ``message`` is why it failed, and empty where it passed; ``value`` is None where there was none to compare;
+    ``seconds`` is the time that the row's cells took, None where it is not known.
+    """
+
+    gate: Gate
+    where: str
+    value: float | None
+    message: str
+    seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return not self.message
+
+    @property
+    def limit(self) -> str:
+        return self.gate.limit
+
+    @property
+    def name(self) -> str:
+        return f"{self.gate}: {self.where}" if self.where else str(self.gate)
+
+    @property
+    def line(self) -> str:
+        """Name and message."""
+        return f"{self.name}: {self.message or 'passed'}"
+
+
+def check(rows: Iterable[Row], gates: Iterable[Gate]) -> list[GateResult]:
+    """One result for each gate and each requested row that it covers, in this order.
+
+    Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
+    gate that covers no requested row are failures. Where intervals of a matrix error did not close, their upper ends
+    stand below ``max`` and their lower ends above ``min``.
+
+    >>> row = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
+    >>> [(result.name, result.value, result.passed) for result in check([row], [Gate("delta", max=1)])]
+    [('delta.mean <= 1: x d=8', 0.5, True)]
     """
     rows = [row for row in rows if row.get("requested", not row.get("reference"))]
-    if not gates:
-        return []
-    if not rows:
-        return [f"{_gate(gate)}: no row of a requested method to compare" for gate in gates]
-    return [
-        f"{_gate(gate)}: {_where(row)}: {problem}"
-        for gate in gates
-        for row in rows
-        if (problem := _problem(row, gate)) is not None
-    ]
+    results = []
+    for gate in gates:
+        covered = [row for row in rows if gate.covers(row)]
+        results += [_result(gate, row) for row in covered]
+        if not covered:
+            results.append(GateResult(gate, "", None, _nothing(gate, rows)))
+    return results
 
 
-def _problem(row: Mapping[str, Any], gate: Gate) -> str | None:
-    """Why the row fails the gate; ``None`` where it passes."""
-    metric, statistic, limit = gate
+def _result(gate: Gate, row: Row) -> GateResult:
+    value, problem = None, None
     if row.get("status") != "ok":
-        return f"{row.get('status')}: {row.get('reason') or 'no reason given'}"
+        problem = f"{row.get('status')}: {row.get('reason') or 'no reason given'}"
+    for side, limit in (("lower", gate.min), ("upper", gate.max)):
+        if limit is not None and problem is None:
+            value, problem = _compared(gate, row, side, limit)
+    return GateResult(gate, _where(row), value, problem or "", _seconds(row))
+
+
+def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | None, str | None]:
+    """The value on one side and why it fails there, ``None`` where it does not."""
     metrics = row.get("metrics") or {}
-    upper = f"{metric}_upper" in metrics and bool(row.get("matrix_open"))
-    found = metrics.get(f"{metric}_upper" if upper else metric)
+    name, end = gate.metric, ""
+    if row.get("matrix_open") and f"{name}_upper" in metrics:
+        name, end = f"{name}_{side}", f", the {side} end of intervals that did not all close,"
+    found = metrics.get(name)
     if found is None:
-        return f"{metric} was not measured"
-    value, count = found.get(statistic), found.get("count")
-    expected = row.get("cells" if metric == "seconds" else "values")
-    if count == 0 or (expected is not None and count != expected):
-        return f"only {count} of {expected} values are finite"
+        return None, f"{name} was not measured"
+    value, count = found.get(gate.stat), found.get("count")
+    expected = row.get("cells" if gate.metric == "seconds" else "values")
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        alone = " (one text window has no standard error)" if statistic == "se" else ""
-        return f"no finite value{alone}"
-    end = ", the upper end of intervals that did not all close," if upper else ""
-    return None if value <= limit else f"{value:.6g}{end} is above {limit:g}"
+        value = None
+    if count == 0 or (expected is not None and count != expected):
+        return value, f"only {count} of {expected} values are finite"
+    if value is None:
+        alone = " (one text window has no standard error)" if gate.stat == "se" else ""
+        return None, f"no finite value{alone}"
+    if side == "upper":
+        return value, None if value <= limit else f"{value:.6g}{end} is above {limit:g}"
+    return value, None if value >= limit else f"{value:.6g}{end} is below {limit:g}"
 
 
-def _gate(gate: Gate) -> str:
-    metric, statistic, limit = gate
-    return f"{metric}.{statistic} <= {limit:g}"
+def _seconds(row: Row) -> float | None:
+    """The time that the row's cells took together."""
+    found = (row.get("metrics") or {}).get("seconds") or {}
+    mean, count = found.get("mean"), found.get("count")
+    known = isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean)
+    return mean * count if known else None
 
 
-def _where(row: Mapping[str, Any]) -> str:
-    places = (f"{name}={row[name]}" for name in ("d", "n", "layer") if row.get(name) is not None)
+def _where(row: Row) -> str:
+    places = (f"{name}={row[name]}" for name in ("d", "n", "layer", "weights") if row.get(name) is not None)
     return " ".join([method_label(row), *places])
+
+
+def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
+    """Why a gate covers no row: the first of its places that no row has."""
+    if not rows:
+        return "no row of a requested method to compare"
+    if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
+        names = sorted({method_label(row) if ":" in gate.method else row["method"] for row in rows})
+        return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
+    for name in PLACES:
+        wanted = getattr(gate, name)
+        if wanted is not None and not any(row.get(name) in wanted for row in rows):
+            have = sorted({row[name] for row in rows if row.get(name) is not None})
+            return f"no row with {name}={_listed(wanted)}; the rows have {_listed(have) or 'none'}"
+    return "no row has all of these together"
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ",".join(map(str, values))
+
+
+def _is_method(label: str, row: Row) -> bool:
+    """Whether a label means the row's method: any options for a bare name, else just these."""
+    name, colon, listed = label.partition(":")
+    if name.strip() != row.get("method"):
+        return False
+    options = {key: _value(value) for key, value in (row.get("options") or {}).items()}
+    pairs = (item.partition("=") for item in listed.split(","))
+    return not colon or {key.strip(): _value(value) for key, _, value in pairs} == options
+
+
+def _value(value: Any) -> Any:
+    """An option's value for comparison: a number, or text in which case does not matter."""
+    text = str(value).strip().lower()
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,288 @@
+"""Gates: forms, limits that fail closed, their table and their JUnit XML."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from attnprobe.errors import UsageError
+from attnprobe.report import check, gates_table, junit_xml, parse_gate, parse_gates, summarise
+from attnprobe.report.gate import Gate, GateResult
+
+
+def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
+    one = {
+        "method": method, "options": {}, "target": "softmax", "n": 64, "d": d, "layer": 0, "window": 0, "repeat": 0,
+        "heads": list(range(len(values))), "status": "ok", "reason": None, "reference": method == "vmean",
+        "requested": method != "vmean", "metrics": {"output_spectral": list(values)},
+        "seconds": 0.25,
+    }  # fmt: skip
+    return {**one, **fields}
+
+
+def messages(records, *gates):
+    return [result.message for result in check(summarise(records)[0], gates) if not result.passed]
+
+
+# --- forms
+
+
+def test_gate_forms():
+    assert parse_gate("output_spectral=0.5") == Gate("output_spectral", "mean", max=0.5)
+    assert parse_gate(" bad_rows.max = 0 ") == Gate("bad_rows", "max", max=0.0)
+    for text, message in [
+        ("output_spektral=1", "did you mean 'output_spectral'"),
+        ("output_spectral.medain=1", "did you mean 'median'"),
+        ("output_spectral.count=1", "unknown statistic 'count'"),
+        ("output_spectral=high", "'high' is not a finite number"),
+        ("output_spectral=nan", "not a finite number"),
+        ("output_spectral=inf", "not a finite number"),
+        ("output_spectral=", "not a finite number"),
+        ("output_spectral", "METRIC"),
+        ("output_spectral.=1", "METRIC"),
+        ("=1", "METRIC"),
+        ("output_cosine_min=1", "larger is better"),
+    ]:
+        with pytest.raises(UsageError, match=re.escape(message)):
+            parse_gate(text)
+
+
+def test_the_mappings_of_a_config():
+    assert parse_gates([]) == []
+    every = {"metric": "output_cosine_min", "stat": "p10", "method": " skyformer ", "n": 512, "d": [64, 128],
+             "layer": 0, "max": 1, "min": -0.5}  # fmt: skip
+    (gate,) = parse_gates([every])
+    assert gate == Gate("output_cosine_min", "p10", 1, -0.5, "skyformer", (64, 128), (512,), (0,))
+    assert str(gate) == "output_cosine_min.p10 >= -0.5 and <= 1 for skyformer d=64,128 n=512 layer=0"
+    assert parse_gates(({"metric": "bad_rows", "max": 0},)) == [Gate("bad_rows", max=0)]
+
+
+WRONG = {
+    "no list": ({"metric": "bad_rows", "max": 0}, "gates: need a list of mappings"),
+    "text": ("bad_rows=0", "gates: need a list of mappings"),
+    "nothing": (None, "gates: need a list of mappings"),
+    "no mapping": (["bad_rows=0"], "gate 1: 'bad_rows=0' is no mapping"),
+    "an unknown key": ([{"metric": "bad_rows", "maximum": 0}], "unknown key 'maximum'; did you mean 'max'?"),
+    "a key that is no text": ([{"metric": "bad_rows", 3: 0}], "unknown key '3'"),
+    "no metric": ([{"max": 0}], "gate 1: no metric; choose from output_spectral"),
+    "an unknown metric": ([{"metric": "output_spektral", "max": 0}], "did you mean 'output_spectral'?"),
+    "a metric that is no text": ([{"metric": ["bad_rows"], "max": 0}], "metric: ['bad_rows'] is no name"),
+    "an unknown statistic": ([{"metric": "bad_rows", "stat": "maximal", "max": 0}], "did you mean 'max'?"),
+    "no statistic": ([{"metric": "bad_rows", "stat": None, "max": 0}], "stat: None is no name"),
+    "no limit": ([{"metric": "bad_rows"}], "bad_rows has no limit; give max, min or both"),
+    "a limit of nothing": ([{"metric": "bad_rows", "max": None}], "max: None is not a finite number"),
+    "a limit in quotes": ([{"metric": "bad_rows", "max": "1e-3"}], "max: '1e-3' is text; write 0.001 without quotes"),
+    "a word": ([{"metric": "bad_rows", "min": "low"}], "min: 'low' is not a finite number"),
+    "a limit of NaN": ([{"metric": "bad_rows", "max": math.nan}], "max: nan is not a finite number"),
+    "an infinite limit": ([{"metric": "bad_rows", "max": math.inf}], "max: inf is not a finite number"),
+    "true": ([{"metric": "bad_rows", "max": True}], "max: True is not a finite number"),
+    "limits crossed": ([{"metric": "delta", "min": 1, "max": 0.5}], "no value is above min=1 and below max=0.5"),
+    "a cosine from above": ([{"metric": "output_cosine_min", "max": 0.5}], "larger is better there; give min"),
+    "a budget in words": ([{"metric": "bad_rows", "max": 0, "d": "64"}], "d: '64' is no whole number"),
+    "half a layer": ([{"metric": "bad_rows", "max": 0, "layer": 0.5}], "layer: 0.5 is no whole number"),
+    "no length": ([{"metric": "bad_rows", "max": 0, "n": []}], "n: [] is no whole number and no list of them"),
+    "a truth": ([{"metric": "bad_rows", "max": 0, "n": True}], "n: True is no whole number"),
+    "a method of no name": ([{"metric": "bad_rows", "max": 0, "method": " "}], "method: ' ' is no name"),
+    "the second": ([{"metric": "bad_rows", "max": 0}, {"metric": "delta"}], "gate 2: delta has no limit"),
+}
+
+
+@pytest.mark.parametrize(("entries", "says"), WRONG.values(), ids=WRONG)
+def test_a_wrong_gate_is_one_clear_line(entries, says):
+    with pytest.raises(UsageError) as error:
+        parse_gates(entries)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+# --- limits
+
+
+def test_a_gate_passes_at_the_limit_and_fails_beyond_it():
+    records = [cell(values=[0.5, 0.5]), cell("vmean", None, [9.0, 9.0])]
+    assert messages(records, Gate("output_spectral", max=0.5)) == []
+    assert messages(records, Gate("output_spectral", min=0.5)) == []
+    assert messages(records, Gate("output_spectral", min=0.5, max=0.5)) == []
+    assert messages(records) == []
+    assert messages(records, Gate("output_spectral", max=0.49)) == ["0.5 is above 0.49"]
+    assert messages(records, Gate("output_spectral", min=0.51, max=0.6)) == ["0.5 is below 0.51"]
+    assert messages(records, Gate("output_spectral", min=0.1, max=0.4)) == ["0.5 is above 0.4"]
+    results = check(summarise(records)[0], [Gate("output_spectral", "max", max=0.49), Gate("seconds", max=1.0)])
+    assert [(result.value, result.limit, result.passed) for result in results] == [
+        (0.5, "<= 0.49", False), (0.25, "<= 1", True)
+    ]  # fmt: skip
+    for part in ("output_spectral.max", "0.49", "skyformer", "d=16", "n=64", "layer=0"):
+        assert part in results[0].name
+    assert results[0].line == f"{results[0].name}: 0.5 is above 0.49"
+    assert [result.seconds for result in results] == [0.25, 0.25]
+
+
+BROKEN = {
+    "no row": [],
+    "only references": [cell("vmean", None)],
+    "not measured": [cell(metrics={"output_frobenius": [0.0, 0.0]})],
+    "no metrics": [cell(metrics={})],
+    "null in one head": [cell(values=[0.1, None])],
+    "NaN everywhere": [cell(values=[math.nan, math.nan])],
+    "infinite": [cell(values=[0.1, math.inf])],
+    "overflow of the mean": [cell(values=[-1.7e308, -1.7e308])],
+    "measured in one window only": [cell(), cell(window=1, metrics={})],
+    "failed": [cell(status="failed")],
+    "diverged": [cell(status="diverged")],
+    "skipped": [cell(status="skipped")],
+    "one window of three failed": [cell(), cell(window=1), cell(window=2, status="failed")],
+    "one method of two skipped": [cell(), cell("other", status="skipped", metrics={})],
+}
+
+
+@pytest.mark.parametrize("records", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("limit", [{"max": 1e308}, {"min": -1e308}], ids=["max", "min"])
+def test_a_gate_fails_closed(records, limit):
+    assert messages(records, Gate("output_spectral", **limit))
+
+
+def test_a_gate_fails_closed_on_rows_of_any_origin():
+    """Rows read from JSON, where a value may be anything."""
+    for value in (None, math.nan, math.inf, "0.1", True, [0.1]):
+        row = {"method": "x", "status": "ok", "requested": True, "metrics": {"seconds": {"mean": value, "count": 1}}}
+        for gate in (Gate("seconds", max=10.0), Gate("seconds", min=-10.0)):
+            (result,) = check([row], [gate])
+            assert not result.passed and result.value is None, value
+    (line,) = messages([cell()], Gate("output_spectral", "se", max=10.0))
+    assert "one text window has no standard error" in line
+
+
+def test_a_gate_looks_at_the_rows_that_it_names():
+    records = [
+        cell(d=d, n=n, layer=layer, options=options, values=[d, d])
+        for d in (16, 32) for n in (64, 128) for layer in (0, 5) for options in ({}, {"inverse": "pinv", "ridge": 0.1})
+    ]  # fmt: skip
+    records += [cell("mss", 16, [1.0, 1.0]), cell("vmean", None, [99.0])]
+    rows, _ = summarise(records)
+    count = lambda **places: len(check(rows, [Gate("output_spectral", max=0.0, **places)]))
+    assert count() == 17  # never the reference
+    assert count(method="skyformer") == 16 and count(method="mss") == 1
+    assert count(method="skyformer:inverse=pinv,ridge=0.1") == count(method="skyformer: ridge=1e-1,inverse=PINV") == 8
+    assert count(d=(16,)) == 9 and count(d=(16, 32)) == 17
+    assert count(n=(128,), layer=(5,)) == 4 and count(method="skyformer", n=(64,), layer=(0,), d=(32,)) == 2
+    results = check(rows, [Gate("output_spectral", max=16.0, method="skyformer", layer=(5,), n=(64,))])
+    assert [result.passed for result in results] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        ({"method": "skyfromer"}, "no row of the method 'skyfromer'; did you mean 'skyformer'?"),
+        ({"method": "skyformer:ridge=1"}, "no row of the method 'skyformer:ridge=1'"),
+        ({"method": "vmean"}, "no row of the method 'vmean'"),
+        ({"d": (8, 9)}, "no row with d=8,9; the rows have 16,32"),
+        ({"layer": (3,)}, "no row with layer=3; the rows have 0"),
+        ({"d": (16,), "n": (128,)}, "no row has all of these together"),
+    ],
+)
+def test_a_gate_that_no_row_answers_to_fails(places, says):
+    records = [cell(), cell(d=32, n=128), cell("vmean", None)]
+    (result,) = check(summarise(records)[0], [Gate("output_spectral", max=1e9, **places)])
+    assert not result.passed and result.message.startswith(says)
+    assert (result.where, result.value, result.seconds, result.name) == ("", None, None, str(result.gate))
+
+
+# --- what is shown
+
+
+def a_few():
+    records = [cell("a_<&>\"'", 8, [0.25]), cell(d=128, n=4096, values=[123.456]),
+               cell("mss", 8, status="failed", reason="it \x1b[31mbroke\x00 & <that> \ud800 ]]> was it", metrics={},
+                    seconds=None)]  # fmt: skip
+    return check(summarise(records)[0], [Gate("output_spectral", max=1.0), Gate("bad_rows", max=0, d=(9,))])
+
+
+def test_the_table_of_gates(monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    text = gates_table(a_few())
+    lines = text.splitlines()
+    assert lines[-1] == "4 checked, 3 failed"
+    assert "…" not in text and "\x1b" not in text
+    (sky,) = [line for line in lines if "skyformer d=128" in line and "n=4096" in line and "above" not in line]
+    assert sky.startswith("✗") and "123.5" in sky and "<= 1" in sky
+    (passed,) = [line for line in lines if "a_<&>" in line]
+    assert not passed.startswith("✗") and passed.index(".25") == sky.index(".5")  # aligned at the point
+    assert "bad_rows.mean <= 0 for d=9: no row with d=9; the rows have 8,128" in text
+    assert gates_table([]).splitlines()[-1] == "0 checked, 0 failed"
+    monkeypatch.setenv("NO_COLOR", "1")
+    narrow = gates_table(a_few(), width=20)
+    assert all(part in narrow for part in ("123.5", "0.25", "skyformer d=128 n=4096 layer=0"))
+
+
+# the elements, attributes and children of Jenkins' junit-10.xsd that are used, each attribute with its type
+NUMBER, TEXT = r"\d+(\.\d+)?", r"[\s\S]*"
+COUNTS = {"name": TEXT, "time": NUMBER, **dict.fromkeys(("tests", "failures", "errors"), r"\d+")}
+SCHEMA = {
+    "testsuites": (COUNTS, {"testsuite"}),
+    "testsuite": ({**COUNTS, "skipped": r"\d+"}, {"testcase"}),
+    "testcase": ({"name": TEXT, "classname": TEXT, "time": NUMBER}, {"failure"}),
+    "failure": ({"message": TEXT, "type": TEXT}, set()),
+}  # fmt: skip
+NEEDED = {"testsuite": {"name", "tests", "failures"}, "testcase": {"name", "classname"}}
+
+
+def valid(element):
+    attributes, children = SCHEMA[element.tag]
+    for name, value in element.attrib.items():
+        assert re.fullmatch(attributes[name], value), (element.tag, name, value)
+    assert NEEDED.get(element.tag, set()) <= set(element.attrib)
+    assert {child.tag for child in element} <= children
+    assert element.tag == "failure" or not (element.text or "").strip()
+    for child in element:
+        valid(child)
+
+
+def test_junit_xml_is_one_case_per_gate_and_row(tmp_path):
+    results = a_few()
+    junit_xml(results, tmp_path / "deep/er/gates.xml")
+    data = (tmp_path / "deep/er/gates.xml").read_bytes()
+    assert data.startswith(b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites ") and data.endswith(b">\n")
+    root = ET.fromstring(data)
+    assert root.tag == "testsuites"
+    valid(root)
+    (suite,) = root
+    cases = list(suite)
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "3", "0")
+    assert (root.get("tests"), root.get("failures")) == ("4", "3")
+    assert len({(case.get("classname"), case.get("name")) for case in cases}) == 4
+    assert [case.get("classname") for case in cases] == ["attnprobe.output_spectral"] * 3 + ["attnprobe.bad_rows"]
+    assert [case.find("failure") is None for case in cases] == [result.passed for result in results]
+    assert cases[0].get("name") == results[0].name and "a_<&>\"'" in results[0].name  # escaped, and read back
+    by_method = {case.get("name").split(": ")[-1].split()[0]: case for case in cases[:3]}
+    assert by_method["skyformer"].find("failure").get("message") == "123.456 is above 1"
+    told = by_method["mss"].find("failure").get("message")
+    assert told == "failed: it \ufffd[31mbroke\ufffd & <that> \ufffd ]]> was it"  # what XML cannot hold is replaced
+    assert by_method["mss"].find("failure").text.endswith(told)
+    assert [float(case.get("time")) for case in cases] == [0.25, 0.0, 0.25, 0.0]
+    assert float(suite.get("time")) == 0.5
+    junit_xml(results, tmp_path / "again.xml")
+    assert (tmp_path / "again.xml").read_bytes() == data
+
+
+def test_junit_xml_of_nothing_and_of_a_path_that_cannot_be(tmp_path):
+    junit_xml([], tmp_path / "none.xml")
+    root = ET.parse(tmp_path / "none.xml").getroot()
+    valid(root)
+    assert root[0].get("tests") == "0" and len(root[0]) == 0
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file/below.xml"):
+        with pytest.raises(UsageError, match=re.escape(str(path))):
+            junit_xml([], path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "none.xml"]
+
+
+def test_a_time_that_is_no_number_is_none(tmp_path):
+    gate = Gate("delta", max=1)
+    for mean in (math.nan, None, "1", math.inf):
+        row = {"method": "x", "status": "ok", "metrics": {"seconds": {"mean": mean, "count": 2}}}
+        assert check([row], [gate])[0].seconds is None
+    junit_xml([GateResult(gate, "x", 0.5, "", 2.5), GateResult(gate, "y", 0.5, "")], tmp_path / "x.xml")
+    times = [element.get("time") for element in ET.parse(tmp_path / "x.xml").iter()]
+    assert times == ["2.500000", "2.500000", "2.500000", "0.000000"]
