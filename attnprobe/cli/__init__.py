@@ -22,6 +22,7 @@ COMMANDS = {
     "spectrum": "Compute singular values and effective ranks of attention matrices.",
     "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
     "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
+    "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
     "methods": "List the methods, or explain one with its options.",
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",

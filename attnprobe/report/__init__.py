@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .comparison import compare_runs
+from .comparison_tables import comparison_line
 from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
@@ -20,6 +22,8 @@ __all__ = [
     "FORMATS",
     "Header",
     "check",
+    "compare_runs",
+    "comparison_line",
     "condition_figures",
     "condition_rows",
     "conditions_summary",

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import unknown
 from ..records import SCHEMA, strict_json
 from .columns import columns_of, grouped, legend, mark, notes
+from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
 from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
@@ -93,7 +94,7 @@ def render(
         return "\n".join(strict_json(row) for row in [*rows, *bounds])
     if format == "csv":
         return _csv([*rows, *bounds])
-    if format == "table" and command == "spectrum":
+    if format == "table" and command in ("spectrum", "compare"):
         tables, told = _plain(rows, bounds, command)
         parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
         return plain_tables(parts, told, header, run, width)
@@ -158,6 +159,8 @@ def _plain(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple[li
     """The tables of a command and the legend beneath them."""
     if command == "spectrum":
         return [Plain(*table) for table in spectrum_tables(rows)], spectrum_legend(rows) if rows else ""
+    if command == "compare":
+        return [Plain(*table) for table in comparison_tables(rows)], comparison_legend(rows)
     if command != "error":
         flat = [flattened(row) for row in rows]
         names = list(dict.fromkeys(name for row in flat for name in row))

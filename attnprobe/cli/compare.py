@@ -1,0 +1,62 @@
+"""``attnprobe compare``."""
+
+from __future__ import annotations
+
+import click
+
+from .options import debug_option, format_option
+
+EPILOG = """\b
+In Python:
+  from attnprobe.records import read_records
+  from attnprobe.report import compare_runs
+  compare_runs(read_records("outputs/a"), read_records("outputs/b")).regressions
+\b
+Worse is larger, but for output_cosine_min. A regression is a mean that is worse than
+A's by more than --tolerance of it and, where several text windows give a standard
+error, by more than 2 of them; a value that is no longer finite; a cell whose status
+got worse. The standard error is that of the paired differences where both runs have
+the same cells, clustered by window, and of both runs together where they share none.
+\b
+Exit codes: 0 no regression, 1 a regression, 2 usage, files that are no runs, or runs
+of different sources."""
+
+
+@click.command("compare", epilog=EPILOG)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--metric", "metrics", multiple=True, metavar="METRIC",
+              help="What is compared; repeatable and comma-separated. "
+              "[default: output_spectral_relative, and matrix_spectral_relative where both runs measured it]")
+@click.option("--tolerance", default=0.05, show_default=True, metavar="SHARE",
+              help="How much worse than A a mean of B may be, as a share of A's.")
+@format_option
+@debug_option
+def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_: str, debug: bool) -> None:
+    """Compare run B with run A, cell by cell, and exit 1 where B is worse.
+
+    A and B are folders of `attnprobe error`, or records.jsonl files. Only runs of the same sources are compared: the
+    same weights, text, tokenizer, positions and dtype, by their hashes.
+    """
+    from ..errors import unknown
+    from ..records import read_records
+    from ..report import FORMATS, Header, compare_runs, comparison_line, render
+    from .progress import note
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    asked = [metric.strip() for text in metrics for metric in text.split(",")]
+    found = compare_runs(read_records(a), read_records(b), asked, tolerance)
+    facts = {"a": a, "b": b, "tolerance": tolerance, "sources": found.sources}
+    header = Header(facts, [f"A: {a}", f"B: {b}", *found.sources_in_words()])
+    click.echo(render(found.rows, [], header, format_, None, "compare"))
+    for line in found.notes:
+        note(line)
+    for row in found.rows:
+        if row["metric"] is None:
+            note(comparison_line(row))
+    for row in found.regressions:
+        note(f"regression: {comparison_line(row)}")
+    if not found.regressions:
+        note(f"no regression in {sum(row['metric'] is not None for row in found.rows)} rows")
+    raise click.exceptions.Exit(1 if found.regressions else 0)

@@ -1,0 +1,512 @@
+"""`attnprobe compare`: pairs, standard errors worked by hand, verdicts, refused sources, formats, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import statistics
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe.cli import main
+from attnprobe.errors import UsageError
+from attnprobe.records import LOWER_BOUND, RecordWriter, read_records
+from attnprobe.report import FORMATS, Header, compare_runs, comparison_line, render
+from attnprobe.report.gate import METRICS
+
+SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None,
+          "text": "embedded", "text_sha256": "71f2" * 16, "tokenizer_sha256": "be50" * 16, "positions": "segment",
+          "dtype": "float32", "unk_fraction": 0.0, "fallback": []}  # fmt: skip
+METRIC = "output_spectral_relative"
+
+
+def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=METRIC, **fields):
+    one = {
+        "schema": 1, "command": "error", "method": method, "options": {}, "target": "softmax", "n": 64, "d": d,
+        "layer": 0, "window": window, "seed": seed, "repeat": 0, "heads": list(range(len(values))), "status": "ok",
+        "reason": None, "reference": method == "vmean", "requested": method != "vmean", "source": SOURCE,
+        "metrics": {metric: list(values)}, "seconds": 0.25,
+    }  # fmt: skip
+    return {**one, **fields}
+
+
+def run(*values, **fields):
+    """A run with one window for each list of values."""
+    return [cell(found, window=window, **fields) for window, found in enumerate(values)]
+
+
+def only(a, b, *metrics, **options):
+    (row,) = compare_runs(a, b, metrics, **options).rows
+    return row
+
+
+# --- numbers
+
+
+def test_the_differences_are_paired_and_clustered_by_window():
+    """Windows that lie far apart, differences that do not: d_w = 0.5, 1.5, so s.e. = sd/√2 = 0.5."""
+    row = only(run([1.0, 3.0], [101.0, 103.0]), run([1.0, 4.0], [103.0, 104.0]))
+    assert (row["a"], row["b"], row["difference"], row["ratio"]) == (52.0, 53.0, 1.0, 53 / 52)
+    assert row["se"] == pytest.approx(statistics.stdev([0.5, 1.5]) / math.sqrt(2), rel=1e-14) == 0.5
+    assert row["difference_in_se"] == pytest.approx(2.0, rel=1e-14)
+    assert [row[name] for name in ("paired", "cells", "values", "windows", "heads")] == ["cells", 2, 4, 2, 2]
+    assert (row["status_a"], row["status_b"], row["metric"], row["reason"]) == ("ok", "ok", METRIC, None)
+
+
+def test_heads_and_seeds_do_not_shrink_the_error_bar():
+    few = only(run([1.0], [2.0], [4.0]), run([2.0], [2.5], [8.0]))
+    many = only([c for s in range(5) for c in run([1.0] * 7, [2.0] * 7, [4.0] * 7, seed=s)],
+                [c for s in range(5) for c in run([2.0] * 7, [2.5] * 7, [8.0] * 7, seed=s)])  # fmt: skip
+    assert few["se"] == pytest.approx(many["se"], rel=1e-14)
+    assert few["se"] == pytest.approx(statistics.stdev([1.0, 0.5, 4.0]) / math.sqrt(3), rel=1e-14)
+    assert many["cells"] == 15 and many["values"] == 105
+
+
+def test_the_order_of_the_records_and_of_the_pairs_does_not_matter():
+    a, b = run([1.0, 3.0], [7.0, 8.0], [2.0, 2.5]), run([1.5, 3.0], [7.0, 9.0], [2.0, 2.0])
+    assert only(a, b) == only(a[::-1], b) == only(a, b[1:] + b[:1])
+    assert only(b, a)["difference"] == -only(a, b)["difference"]
+    assert only(b, a)["se"] == pytest.approx(only(a, b)["se"], rel=1e-14)
+
+
+def test_seeds_that_differ_are_paired_by_window():
+    """Window means 2, 102 against 2.5, 103.5 of other seeds: d_w = 0.5, 1.5."""
+    a = run([1.0, 3.0], [101.0, 103.0], seed=0)
+    b = [cell([x, x], window=w, seed=s) for w, x in ((0, 2.5), (1, 103.5)) for s in (1, 2)]
+    row, *alone = compare_runs(a, b).rows
+    assert (row["paired"], row["difference"], row["a"], row["b"]) == ("windows", 1.0, 52.0, 53.0)
+    assert row["se"] == pytest.approx(0.5, rel=1e-14)
+    assert [(one["verdict"], one["cells"], one["reason"]) for one in alone] == [
+        ("only in A", 2, "windows 0-1; seed 0; heads 0-1"), ("only in B", 4, "windows 0-1; seeds 1-2; heads 0-1")
+    ]  # fmt: skip
+    assert all(one["metric"] is None and one["a"] is None for one in alone)
+
+
+def test_runs_that_share_no_window_add_their_variances():
+    a, b = run([1.0], [3.0]), [cell([2.0], window=5), cell([8.0], window=6), cell([5.0], window=7)]
+    row = compare_runs(a, b).rows[0]
+    ses = statistics.stdev([1, 3]) / math.sqrt(2), statistics.stdev([2, 8, 5]) / math.sqrt(3)
+    assert row["paired"] is None and row["difference"] == 3.0
+    assert row["se"] == pytest.approx(math.hypot(*ses), rel=1e-14)
+    other = compare_runs(run([1.0, 2.0], [3.0, 4.0]), run([2.0], [5.0])).rows[0]
+    assert other["paired"] is None  # other heads are no pair
+
+
+def test_where_there_is_no_standard_error_it_is_null():
+    row = only(run([1.0, 2.0]), run([2.0, 4.0]))
+    assert (row["se"], row["difference_in_se"], row["verdict"]) == (None, None, "worse")
+    a, b = run([1.0], [3.0]), [cell([2.0], window=5)]
+    assert compare_runs(a, b).rows[0]["se"] is None  # B has one window
+    still = only(run([1.0], [2.0]), run([2.0], [3.0]))
+    assert (still["se"], still["difference_in_se"], still["verdict"]) == (0.0, None, "worse")
+    zero = only(run([0.0]), run([0.5]))
+    assert (zero["ratio"], zero["difference"], zero["verdict"]) == (None, 0.5, "worse")
+
+
+def test_means_are_over_what_both_have():
+    """Of four heads one is null in both; a window of A that B lacks is no part of its mean."""
+    a = run([1.0, None, 3.0, 5.0], [100.0] * 4)
+    row, alone = compare_runs(a, run([1.0, None, 3.0, 5.0])).rows
+    assert (row["a"], row["b"], row["values"], row["cells"], row["verdict"]) == (3.0, 3.0, 3, 1, "same")
+    assert (alone["verdict"], alone["reason"]) == ("only in A", "window 1; seed 0; heads 0-3")
+
+
+def test_a_run_equals_itself():
+    records = run([1.0, 2.0], [3.0, 5.0]) + run([7.0, None], method="vmean", d=None) + run([0.5, 0.5], d=32)
+    found = compare_runs(records, records)
+    assert [row["verdict"] for row in found.rows] == ["same"] * 3 and found.regressions == []
+    assert all(row["difference"] == 0 and row["ratio"] == 1 for row in found.rows)
+    assert [row["d"] for row in found.rows] == [16, 32, None] and found.rows[2]["reference"]
+
+
+# --- verdicts
+
+
+@pytest.mark.parametrize(("after", "verdict"), [(1.25, "same"), (1.3, "worse"), (0.75, "same"), (0.7, "better")])
+def test_the_tolerance_is_a_share_of_a(after, verdict):
+    assert only(run([1.0]), run([after]), tolerance=0.25)["verdict"] == verdict
+    assert only(run([64.0]), run([64.0 * after]), tolerance=0.25)["verdict"] == verdict
+
+
+def test_a_change_within_two_standard_errors_is_unclear():
+    a = run([1.0], [1.0])
+    assert only(a, run([1.0], [3.0]))["verdict"] == "unclear"  # 1 ± 1
+    assert only(a, run([1.75], [4.75]))["verdict"] == "unclear"  # 2.25 ± 1.5
+    assert only(a, run([2.5], [4.0]))["verdict"] == "worse"  # 2.25 ± 0.75
+    assert only(run([3.0], [3.0]), run([1.0], [1.5]))["verdict"] == "better"  # -1.75 ± 0.25
+    assert only(run([3.0], [3.0]), run([0.0], [2.5]))["verdict"] == "unclear"  # -1.75 ± 1.25
+    assert only(a, run([1.0], [1.09]))["verdict"] == "same"  # within the tolerance, whatever its s.e.
+
+
+def test_no_tolerance_at_all():
+    assert only(run([1.0]), run([1.0]), tolerance=0.0)["verdict"] == "same"
+    assert only(run([1.0]), run([math.nextafter(1, 2)]), tolerance=0.0)["verdict"] == "worse"
+    for tolerance in (-0.1, math.nan, math.inf):
+        with pytest.raises(UsageError, match="tolerance="):
+            compare_runs(run([1.0]), run([1.0]), tolerance=tolerance)
+
+
+def test_a_cosine_is_worse_where_it_is_smaller():
+    name = "output_cosine_min"
+    judged = lambda x, y: only(run([x], metric=name), run([y], metric=name), name)["verdict"]
+    assert [judged(0.5, 0.4), judged(0.5, 0.6), judged(-0.5, -0.6), judged(-0.5, -0.4)] == [
+        "worse", "better", "worse", "better"
+    ]  # fmt: skip
+    assert judged(-0.5, -0.51) == "same"
+
+
+def test_seconds_are_compared_where_they_are_asked_for():
+    a, b = run([1.0, 1.0], [1.0, 1.0], seconds=1.0), run([1.0, 1.0], [1.0, 1.0], seconds=3.0)
+    assert [row["metric"] for row in compare_runs(a, b).rows] == [METRIC]
+    row = only(a, b, "seconds")
+    assert (row["a"], row["b"], row["values"], row["verdict"]) == (1.0, 3.0, 2, "worse")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [("ok", "failed", "worse"), ("ok", "diverged", "worse"), ("ok", "skipped", "worse"),
+     ("diverged", "failed", "worse"), ("failed", "ok", "better"), ("diverged", "ok", "better"),
+     ("failed", "failed", "same"), ("skipped", "skipped", "same")],
+)  # fmt: skip
+def test_a_status_that_got_worse_is_a_regression(before, after, verdict):
+    made = lambda status: cell(status=status, window=1, **({} if status == "ok" else {"metrics": {}, "reason": "why"}))
+    a, b = [cell(), made(before)], [cell(), made(after)]
+    row = only(a, b)
+    assert (row["verdict"], row["status_a"], row["status_b"]) == (verdict, before, after)
+    assert (row["a"], row["b"]) == (1.5, 1.5)  # of the cells that both have
+    if verdict != "same":
+        assert row["reason"].startswith(f"{before} became {after} in 1 of 2 cells")
+    assert ("why" in (row["reason"] or "")) == (verdict == "worse")
+    alone = only([made(before)], [made(after)])
+    assert alone["verdict"] == verdict and alone["metric"] == METRIC
+
+
+def test_cells_that_fail_in_turn_are_no_balance():
+    """One window fails in A, the other in B: the worst status of the rows is the same, that of a cell is not."""
+    broken = lambda window: cell(status="failed", window=window, metrics={}, reason="why")
+    row = only([cell(), broken(1)], [broken(0), cell(window=1)])
+    assert row["verdict"] == "worse" and "ok became failed in 1 of 2 cells: why" in row["reason"]
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf])
+def test_a_value_that_is_no_longer_finite_is_a_regression(missing):
+    row = only(run([1.0, 2.0]), run([1.0, missing]))
+    assert row["verdict"] == "worse" and row["reason"] == "no finite value in 1 places where A has one"
+    assert only(run([1.0, missing]), run([1.0, 2.0]))["verdict"] == "better"
+    assert only(run([1.0, missing]), run([1.0, missing]))["verdict"] == "same"
+    assert only(run([1.0, missing]), run([missing, 2.0]))["verdict"] == "worse"
+    other = compare_runs(run([1.0, 2.0]), run([1.0, missing], seed=1)).rows[0]  # by window
+    assert other["verdict"] == "worse" and other["paired"] == "windows"
+
+
+def test_a_method_that_lost_its_metric_is_a_regression():
+    name = "matrix_spectral_relative"
+    both = lambda one: {**one, "metrics": {**one["metrics"], name: [0.5, 0.5]}}
+    a = [both(cell()), both(cell(method="mss"))]
+    found = compare_runs(a, [both(cell()), cell(method="mss")])
+    assert [(row["method"], row["metric"], row["verdict"]) for row in found.rows] == [
+        ("skyformer", METRIC, "same"), ("skyformer", name, "same"), ("mss", METRIC, "same"), ("mss", name, "worse")
+    ]  # fmt: skip
+    assert (found.rows[-1]["a"], found.rows[-1]["b"], found.rows[-1]["difference"]) == (0.5, None, None)
+
+
+# --- which cells and which metrics
+
+
+def test_rows_are_apart_by_everything_that_is_no_head_window_or_seed():
+    places = [{"method": m, "options": o, "target": t, "n": n, "d": d, "layer": layer}
+              for m in ("skyformer", "mss") for o in ({}, {"ridge": 0.1}) for t in ("softmax", "gaussian")
+              for n in (64, 128) for d in (16, None) for layer in (0, 5)]  # fmt: skip
+    a = [cell([float(i)], **place) for i, place in enumerate(places, 1)]
+    b = [cell([2.0 * i], **place) for i, place in enumerate(places, 1)]
+    rows = compare_runs(a, b[::-1]).rows
+    assert len(rows) == len(places) == 64 and all(row["ratio"] == 2 and row["cells"] == 1 for row in rows)
+    assert [(row["layer"], row["n"]) for row in rows] == sorted((row["layer"], row["n"]) for row in rows)
+
+
+def test_lower_bounds_are_left_out_and_what_one_run_alone_has_is_listed():
+    a = [cell(), cell(method=LOWER_BOUND), cell(d=8)]
+    found = compare_runs(a, [cell(), cell(method="mss"), cell(method=LOWER_BOUND, d=4)])
+    assert [(row["method"], row["d"], row["verdict"]) for row in found.rows] == [
+        ("skyformer", 8, "only in A"), ("skyformer", 16, "same"), ("mss", 16, "only in B")
+    ]  # fmt: skip
+    assert found.regressions == []
+    vmean = cell(method="vmean", d=None)
+    for a, b in (([cell()], [cell(d=8)]), ([cell(), vmean], [cell(d=8), vmean])):
+        with pytest.raises(UsageError, match="nothing to compare"):
+            compare_runs(a, b)
+    assert only([{**vmean, "requested": True}], [{**vmean, "requested": True}])["verdict"] == "same"
+
+
+def test_metrics_by_default_and_by_name():
+    name = "matrix_spectral_relative"
+    both = [cell(metrics={METRIC: [1.0, 2.0], name: [1.0, 2.0], "bad_rows": [0, 0], "output_spectral": [1.0, 2.0]})]
+    assert [row["metric"] for row in compare_runs(both, both).rows] == [METRIC, name]
+    found = compare_runs(both, [cell()])
+    assert [row["metric"] for row in found.rows] == [METRIC]
+    assert found.notes == [f"{name} was measured in A alone: not compared"]
+    asked = ["bad_rows", METRIC, "bad_rows"]
+    assert [row["metric"] for row in compare_runs(both, both, asked).rows] == asked[:2]
+    with pytest.raises(UsageError, match="--metric bad_rows: B did not measure it"):
+        compare_runs(both, [cell()], ["bad_rows"])
+    with pytest.raises(UsageError, match="did you mean 'bad_rows'"):
+        compare_runs(both, both, ["bad_row"])
+    with pytest.raises(UsageError, match="no value of it is better"):
+        compare_runs(both, both, ["delta"])
+    failed = [cell(status="failed", metrics={}, reason="all of it")]  # measured nothing, as nothing ran
+    for metrics in ([], ["bad_rows"]):
+        assert {row["verdict"] for row in compare_runs(both, failed, metrics).rows} == {"worse"}
+    for metric in set(METRICS) - {"delta"}:
+        run_ = [cell(metric=metric)]
+        assert only(run_, run_, metric)["verdict"] == "same"
+
+
+def test_of_records_of_one_cell_the_best_counts():
+    """As a folder holds them that was measured without matrices first, or failed and was measured again."""
+    better = cell([5.0, 5.0], matrix_tol=1e-3, metrics={METRIC: [5.0, 5.0], "matrix_spectral_relative": [1.0, 1.0]})
+    for records in ([cell(), better], [better, cell()], [better, cell(status="failed", metrics={})]):
+        rows = compare_runs(records, [better]).rows
+        assert [row["verdict"] for row in rows] == ["same", "same"] and rows[0]["a"] == 5.0
+    loose = {**better, "matrix_tol": 1e-2}
+    assert "different widths, 0.001 and 0.01" in compare_runs([better], [loose]).notes[0]
+
+
+# --- sources
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"text_sha256": "aa" * 32, "text": "mine.txt"},
+         "text_sha256 71f271f271f2… (embedded) in A, aaaaaaaaaaaa… (mine.txt) in B"),
+        ({"weights": "initialized", "weights_seed": 1},
+         "weights pretrained in A, initialized in B; weights_seed null in A, 1 in B"),
+        ({"positions": "wrap"}, "positions segment in A, wrap in B"),
+        ({"tokenizer_sha256": "cc" * 32}, "tokenizer_sha256 be50be50be50… in A, cccccccccccc… in B"),
+        ({"model_sha256": "dd" * 32}, "model_sha256 53aa53aa53aa… (minilm) in A, dddddddddddd… (minilm) in B"),
+        ({"dtype": "float16"}, "dtype float32 in A, float16 in B"),
+        ({"p": 32}, "p absent in A, 32 in B"),
+    ],
+)  # fmt: skip
+def test_different_sources_are_refused_by_what_differs(facts, says):
+    with pytest.raises(UsageError) as error:
+        compare_runs([cell()], [cell(source={**SOURCE, **facts})])
+    assert str(error.value) == f"A and B measure different sources: {says}"
+
+
+def test_what_only_names_a_source_is_no_difference():
+    named = {**SOURCE, "model": "elsewhere/minilm", "text": "a copy", "fallback": ["the hub is out of reach"],
+             "revision": "abc", "unk_fraction": 0.5}  # fmt: skip
+    assert only([cell()], [cell(source=named)])["verdict"] == "same"
+
+
+def test_several_sources_stay_apart():
+    random = {**SOURCE, "weights": "initialized", "weights_seed": 0}
+    a = [cell([1.0]), cell([10.0], source=random)]
+    b = [cell([10.0], source=random), cell([1.0])]
+    found = compare_runs(a, b)
+    assert [(row["a"], row["weights"], row["verdict"]) for row in found.rows] == [
+        (1.0, "pretrained", "same"), (10.0, "initialized", "same")
+    ]  # fmt: skip
+    assert found.rows[1]["source"] == {"weights": "initialized", "weights_seed": 0}
+    text = render(found.rows, [], Header(), "md", None, "compare")
+    assert "weights pretrained" in text and "weights initialized" in text
+    part = compare_runs(a, b[:1])
+    assert [(row["weights"], row["verdict"]) for row in part.rows] == [
+        ("pretrained", "only in A"), ("initialized", "same")
+    ]  # fmt: skip
+    other = [b[0], cell([1.0], source={**random, "weights_seed": 7})]
+    with pytest.raises(UsageError, match="weights pretrained in A, initialized in B; weights_seed null in A, 7 in B"):
+        compare_runs(a, other)
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([], "B: it holds no record of a method"),
+        ([cell(method=LOWER_BOUND)], "B: it holds no record of a method"),
+        ([cell(command="spectrum")], "B: it holds records of `spectrum`; compare takes runs of `attnprobe error`"),
+        *[([{**cell(), **broken}], "B: its records are not of this program")
+          for broken in ({"method": 3}, {"heads": None}, {"heads": ["x"]}, {"status": "fine"}, {"status": []},
+                         {"metrics": None}, {"metrics": 3}, {"source": "x"}, {"options": [1]}, {"n": "64"},
+                         {"window": [0]}, {"target": 3}, {"matrix_tol": "x"})],
+        ([{"schema": 1}], "B: its records are not of this program"),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_of_error_is_refused(records, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        compare_runs([cell()], records)
+
+
+def test_records_of_other_commands_beside_those_of_error_are_passed_over():
+    assert only([cell(), cell(command="spectrum", metrics=None)], [cell()])["verdict"] == "same"
+
+
+# --- formats
+
+
+@pytest.fixture
+def found():
+    mine = dict(method="mine_%$&.py:fn", options={"x": "a|b"})
+    a = run([1.0, 2.0], [1.5, 2.5]) + run([1.0], [1.0], **mine) + [cell(d=8)] + [cell(method="vmean", d=None)]
+    b = run([3.0, 4.0], [3.5, 4.75]) + [cell([1.0], **mine), cell([3.0], window=1, status="failed", reason="a <b>",
+                                                                   metrics={}, **mine)]  # fmt: skip
+    return compare_runs(a, b + [cell(method="vmean", d=None)])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_says_what_got_worse(found, format, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    text = render(found.rows, [], Header({}, ["A: x", "B: y"]), format, None, "compare")
+    assert "worse" in text and "only in A" in text and "skyformer" in text and "same" in text
+    if format == "json":
+        parsed = json.loads(text)
+        assert set(parsed) == {"schema", "command", "source", "rows", "bounds", "run"}
+        assert parsed["command"] == "compare" and parsed["rows"] == json.loads(json.dumps(found.rows))
+    elif format == "jsonl":
+        assert [json.loads(line) for line in text.splitlines()] == found.rows
+    elif format == "csv":
+        lines = list(csv.DictReader(io.StringIO(text)))
+        assert [line["a"] for line in lines] == ["" if r["a"] is None else repr(r["a"]) for r in found.rows]
+    elif format == "latex":
+        body = re.sub(r"^%.*", "", text, flags=re.M)
+        assert re.sub(r"\$[^$]*\$", "", body).isascii() and "ok became failed in 1 of 2 cells: a $<$b$>$" in body
+    else:
+        assert "3.812" in text and "2.06 ± 0.062 (33)" in text  # B's mean, the difference and its s.e.
+        assert "V-Mean (reference)" in text and "(in s.e.)" in text
+
+
+def test_markdown_tables_of_a_comparison_are_rectangular(found):
+    text = render(found.rows, [], Header(), "md", None, "compare")
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            assert len({len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+    assert text.count("cells of one run alone") == 1 and "| skyformer | only in A | 8 | 1 |" in text
+
+
+def test_a_narrow_terminal_keeps_the_verdict(found, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    for width in (50, 80, 120):
+        text = render(found.rows, [], Header(), "table", None, "compare", width=width)
+        text = " ".join(re.sub(r"\x1b\[\d*m", "", text).split())
+        assert "worse" in text and "✗ mine_%$&.py:fn:x=a|b d=16: ok became failed in 1 of 2 cells: a <b>" in text
+
+
+def test_a_line_of_the_log(found):
+    lines = [comparison_line(row) for row in found.regressions]
+    assert lines[0] == f"skyformer d=16 ({METRIC} · layer 0 · n = 64 · target softmax): 1.750 became 3.812"
+    assert lines[1].endswith("1.000 became 1.000 (ok became failed in 1 of 2 cells: a <b>)")
+
+
+# --- the command
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stop:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_(name, records):
+        with RecordWriter(tmp_path / name / "records.jsonl") as writer:
+            for index, record in enumerate(records):
+                writer.append({**record, "key": f"{name}{index}"})
+        return name
+
+    return write_
+
+
+def test_exit_codes_and_streams(command, write):
+    write("a", run([1.0], [1.0]) + [cell(d=8)])
+    write("b", run([2.0], [2.5]))
+    code, out, err = command("compare", "a", "b", "--format", "json")
+    result = json.loads(out)
+    assert code == 1 and result["rows"][1]["verdict"] == "worse"
+    assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "sources": [SOURCE]}
+    assert "attnprobe: regression: skyformer d=16" in err and "attnprobe: only in A: skyformer d=8: window 0" in err
+    code, out, err = command("compare", "b", "a/records.jsonl")
+    assert code == 0 and "better" in out and "no regression in 1 rows" in err
+    assert "source: model minilm, weights pretrained, text embedded" in out
+    assert command("compare", "a", "b", "--tolerance", "2")[0] == 0
+    assert command("compare", "a", "a", "--metric", f"{METRIC},seconds")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["a", "nowhere"], "nowhere: no such file or run directory"),
+        (["a"], "Missing argument 'B'"),
+        (["a", "."], "is it a run?"),
+        (["a", "torn"], "torn/records.jsonl:1: this line is no JSON object"),
+        (["a", "other"], "different sources: positions segment in A, wrap in B"),
+        (["a", "a", "--metric", "output_spektral"], "did you mean 'output_spectral'?"),
+        (["a", "a", "--metric", "bad_rows"], "--metric bad_rows: A did not measure it"),
+        (["a", "a", "--tolerance", "-1"], "tolerance=-1"),
+        (["a", "a", "--tolerance", "much"], "'much'"),
+        (["a", "a", "--format", "jsn"], "did you mean 'json'"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_and_exit_2(command, write, tmp_path, args, says):
+    write("a", [cell()])
+    write("other", [cell(source={**SOURCE, "positions": "wrap"})])
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn/records.jsonl").write_text('{"schema":\n{"schema":1}\n')
+    code, out, err = command("compare", *args)
+    assert code == 2 and not out and says in err and len(err.strip().splitlines()) == 1
+
+
+def test_two_runs_of_error_are_compared(command, tmp_path):
+    q, k, v = torch.randn(3, 2, 96, 8, generator=torch.Generator().manual_seed(0))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "qkv.safetensors")
+    base = ("error", "--qkv", "qkv.safetensors", "--method", "skyformer,nystromformer")
+    for name, args in {"a": ("--d", "8,16"), "again": ("--d", "8,16"), "b": ("--d", "16,24", "--seed", "1")}.items():
+        assert command(*base, *args, "--out", name)[0] == 0
+    code, out, _ = command("compare", "a", "again", "--format", "json", "--tolerance", "0")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and len(rows) == 2 * 5 and {row["verdict"] for row in rows} == {"same"}
+    code, out, _ = command("compare", "a", "b", "--format", "json", "--tolerance", "100")
+    rows = [row for row in json.loads(out)["rows"] if row["metric"] == METRIC]
+    assert code == 0 and {(row["method"], row["d"]) for row in rows} == {
+        ("vmean", None), ("skyformer", 16), ("nystromformer", 16)
+    }  # fmt: skip
+    mean = lambda name: statistics.fmean(next(
+        record["metrics"][METRIC] for record in read_records(tmp_path / name)
+        if record["method"] == "skyformer" and record["d"] == 16
+    ))  # fmt: skip
+    (sky,) = [row for row in rows if row["method"] == "skyformer"]
+    assert sky["ratio"] == pytest.approx(mean("b") / mean("a"), rel=1e-12) != 1 and sky["paired"] == "windows"
+
+
+LIGHT = """
+import sys
+from attnprobe.cli import main
+try:
+    main(["compare", *sys.argv[1:]])
+except SystemExit as stop:
+    assert not stop.code
+sys.exit(f"imported {found}" if (found := {"torch", "transformers", "matplotlib"} & set(sys.modules)) else 0)
+"""
+
+
+def test_comparing_never_imports_torch(write, tmp_path):
+    write("a", run([1.0], [2.0]))
+    for format in FORMATS:
+        args = [sys.executable, "-c", LIGHT, tmp_path / "a", tmp_path / "a", "--format", format]
+        done = subprocess.run(args, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
