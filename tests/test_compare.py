@@ -80,18 +80,25 @@ def test_seeds_that_differ_are_paired_by_window():
     """Window means 2, 102 against 2.5, 103.5 of other seeds: d_w = 0.5, 1.5."""
     a = run([1.0, 3.0], [101.0, 103.0], seed=0)
     b = [cell([x, x], window=w, seed=s) for w, x in ((0, 2.5), (1, 103.5)) for s in (1, 2)]
-    row, *alone = compare_runs(a, b).rows
+    found = compare_runs(a, [*b, cell([7.0, 7.0], window=2, seed=1)])
+    row, alone = found.rows
     assert (row["paired"], row["difference"], row["a"], row["b"]) == ("windows", 1.0, 52.0, 53.0)
     assert row["se"] == pytest.approx(0.5, rel=1e-14)
-    assert [(one["verdict"], one["cells"], one["reason"]) for one in alone] == [
-        ("only in A", 2, "windows 0-1; seed 0; heads 0-1"), ("only in B", 4, "windows 0-1; seeds 1-2; heads 0-1")
+    assert (row["seeds_a"], row["seeds_b"], row["cells"]) == ([0], [1, 2], 4)
+    assert (alone["verdict"], alone["cells"], alone["reason"]) == ("only in B", 1, "window 2; seed 1; heads 0-1")
+    assert alone["metric"] is None and alone["a"] is None
+    assert found.notes == [
+        "rows without a cell in common (seeds: 0 in A, 1-2 in B), paired by text window: 1"
     ]  # fmt: skip
-    assert all(one["metric"] is None and one["a"] is None for one in alone)
 
 
 def test_runs_that_share_no_window_add_their_variances():
     a, b = run([1.0], [3.0]), [cell([2.0], window=5), cell([8.0], window=6), cell([5.0], window=7)]
-    row = compare_runs(a, b).rows[0]
+    found = compare_runs(a, b)
+    (row,) = found.rows
+    assert found.notes == [
+        "rows without a cell in common (seeds: 0 in A, 0 in B), not paired, as windows or heads differ too: 1"
+    ]  # fmt: skip
     ses = statistics.stdev([1, 3]) / math.sqrt(2), statistics.stdev([2, 8, 5]) / math.sqrt(3)
     assert row["paired"] is None and row["difference"] == 3.0
     assert row["se"] == pytest.approx(math.hypot(*ses), rel=1e-14)
@@ -439,7 +446,7 @@ def test_exit_codes_and_streams(command, write):
     result = json.loads(out)
     assert code == 1 and result["rows"][1]["verdict"] == "worse"
     assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "sources": [SOURCE]}
-    assert "attnprobe: regression: skyformer d=16" in err and "attnprobe: only in A: skyformer d=8: window 0" in err
+    assert "attnprobe: regression: skyformer d=16" in err and "attnprobe: only in A, and in no mean: 1 cell" in err
     code, out, err = command("compare", "b", "a/records.jsonl")
     assert code == 0 and "better" in out and "no regression in 1 rows" in err
     assert "source: model minilm, weights pretrained, text embedded" in out

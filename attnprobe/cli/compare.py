@@ -48,13 +48,13 @@ def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_:
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
     found = compare_runs(read_records(a), read_records(b), asked, tolerance)
     facts = {"a": a, "b": b, "tolerance": tolerance, "sources": found.sources}
-    header = Header(facts, [f"A: {a}", f"B: {b}", *found.sources_in_words()])
+    header = Header(facts, [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A", *found.sources_in_words()])
     click.echo(render(found.rows, [], header, format_, None, "compare"))
     for line in found.notes:
         note(line)
-    for row in found.rows:
-        if row["metric"] is None:
-            note(comparison_line(row))
+    for verdict in ("only in A", "only in B"):
+        if alone := sum(row["cells"] for row in found.rows if row["verdict"] == verdict):
+            note(f"{verdict}, and in no mean: {alone} cell{'s' if alone > 1 else ''}")
     for row in found.regressions:
         note(f"regression: {comparison_line(row)}")
     if not found.regressions:

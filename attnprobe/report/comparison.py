@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from .gate import METRICS
-from .paired import Row, blank, compared, per_head
+from .paired import Row, blank, compared, paired, per_head
 from .run_cells import Key, Record, cells_of, grouped, shared_sources
 
 __all__ = ["COMPARED", "DIRECTED", "Comparison", "compare_runs"]
@@ -56,7 +56,7 @@ def compare_runs(
 
     - ``paired: cells``: the cells that both runs have, head by head.
     - ``paired: windows``: none in common, but windows with the same heads, such as runs of different seeds.
-    - ``paired: null``: neither; all cells of each run.
+    - ``paired: null``: neither; all cells of each run. ``seeds_a`` and ``seeds_b`` are those of the cells compared.
 
     ``a`` and ``b`` are means over the heads where both values are finite (over all finite ones where heads do not
     pair), ``difference = b - a``, and ``se`` its standard error, clustered by text window as `describe` has it: with
@@ -68,7 +68,8 @@ def compare_runs(
       that are finite in A alone, or a cell whose status got worse. ``better``: the opposite.
     - ``unclear``: a change beyond the tolerance that lies within 2 ``se``.
     - ``same``: a change within the tolerance.
-    - ``only in A``, ``only in B``: cells that the other run lacks; ``reason`` names their windows, seeds and heads.
+    - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
+      heads. They are in no mean.
 
     Larger is worse, except for ``output_cosine_min``. Lower bounds are the source's, not a method's: left out.
 
@@ -109,12 +110,13 @@ def compare_runs(
     for key in sorted({**rows_of[0], **rows_of[1]}, key=_order(*rows_of)):
         ours, theirs = rows_of[0].get(key, {}), rows_of[1].get(key, {})
         place = _place({**ours, **theirs}, varying)
+        pairing = paired(ours, theirs)
         if ours and theirs:
-            found += compared(place, ours, theirs, asked, tolerance)
-        for verdict, mine, other in (("only in A", ours, theirs), ("only in B", theirs, ours)):
-            if only := [mine[cell] for cell in mine if cell not in other]:
+            found += compared(place, pairing, asked, tolerance)
+        for verdict, mine, used in (("only in A", ours, pairing.a), ("only in B", theirs, pairing.b)):
+            if only := [mine[cell] for cell in mine if cell not in used]:
                 found.append({**place, **blank(only), "verdict": verdict, "reason": _cells_in_words(only)})
-    return Comparison(found, shared, notes)
+    return Comparison(found, shared, [*notes, *_pairings(found)])
 
 
 def _requested(rows: Mapping[Key, Mapping[Key, Record]]) -> set[Key]:
@@ -199,6 +201,18 @@ def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[st
         elif any(has) and (_measured(a, metric) or _measured(b, metric)):
             notes.append(f"{metric} was measured in {'A' if has[0] else 'B'} alone: not compared")
     return asked or [COMPARED[0]]
+
+
+def _pairings(rows: Sequence[Row]) -> list[str]:
+    """What a reader should know of rows whose cells did not pair one by one."""
+    notes = []
+    for kind, told in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
+        loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
+        if loose:
+            seeds = (_spans(sorted({s for row in loose for s in row[name] or ()})) for name in ("seeds_a", "seeds_b"))
+            pair = ", ".join(f"{each or 'none'} in {name}" for each, name in zip(seeds, "AB", strict=True))
+            notes.append(f"rows without a cell in common (seeds: {pair}), {told}: {len(loose)}")
+    return notes
 
 
 def _notes(a: Mapping[Key, Record], b: Mapping[Key, Record]) -> list[str]:

@@ -53,8 +53,6 @@ def comparison_legend(rows: Sequence[Row]) -> str:
 
 def comparison_line(row: Row) -> str:
     """A row in words, for a log."""
-    if row["metric"] is None:
-        return f"{row['verdict']}: {_named(row)}: {row['reason']} ({_place(row)})"
     ends = f"{significant(row['a']) or 'no value'} became {significant(row['b']) or 'no value'}"
     why = f" ({row['reason']})" if row["reason"] else ""
     return f"{_named(row)} ({_caption(row)}): {ends}{why}"

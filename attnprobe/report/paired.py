@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..records import STATUSES
 from .run_cells import Key, Record
 from .statistics import describe
 
-__all__ = ["Row", "blank", "compared", "per_head"]
+__all__ = ["Pairing", "Row", "blank", "compared", "paired", "per_head"]
 
 Row = dict[str, Any]
 
 LARGER = ("output_cosine_min",)  # larger is better there
 SIGMAS = 2  # joint standard errors that a change must exceed, where there is one
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How the cells of a row are paired (see `compare_runs`), and those of each run that take part.
+
+    With ``kind`` "cells" both hold the same keys.
+    """
+
+    kind: str | None
+    a: Mapping[Key, Record]
+    b: Mapping[Key, Record]
+
+    @property
+    def pairs(self) -> list[tuple[Record, Record]]:
+        return [(cell, self.b[key]) for key, cell in self.a.items()] if self.kind == "cells" else []
 
 
 def blank(cells: Sequence[Record]) -> Row:
@@ -26,6 +43,7 @@ def blank(cells: Sequence[Record]) -> Row:
         "values": 0,
         "windows": len({cell.get("window") for cell in cells}),
         "heads": len({head for cell in cells for head in cell["heads"]}),
+        **dict.fromkeys(("seeds_a", "seeds_b")),
         "status_a": None,
         "status_b": None,
         "reason": None,
@@ -46,19 +64,33 @@ def _values(cell: Record, metric: str) -> list[float | None]:
     return per_head(cell, metric) or [None] * (1 if metric == "seconds" else len(cell["heads"]))
 
 
-def compared(
-    place: Row, ours: Mapping[Key, Record], theirs: Mapping[Key, Record], metrics: Sequence[str], tolerance: float
-) -> list[Row]:
+def paired(ours: Mapping[Key, Record], theirs: Mapping[Key, Record]) -> Pairing:
+    """The pairing of a row's cells; where one run has none, no cell takes part."""
+    if not ours or not theirs:
+        return Pairing(None, {}, {})
+    common = [key for key in ours if key in theirs]
+    if common:
+        return Pairing("cells", {key: ours[key] for key in common}, {key: theirs[key] for key in common})
+    places = [{(window, heads) for window, _, heads in cells} for cells in (ours, theirs)]
+    both = places[0] & places[1]
+    if not both:
+        return Pairing(None, ours, theirs)
+    kept = ({key: cell for key, cell in cells.items() if (key[0], key[2]) in both} for cells in (ours, theirs))
+    return Pairing("windows", *kept)
+
+
+def compared(place: Row, pairing: Pairing, metrics: Sequence[str], tolerance: float) -> list[Row]:
     """A row for each metric that either run has, or one of them where a status says more than any metric."""
-    paired, pairs, a, b = _paired(ours, theirs)
+    pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
+    seeds = [sorted({cell.get("seed") for cell in cells} - {None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
     rows = []
     for metric in metrics:
-        if paired == "cells":
+        if pairs:
             numbers = _of_pairs(pairs, metric)
         else:
-            numbers = _of_runs(a, b, metric, paired is not None)
+            numbers = _of_runs(a, b, metric, pairing.kind is not None)
         absent = numbers["a"] is None and numbers["b"] is None  # anything to lose or gain has a mean
         if absent and (rows or statuses == ["ok", "ok"]):
             continue
@@ -69,25 +101,11 @@ def compared(
             verdict, reason = "better", better
         elif absent:
             reason = f"{statuses[0]} in both"
-        row = {**place, **blank(a if len(a) >= len(b) else b), "metric": metric, "paired": paired}
+        row = {**place, **blank(a if len(a) >= len(b) else b), "metric": metric, "paired": pairing.kind}
         row |= {name: numbers[name] for name in ("a", "b", "difference", "se", "difference_in_se", "ratio", "values")}
-        rows.append({**row, "status_a": statuses[0], "status_b": statuses[1], "verdict": verdict, "reason": reason})
+        row |= {"seeds_a": seeds[0], "seeds_b": seeds[1], "status_a": statuses[0], "status_b": statuses[1]}
+        rows.append({**row, "verdict": verdict, "reason": reason})
     return rows
-
-
-def _paired(
-    ours: Mapping[Key, Record], theirs: Mapping[Key, Record]
-) -> tuple[str | None, list[tuple[Record, Record]], list[Record], list[Record]]:
-    """How the cells are paired, the pairs, and the cells of each run that take part."""
-    if common := [cell for cell in ours if cell in theirs]:
-        pairs = [(ours[cell], theirs[cell]) for cell in common]
-        return "cells", pairs, [x for x, _ in pairs], [y for _, y in pairs]
-    places = [{(window, heads) for window, _, heads in cells} for cells in (ours, theirs)]
-    both = places[0] & places[1]
-    if not both:
-        return None, [], list(ours.values()), list(theirs.values())
-    kept = [[cells[key] for key in cells if (key[0], key[2]) in both] for cells in (ours, theirs)]
-    return "windows", [], *kept
 
 
 def _changed(
