@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -193,6 +194,32 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
     assert rows["performer"]["status"] == "failed" and "No space left" in rows["performer"]["reason"]
     assert rows["nystromformer"]["status"] == "ok"
     assert {one["method"] for one in read_records("r")} == {"lower-bound", "vmean", "nystromformer"}
+
+
+GATES = """gates:
+- {metric: output_spectral_relative, stat: median, max: %s}
+- {metric: bad_rows, stat: max, max: 1000}
+"""
+
+
+def test_gates_of_the_file_are_a_table_an_exit_code_and_junit_xml(run, config):
+    config.write_text(CONFIG + GATES % "1000")
+    code, _, err = run("sweep", config, "--out", "r", "--junit", "g.xml")
+    assert code == 0 and "gates passed" in err and "output_spectral_relative.median" in err, err
+    suite = ElementTree.parse("g.xml").getroot()
+    assert suite.get("failures") == "0" and int(suite.get("tests")) >= 8
+    config.write_text(CONFIG + GATES % "0.00001")
+    code, _, err = run("sweep", config, "--out", "r", "--junit", "g.xml")
+    assert code == 1 and int(ElementTree.parse("g.xml").getroot().get("failures")) == 8, err
+
+
+@pytest.mark.parametrize("gates, said", [("[{metric: output_spectral_relative}]", ":6: "),
+                                         ("[{metric: output_spectral_relativ, max: 1}]", "output_spectral_relative"),
+                                         ("[3]", ":6: ")])  # fmt: skip
+def test_gates_that_do_not_hold_together_are_refused_before_the_run(run, config, gates, said):
+    config.write_text(CONFIG + f"gates: {gates}\n")
+    code, _, err = run("sweep", config, "--out", "r")
+    assert code == 2 and said in err and not Path("r").exists(), err
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)

@@ -86,7 +86,7 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
     timings = Timings()
     with timings("imports"):
         from ..errors import UsageError, unknown
-        from ..report import FORMATS, check, junit_xml, parse_gate
+        from ..report import FORMATS, check, gates_table, junit_xml, parse_gate, parse_gates
         from ..sweep import measure_errors
     from .output import pictures
     from .progress import note, progress_bar
@@ -98,7 +98,9 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
         if kind not in PLOTS:
             raise unknown("plot", kind, PLOTS)
     maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
-    parsed = [parse_gate(gate) for gate in gates]
+    config = click.get_current_context().obj  # of a sweep
+    declared = () if config is None else parse_gates(config.gates)
+    parsed = [*declared, *map(parse_gate, gates)]
     if junit is not None and not parsed:
         raise UsageError("--junit reports gates, and there are none; give --fail-above METRIC[.STAT]=VALUE")
     if junit is not None and (not junit.strip() or Path(junit).is_dir()):
@@ -116,7 +118,9 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
     for result in failures:
         note(f"gate failed: {result.line}")
     if parsed and not failures:
-        note(f"gates passed: {', '.join(gates)}")
+        note(f"gates passed: {', '.join(map(str, parsed))}")
+    if declared:
+        click.echo(gates_table(results), err=True)
     if junit is not None:
         junit_xml(results, junit)
         note(f"gates: {junit}")

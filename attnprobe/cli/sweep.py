@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..config import Config, Setting, read_config
+from ..errors import UsageError
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
@@ -51,6 +52,7 @@ def command(ctx: click.Context, file: str, dry_run: bool, options: tuple[str, ..
     than --cell-timeout or gives what is not finite is a row that says so; the sweep goes on, and exits with 4.
     """
     config = read_config(file, settings_of)
+    _check_gates(config)
     from . import cli
 
     chosen = cli.get_command(ctx, config.command)
@@ -66,6 +68,21 @@ def command(ctx: click.Context, file: str, dry_run: bool, options: tuple[str, ..
             show_plan(import_module(f".{config.command}", __package__).request_of(asked))
         else:
             chosen.invoke(sub)
+
+
+def _check_gates(config: Config) -> None:
+    """Refuse gates that no run could pass or fail, before it."""
+    if not config.gates:
+        return
+    where = f"{config.path}:{config.lines['gates']}"
+    if config.command != "error":
+        raise UsageError(f"{where}: gates are of command error; {config.command} has none")
+    from ..report import parse_gates
+
+    try:
+        parse_gates(config.gates)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def folder(config: Config, params: Mapping[str, Any]) -> Path:
