@@ -97,7 +97,7 @@ def test_no_matrix_leaves_the_other_numbers_and_the_lower_bound_as_they_are(sour
 def facts_of(source):
     from attnprobe.sources import resolve
 
-    return {name: fact for name, fact in resolve(source).facts.items() if name not in run_file.NAMES}
+    return {name: fact for name, fact in resolve(source).facts.items() if name not in plan_file.NAMES}
 
 
 def test_the_tolerance_is_part_of_what_a_cell_is(source, tmp_path):

@@ -24,6 +24,8 @@ A file holds the long option names of a command, and their values:
   layer: 0-5
   windows: 4
   plot: [errors, maps]
+  gates:
+    - {metric: output_spectral_relative, stat: median, max: 0.3}
 \b
 What is given after FILE beats the environment (ATTNPROBE_N=1024), which beats the file,
 which beats the defaults; the run's manifest says where each value came from:
@@ -32,7 +34,12 @@ which beats the defaults; the run's manifest says where each value came from:
 Without --out the folder is outputs/STEM-HASH, from the file's name and the settings: the
 same sweep finds its own folder again and goes on where it was stopped, however that was.
 \b
-Exit codes: those of the command; 2 for a file that does not hold together."""
+In Python:
+  from attnprobe.sweep import ErrorRequest, measure_errors
+  run = measure_errors(ErrorRequest(methods=("skyformer",), n="512,1024", out="runs/one"))
+  run.outcome.records
+\b
+Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
 COMMANDS = ("error", "spectrum", "condition")
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug"}  # say how results are shown, not which
