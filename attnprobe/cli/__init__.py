@@ -21,6 +21,7 @@ COMMANDS = {
     "error": "Measure how far a method's output lies from exact attention.",
     "spectrum": "Compute singular values and effective ranks of attention matrices.",
     "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
+    "report": "Rebuild every table and figure of a run from its records, and a page of them all.",
     "methods": "List the methods, or explain one with its options.",
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",
@@ -56,6 +57,7 @@ def cli() -> None:
     \b
     attnprobe error --method skyformer,nystromformer --n 4096 --d 64,128
     attnprobe spectrum --of softmax,gaussian,skyformer --layer all --plot
+    attnprobe report outputs/RUN
     attnprobe methods skyformer
     attnprobe doctor
     """

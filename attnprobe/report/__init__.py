@@ -7,8 +7,11 @@ from .condition_figures import condition_figures
 from .console import Header
 from .figures import error_figure
 from .formats import FORMATS, render
+from .gate import METRICS as GATED_METRICS
 from .gate import check_gates, parse_gate
 from .maps import map_figures
+from .rebuild import PLOTS, Part, parts
+from .run import Run, open_run
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
@@ -16,14 +19,20 @@ from .tables import timings_table
 
 __all__ = [
     "FORMATS",
+    "GATED_METRICS",
+    "PLOTS",
     "Header",
+    "Part",
+    "Run",
     "check_gates",
     "condition_figures",
     "condition_rows",
     "conditions_summary",
     "error_figure",
     "map_figures",
+    "open_run",
     "parse_gate",
+    "parts",
     "rank_correlation",
     "render",
     "render_conditions",

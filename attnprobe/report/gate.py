@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from .numbers import method_label
+from .sources import source_heading
 
 __all__ = ["METRICS", "check_gates", "parse_gate"]
 
@@ -113,4 +114,4 @@ def _gate(gate: Gate) -> str:
 
 def _where(row: Mapping[str, Any]) -> str:
     places = (f"{name}={row[name]}" for name in ("d", "n", "layer") if row.get(name) is not None)
-    return " ".join([method_label(row), *places])
+    return " ".join(filter(None, [method_label(row), *places, source_heading(row)]))

@@ -36,14 +36,17 @@ def recorded(
     start = datetime.now(UTC)
     path, made = _folder(request, start, command)
     done = {} if made else _earlier(path)
-    with _in_order(path, made, _manifest(request, plan, sources, start, command), notify):
+    manifest = _manifest(request, plan, sources, start, command)
+    with _in_order(path, made, manifest, notify):
         with RecordWriter(path / "records.jsonl") as writer:
             outcome = measure(writer, done, path.name)
         if not may_be_empty:
             _refuse_empty(outcome, path, made)
-    others = len(done.keys() - {record["key"] for record in outcome.records})
+        others = done.keys() - {record["key"] for record in outcome.records}
+        if others:
+            manifest["other_settings"] = sorted(others)  # a report shows this run's records alone too
     if others:
-        notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
+        notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
     return outcome, path
 
 
@@ -164,6 +167,7 @@ def _manifest(
         "config": config,
         "plan": plan,
         "source": facts[0] if len(facts) == 1 else facts,
+        "described": [source.describe() for source in sources],
         "versions": versions(),
         "git_commit": git_commit(),
         "device": device_name(str(sources[0].device)),
