@@ -188,6 +188,22 @@ def test_a_cell_that_failed_is_told_and_the_report_is_fine(run, qkv, tmp_path):
     assert code == 0 and "✗" in out and "not finite" in out
 
 
+def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
+    lines = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["source"]["weights"] = "pretrained"
+    (tmp_path / "r/records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    paper = "init,n,d,method,value,digitisation_uncertainty\npretrained,48,4,Skyformer,0.5,0.01\n"
+    (tmp_path / "paper.csv").write_text(paper)
+    code, out, err = run("report", "r", "--reference", "paper.csv", "--plot", "papers")
+    assert code == 0 and "papers-output_spectral.svg" in err, err
+    (row,) = json.loads((tmp_path / "r/tables/papers.json").read_text())["rows"]
+    measured = next(row for row in json.loads((tmp_path / "r/tables/error.json").read_text())["rows"] if row["d"] == 4)
+    assert row["ratio"] == measured["metrics"]["output_spectral"]["mean"] / 0.5
+    assert run("report", "r", "--reference", "nowhere.csv")[0] == 2
+
+
 def test_python_has_the_same_parts(run, qkv, tmp_path):
     run("error", "--qkv", qkv, "--d", "4", "--out", "r")
     (part,) = parts(open_run("r"))
@@ -212,8 +228,8 @@ def together(run, tiny_bert, text_file, tmp_path):
         (tmp_path / "all").mkdir()
         alone, windows = {}, ("--windows", "2") if command == "error" else ()
         for number, (label, weights) in enumerate(SOURCES.items()):
-            code, _, err = run(*SMALL[command], "--model", tiny_bert, "--text", text_file, "--n", "24", *weights, *more, *windows,
-                               "--out", f"r{number}")  # fmt: skip
+            code, _, err = run(*SMALL[command], "--model", tiny_bert, "--text", text_file, "--n", "24", *weights,
+                               *more, *windows, "--out", f"r{number}")  # fmt: skip
             assert code == 0, err
             alone[label] = json.loads((tmp_path / f"r{number}/tables/{command}.json").read_text())
             with open(tmp_path / "all/records.jsonl", "ab") as file:

@@ -14,6 +14,7 @@ Examples:
   attnprobe report outputs/20261121-084512-error-1a2b3c
   attnprobe report outputs/RUN --format latex > table.tex
   attnprobe report outputs/RUN --plot maps --out elsewhere
+  attnprobe report outputs/RUN --plot papers --reference skyformer_fig1.csv
 \b
 In Python:
   from pathlib import Path
@@ -27,13 +28,19 @@ Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 
 @click.command("report", epilog=EPILOG)
 @click.argument("run", metavar="RUN")
 @click.option("--metric", metavar="NAME", help="The error that figures show. [default: output_spectral]")
-@click.option("--plot", "plots", multiple=True, default=("all",), metavar="[errors|maps|spectrum|condition|all|none]",
-              help="The figures to draw, of those that the records can give; repeatable and comma-separated. "
-              "[default: all]")
+@click.option("--reference", "references", multiple=True, metavar="FILE.csv",
+              help="Values that a paper's figure shows, drawn as hollow markers in the panels of papers: columns init, "
+              "n, d, method, value, digitisation_uncertainty; repeatable.")
+@click.option("--plot", "plots", multiple=True, default=("all",), metavar="KIND",
+              help="The figures to draw, of those that the records can give: errors, papers, maps, spectrum, "
+              "condition, all or none; repeatable and comma-separated. [default: all]")
 @click.option("--out", metavar="DIR", help="Where tables/ and figures/ are written. [default: the run's own folder]")
 @format_option
 @debug_option
-def command(run: str, metric: str | None, plots: tuple[str, ...], out: str | None, format_: str, debug: bool) -> None:
+def command(
+    run: str, metric: str | None, references: tuple[str, ...], plots: tuple[str, ...], out: str | None, format_: str,
+    debug: bool,
+) -> None:
     """Rebuild every table and figure of a run from its records alone.
 
     RUN is the folder that a command left. Its records*.jsonl, manifest.json and maps/ are read; nothing is measured,
@@ -41,7 +48,7 @@ def command(run: str, metric: str | None, plots: tuple[str, ...], out: str | Non
     command are printed. What the command itself wrote is written again to the byte.
     """
     from ..errors import UsageError, unknown
-    from ..report import FORMATS, GATED_METRICS, PLOTS, open_run, parts
+    from ..report import FORMATS, GATED_METRICS, PLOTS, open_run, parts, read_reference
     from .progress import note
 
     if format_ not in FORMATS:
@@ -54,11 +61,12 @@ def command(run: str, metric: str | None, plots: tuple[str, ...], out: str | Non
         raise unknown("metric", metric, GATED_METRICS)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
+    papers = [read_reference(path) for path in references]
     opened = open_run(run)
     folder = opened.path if out is None else Path(out).expanduser()
     for line in opened.notes:
         note(line)
-    found = parts(opened, metric)
+    found = parts(opened, metric, papers)
     for part in found:
         _write(part, folder, format_, asked)
     for kind in asked:
@@ -73,6 +81,9 @@ def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> None:
 
     show(folder, part.command, format_, part.text)
     write_text(folder / "tables" / f"{part.command}.tex", part.text("latex") + "\n")
+    for name, text in part.more.items():
+        for kind in ("md", "csv", "json"):
+            write_text(folder / "tables" / f"{name}.{kind}", text(kind) + "\n")
     for kind, (stem, figures) in part.figures.items():
         nothing = "the records hold nothing to draw" if kind in asked else None
         draw(folder, kind in asked or "all" in asked, stem, figures, nothing)

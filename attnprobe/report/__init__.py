@@ -10,7 +10,9 @@ from .formats import FORMATS, render
 from .gate import METRICS as GATED_METRICS
 from .gate import check_gates, parse_gate
 from .maps import map_figures
+from .paper_figure import paper_figure
 from .rebuild import PLOTS, Part, parts
+from .reference import Reference, read_reference
 from .run import Run, open_run
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
@@ -23,6 +25,7 @@ __all__ = [
     "PLOTS",
     "Header",
     "Part",
+    "Reference",
     "Run",
     "check_gates",
     "condition_figures",
@@ -31,9 +34,11 @@ __all__ = [
     "error_figure",
     "map_figures",
     "open_run",
+    "paper_figure",
     "parse_gate",
     "parts",
     "rank_correlation",
+    "read_reference",
     "render",
     "render_conditions",
     "spectrum_figures",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from .console import Header
 from .figures import error_figure
 from .formats import render
 from .maps import map_figures
+from .numbers import significant
+from .paper_figure import paper_figure
+from .reference import METRIC, Reference, reference_rows
 from .run import Run
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
@@ -21,9 +24,9 @@ from .statistics import summarise
 __all__ = ["PLOTS", "Part", "parts"]
 
 Draw = Callable[[Path], list[Path]]
+Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "maps", "spectrum", "condition")
-METRIC = "output_spectral"
+PLOTS = ("errors", "papers", "maps", "spectrum", "condition")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Part:
 
     Attributes:
         text: the tables in a format of `FORMATS`. figures: how each kind of plot is drawn into a folder, with what the
-            names of its files begin with.
+            names of its files begin with. more: other tables, by name.
     """
 
     command: str
@@ -40,19 +43,21 @@ class Part:
     text: Callable[[str], str]
     figures: Mapping[str, tuple[str, Draw]]
     rows: Sequence[Mapping[str, Any]]
+    more: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
 
 
-def parts(run: Run, metric: str | None = None) -> list[Part]:
+def parts(run: Run, metric: str | None = None, references: Sequence[Reference] = ()) -> list[Part]:
     """The parts of a run, one for each command that left records.
 
     Args:
-        metric: what figures of errors show beside the output error.
+        metric: what figures of errors show, beside the output error in the one that the command itself draws.
+        references: values of papers, which stand beside those of a run of ``error``.
     """
     makers = {"error": _error, "spectrum": _spectrum, "condition": _condition}
-    return [makers[command](run, records, metric) for command, records in run.records.items()]
+    return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
 
-def _error(run: Run, records: Sequence[Mapping[str, Any]], metric: str | None) -> Part:
+def _error(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
     rows, bounds = summarise(records)
     header = run.header(records)
     title = "\n".join([*header.lines, *header.warnings])
@@ -61,13 +66,19 @@ def _error(run: Run, records: Sequence[Mapping[str, Any]], metric: str | None) -
     def errors(place: Path) -> list[Path]:
         return [path for name in metrics for path in error_figure(rows, bounds, title, place, name)]
 
-    figures = {"errors": ("error", errors)}
+    papers = lambda place: paper_figure(rows, title, place, metric or METRIC, references)
+    figures = {"errors": ("error", errors), "papers": ("papers", papers)}
     if (run.path / "maps").is_dir():  # pictures of maps that are gone stay as they are
         figures["maps"] = ("maps", lambda place: map_figures(records, run.path, title, place, run.missing))
-    return Part("error", header, lambda kind: render(rows, bounds, header, kind, str(run.path)), figures, rows)
+    beside = reference_rows(rows, references)
+    brief = [{name: significant(x) if isinstance(x, float) else x for name, x in row.items()} for row in beside]
+    text = lambda kind: render(brief if kind == "md" else beside, [], header, kind, str(run.path), "papers")
+    more = {"papers": text} if beside else {}
+    whole = lambda kind: render(rows, bounds, header, kind, str(run.path))
+    return Part("error", header, whole, figures, rows, more)
 
 
-def _spectrum(run: Run, records: Sequence[Mapping[str, Any]], metric: str | None) -> Part:
+def _spectrum(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
     rows = spectrum_rows(records)
     header = run.header(records)
     title = "\n".join([*header.lines, *header.warnings])
@@ -76,7 +87,7 @@ def _spectrum(run: Run, records: Sequence[Mapping[str, Any]], metric: str | None
     return Part("spectrum", header, text, {"spectrum": ("spectrum", draw)}, rows)
 
 
-def _condition(run: Run, records: Sequence[Mapping[str, Any]], metric: str | None) -> Part:
+def _condition(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
     rows = condition_rows(records)
     summary = conditions_summary(rows)
     header = run.header(records)
