@@ -27,14 +27,16 @@ Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 
 
 @click.command("report", epilog=EPILOG)
 @click.argument("run", metavar="RUN")
-@click.option("--metric", metavar="NAME", help="The error that figures show. [default: output_spectral]")
+@click.option("--metric", metavar="NAME", help="The error that figures show. [default: output_spectral, and "
+              "output_spectral_relative in those of heads and of cost]")
 @click.option("--reference", "references", multiple=True, metavar="FILE.csv",
               help="Values that a paper's figure shows, drawn as hollow markers in the panels of papers: columns init, "
               "n, d, method, value, digitisation_uncertainty; repeatable.")
 @click.option("--plot", "plots", multiple=True, default=("all",), metavar="KIND",
-              help="The figures to draw, of those that the records can give: errors, papers, maps, spectrum, "
-              "condition, all or none; repeatable and comma-separated. [default: all]")
-@click.option("--out", metavar="DIR", help="Where tables/ and figures/ are written. [default: the run's own folder]")
+              help="The figures to draw, of those that the records can give: errors, papers, heads, cost, "
+              "maps, spectrum, condition, all or none; repeatable and comma-separated. [default: all]")
+@click.option("--out", metavar="DIR", help="Where tables/, figures/ and report.html are written. "
+              "[default: the run's own folder]")
 @format_option
 @debug_option
 def command(
@@ -45,10 +47,12 @@ def command(
 
     RUN is the folder that a command left. Its records*.jsonl, manifest.json and maps/ are read; nothing is measured,
     and no model, text or torch is needed. Tables are written as Markdown, CSV, JSON and LaTeX, and the tables of the
-    command are printed. What the command itself wrote is written again to the byte.
+    command are printed. What the command itself wrote is written again to the byte. report.html shows it all in one
+    page that needs no network: figures inline, tables that sort, and the run's provenance.
     """
     from ..errors import UsageError, unknown
-    from ..report import FORMATS, GATED_METRICS, PLOTS, open_run, parts, read_reference
+    from ..records import write_text
+    from ..report import FORMATS, GATED_METRICS, PLOTS, html_page, open_run, parts, read_reference
     from .progress import note
 
     if format_ not in FORMATS:
@@ -67,15 +71,17 @@ def command(
     for line in opened.notes:
         note(line)
     found = parts(opened, metric, papers)
-    for part in found:
-        _write(part, folder, format_, asked)
+    figures = [path for part in found for path in _write(part, folder, format_, asked)]
+    page = folder / "report.html"
+    write_text(page, html_page(opened, found, [path for path in figures if path.suffix == ".svg"]))
+    note(f"page: {page}")
     for kind in asked:
         if kind in PLOTS and not any(kind in part.figures for part in found):
             note(f"no figure of {kind}: this run left nothing to draw it from")
 
 
-def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> None:
-    """Print a part, and leave its tables and figures in the folder."""
+def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> list[Path]:
+    """Print a part, leave its tables and figures in the folder, and return the figures."""
     from ..records import write_text
     from .output import draw, show
 
@@ -84,6 +90,8 @@ def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> None:
     for name, text in part.more.items():
         for kind in ("md", "csv", "json"):
             write_text(folder / "tables" / f"{name}.{kind}", text(kind) + "\n")
+    paths: list[Path] = []
     for kind, (stem, figures) in part.figures.items():
         nothing = "the records hold nothing to draw" if kind in asked else None
-        draw(folder, kind in asked or "all" in asked, stem, figures, nothing)
+        paths += draw(folder, kind in asked or "all" in asked, stem, figures, nothing)
+    return paths

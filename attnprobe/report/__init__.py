@@ -5,11 +5,14 @@ from __future__ import annotations
 from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
+from .cost_figure import cost_figure
 from .figures import error_figure
 from .formats import FORMATS, render
 from .gate import METRICS as GATED_METRICS
 from .gate import check_gates, parse_gate
+from .head_figure import head_figures
 from .maps import map_figures
+from .page import html_page
 from .paper_figure import paper_figure
 from .rebuild import PLOTS, Part, parts
 from .reference import Reference, read_reference
@@ -31,7 +34,10 @@ __all__ = [
     "condition_figures",
     "condition_rows",
     "conditions_summary",
+    "cost_figure",
     "error_figure",
+    "head_figures",
+    "html_page",
     "map_figures",
     "open_run",
     "paper_figure",

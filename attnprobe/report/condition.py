@@ -16,11 +16,13 @@ from rich.text import Text
 from ..errors import unknown
 from ..records import SCHEMA, strict_json
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
-from .formats import FORMATS, render
+from .formats import FORMATS, Plain, render
 from .numbers import method_label, significant
 from .sources import identity, source_heading, source_labels
 
-__all__ = ["condition_rows", "conditions_summary", "rank_correlation", "render_conditions"]
+__all__ = [
+    "LEGEND", "condition_rows", "condition_tables", "conditions_summary", "rank_correlation", "render_conditions",
+]  # fmt: skip
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -132,6 +134,15 @@ def render_conditions(
         parts += notes if format == "md" else []
     tail = [LEGEND, f"Run: {run}"] if format == "md" else [f"% {LEGEND}", f"% run: {run}"]
     return "\n\n".join([*parts, *tail])
+
+
+def condition_tables(summary: Sequence[Row]) -> list[Plain]:
+    """The tables for people as strings."""
+    found = []
+    for caption, lines, notes in _tables(summary):
+        names = list(lines[0]) if lines else []
+        found.append(Plain(caption, names, [[line[name].strip() for name in names] for line in lines], notes))
+    return found
 
 
 def _summary(some: Sequence[Row]) -> Row:

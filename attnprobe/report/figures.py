@@ -69,7 +69,8 @@ def error_figure(
         return []
     budgets = {row["d"] for row in kept if row["d"] is not None and not row.get("reference")}
     families = list(dict.fromkeys(family(row) for row in kept if not row.get("reference")))
-    kept.sort(key=lambda row: (bool(row.get("reference")), family(row) and families.index(family(row))))
+    place = {name: index for index, name in enumerate(families)}
+    kept.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
     styles = styles_of(kept)
     crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
     split = crowded and len(families) > 1 and len(budgets) > 1

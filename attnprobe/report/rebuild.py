@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .condition import condition_rows, conditions_summary, render_conditions
+from .condition import LEGEND, condition_rows, condition_tables, conditions_summary, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
+from .cost_figure import cost_figure
 from .figures import error_figure
-from .formats import render
+from .formats import Plain, render, tables_of
+from .head_figure import head_figures
 from .maps import map_figures
 from .numbers import significant
 from .paper_figure import paper_figure
@@ -26,7 +28,7 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "maps", "spectrum", "condition")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition")
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,14 @@ class Part:
 
     Attributes:
         text: the tables in a format of `FORMATS`. figures: how each kind of plot is drawn into a folder, with what the
-            names of its files begin with. more: other tables, by name.
+            names of its files begin with. tables: the tables for people and their legend. more: other texts, by name.
     """
 
     command: str
     header: Header
     text: Callable[[str], str]
     figures: Mapping[str, tuple[str, Draw]]
-    rows: Sequence[Mapping[str, Any]]
+    tables: Callable[[], tuple[list[Plain], str]]
     more: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
 
 
@@ -67,7 +69,11 @@ def _error(run: Run, records: Records, metric: str | None, references: Sequence[
         return [path for name in metrics for path in error_figure(rows, bounds, title, place, name)]
 
     papers = lambda place: paper_figure(rows, title, place, metric or METRIC, references)
+    relative = metric or f"{METRIC}_relative"
+    heads = lambda place: head_figures(records, title, place, relative)
+    cost = lambda place: cost_figure(rows, title, place, relative)
     figures = {"errors": ("error", errors), "papers": ("papers", papers)}
+    figures |= {"heads": ("heads", heads), "cost": ("cost", cost)}
     if (run.path / "maps").is_dir():  # pictures of maps that are gone stay as they are
         figures["maps"] = ("maps", lambda place: map_figures(records, run.path, title, place, run.missing))
     beside = reference_rows(rows, references)
@@ -75,7 +81,7 @@ def _error(run: Run, records: Records, metric: str | None, references: Sequence[
     text = lambda kind: render(brief if kind == "md" else beside, [], header, kind, str(run.path), "papers")
     more = {"papers": text} if beside else {}
     whole = lambda kind: render(rows, bounds, header, kind, str(run.path))
-    return Part("error", header, whole, figures, rows, more)
+    return Part("error", header, whole, figures, lambda: tables_of(rows, bounds, "error"), more)
 
 
 def _spectrum(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
@@ -84,7 +90,7 @@ def _spectrum(run: Run, records: Records, metric: str | None, references: Sequen
     title = "\n".join([*header.lines, *header.warnings])
     draw = lambda place: spectrum_figures(rows, title, place)
     text = lambda kind: render(rows, [], header, kind, str(run.path), "spectrum")
-    return Part("spectrum", header, text, {"spectrum": ("spectrum", draw)}, rows)
+    return Part("spectrum", header, text, {"spectrum": ("spectrum", draw)}, lambda: tables_of(rows, [], "spectrum"))
 
 
 def _condition(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
@@ -94,4 +100,5 @@ def _condition(run: Run, records: Records, metric: str | None, references: Seque
     title = "\n".join([*header.lines, *header.warnings])
     draw = lambda place: condition_figures(rows, summary, title, place)
     text = lambda kind: render_conditions(rows, summary, header, kind, str(run.path))
-    return Part("condition", header, text, {"condition": ("condition", draw)}, rows)
+    tables = lambda: (condition_tables(summary), LEGEND)
+    return Part("condition", header, text, {"condition": ("condition", draw)}, tables)
