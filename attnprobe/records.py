@@ -38,6 +38,8 @@ __all__ = [
     "exact_map_path",
     "map_path",
     "mapped",
+    "missing_maps",
+    "missing_maps_path",
     "plain",
     "read_records",
     "run_directory",
@@ -111,7 +113,9 @@ def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     first: dict[str, Mapping[str, Any]] = {}
     for record in records:
         if record["requested"] and record["window"] == 0:
-            column = cell_key(**{name: record[name] for name in ("n", "layer", "method", "options", "d")})
+            facts = {name: fact for name, fact in record["source"].items() if name not in NAMES}
+            place = {name: record[name] for name in ("n", "layer", "method", "options", "d")}
+            column = cell_key(source=facts, **place)
             if column not in first or record["seed"] < first[column]["seed"]:
                 first[column] = record
     return list(first.values())
@@ -122,6 +126,20 @@ def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Pa
     facts = {name: fact for name, fact in record["source"].items() if name not in NAMES}
     place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
     return map_path(run, cell_key(command="maps", source=facts, **place))
+
+
+def missing_maps_path(run: str | os.PathLike[str]) -> Path:
+    """Where a run's folder says why cells have no map, by their keys."""
+    return Path(run) / "maps" / "missing.json"
+
+
+def missing_maps(run: str | os.PathLike[str]) -> dict[str, str]:
+    """Why cells of a run have no map, by their keys; empty where the folder says nothing."""
+    try:
+        found = json.loads(missing_maps_path(run).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {key: why for key, why in found.items() if isinstance(why, str)} if isinstance(found, dict) else {}
 
 
 class RecordWriter:

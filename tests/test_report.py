@@ -410,6 +410,11 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
             assert len(set(looks)) == len(looks)
 
 
+def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
+    records = [cell("mine.py:fn", d) for d in (16, 32)] + [cell("skyformer", d, family="Nyström") for d in (16, 32)]
+    assert len(error_figure(*summarise([*records, cell("vmean", None)]), "", tmp_path)) == 2
+
+
 def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
     pages = []
     draw = figures_file._page

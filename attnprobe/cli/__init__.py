@@ -23,6 +23,7 @@ COMMANDS = {
     "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
     "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
     "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
+    "report": "Rebuild every table and figure of a run from its records, and a page of them all.",
     "methods": "List the methods, or explain one with its options.",
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",
@@ -62,6 +63,7 @@ def cli() -> None:
     \b
     attnprobe error --method skyformer,nystromformer --n 4096 --d 64,128
     attnprobe spectrum --of softmax,gaussian,skyformer --layer all --plot
+    attnprobe report outputs/RUN
     attnprobe methods skyformer
     attnprobe doctor
     """

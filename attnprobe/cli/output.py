@@ -45,14 +45,16 @@ def pictures(folder: str | Path | None, stem: str) -> list[Path]:
     return []
 
 
-def draw(folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Path]], nothing: str) -> list[Path]:
+def draw(
+    folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Path]], nothing: str | None
+) -> list[Path]:
     """Draw into ``figures/`` where asked to, or where an older picture would contradict the new table.
 
     Older pictures of the kind that are not drawn again show what the table does not, and go.
 
     Args:
         stem: what the names of this kind of figure begin with. figures: draws into a folder and returns the files.
-        nothing: why there may be none.
+        nothing: why there may be none; None says nothing of it.
     """
     older = pictures(folder, stem)
     if not plot and not older:
@@ -60,7 +62,7 @@ def draw(folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Pat
     paths = figures(folder / "figures")
     for path in paths:
         note(f"figure: {path}")
-    if not paths:
+    if not paths and nothing:
         note(f"no figure: {nothing}")
     for path in older:
         if path not in paths:

@@ -7,12 +7,20 @@ from .comparison_tables import comparison_line
 from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
+from .cost_figure import cost_figure
 from .figures import error_figure
 from .formats import FORMATS, render
+from .gate import METRICS as GATED_METRICS
 from .gate import check
 from .gate_forms import parse_gate, parse_gates
 from .gate_results import gates_table, junit_xml
+from .head_figure import head_figures
 from .maps import map_figures
+from .page import html_page
+from .paper_figure import paper_figure
+from .rebuild import PLOTS, Part, parts
+from .reference import Reference, read_reference
+from .run import Run, open_run
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
@@ -20,21 +28,33 @@ from .tables import plan_table, timings_table
 
 __all__ = [
     "FORMATS",
+    "GATED_METRICS",
+    "PLOTS",
     "Header",
     "check",
     "compare_runs",
     "comparison_line",
+    "Part",
+    "Reference",
+    "Run",
     "condition_figures",
     "condition_rows",
     "conditions_summary",
+    "cost_figure",
     "error_figure",
     "gates_table",
     "junit_xml",
+    "head_figures",
+    "html_page",
     "map_figures",
+    "open_run",
+    "paper_figure",
     "parse_gate",
     "parse_gates",
     "plan_table",
+    "parts",
     "rank_correlation",
+    "read_reference",
     "render",
     "render_conditions",
     "spectrum_figures",

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..records import LOWER_BOUND
 from .numbers import aligned, method_label, per_cent, significant
+from .sources import source_heading
 
 __all__ = ["COLUMNS", "Column", "Group", "columns_of", "family", "grouped", "legend", "mark", "notes"]
 
@@ -45,8 +46,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one table: methods by family, then references, then lower bounds, of one (layer, n, target)."""
+    """The rows of one table, of one (source, layer, n, target): methods by family, then references, then bounds."""
 
+    source: Any
     layer: Any
     n: Any
     target: Any
@@ -67,14 +69,15 @@ class Group:
                 counts.append(f"{count} {name if count > 1 else name[:-1]}")
         repeated = max((row.get("duplicates") or 0 for row in self.rows), default=0)
         note = f" · {repeated} repeated token{'s' if repeated > 1 else ''}" if repeated else ""
-        return f"layer {self.layer} · n = {self.n} · target {self.target} · {' x '.join(counts)}{note}"
+        source = "".join(f"{heading} · " for heading in {source_heading(row): None for row in self.rows} if heading)
+        return f"{source}layer {self.layer} · n = {self.n} · target {self.target} · {' x '.join(counts)}{note}"
 
 
 def grouped(rows: Iterable[Row], bounds: Iterable[Row]) -> list[Group]:
-    """One `Group` per (layer, n, target), in the order of the rows; families in the order of their first rows."""
+    """One `Group` per (source, layer, n, target), in the order of the rows; families in that of their first rows."""
     groups: dict[tuple[Any, ...], Group] = {}
     for is_bound, row in [*((False, row) for row in rows), *((True, row) for row in bounds)]:
-        place = (row.get("layer"), row.get("n"), row.get("target"))
+        place = tuple(row.get(name) for name in ("source", "layer", "n", "target"))
         group = groups.setdefault(place, Group(*place, [], [], []))
         (group.bounds if is_bound else group.references if row.get("reference") else group.methods).append(row)
     for group in groups.values():

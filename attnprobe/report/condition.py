@@ -16,10 +16,13 @@ from rich.text import Text
 from ..errors import unknown
 from ..records import SCHEMA, strict_json
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
-from .formats import FORMATS, render
+from .formats import FORMATS, Plain, render
 from .numbers import method_label, significant
+from .sources import identity, source_heading, source_labels
 
-__all__ = ["condition_rows", "conditions_summary", "rank_correlation", "render_conditions"]
+__all__ = [
+    "LEGEND", "condition_rows", "condition_tables", "conditions_summary", "rank_correlation", "render_conditions",
+]  # fmt: skip
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -41,9 +44,13 @@ LEGEND = (
 
 def condition_rows(records: Iterable[Record]) -> list[Row]:
     """The rows of the JSON contract: one per matrix and head; a cell without matrices is one row with its reason."""
+    records = list(records)
+    labels = source_labels(records)
     rows = []
     for record in records:
         place = {name: record.get(name) for name in ("method", "options", "target", "layer", "window", "n", "d")}
+        place["weights"] = (record.get("source") or {}).get("weights")
+        place["source"] = labels[identity(record.get("source"))]
         state = {"status": record["status"], "reason": record.get("reason")}
         errors = record["metrics"].get(ERROR)
         changes = dict(record["metrics"].get("sensitivity") or {})
@@ -55,7 +62,7 @@ def condition_rows(records: Iterable[Record]) -> list[Row]:
                 empty = dict.fromkeys(("cond", "flag", "rank", "cond_at", "cond_eff", "duplicates"))
                 if measured is not None:
                     row |= {"size": measured["size"], "inverted": measured["inverted"]}
-                    row |= {key: values[index] for key, values in measured["metrics"].items()}
+                    row |= {key: values[index] for key, values in sorted(measured["metrics"].items())}
                 row = empty | row
                 if name in changes:
                     row["sensitivity"] = changes[name][index]
@@ -66,7 +73,7 @@ def condition_rows(records: Iterable[Record]) -> list[Row]:
 
 
 def conditions_summary(rows: Iterable[Row]) -> list[Row]:
-    """One entry per (layer, n, matrix, method with options, d), over heads and windows; ordered like the tables.
+    """One entry per (source, layer, n, matrix, method with options, d), over heads and windows, in the tables' order.
 
     A flagged matrix counts as infinitely ill-conditioned: a quantile that reaches one is infinite (null in JSON), and
     in the rank correlation flagged heads are tied at the top. ``spearman`` is null below 3 heads, or where all tie.
@@ -74,10 +81,12 @@ def conditions_summary(rows: Iterable[Row]) -> list[Row]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         who = (row["matrix"], row["method"], strict_json(row["options"] or {}), row["d"])
-        groups.setdefault((row["layer"], row["n"], *who), []).append(row)
+        groups.setdefault((row.get("source"), row["layer"], row["n"], *who), []).append(row)
     found = [_summary(some) for some in groups.values()]
+    sources = list(dict.fromkeys(row["source"] for row in found))
     place = {name: index for index, name in enumerate(ORDER)}
-    return sorted(found, key=lambda row: (row["layer"], row["n"], place.get(row["matrix"], len(place))))
+    order = lambda row: (sources.index(row["source"]), row["layer"], row["n"], place.get(row["matrix"], len(place)))
+    return sorted(found, key=order)
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
@@ -127,10 +136,19 @@ def render_conditions(
     return "\n\n".join([*parts, *tail])
 
 
+def condition_tables(summary: Sequence[Row]) -> list[Plain]:
+    """The tables for people as strings."""
+    found = []
+    for caption, lines, notes in _tables(summary):
+        names = list(lines[0]) if lines else []
+        found.append(Plain(caption, names, [[line[name].strip() for name in names] for line in lines], notes))
+    return found
+
+
 def _summary(some: Sequence[Row]) -> Row:
     """The summary of the rows of one matrix."""
     first = some[0]
-    names = ("matrix", "method", "options", "target", "layer", "n", "d", "size", "inverted")
+    names = ("matrix", "method", "options", "target", "weights", "source", "layer", "n", "d", "size", "inverted")
     found = {name: first.get(name) for name in names}
     statuses = [row["status"] for row in some]
     found["status"] = next((word for word in ("failed", "diverged", "skipped") if word in statuses), "ok")
@@ -184,13 +202,14 @@ Shown = tuple[str, list[dict[str, str]], list[str]]  # caption, lines, notes
 
 
 def _tables(summary: Sequence[Row]) -> list[Shown]:
-    """Up to four tables for each (layer, n): conditions, changes, gradients, residuals."""
-    places = list(dict.fromkeys((row["layer"], row["n"]) for row in summary))
+    """Up to four tables for each (source, layer, n): conditions, changes, gradients, residuals."""
+    places = list(dict.fromkeys((source_heading(row), row["layer"], row["n"]) for row in summary))
     tables: list[Shown] = []
-    for layer, n in places:
-        here = [row for row in summary if (row["layer"], row["n"]) == (layer, n)]
+    for source, layer, n in places:
+        here = [row for row in summary if (source_heading(row), row["layer"], row["n"]) == (source, layer, n)]
         heads, windows = (max(row[name] for row in here) for name in ("heads", "windows"))
-        where = f"layer {layer} · n = {n} · {heads} head{'s' * (heads != 1)} x {windows} window{'s' * (windows != 1)}"
+        where = f"{source} · " if source else ""
+        where += f"layer {layer} · n = {n} · {heads} head{'s' * (heads != 1)} x {windows} window{'s' * (windows != 1)}"
         rows = [row for row in here if "cond" in row]
         notes = [note for row in rows if (note := _lemma3(row))]
         told = [row for row in here if row["status"] != "ok" or (row["reason"] and "cond" not in row)]

@@ -10,6 +10,7 @@ from typing import Any
 from .figures import fixed_settings, saved, title_lines
 from .numbers import method_label
 from .panels import COLOURS, MARKERS
+from .sources import file_tag, source_heading
 
 __all__ = ["condition_figures"]
 
@@ -41,7 +42,7 @@ SIX = 6  # steps that Nyströmformer and Skyformer take
 
 
 def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, out_dir: str | Path) -> list[Path]:
-    """Draw what was measured; a figure for each (n, d), with a panel for each layer.
+    """Draw what was measured; a figure for each (source, n, d), with a panel for each layer.
 
     ``condition-nN-dD``: one dot per head and window on a logarithmic axis, a bar at the median, singular ones in a band
     of their own; cores with Lemma 3's scaling are green. ``condition-error-nN-dD``: condition of each inverted core
@@ -52,14 +53,16 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
         The files' paths.
     """
     paths: list[Path] = []
-    for n in dict.fromkeys(row["n"] for row in rows):
-        here = [row for row in rows if row["n"] == n and row["matrix"] is not None]
+    for source, n in dict.fromkeys((row.get("source"), row["n"]) for row in rows):
+        at = lambda row, place=(source, n): (row.get("source"), row["n"]) == place
+        here = [row for row in rows if at(row) and row["matrix"] is not None]
         budgets = list(dict.fromkeys(row["d"] for row in here if row["d"] is not None)) or [None]
         for d in budgets:
             mine = [row for row in here if row["d"] in (None, d) and row.get("rank") is not None]
-            told = [row for row in summary if row["n"] == n and row["d"] in (None, d)]
-            tag = f"n{n}" + ("" if d is None else f"-d{d}")
-            lead = f"n = {n}" + ("" if d is None else f", d = {d}")
+            told = [row for row in summary if at(row) and row["d"] in (None, d)]
+            tag = f"n{n}" + ("" if d is None else f"-d{d}") + file_tag(source)
+            heading = "".join(f"{text}, " for text in {source_heading(row): None for row in told} if text)
+            lead = f"{heading}n = {n}" + ("" if d is None else f", d = {d}")
             drawings = (
                 ("condition", _conditions, mine),
                 ("condition-error", _errors, [row for row in mine if row.get("inverted")]),

@@ -14,11 +14,12 @@ from ..records import write_bytes
 from .columns import family
 from .numbers import short_hashes
 from .panels import CROSS, crossed, dot_panel, has, line_panel, scale, styles_of
+from .sources import source_heading
 
 __all__ = ["error_figure"]
 
 Row = Mapping[str, Any]
-Place = tuple[Any, Any, Any, str | None]  # layer, n, target, and the family where each has a panel of its own
+Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
 
 PANELS = 12  # per figure
 SPAN = 1e3  # of the panels of families about V-Mean's error
@@ -43,7 +44,7 @@ def error_figure(
     metric: str = "output_spectral",
     relative: bool = False,
 ) -> list[Path]:
-    """Draw ``metric`` against ``d``: one panel per (layer, n, target), one line per method.
+    """Draw ``metric`` against ``d``: one panel per (source, layer, n, target), one line per method.
 
     More than 8 methods of several families have a panel for each family, all on one scale.
 
@@ -68,11 +69,12 @@ def error_figure(
         return []
     budgets = {row["d"] for row in kept if row["d"] is not None and not row.get("reference")}
     families = list(dict.fromkeys(family(row) for row in kept if not row.get("reference")))
-    kept.sort(key=lambda row: (bool(row.get("reference")), family(row) and families.index(family(row))))
+    place = {name: index for index, name in enumerate(families)}
+    kept.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
     styles = styles_of(kept)
     crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
     split = crowded and len(families) > 1 and len(budgets) > 1
-    corners = list(dict.fromkeys((row.get("layer"), row.get("n"), row.get("target")) for row in rows))
+    corners = list(dict.fromkeys(_corner(row) for row in rows))
     corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in kept)]
     places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
     paths = []
@@ -134,12 +136,12 @@ def _page(
     """One figure of up to `PANELS` panels."""
     from matplotlib.figure import Figure
 
-    split = places[0][3] is not None
+    split = places[0][4] is not None
     columns = min(4, len(places)) if split else columns_for(places)
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, (2.7 if split else 3.4) * columns + 0.6)
     shown = [row for row in rows if any(_at(row, place) for place in places)]
-    told = [*title_lines(title, int(inches * 15.5)), _over(rows)]
+    told = [*title_lines(title, int(inches * 15.5)), f"median and p10 – p90 over {counted(rows)}"]
     told += [_panel_title(places[0])] if split else []
     height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
     keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
@@ -151,7 +153,7 @@ def _page(
     label = f"{SYMBOLS.get(name, name.replace('_', ' '))}  (median, p10 – p90{', | max' if dots else ''})"
     for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
         here = [row for row in shown if _at(row, place)]
-        limits = [row for row in bounds if _at(row, (*place[:3], None))]
+        limits = [row for row in bounds if _at(row, (*place[:4], None))]
         lowest = index + columns >= len(places)
         if dots:
             dot_panel(axis, here, limits, name, styles, handles)
@@ -168,7 +170,7 @@ def _page(
                 mine = {_beyond(key, line, low, high): line for key, line in mine.items()}
                 _legend_below(axis, mine, inches / columns)
             handles.update(own)
-        axis.set_title(place[3] if split else _panel_title(place, budgets if dots else ()))
+        axis.set_title(place[4] if split else _panel_title(place, budgets if dots else ()))
     for axis in panels[len(places) :]:
         axis.set_visible(False)
     scale(panels[: len(places)], [row["metrics"][name] for row in shown if has(row, name)], dots, low, high)
@@ -211,33 +213,38 @@ def legend_columns(labels: Sequence[str], inches: float) -> int:
     return max(1, min(len(labels), int(inches / (0.5 + 0.07 * max(map(len, labels), default=1)))))
 
 
-def _over(rows: Sequence[Row]) -> str:
-    """What the quantiles are over, and what was asked for."""
+def counted(rows: Sequence[Row]) -> str:
+    """How many heads, windows and repeats there are."""
     counts = []
     for name in ("heads", "windows", "repeats"):
         most = max((row.get(name) or 0 for row in rows), default=0)
         counts.append(f"{most} {name if most != 1 else name[:-1]}")
-    return f"median and p10 – p90 over {' x '.join(counts)}"
+    return " x ".join(counts)
+
+
+def _corner(row: Row) -> tuple[Any, ...]:
+    """Where methods are compared: layer, n, target, source."""
+    return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
 
 
 def _at(row: Row, place: Place) -> bool:
     """Whether a panel shows the row; references stand in every family's."""
-    if (row.get("layer"), row.get("n"), row.get("target")) != place[:3]:
+    if _corner(row) != place[:4]:
         return False
-    return place[3] is None or bool(row.get("reference")) or family(row) == place[3]
+    return place[4] is None or bool(row.get("reference")) or family(row) == place[4]
 
 
-def columns_for(places: Sequence[Place]) -> int:
-    """Panels side by side: one column per n where there are several layers, else at most three."""
-    lengths = len({n for _, n, _, _ in places})
+def columns_for(places: Sequence[tuple[Any, ...]]) -> int:
+    """Panels side by side: one column per n where there are several layers or sources, else at most three."""
+    lengths = len({n for _, n, *_ in places})
     if 1 < lengths <= 4 and len(places) > lengths:
         return lengths
     return {1: 1, 2: 2, 4: 2}.get(len(places), 3)
 
 
 def _panel_title(place: Place, budgets: Sequence[int] = ()) -> str:
-    layer, n, target, _ = place
-    parts = [f"layer {layer}", f"n = {n}"]
+    layer, n, target, source, _ = place
+    parts = [*([source.replace("$", r"\$")] if source else []), f"layer {layer}", f"n = {n}"]
     if target != "softmax":
         parts.append(f"target {target}")
     return ", ".join([*parts, *(f"d = {d}" for d in budgets)])

@@ -17,7 +17,7 @@ from .console import Header
 from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
 
-__all__ = ["FORMATS", "render"]
+__all__ = ["FORMATS", "Plain", "render", "tables_of"]
 
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
 Row = Mapping[str, Any]
@@ -95,7 +95,7 @@ def render(
     if format == "csv":
         return _csv([*rows, *bounds])
     if format == "table" and command in ("spectrum", "compare"):
-        tables, told = _plain(rows, bounds, command)
+        tables, told = tables_of(rows, bounds, command)
         parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
         return plain_tables(parts, told, header, run, width)
     if format == "table":
@@ -155,7 +155,7 @@ class Plain:
         return ["l" if word or index == 0 else "r" for index, word in enumerate(wordy)]
 
 
-def _plain(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple[list[Plain], str]:
+def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple[list[Plain], str]:
     """The tables of a command and the legend beneath them."""
     if command == "spectrum":
         return [Plain(*table) for table in spectrum_tables(rows)], spectrum_legend(rows) if rows else ""
@@ -183,7 +183,7 @@ def _markdown(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: s
     escape = lambda text: re.sub(r"([\\|*_~<`])", r"\\\1", text.replace("\n", " "))
     lines = [f"- {escape(line)}" for line in header.facts]
     lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
-    tables, told = _plain(rows, bounds, command)
+    tables, told = tables_of(rows, bounds, command)
     for table in tables:
         lines += ["", f"**{escape(table.caption)}**", ""]
         lines.append(f"| {' | '.join(map(escape, table.headings))} |")
@@ -202,7 +202,7 @@ def _latex(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str 
     lines = [r"% needs \usepackage{booktabs}"]
     if run is not None:
         lines.append(f"% run: {run}".replace("\n", " "))
-    tables, told = _plain(rows, bounds, command)
+    tables, told = tables_of(rows, bounds, command)
     for table in tables:
         facts = [table.caption, *header.facts, *(f"Warning: {line}" for line in header.warnings)]
         lines += [

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import nearest
 from .numbers import method_label
+from .sources import source_heading
 
 __all__ = ["GATED", "METRICS", "PLACES", "Gate", "GateResult", "check"]
 
@@ -171,8 +172,8 @@ def _seconds(row: Row) -> float | None:
 
 
 def _where(row: Row) -> str:
-    places = (f"{name}={row[name]}" for name in ("d", "n", "layer", "weights") if row.get(name) is not None)
-    return " ".join([method_label(row), *places])
+    places = (f"{name}={row[name]}" for name in PLACES if row.get(name) is not None)
+    return " ".join(filter(None, [method_label(row), *places, source_heading(row)]))
 
 
 def _nothing(gate: Gate, rows: Sequence[Row]) -> str:

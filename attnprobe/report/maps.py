@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..records import exact_map_path, map_path, mapped
 from .figures import fixed_settings, saved, title_lines
 from .numbers import method_label, significant
+from .sources import file_tag, identity, source_heading, source_labels
 
 __all__ = ["map_figures"]
 
@@ -91,7 +92,7 @@ def map_figures(
     out_dir: str | Path,
     missing: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Draw the maps that a run's folder holds: a figure for each (layer, n), a row per head, a column per cell.
+    """Draw the maps that a run's folder holds: a figure for each (source, layer, n), a row per head, a column per cell.
 
     The first column is exact attention, the others are the requested methods at each budget, of the first window and
     the first seed. All panels share one colour scale, logarithmic in the size of a mean and with other colours for
@@ -113,8 +114,12 @@ def map_figures(
     """
     paths: list[Path] = []
     shown = mapped(records)
-    for n, layer in dict.fromkeys((record["n"], record["layer"]) for record in shown):
-        here = [record for record in shown if (record["n"], record["layer"]) == (n, layer)]
+    labels = source_labels(records)
+    at = lambda record: (labels[identity(record["source"])], record["n"], record["layer"])
+    for place in dict.fromkeys(map(at, shown)):
+        source, n, layer = place
+        here = [record for record in shown if at(record) == place]
+        mine = [record for record in records if at(record) == place]
         exact = _read(exact_map_path(run, here[0]), len(here[0]["heads"]))
         columns = [_column(record, run, missing or {}) for record in here]
         if exact is None or all(column.maps is None for column in columns):
@@ -125,11 +130,11 @@ def map_figures(
         for page in pages:
             some = [first, *columns[page : page + COLUMNS - 1]]
             notes = _notes(here[page : page + COLUMNS - 1], missing or {})
-            told = _told(records, here, exact.shape, len(pages), page // (COLUMNS - 1))
+            told = _told(mine, here, source, exact.shape, len(pages), page // (COLUMNS - 1))
             with fixed_settings():
                 figure = _figure(some, here[0]["heads"], scale, header_line, told, notes, here[0]["target"])
                 suffix = f"-{page // (COLUMNS - 1) + 1}" if page else ""
-                paths += saved(figure, Path(out_dir) / f"maps-layer{layer}-n{n}{suffix}")
+                paths += saved(figure, Path(out_dir) / f"maps-layer{layer}-n{n}{file_tag(source)}{suffix}")
     return paths
 
 
@@ -183,19 +188,19 @@ def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
 
 
 def _told(
-    records: Sequence[Record], here: Sequence[Record], shape: tuple[int, ...], pages: int, page: int
+    records: Sequence[Record], here: Sequence[Record], source: str | None, shape: tuple[int, ...], pages: int, page: int
 ) -> list[str]:
-    """What the figure shows, and what it leaves out."""
+    """What the figure shows of the records of its place, and what it leaves out."""
     one, (_, b_q, b_k) = here[0], shape
     n = one["n"]
     about = "about " if n % b_q or n % b_k else ""
     sizes = " x ".join(f"{n / blocks:.1f}".removesuffix(".0") for blocks in (b_q, b_k))
     what = "every entry" if (b_q, b_k) == (n, n) else f"means of blocks of {about}{sizes} entries"
-    parts = [f"layer {one['layer']}", f"n = {n}"]
+    heading = source_heading({"source": source, "weights": one["source"].get("weights")})
+    parts = [*([heading] if heading else []), f"layer {one['layer']}", f"n = {n}"]
     parts += [] if one["target"] == "softmax" else [f"target {one['target']}"]
-    mine = [record for record in records if (record["n"], record["layer"]) == (n, one["layer"])]
-    windows = len({record["window"] for record in mine})
-    seeds = len({record["seed"] for record in mine})
+    windows = len({record["window"] for record in records})
+    seeds = len({record["seed"] for record in records})
     parts += [f"window 0 of {windows}"] if windows > 1 else []
     parts += [f"seed {one['seed']}" + (f", the first of {seeds}" if seeds > 1 else "")]
     lines = [f"{', '.join(parts)}: {what}; queries run downward, keys to the right"]

@@ -8,7 +8,9 @@ from typing import Any
 
 from .numbers import method_label
 
-__all__ = ["CROSS", "crossed", "dot_panel", "has", "line_panel", "scale", "styles_of"]
+__all__ = [
+    "CROSS", "HUGE", "cross_out", "crossed", "dot_panel", "has", "line_panel", "scale", "styles_of", "text_label",
+]  # fmt: skip
 
 Row = Mapping[str, Any]
 
@@ -65,7 +67,7 @@ def line_panel(
             if crossed(row, name):
                 value = row["metrics"][name]["median"] if has(row, name) else None
                 handles.setdefault(label, Line2D([], [], **style))
-                _cross(axis, shift * (row["d"] or budgets[0]), value, False, handles, style["color"])
+                cross_out(axis, shift * (row["d"] or budgets[0]), value, False, handles, style["color"])
     positive = [(row["d"], row["metrics"][name]["median"]) for row in bounds if row["d"] in budgets]
     positive = [(d, value) for d, value in positive if value > 0]
     if positive:
@@ -73,7 +75,7 @@ def line_panel(
         (handles["lower bound, rank d (0 beyond)"],) = axis.plot(*zip(*positive, strict=True), **look)
 
 
-def _cross(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any], colour: str) -> None:
+def cross_out(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any], colour: str) -> None:
     """A cross on what did not converge; at the edge of the panel, in the method's colour, where it has no value."""
     from matplotlib.lines import Line2D
 
@@ -111,14 +113,14 @@ def dot_panel(
                 axis.plot([_drawn(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
             if crossed(row, name):
                 x, y = (position, None) if stats is None else (stats["median"], position)
-                _cross(axis, x, y, True, handles, style["color"])
+                cross_out(axis, x, y, True, handles, style["color"])
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     for row in rows:
         if row.get("reference") and has(row, name):
             look = {"color": GREY, "linestyle": "--", "linewidth": 1.3, "zorder": 1.5}
-            handles[_label(row)] = axis.axvline(row["metrics"][name]["median"], **look)
+            handles[text_label(row)] = axis.axvline(row["metrics"][name]["median"], **look)
     for row in bounds:
         if (value := row["metrics"][name]["median"]) > 0:
             look = {"color": GREY, "linestyle": ":", "linewidth": 1.5, "zorder": 1.5}
@@ -159,7 +161,7 @@ def styles_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     styles: dict[str, dict[str, Any]] = {}
     count = 0
     for row in rows:
-        label = _label(row)
+        label = text_label(row)
         if label in styles:
             continue
         if row.get("reference"):
@@ -176,7 +178,7 @@ def styles_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def _label(row: Row) -> str:
+def text_label(row: Row) -> str:
     """The legend's text; a dollar would start mathematics, and matplotlib hides what starts with an underscore."""
     if row["method"] == "vmean" and row.get("reference"):
         return "V-Mean"
@@ -187,7 +189,7 @@ def _label(row: Row) -> str:
 def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(_label(row), []).append(row)
+        groups.setdefault(text_label(row), []).append(row)
     return groups
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .numbers import method_label, significant
+from .sources import identity, source_labels
 
 __all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectrum_tables"]
 
@@ -24,12 +25,18 @@ SHARES = ("rank_90", "rank_95", "rank_99")
 
 
 def spectrum_rows(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per record, which is one head: its values, and the numbers made of them."""
+    """One row per record, which is one head: its values, and the numbers made of them.
+
+    ``weights`` tells sources apart; where several share the word, it says what else differs.
+    """
+    records = list(records)
+    labels = source_labels(records)
     rows = []
     for record in records:
         values = "eigenvalues" if record["kind"] == "eigen" else "singular_values"
         names = [*FIRST, values, *FACTS]
         row = {name: record.get(name) for name in names}
+        row["weights"] = labels[identity(record.get("source"))] or row["weights"]
         if record.get("method") is None:
             row.pop("target")  # a matrix is what it is, whatever methods shall stand for
         rows.append(row)

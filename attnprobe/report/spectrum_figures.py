@@ -66,7 +66,7 @@ def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path)
 def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, looks: Mapping[Any, dict]) -> Any:
     from matplotlib.figure import Figure
 
-    columns = columns_for([(*place, None, None) for place in places])
+    columns = columns_for(places)
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, 3.3 * columns + 0.6)
     shown = [row for row in rows if (row["layer"], row["n"]) in places]

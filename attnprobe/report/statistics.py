@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..records import LOWER_BOUND, STATUSES
+from .sources import identity, source_labels
 
 __all__ = ["RATIOS", "STATISTICS", "describe", "summarise"]
 
@@ -24,36 +25,41 @@ RATIOS = ("output_spectral", "output_frobenius")
 def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
     """The rows of `error`'s JSON and its bounds, from the records of one run.
 
-    A row is one (method, options, target, n, d, layer); its values run over heads x windows x repeats, and
-    ``seconds`` over cells. Per metric: `describe`. A value that is null enters no statistic and not ``count``; the
+    A row is one (source, method, options, target, n, d, layer); its values run over heads x windows x repeats, and
+    ``seconds`` over cells. ``source`` is a label where the run has several, which are never averaged together (see
+    `source_labels`), else null. Per metric: `describe`. A value that is null enters no statistic and not ``count``; the
     row's ``values`` and ``cells`` say how many there should have been. ``status`` is the worst of the cells' (failed,
     then diverged, skipped, ok) and ``reason`` says of how many; a row whose output or matrix error is null in an ok
     cell is ``diverged``. ``matrix_open`` counts the values of ‖B − B~‖₂ whose interval did not close, null where none
     was measured. ``over_vmean`` is the ratio of means
 
-        ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same window, head, layer, n and target as e_i,
+        ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same source, window, head, layer, n and target as e_i,
 
-    null where V-Mean was not measured there. Rows are ordered by layer, n, target, references last, the method's
-    first appearance, and d. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
+    null where V-Mean was not measured there. Rows are ordered by source, layer, n, target, references last, the
+    method's first appearance, and d. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
 
     >>> cell = {"method": "x", "target": "softmax", "n": 8, "d": 2, "layer": 0, "heads": [0, 1], "status": "ok"}
     >>> rows, bounds = summarise([{**cell, "window": w, "metrics": {"output_spectral": [w, 3.0]}} for w in (0, 1)])
     >>> rows[0]["metrics"]["output_spectral"]["mean"], rows[0]["metrics"]["output_spectral"]["se"], bounds
     (1.75, 0.25, [])
     """
+    records = list(records)
+    labels = source_labels(records)
+    sources = {label: place for place, label in enumerate(labels.values())}
     groups: dict[tuple[Any, ...], list[Record]] = {}
     rank: dict[tuple[str, str], int] = {}
     for record in records:
         who = (record["method"], json.dumps(record.get("options") or {}, sort_keys=True))
         rank.setdefault(who, len(rank))
-        place = (record.get("layer"), record.get("n"), record.get("target"))
+        place = _place(record, labels)
         groups.setdefault((*who, *place, record.get("d")), []).append(record)
     for cells in groups.values():  # sums do not depend on the order in which a sweep was run
         cells.sort(key=lambda cell: (_sortable(cell.get("window")), _sortable(cell.get("repeat"))))
     vmean = _vmean_errors(groups)
-    rows = [_row(cells, vmean) for cells in groups.values()]
+    rows = [_row(cells, key[2:6], vmean) for key, cells in groups.items()]
     rows.sort(
         key=lambda row: (
+            sources[row["source"]],
             *(_sortable(row[name]) for name in ("layer", "n", "target")),
             row["reference"],
             rank[row["method"], json.dumps(row["options"], sort_keys=True)],
@@ -99,10 +105,16 @@ def describe(values: Sequence[float | None], windows: Sequence[Any]) -> dict[str
     return {**{name: _finite(value) for name, value in found.items()}, "count": len(kept)}
 
 
-def _row(cells: list[Record], vmean: Mapping[Any, float]) -> Row:
+def _place(record: Record, labels: Mapping[str, str | None]) -> tuple[Any, ...]:
+    """Where methods are compared: source, layer, n, target."""
+    label = labels[identity(record.get("source"))]
+    return label, record.get("layer"), record.get("n"), record.get("target")
+
+
+def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]) -> Row:
     """One row from the cells that differ only in window, repeat and heads."""
     first = cells[0]
-    names = dict.fromkeys(name for cell in cells for name in cell.get("metrics") or {})
+    names = sorted({name for cell in cells for name in cell.get("metrics") or {}})  # as in records that were read back
     metrics = {}
     for name in names:
         values, windows = [], []
@@ -123,6 +135,8 @@ def _row(cells: list[Record], vmean: Mapping[Any, float]) -> Row:
         "d": first.get("d"),
         "realised_d": metrics["realised_d"]["mean"] if "realised_d" in metrics else None,
         "layer": first.get("layer"),
+        "weights": (first.get("source") or {}).get("weights"),
+        "source": place[0],
         "heads": len({head for cell in cells for head in cell.get("heads") or ()}),
         "windows": len({cell.get("window") for cell in cells}),
         "repeats": len({cell.get("repeat") for cell in cells}),
@@ -136,7 +150,7 @@ def _row(cells: list[Record], vmean: Mapping[Any, float]) -> Row:
         "duplicates": max((cell.get("duplicates") or 0 for cell in cells), default=0),
         "matrix_open": _matrix_open(cells),
         "metrics": metrics,
-        "over_vmean": {name: _over_vmean(cells, name, vmean) for name in RATIOS if name in metrics},
+        "over_vmean": {name: _over_vmean(cells, name, place, vmean) for name in RATIOS if name in metrics},
     }
 
 
@@ -179,7 +193,7 @@ def _cell_status(cell: Record) -> tuple[str, str | None]:
 
 
 def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, float]:
-    """V-Mean's error by (metric, layer, n, target, window, head)."""
+    """V-Mean's error by (metric, source, layer, n, target, window, head)."""
     found: dict[Any, float] = {}
     for (method, _, *place, _), cells in groups.items():
         if method != "vmean":
@@ -192,17 +206,18 @@ def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, f
     return found
 
 
-def _over_vmean(cells: list[Record], name: str, vmean: Mapping[Any, float]) -> float | None:
+def _over_vmean(
+    cells: list[Record], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]
+) -> float | None:
     """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
     if cells[0].get("target") != "softmax":
         return None  # V-Mean's rows sum to 1 and those of C do not: it is no baseline there
     ours, theirs = [], []
     for cell in cells:
-        place = (cell.get("layer"), cell.get("n"), cell.get("target"), cell.get("window"))
         for head, value in zip(cell.get("heads") or (), _per_head(cell, name), strict=False):
             if value is not None and math.isfinite(value):
                 ours.append(value)
-                theirs.append(vmean.get((name, *place, head)))
+                theirs.append(vmean.get((name, *place, cell.get("window"), head)))
     if not ours or None in theirs or sum(theirs) == 0:
         return None
     return _finite(sum(ours) / sum(theirs))

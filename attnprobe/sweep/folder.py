@@ -41,14 +41,17 @@ def recorded(
         done = {}
     elif request.retry_failed:
         done = {key: record for key, record in done.items() if record["status"] != "failed"}
-    with _in_order(path, made, _manifest(request, plan, sources, start, command), notify):
+    manifest = _manifest(request, plan, sources, start, command)
+    with _in_order(path, made, manifest, notify):
         with RecordWriter(path / "records.jsonl") as writer:
             outcome = measure(writer, done, path.name)
         if not may_be_empty:
             _refuse_empty(outcome, path, made)
-    others = len(earlier - {record["key"] for record in outcome.records})
+        others = earlier - {record["key"] for record in outcome.records}
+        if others:
+            manifest["other_settings"] = sorted(others)  # a report shows this run's records alone too
     if others:
-        notify(f"{path} holds {others} records of other settings too; tables and figures show this run's alone")
+        notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
     return outcome, path
 
 
@@ -175,6 +178,7 @@ def _manifest(
         "config": config,
         "plan": plan,
         "source": facts[0] if len(facts) == 1 else facts,
+        "described": [source.describe() for source in sources],
         "versions": versions(),
         "git_commit": git_commit(),
         "device": device_name(str(sources[0].device)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..methods import approximate
 from ..metrics import attention_maps
 from ..operators import Operator
 from ..qkv import QKV
-from ..records import NAMES, exact_map_path, map_path, mapped, write_bytes
+from ..records import NAMES, exact_map_path, map_path, mapped, missing_maps, missing_maps_path, write_bytes, write_json
 from ..reference import exact
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, Group
@@ -73,7 +73,16 @@ def keep_maps(
                     why[cell.key] = reason
                 done += 1
     progress(total, total, "")
+    _remember(folder, ran, why)
     return why
+
+
+def _remember(folder: Path, drawn: Iterable[str], why: Mapping[str, str]) -> None:
+    """Keep why maps are missing beside those that are there: a report of the run says it too."""
+    known = missing_maps(folder)
+    kept = {key: reason for key, reason in known.items() if key not in set(drawn)} | dict(why)
+    if kept != known:
+        write_json(missing_maps_path(folder), kept)
 
 
 def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:

@@ -175,7 +175,9 @@ def measure_spectra(
         "kind": request.kind, "k": request.k, "epsilon": epsilons, "d": d, "seed": request.seed,
         "layers": {source.facts.get("weights") or "file": [one.layer for one in layers if one.source is source]
                    for source in sources},
-        "n": sorted({one.n for one in layers}), "windows": request.windows, "target": request.target,
+        "n": list(dict.fromkeys(one.n for one in layers)),
+        "heads": list(dict.fromkeys(cell.head for one in layers for cell in one.cells)),
+        "windows": request.windows, "target": request.target,
     }  # fmt: skip
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:

@@ -1,0 +1,104 @@
+"""What a run shows, made from its records alone: for each command its text in every format and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .condition import LEGEND, condition_rows, condition_tables, conditions_summary, render_conditions
+from .condition_figures import condition_figures
+from .console import Header
+from .cost_figure import cost_figure
+from .figures import error_figure
+from .formats import Plain, render, tables_of
+from .head_figure import head_figures
+from .maps import map_figures
+from .numbers import significant
+from .paper_figure import paper_figure
+from .reference import METRIC, Reference, reference_rows
+from .run import Run
+from .spectra import spectrum_rows
+from .spectrum_figures import spectrum_figures
+from .statistics import summarise
+
+__all__ = ["PLOTS", "Part", "parts"]
+
+Draw = Callable[[Path], list[Path]]
+Records = Sequence[Mapping[str, Any]]
+
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the records of one command show.
+
+    Attributes:
+        text: the tables in a format of `FORMATS`. figures: how each kind of plot is drawn into a folder, with what the
+            names of its files begin with. tables: the tables for people and their legend. more: other texts, by name.
+    """
+
+    command: str
+    header: Header
+    text: Callable[[str], str]
+    figures: Mapping[str, tuple[str, Draw]]
+    tables: Callable[[], tuple[list[Plain], str]]
+    more: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+
+
+def parts(run: Run, metric: str | None = None, references: Sequence[Reference] = ()) -> list[Part]:
+    """The parts of a run, one for each command that left records.
+
+    Args:
+        metric: what figures of errors show, beside the output error in the one that the command itself draws.
+        references: values of papers, which stand beside those of a run of ``error``.
+    """
+    makers = {"error": _error, "spectrum": _spectrum, "condition": _condition}
+    return [makers[command](run, records, metric, references) for command, records in run.records.items()]
+
+
+def _error(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    rows, bounds = summarise(records)
+    header = run.header(records)
+    title = "\n".join([*header.lines, *header.warnings])
+    metrics = dict.fromkeys([METRIC, metric or METRIC])
+
+    def errors(place: Path) -> list[Path]:
+        return [path for name in metrics for path in error_figure(rows, bounds, title, place, name)]
+
+    papers = lambda place: paper_figure(rows, title, place, metric or METRIC, references)
+    relative = metric or f"{METRIC}_relative"
+    heads = lambda place: head_figures(records, title, place, relative)
+    cost = lambda place: cost_figure(rows, title, place, relative)
+    figures = {"errors": ("error", errors), "papers": ("papers", papers)}
+    figures |= {"heads": ("heads", heads), "cost": ("cost", cost)}
+    if (run.path / "maps").is_dir():  # pictures of maps that are gone stay as they are
+        figures["maps"] = ("maps", lambda place: map_figures(records, run.path, title, place, run.missing))
+    beside = reference_rows(rows, references)
+    brief = [{name: significant(x) if isinstance(x, float) else x for name, x in row.items()} for row in beside]
+    text = lambda kind: render(brief if kind == "md" else beside, [], header, kind, str(run.path), "papers")
+    more = {"papers": text} if beside else {}
+    whole = lambda kind: render(rows, bounds, header, kind, str(run.path))
+    return Part("error", header, whole, figures, lambda: tables_of(rows, bounds, "error"), more)
+
+
+def _spectrum(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    rows = spectrum_rows(records)
+    header = run.header(records)
+    title = "\n".join([*header.lines, *header.warnings])
+    draw = lambda place: spectrum_figures(rows, title, place)
+    text = lambda kind: render(rows, [], header, kind, str(run.path), "spectrum")
+    return Part("spectrum", header, text, {"spectrum": ("spectrum", draw)}, lambda: tables_of(rows, [], "spectrum"))
+
+
+def _condition(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    rows = condition_rows(records)
+    summary = conditions_summary(rows)
+    header = run.header(records)
+    title = "\n".join([*header.lines, *header.warnings])
+    draw = lambda place: condition_figures(rows, summary, title, place)
+    text = lambda kind: render_conditions(rows, summary, header, kind, str(run.path))
+    tables = lambda: (condition_tables(summary), LEGEND)
+    return Part("condition", header, text, {"condition": ("condition", draw)}, tables)

@@ -1,0 +1,362 @@
+"""`attnprobe report`: what a command left is rebuilt to the byte from the records alone, and bad folders are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import attnprobe
+from attnprobe.cli import main
+from attnprobe.report import FORMATS, open_run, parts
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stop:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+def qkv_file(path, seed=0):
+    """A small Q/K/V file: 2 layers of 2 heads, 48 tokens, p = 8."""
+    q, k, v = torch.randn(3, 2, 48, 8, generator=torch.Generator().manual_seed(seed))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
+    return path
+
+
+@pytest.fixture
+def qkv(tmp_path):
+    return qkv_file(tmp_path / "qkv.safetensors")
+
+
+COMMANDS = {
+    "error": ("error", "--method", "performer,skyformer,nystromformer", "--d", "16,4,64", "--n", "48,32",
+              "--repeats", "2", "--plot", "errors,maps"),
+    "spectrum": ("spectrum", "--of", "softmax,skyformer,output", "--d", "8,4", "--n", "48,32", "--head", "1,0",
+                 "--plot"),
+    "condition": ("condition", "--d", "8,4", "--iterations", "8", "--plot"),
+}  # fmt: skip
+SMALL = {
+    "error": ("error", "--method", "skyformer,performer", "--d", "2,4"),
+    "spectrum": ("spectrum", "--of", "softmax,skyformer", "--d", "4"),
+    "condition": ("condition", "--method", "skyformer", "--d", "4"),
+}
+every_command = pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
+small_command = pytest.mark.parametrize("args", SMALL.values(), ids=SMALL)
+
+
+def left(folder):
+    """Every table and figure of a folder, by its path."""
+    files = [*(folder / "tables").glob("*"), *(folder / "figures").glob("*")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def forget(folder):
+    """Take away all that a report makes."""
+    for name in ("tables", "figures"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "report.html").unlink(missing_ok=True)
+
+
+def one_line(err):
+    lines = err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("attnprobe: ") and "Traceback" not in err, err
+    return lines[0]
+
+
+# --- to the byte
+
+
+@every_command
+def test_what_the_command_left_is_rebuilt_to_the_byte(run, qkv, tmp_path, args):
+    code, printed, err = run(*args, "--qkv", qkv, "--out", "r")
+    assert code == 0, err
+    before, records = left(tmp_path / "r"), (tmp_path / "r/records.jsonl").read_bytes()
+    forget(tmp_path / "r")
+    code, out, err = run("report", "r")
+    assert code == 0 and out == printed, err
+    after = left(tmp_path / "r")
+    assert len(before) >= 5 and {name: after[name] for name in before} == before
+    assert f"tables/{args[0]}.tex" in after
+    assert (tmp_path / "r/records.jsonl").read_bytes() == records
+    run("report", "r")
+    assert left(tmp_path / "r") == after  # and once more
+
+
+@every_command
+def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, qkv, tmp_path, args):
+    """An interrupted run that goes on appends what is missing at the end."""
+    run(*args, "--qkv", qkv, "--out", "r")
+    before, path = left(tmp_path / "r"), tmp_path / "r/records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    random.Random(0).shuffle(lines)
+    path.write_bytes(b"".join(lines) + lines[0][:50])
+    forget(tmp_path / "r")
+    assert run("report", "r")[0] == 0
+    after = left(tmp_path / "r")
+    assert {name: after[name] for name in before} == before
+
+
+def test_records_of_other_settings_are_left_out_as_the_command_did(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    run("error", "--qkv", qkv, "--d", "8", "--head", "0", "--plot", "--out", "r")
+    before = left(tmp_path / "r")
+    forget(tmp_path / "r")
+    code, _, err = run("report", "r")
+    after = left(tmp_path / "r")
+    assert code == 0 and "holds 3 records of other settings too" in err
+    assert {name: after[name] for name in before} == before
+
+
+def test_without_a_manifest_the_records_suffice(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    rows = json.loads((tmp_path / "r/tables/error.json").read_text())
+    forget(tmp_path / "r")
+    (tmp_path / "r/manifest.json").unlink()
+    code, out, err = run("report", "r", "--format", "json", "--plot", "none")
+    assert code == 0 and "no manifest.json" in err
+    assert json.loads(out)["rows"] == rows["rows"] and json.loads(out)["source"] == rows["source"]
+    assert not (tmp_path / "r/figures").exists()
+
+
+def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path):
+    (tmp_path / "mine.txt").write_text("")
+    run("error", "--qkv", qkv, "--method", "nystromformer,skyformer", "--d", "16,64", "--plot", "maps", "--out", "r")
+    before = left(tmp_path / "r")
+    (tmp_path / "r/maps/missing.json").write_text("{not JSON")  # the reasons are gone, the report is not
+    assert run("report", "r")[0] == 0
+    after = left(tmp_path / "r")
+    assert {name: after[name] for name in before} == before
+
+
+@small_command
+def test_a_report_elsewhere_leaves_the_run_alone(run, qkv, tmp_path, args):
+    run(*args, "--qkv", qkv, "--plot", "--out", "r")
+    before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()}
+    assert run("report", "r", "--out", "elsewhere")[0] == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()} == before
+    assert left(tmp_path / "elsewhere").keys() >= left(tmp_path / "r").keys()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_is_printed(run, qkv, format_):
+    _, wanted, _ = run("error", "--qkv", qkv, "--d", "4", "--format", format_, "--out", "r")
+    assert run("report", "r", "--format", format_, "--plot", "none")[1] == wanted
+
+
+LIGHT = """
+import sys
+from attnprobe.cli import main
+try:
+    main(["report", sys.argv[1]])
+except SystemExit as stop:
+    assert not stop.code
+sys.exit(any(name in sys.modules for name in ("torch", "transformers", "datasets")))
+"""
+
+
+@small_command
+def test_a_report_never_imports_torch(run, qkv, tmp_path, args):
+    run(*args, "--qkv", qkv, "--out", "r")
+    env = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", LIGHT, "r"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_cell_that_failed_is_told_and_the_report_is_fine(run, qkv, tmp_path):
+    code, *_ = run("error", "--qkv", qkv, "--method", "skyformer:inverse=cholesky,gamma=0,sampler=iid", "--d", "90",
+                   "--out", "r")  # fmt: skip
+    assert code == 4
+    code, out, _ = run("report", "r")
+    assert code == 0 and "✗" in out and "not finite" in out
+
+
+def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
+    lines = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["source"]["weights"] = "pretrained"
+    (tmp_path / "r/records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    paper = "init,n,d,method,value,digitisation_uncertainty\npretrained,48,4,Skyformer,0.5,0.01\n"
+    (tmp_path / "paper.csv").write_text(paper)
+    code, out, err = run("report", "r", "--reference", "paper.csv", "--plot", "papers")
+    assert code == 0 and "papers-output_spectral.svg" in err, err
+    (row,) = json.loads((tmp_path / "r/tables/papers.json").read_text())["rows"]
+    measured = next(row for row in json.loads((tmp_path / "r/tables/error.json").read_text())["rows"] if row["d"] == 4)
+    assert row["ratio"] == measured["metrics"]["output_spectral"]["mean"] / 0.5
+    assert run("report", "r", "--reference", "nowhere.csv")[0] == 2
+
+
+def test_python_has_the_same_parts(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    (part,) = parts(open_run("r"))
+    assert part.command == "error" and part.text("md") + "\n" == (tmp_path / "r/tables/error.md").read_text()
+
+
+# --- several sources in one run
+
+
+SOURCES = {
+    "pretrained": ("--weights", "pretrained"),
+    "initialized, weights seed 0": ("--weights", "initialized"),
+    "initialized, weights seed 1": ("--weights", "initialized", "--weights-seed", "1"),
+}
+
+
+@pytest.fixture
+def together(run, tiny_bert, text_file, tmp_path):
+    """Runs of three sources, and one folder with the records of them all: ``(the runs' rows by label, folder)``."""
+
+    def made(command, *more):
+        (tmp_path / "all").mkdir()
+        alone, windows = {}, ("--windows", "2") if command == "error" else ()
+        for number, (label, weights) in enumerate(SOURCES.items()):
+            code, _, err = run(*SMALL[command], "--model", tiny_bert, "--text", text_file, "--n", "24", *weights,
+                               *more, *windows, "--out", f"r{number}")  # fmt: skip
+            assert code == 0, err
+            alone[label] = json.loads((tmp_path / f"r{number}/tables/{command}.json").read_text())
+            with open(tmp_path / "all/records.jsonl", "ab") as file:
+                file.write((tmp_path / f"r{number}/records.jsonl").read_bytes())
+            if (tmp_path / f"r{number}/maps").is_dir():
+                shutil.copytree(tmp_path / f"r{number}/maps", tmp_path / "all/maps", dirs_exist_ok=True)
+        return alone, tmp_path / "all"
+
+    return made
+
+
+@pytest.mark.parametrize("command", SMALL)
+def test_records_of_several_sources_are_never_averaged_together(run, together, command):
+    alone, folder = together(command)
+    code, out, err = run("report", folder, "--format", "json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert set(result["source"]) == set(alone)
+    for name in ("rows", "bounds", "summary"):
+        wanted = []
+        for label, one in alone.items():
+            for row in one.get(name, ()):
+                assert row.get("source") is None
+                tells = {"weights": label} if command == "spectrum" else {"source": label}
+                wanted.append({**row, **tells})
+        assert result.get(name, []) == wanted
+
+
+@pytest.mark.parametrize("command", SMALL)
+def test_tables_and_figures_tell_the_sources_apart(run, together, command):
+    alone, folder = together(command, "--plot")
+    for format_ in ("table", "md", "latex"):
+        _, out, _ = run("report", folder, "--format", format_, "--plot", "none")
+        for label in alone:
+            assert re.search(rf"weights {label} " if command != "spectrum" else label, out), out
+    run("report", folder)
+    figures = {path.name for path in (folder / "figures").iterdir()}
+    if command == "condition":
+        assert sum(name.startswith("condition-n24-d4-") for name in figures) == 6
+    else:
+        assert figures
+
+
+def test_maps_of_several_sources_are_figures_of_their_own(run, together):
+    _, folder = together("error", "--plot", "maps")
+    run("report", folder)
+    names = sorted(path.name for path in (folder / "figures").glob("maps-*.svg"))
+    assert len(names) == 3 and names[-1] == "maps-layer0-n24-pretrained.svg"
+    for number, name in ((0, names[2]), (1, names[0])):
+        assert (folder / "figures" / name).stat().st_size > 5000, number
+
+
+def test_one_source_by_two_names_is_one_source(run, tmp_path):
+    """What is hashed decides, not the path that was typed."""
+    qkv_file(tmp_path / "a.safetensors")
+    shutil.copy(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    run("error", "--qkv", "a.safetensors", "--d", "4", "--out", "a")
+    run("error", "--qkv", "b.safetensors", "--d", "8", "--out", "b")
+    (tmp_path / "b/records.jsonl").write_bytes(b"".join((tmp_path / x / "records.jsonl").read_bytes() for x in "ab"))
+    result = json.loads(run("report", "b", "--format", "json")[1])
+    rows = [(row["method"], row["d"]) for row in result["rows"]]
+    assert rows == [("skyformer", 4), ("skyformer", 8), ("vmean", None)]
+    assert result["source"]["qkv"] == "b.safetensors" and {row["source"] for row in result["rows"]} == {None}
+
+
+# --- bad input
+
+
+def a_record(**changes):
+    one = {"schema": 1, "key": "k", "command": "error", "status": "ok", "method": "skyformer", "options": {},
+           "heads": [0], "metrics": {"output_spectral": [0.5]}, "source": {}, "layer": 0, "n": 8,
+           "window": 0, "d": 4, "seed": 0, "requested": True, "target": "softmax"}  # fmt: skip
+    return json.dumps({**one, **changes})
+
+
+BAD = {
+    "no folder": (None, "no such folder"),
+    "an empty folder": ({}, "no records*.jsonl"),
+    "a file": ("file", "is a file"),
+    "empty records": ({"records.jsonl": ""}, "records are empty"),
+    "only a torn line": ({"records.jsonl": a_record()[:40]}, "records are empty"),
+    "a torn line within": ({"records.jsonl": a_record()[:40] + "\n" + a_record()}, "records.jsonl:1: this line is no"),
+    "a newer schema": ({"records.jsonl": a_record(schema=2)}, "schema 2 is newer than 1"),
+    "another schema": ({"records.jsonl": a_record(schema="x")}, "its schema is 'x'"),
+    "no schema": ({"records.jsonl": '{"a": 1}'}, "its schema is None"),
+    "another program's": ({"records.jsonl": '{"schema": 1, "key": "k"}'}, "no records of this program"),
+    "a later command": ({"records.jsonl": a_record(command="dream")}, "of 'dream', which this version cannot show"),
+    "an unknown status": ({"records.jsonl": a_record(status="fine")}, "its status is 'fine'"),
+    "metrics as a list": ({"records.jsonl": a_record(metrics=[1])}, "its metrics is [1], not an object"),
+    "a metric as words": ({"records.jsonl": a_record(metrics={"x": ["high"]})}, "its x holds what is no number"),
+    "a layer as words": ({"records.jsonl": a_record(layer="first")}, 'its layer is "first", not a whole number'),
+    "a budget as words": ({"records.jsonl": a_record(d="4")}, 'its d is "4", not a number'),
+    "no heads": ({"records.jsonl": a_record(heads=None)}, "its heads is null, not a list"),
+    "a manifest that is none": ({"records.jsonl": a_record(), "manifest.json": "[1]"}, "this is no manifest"),
+    "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "this is no JSON"),
+}
+
+
+@pytest.mark.parametrize(("files", "says"), BAD.values(), ids=BAD)
+def test_a_folder_that_is_no_run_is_one_line_and_exit_2(run, tmp_path, files, says):
+    if files == "file":
+        (tmp_path / "r").write_text("")
+    elif files is not None:
+        (tmp_path / "r").mkdir()
+        for name, text in files.items():
+            (tmp_path / "r" / name).write_text(text)
+    code, out, err = run("report", "r")
+    assert code == 2 and says in one_line(err) and not out
+    assert not (tmp_path / "r/tables").exists()
+
+
+@pytest.mark.parametrize(("args", "says"), [
+    (("--format", "jsn"), "did you mean 'json'"), (("--plot", "eror"), "did you mean 'errors'"),
+    (("--metric", "output_spektral"), "did you mean 'output_spectral'"), (("--out", " "), "--out has no name"),
+])  # fmt: skip
+def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n")
+    code, out, err = run("report", "r", *args)
+    assert code == 2 and says in one_line(err) and not out
+    assert run("report", "r", "--plot", "none")[0] == 0
+
+
+def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/records.jsonl").write_text(a_record() + "\n" + a_record(command="dream", key="l") + "\n")
+    (tmp_path / "r/manifest.json").write_text('{"status": "interrupted", "source": 3, "plan": [], "described": {}}')
+    code, out, err = run("report", "r")
+    assert code == 0 and "skyformer" in out
+    assert "this run is interrupted, not finished" in err and "1 records of commands that this version" in err

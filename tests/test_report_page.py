@@ -1,0 +1,279 @@
+"""The page of a run: nothing is fetched, nothing of a run is executed, every figure and table is there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from test_report import a_run, cell
+
+from attnprobe.cli import main
+from attnprobe.records import strict_json
+from attnprobe.report import FORMATS, cost_figure, head_figures, summarise
+from attnprobe.report.numbers import significant
+from attnprobe.report.page import inline_svg
+from attnprobe.report.page_style import SCRIPT
+
+EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>--></style>"
+VOID = {"meta", "br", "img", "hr", "input", "link"}
+
+
+def records(**changes):
+    found = []
+    for number, one in enumerate(a_run(budgets=(16, 32), lengths=(64,), layers=(0, 2), windows=2, heads=6)):
+        one = {"schema": 1, "key": f"k{number}", "command": "error", "seed": 0, **one}
+        found.append({**one, "source": {"weights": "pretrained", "model": "m", "fallback": []}, **changes})
+    return found
+
+
+def a_folder(path, some, manifest=None):
+    path.mkdir(parents=True)
+    (path / "records.jsonl").write_text("".join(strict_json(one) + "\n" for one in some))
+    if manifest is not None:
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def page_of(folder, *args):
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(folder), "--debug", *args])
+    assert not stop.value.code
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+class Reader(HTMLParser):
+    """Elements and text of a page; whether every element that opens is closed in its turn."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self.open = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, self.getpos()
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    config = {"d": {"value": "16", "origin": "command line"}}
+    manifest = {"status": "finished", "start": "2026-11-21T08:00:00", "arguments": ["error", "--d", "16"],
+                "config": config, "versions": {"torch": "2.13.0"}}  # fmt: skip
+    return page_of(a_folder(tmp_path_factory.mktemp("page") / "r", records(), manifest))
+
+
+def test_the_page_is_whole_and_has_every_figure_and_number(page):
+    found = Reader(page)
+    text = " ".join(found.texts)
+    figures = [one for tag, one in found.elements if tag == "figure"]
+    names = [one["aria-label"] for tag, one in found.elements if tag == "svg"]
+    assert len(figures) == len(names) == 4
+    assert names == ["error-output_spectral", "papers-output_spectral", "heads-output_spectral_relative-n64",
+                     "cost-output_spectral_relative"]  # fmt: skip
+    rows, bounds = summarise(records())
+    for row in [*rows, *bounds]:
+        assert significant(row["metrics"]["output_spectral"]["mean"]) in text
+    for word in ("command line", "2.13.0", "finished", "attnprobe error --d 16", "skyformer", "layer 2 · n = 64"):
+        assert word in text
+    assert page.startswith("<!doctype html>")
+
+
+def test_nothing_is_fetched(page):
+    """No address at all, and a policy that would refuse one."""
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", page)
+    for tag, attrs in Reader(page).elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form", "use-script")
+        for name in ("src", "href", "xlink:href", "action", "srcset", "data"):
+            if name in attrs:
+                assert attrs[name].startswith(("#", "data:image/png;base64,")), (tag, attrs)
+    (policy,) = [attrs["content"] for tag, attrs in Reader(page).elements if attrs.get("http-equiv")]
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'") and f"script-src 'sha256-{digest}'" in policy
+    assert "'unsafe-inline'" not in policy.split("script-src")[1]
+
+
+def test_ids_are_unique_and_what_refers_to_them_exists(page):
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', page)) | set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
+
+
+def test_the_page_is_the_same_to_the_byte(tmp_path):
+    folder = a_folder(tmp_path / "r", records())
+    first = page_of(folder)
+    assert page_of(folder) == first
+
+
+def test_words_of_a_run_never_become_elements(tmp_path):
+    """A method's option, a label, a path, a reason, a manifest: each may say anything."""
+    source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
+    some = records(source=source, options={"sampler": EVIL}, target=EVIL)
+    some += [{**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
+             for one in some if one["method"] == "skyformer"]  # fmt: skip
+    some += [{**one, "key": f"y{one['key']}", "source": {**source, "weights": "other"}} for one in some]
+    manifest = {"status": EVIL, "start": EVIL, "arguments": [EVIL], "config": {EVIL: {"value": EVIL, "origin": EVIL}},
+                "versions": {EVIL: EVIL}, "source": source, "described": [[EVIL]], "git_commit": EVIL}  # fmt: skip
+    folder = a_folder(tmp_path / "r <script>", some, manifest)
+    text = page_of(folder)
+    found = Reader(text)
+    assert [tag for tag, _ in found.elements].count("script") == 1 == text.count("<script>")
+    assert not any(tag == "img" or any(name.startswith("on") for name in attrs) for tag, attrs in found.elements)
+    assert "document.title='owned'" in "".join(found.texts)  # it is shown, as words
+    plain = page_of(a_folder(tmp_path / "plain", records()))
+    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in Reader(plain).elements} | {"ul", "li", "p"}
+
+
+def test_cells_sort_by_their_number(page):
+    keys = re.findall(r'<td class="r" data-k="([^"]+)">([^<]*)<', page)
+    assert len(keys) > 50
+    for key, shown in keys:
+        assert math.isclose(float(key), float(re.search(r"-?\d[\d.]*(?:e[+-]?\d+)?", shown)[0]))
+
+
+def test_svg_loses_what_a_page_must_not_have():
+    text = ('<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x" "http://y"><svg xmlns="http://www.w3.org/2000/svg" '
+            'width="9pt" viewBox="0 0 9 9"><metadata><a href="http://z"/></metadata><!-- <b> --><style>*{}</style>'
+            '<defs><g id="a"/></defs><use xlink:href="#a" clip-path="url(#a)"/></svg>')  # fmt: skip
+    found = inline_svg(text, "f7", 'a "name"')
+    assert found == ('<svg viewBox="0 0 9 9" style="max-width:9pt" role="img" aria-label="a &quot;name&quot;"><defs>'
+                     '<g id="f7-a"/></defs><use href="#f7-a" clip-path="url(#f7-a)"/></svg>')  # fmt: skip
+    ElementTree.fromstring(found)
+
+
+def test_a_page_without_figures_or_manifest(tmp_path):
+    text = page_of(a_folder(tmp_path / "r", records()), "--plot", "none")
+    assert "<svg" not in text and "no manifest.json" in text and 'id="tables-0"' in text
+    assert len(FORMATS) == 6
+
+
+def test_a_page_of_every_command(tmp_path, monkeypatch):
+    import torch
+    from safetensors.torch import save_file
+
+    monkeypatch.chdir(tmp_path)
+    q, k, v = torch.randn(3, 2, 32, 8, generator=torch.Generator().manual_seed(0))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, "qkv.safetensors")
+    for command in (("error", "--plot", "maps"), ("spectrum",), ("condition",)):
+        with pytest.raises(SystemExit):
+            main([*command, "--qkv", "qkv.safetensors", "--d", "4", "--out", command[0]])
+        found = Reader(page_of(tmp_path / command[0]))
+        assert sum(tag == "svg" for tag, _ in found.elements) >= 1
+        assert sum(tag == "table" for tag, _ in found.elements) >= 3
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed (looked for {', '.join(BROWSERS)})")
+def test_a_real_browser_runs_the_page_and_nothing_else(tmp_path):
+    """The script ran to its end, a click sorts, and words of the run did not become code."""
+    folder = a_folder(tmp_path / "r", records(options={"sampler": EVIL}))
+    text = page_of(folder)
+    click = "document.querySelectorAll('table')[0].querySelectorAll('th button')[2].click();"
+    driven = text.replace("</body>", f"<script>{click}</script></body>")
+    driven = re.sub(r"script-src '[^']*'", "script-src 'unsafe-inline'", driven)
+    for name, content in (("page.html", text), ("driven.html", driven)):
+        (tmp_path / name).write_text(content)
+        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", (tmp_path / name).as_uri()]
+        dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        assert "<title>r · attnprobe</title>" in dom  # which the run's own words would have changed
+        assert 'data-ready="yes"' in dom
+    first = re.search(r"<tbody>(.*?)</tbody>", dom, re.S)[1]
+    shown = [float(x) for x in re.findall(r'<tr>(?:<td.*?</td>){2}<td[^>]*data-k="([^"]+)"', first, re.S)]
+    assert shown == sorted(shown) and len(shown) > 3 and 'aria-sort="ascending"' in dom
+
+
+# --- heat maps, and error against cost
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """Every figure that is drawn."""
+    drawn = []
+    for module, name in (("cost_figure", "_page"), ("head_figure", "_figure")):
+        where = sys.modules[f"attnprobe.report.{module}"]
+        draw = getattr(where, name)
+        monkeypatch.setattr(where, name, lambda *args, draw=draw: drawn.append(draw(*args)) or drawn[-1])
+    return drawn
+
+
+def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
+    some = records()
+    paths = head_figures(some, "a source", tmp_path, "output_spectral")
+    assert [path.name for path in paths] == ["heads-output_spectral-n64.svg", "heads-output_spectral-n64.png"]
+    maps = [axis for axis in pages[0].axes if axis.get_visible() and axis.get_title()]
+    titles = [axis.get_title() for axis in maps]
+    assert titles[:3] == ["V-Mean", "skyformer\nd = 16", "d = 32"] and len(titles) == 7
+    drawn = np.asarray(maps[1].collections[0].get_array()).reshape(2, 6)
+    for row, layer in enumerate((0, 2)):
+        for head in range(6):
+            values = [one["metrics"]["output_spectral"][head] for one in some
+                      if (one["method"], one["d"], one["layer"]) == ("skyformer", 16, layer)]  # fmt: skip
+            assert drawn[row, head] == pytest.approx(sum(values) / 2)
+    assert [text.get_text() for text in maps[1].get_yticklabels()] == ["0", "2"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
+    assert head_figures([one for one in records() if one["layer"] == 0], "", tmp_path, "output_spectral") == []
+    assert head_figures(records(), "", tmp_path, "matrix_spectral") == []
+    broken = [cell("skyformer", 16, [None, 0.0, 1.0, 1e9], layer=layer, source={}) for layer in range(3)]
+    assert len(head_figures(broken, "", tmp_path, "output_spectral")) == 2
+    several = [*records(), *records(source={"weights": "initialized"})]
+    names = {path.name for path in head_figures(several, "", tmp_path, "output_spectral")}
+    assert names == {f"heads-output_spectral-n64-{word}.{kind}" for word in ("pretrained", "initialized")
+                     for kind in ("svg", "png")}  # fmt: skip
+    many = [cell(f"m{number}", d, [1.0, 2.0], layer=layer, source={}) for number in range(8) for d in range(1, 8)
+            for layer in range(2)]  # fmt: skip
+    assert len(head_figures(many, "", tmp_path, "output_spectral")) == 2 * 2 * 2
+
+
+def test_cost_shows_each_budget_at_its_entries_and_its_time(tmp_path, pages):
+    rows, _ = summarise(records())
+    paths = cost_figure(rows, "a source", tmp_path, "output_spectral")
+    assert [path.name for path in paths] == ["cost-output_spectral.svg", "cost-output_spectral.png"]
+    visited, seconds = pages[0].axes[:2]
+    points = {name: [tuple(float(x[0]) for x in line.get_data()) for line in axis.lines if len(line.get_xdata()) == 1]
+              for name, axis in (("visited", visited), ("seconds", seconds))}  # fmt: skip
+    for row in rows:
+        if row["layer"] == 0 and not row["reference"]:
+            metrics = row["metrics"]
+            error = metrics["output_spectral"]["median"]
+            assert (pytest.approx(100 * metrics["visited_fraction"]["mean"]), error) in points["visited"]
+            assert (pytest.approx(1e3 * metrics["seconds"]["median"]), error) in points["seconds"]
+    legend = [text.get_text() for text in pages[0].legends[0].get_texts()]
+    assert legend == ["skyformer", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_cost_of_what_went_wrong(tmp_path):
+    records = [cell("skyformer", d, [0.0, 1e9], seconds=None) for d in (16, 32)]
+    assert cost_figure(summarise(records)[0], "", tmp_path, "output_spectral") == []  # neither entries nor time
+    records = [cell("skyformer", d, [1.0, 1e9]) for d in (16, 32)] + [cell("x", 16, status="failed", metrics={})]
+    records += [cell("linear", None, [1.0, 2.0]), cell("huge", 16, [1.7e308, 1.7e308]), cell("$_", 16, n=128)]
+    assert len(cost_figure(summarise(records)[0], "", tmp_path, "output_spectral")) == 2
+    assert cost_figure(summarise(records[:1])[0], "", tmp_path, "output_spectral") == []
