@@ -113,7 +113,8 @@ def test_where_there_is_no_standard_error_it_is_null():
     assert compare_runs(a, b).rows[0]["se"] is None  # B has one window
     still = only(run([1.0], [2.0]), run([2.0], [3.0]))
     assert (still["se"], still["difference_in_se"], still["verdict"]) == (0.0, None, "worse")
-    zero = only(run([0.0]), run([0.5]))
+    found = compare_runs(run([0.0]), run([0.5]))
+    (zero,) = found.regressions
     assert (zero["ratio"], zero["difference"], zero["verdict"]) == (None, 0.5, "worse")
 
 
@@ -147,6 +148,7 @@ def test_a_change_within_two_standard_errors_is_unclear():
     assert only(a, run([1.0], [3.0]))["verdict"] == "unclear"  # 1 ± 1
     assert only(a, run([1.75], [4.75]))["verdict"] == "unclear"  # 2.25 ± 1.5
     assert only(a, run([2.5], [4.0]))["verdict"] == "worse"  # 2.25 ± 0.75
+    assert only(a, run([2.5], [4.5]))["verdict"] == "worse"  # 2.5 ± 1
     assert only(run([3.0], [3.0]), run([1.0], [1.5]))["verdict"] == "better"  # -1.75 ± 0.25
     assert only(run([3.0], [3.0]), run([0.0], [2.5]))["verdict"] == "unclear"  # -1.75 ± 1.25
     assert only(a, run([1.0], [1.09]))["verdict"] == "same"  # within the tolerance, whatever its s.e.
@@ -200,6 +202,8 @@ def test_cells_that_fail_in_turn_are_no_balance():
     broken = lambda window: cell(status="failed", window=window, metrics={}, reason="why")
     row = only([cell(), broken(1)], [broken(0), cell(window=1)])
     assert row["verdict"] == "worse" and "ok became failed in 1 of 2 cells: why" in row["reason"]
+    row = only([cell(), broken(1)], [cell([3.0, 3.0]), cell(window=1)])  # nor is a status for an error
+    assert row["verdict"] == "worse" and (row["a"], row["b"]) == (1.5, 3.0)
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf])
@@ -268,8 +272,11 @@ def test_metrics_by_default_and_by_name():
     with pytest.raises(UsageError, match="no value of it is better"):
         compare_runs(both, both, ["delta"])
     failed = [cell(status="failed", metrics={}, reason="all of it")]  # measured nothing, as nothing ran
-    for metrics in ([], ["bad_rows"]):
-        assert {row["verdict"] for row in compare_runs(both, failed, metrics).rows} == {"worse"}
+    for metrics, wanted in (([], [METRIC, name]), (["bad_rows"], ["bad_rows"])):
+        rows = compare_runs(both, failed, metrics).rows
+        assert [(row["metric"], row["verdict"], row["b"]) for row in rows] == [(one, "worse", None) for one in wanted]
+    one = [*both, cell(method="mss")]
+    assert [row["method"] for row in compare_runs(one, one, ["bad_rows"]).rows] == ["skyformer"]
     for metric in set(METRICS) - {"delta"}:
         run_ = [cell(metric=metric)]
         assert only(run_, run_, metric)["verdict"] == "same"
@@ -332,6 +339,11 @@ def test_several_sources_stay_apart():
     other = [b[0], cell([1.0], source={**random, "weights_seed": 7})]
     with pytest.raises(UsageError, match="weights pretrained in A, initialized in B; weights_seed null in A, 7 in B"):
         compare_runs(a, other)
+    far = cell(source={**random, "weights_seed": 7, "positions": "wrap", "dtype": "float64"})
+    near = cell(source={**random, "dtype": "float16"})
+    for b in ([far, near], [near, far]):  # told by the pair that differs least
+        with pytest.raises(UsageError, match="different sources: dtype float32 in A, float16 in B$"):
+            compare_runs(a, b)
 
 
 @pytest.mark.parametrize(

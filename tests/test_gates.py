@@ -117,6 +117,8 @@ def test_a_gate_passes_at_the_limit_and_fails_beyond_it():
         assert part in results[0].name
     assert results[0].line == f"{results[0].name}: 0.5 is above 0.49"
     assert [result.seconds for result in results] == [0.25, 0.25]
+    (result,) = check(summarise([cell(), cell(window=1, seconds=0.5)])[0], [Gate("output_spectral", max=9.0)])
+    assert result.seconds == 0.75  # of all cells
 
 
 BROKEN = {
