@@ -107,6 +107,8 @@ def test_a_gate_passes_at_the_limit_and_fails_beyond_it():
     assert messages(records, Gate("output_spectral", min=0.5, max=0.5)) == []
     assert messages(records) == []
     assert messages(records, Gate("output_spectral", max=0.49)) == ["0.5 is above 0.49"]
+    close = math.nextafter(0.5, 0)
+    assert messages(records, Gate("output_spectral", max=close)) == [f"0.5 is above {close!r}"]
     assert messages(records, Gate("output_spectral", min=0.51, max=0.6)) == ["0.5 is below 0.51"]
     assert messages(records, Gate("output_spectral", min=0.1, max=0.4)) == ["0.5 is above 0.4"]
     results = check(summarise(records)[0], [Gate("output_spectral", "max", max=0.49), Gate("seconds", max=1.0)])
@@ -219,7 +221,7 @@ def test_the_table_of_gates(monkeypatch):
 
 
 # the elements, attributes and children of Jenkins' junit-10.xsd that are used, each attribute with its type
-NUMBER, TEXT = r"\d+(\.\d+)?", r"[\s\S]*"
+NUMBER, TEXT = r"\d+\.\d{3}", r"[\s\S]*"  # a suite's time has at most three decimals
 COUNTS = {"name": TEXT, "time": NUMBER, **dict.fromkeys(("tests", "failures", "errors"), r"\d+")}
 SCHEMA = {
     "testsuites": (COUNTS, {"testsuite"}),
@@ -287,4 +289,4 @@ def test_a_time_that_is_no_number_is_none(tmp_path):
         assert check([row], [gate])[0].seconds is None
     junit_xml([GateResult(gate, "x", 0.5, "", 2.5), GateResult(gate, "y", 0.5, "")], tmp_path / "x.xml")
     times = [element.get("time") for element in ET.parse(tmp_path / "x.xml").iter()]
-    assert times == ["2.500000", "2.500000", "2.500000", "0.000000"]
+    assert times == ["2.500", "2.500", "2.500", "0.000"]

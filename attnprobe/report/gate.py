@@ -158,9 +158,12 @@ def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | No
     if value is None:
         alone = " (one text window has no standard error)" if gate.stat == "se" else ""
         return None, f"no finite value{alone}"
-    if side == "upper":
-        return value, None if value <= limit else f"{value:.6g}{end} is above {limit:g}"
-    return value, None if value >= limit else f"{value:.6g}{end} is below {limit:g}"
+    if value <= limit if side == "upper" else value >= limit:
+        return value, None
+    told, bound = f"{value:.6g}", f"{limit:g}"
+    if told == bound:  # they differ beyond six digits
+        told, bound = repr(value), repr(limit)
+    return value, f"{told}{end} is {'above' if side == 'upper' else 'below'} {bound}"
 
 
 def _seconds(row: Row) -> float | None:

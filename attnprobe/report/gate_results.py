@@ -55,9 +55,8 @@ def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
 def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> None:
     """Write the results as JUnit XML: one test case for each gate and row, with a ``failure`` where it failed.
 
-    The elements and attributes are those that Jenkins' schema, GitLab and GitHub's readers share. A case's ``time`` is
-    what the cells of its row took, in seconds (0 where it is not known), and the suite's the sum. Equal results give
-    equal bytes but for the times: no date is written.
+    Valid against Jenkins' ``junit-10.xsd``. A case's ``time`` is what the cells of its row took, in seconds (0 where
+    it is not known), and the suite's the sum. Equal results give equal bytes but for the times: no date is written.
 
     Raises:
         UsageError: a path that cannot be written.
@@ -65,12 +64,12 @@ def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> No
     failures = str(sum(not result.passed for result in results))
     times = [result.seconds or 0.0 for result in results]
     counts = {"tests": str(len(results)), "failures": failures, "errors": "0"}
-    root = ET.Element("testsuites", {"name": "attnprobe", **counts, "time": f"{sum(times):.6f}"})
+    root = ET.Element("testsuites", {"name": "attnprobe", **counts, "time": f"{sum(times):.3f}"})
     suite = ET.SubElement(root, "testsuite", {"name": "attnprobe gates", **counts, "skipped": "0",
-                                              "time": f"{sum(times):.6f}"})  # fmt: skip
+                                              "time": f"{sum(times):.3f}"})  # fmt: skip
     for result, seconds in zip(results, times, strict=True):
         names = {"classname": f"attnprobe.{result.gate.metric}", "name": _legal(result.name)}
-        case = ET.SubElement(suite, "testcase", {**names, "time": f"{seconds:.6f}"})
+        case = ET.SubElement(suite, "testcase", {**names, "time": f"{seconds:.3f}"})
         if not result.passed:
             told = _legal(result.message)
             failure = ET.SubElement(case, "failure", {"message": told, "type": "gate"})
