@@ -290,6 +290,8 @@ def test_of_records_of_one_cell_the_best_counts():
         assert [row["verdict"] for row in rows] == ["same", "same"] and rows[0]["a"] == 5.0
     loose = {**better, "matrix_tol": 1e-2}
     assert "different widths, 0.001 and 0.01" in compare_runs([better], [loose]).notes[0]
+    wide = [{**better, "matrix_open": [False, True]}, {**better, "window": 1, "matrix_open": [False, False]}]
+    assert compare_runs([better], wide).notes == ["B: in 1 of 2 cells an interval of ‖B − B~‖₂ did not close"]
 
 
 # --- sources

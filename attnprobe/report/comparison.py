@@ -216,9 +216,14 @@ def _pairings(rows: Sequence[Row]) -> list[str]:
 
 
 def _notes(a: Mapping[Key, Record], b: Mapping[Key, Record]) -> list[str]:
-    """Intervals of matrix errors closed to different widths."""
+    """Intervals of matrix errors that closed to different widths, or did not close."""
+    notes = []
     widths = [sorted({cell["matrix_tol"] for cell in run.values() if cell.get("matrix_tol")}) for run in (a, b)]
     if widths[0] and widths[1] and widths[0] != widths[1]:
         told = " and ".join(", ".join(f"{width:g}" for width in found) for found in widths)
-        return [f"matrix errors were measured to different widths, {told}: they differ by as much on their own"]
-    return []
+        notes.append(f"matrix errors were measured to different widths, {told}: they differ by as much on their own")
+    for name, run in (("A", a), ("B", b)):
+        wide = [cell["matrix_open"] for cell in run.values() if isinstance(cell.get("matrix_open"), (list, tuple))]
+        if count := sum(map(any, wide)):
+            notes.append(f"{name}: in {count} of {len(wide)} cells an interval of ‖B − B~‖₂ did not close")
+    return notes
