@@ -121,7 +121,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-COMMANDS = ("error", "spectrum", "compare", "methods")
+COMMANDS = ("error", "spectrum", "compare", "methods", "report", "sweep")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

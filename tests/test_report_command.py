@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from safetensors.torch import save_file
 
 import attnprobe
 from attnprobe.cli import main
+from attnprobe.methods import METHODS
 from attnprobe.report import FORMATS, open_run, parts
 
 
@@ -136,14 +139,24 @@ def test_without_a_manifest_the_records_suffice(run, qkv, tmp_path):
     assert not (tmp_path / "r/figures").exists()
 
 
-def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path):
-    (tmp_path / "mine.txt").write_text("")
-    run("error", "--qkv", qkv, "--method", "nystromformer,skyformer", "--d", "16,64", "--plot", "maps", "--out", "r")
+def test_why_a_map_is_missing_is_told_again(run, qkv, tmp_path, monkeypatch):
+    entry = METHODS["performer"]
+    bare = functools.wraps(entry.function)(lambda *args, **rest: replace(entry.function(*args, **rest), operator=None))
+    monkeypatch.setitem(METHODS, "performer", replace(entry, function=bare))
+    args = ("--method", "performer,skyformer", "--d", "16", "--plot", "maps", "--out", "r")
+    run("error", "--qkv", qkv, *args)
     before = left(tmp_path / "r")
-    (tmp_path / "r/maps/missing.json").write_text("{not JSON")  # the reasons are gone, the report is not
-    assert run("report", "r")[0] == 0
+    (why,) = json.loads((tmp_path / "r/maps/missing.json").read_text()).values()
+    assert why == "gives an output and no matrix"
+    forget(tmp_path / "r")
+    run("report", "r")
     after = left(tmp_path / "r")
     assert {name: after[name] for name in before} == before
+    monkeypatch.setitem(METHODS, "performer", entry)
+    run("error", "--qkv", qkv, *args)
+    assert json.loads((tmp_path / "r/maps/missing.json").read_text()) == {}  # it is there now
+    (tmp_path / "r/maps/missing.json").write_text("{not JSON")  # reasons that are gone do not stop a report
+    assert run("report", "r")[0] == 0
 
 
 @small_command
@@ -164,6 +177,7 @@ def test_every_format_is_printed(run, qkv, format_):
 LIGHT = """
 import sys
 from attnprobe.cli import main
+from attnprobe.methods import METHODS
 try:
     main(["report", sys.argv[1]])
 except SystemExit as stop:

@@ -41,11 +41,14 @@ def head_figures(records: Sequence[Record], header_line: str, out_dir: str | Pat
     labels = source_labels(records)
     panels: dict[Place, dict[tuple[str, Any], dict[tuple[int, int], list[float]]]] = {}
     headings: dict[Place, str] = {}
+    references: set[tuple[Place, str]] = set()
     for record in records:
         if record["method"] == LOWER_BOUND:
             continue
         source = labels[identity(record["source"])]
         place = (source, record["n"], record.get("target"))
+        if record.get("reference"):
+            references.add((place, text_label(record)))
         headings[place] = source_heading({"source": source, "weights": record["source"].get("weights")})
         cells = panels.setdefault(place, {}).setdefault((text_label(record), record.get("d")), {})
         values = record["metrics"].get(metric)
@@ -54,7 +57,8 @@ def head_figures(records: Sequence[Record], header_line: str, out_dir: str | Pat
                 cells.setdefault((record["layer"], head), []).append(value)
     paths: list[Path] = []
     for place, found in panels.items():
-        found = {key: cells for key, cells in found.items() if cells}
+        order = sorted(found, key=lambda key: (place, key[0]) in references)  # references last
+        found = {key: found[key] for key in order if found[key]}
         layers = sorted({layer for cells in found.values() for layer, _ in cells})
         heads = sorted({head for cells in found.values() for _, head in cells})
         if len(layers) < 2:

@@ -167,18 +167,25 @@ def _ordered(records: Sequence[Record], manifest: Mapping[str, Any]) -> list[Rec
     sources = sources if isinstance(sources, list) else [sources]
     known = [*(fact for fact in sources if isinstance(fact, dict)), *(record["source"] for record in records)]
     order = {key: place for place, key in enumerate(dict.fromkeys(map(identity, known)))}
-    keys = {}
-    for record in records:
-        source = record["source"]
-        plan = _plan(manifest, source)
-        at = lambda name, value, plan=plan: _index(plan.get(name), value)
-        who = strict_json([record.get("of", record.get("method")), record["options"]])
-        keys[record["key"]] = (
-            order[identity(source)], at("n", record["n"]), record["window"],
-            at("layers", record["layer"]), _methods(plan).get(who, AT_THE_END) if _first(record) is None else
-            _first(record), at("d", record.get("d")), record.get("repeat") or 0, at("heads", record.get("head")),
+    plans: dict[str, tuple[Mapping[str, Any], dict[str, int]]] = {}
+
+    def place(record: Record) -> tuple[int, ...]:
+        source = identity(record["source"])
+        if source not in plans:
+            plan = _plan(manifest, record["source"])
+            plans[source] = plan, _methods(plan)
+        plan, methods = plans[source]
+        at = lambda name, value: _index(plan.get(name), value)
+        method = _first(record)
+        if method is None:
+            who = json.dumps([record.get("of", record.get("method")), record["options"]], sort_keys=True)
+            method = methods.get(who, AT_THE_END)
+        return (
+            order[source], at("n", record["n"]), record["window"], at("layers", record["layer"]), method,
+            at("d", record.get("d")), record.get("repeat") or 0, at("heads", record.get("head")),
         )  # fmt: skip
-    return sorted(records, key=lambda record: keys[record["key"]])
+
+    return sorted(records, key=place)
 
 
 def _plan(manifest: Mapping[str, Any], source: Record) -> Mapping[str, Any]:
@@ -206,7 +213,7 @@ def _first(record: Record) -> int | None:
 def _methods(plan: Mapping[str, Any]) -> dict[str, int]:
     asked = plan.get("methods") or plan.get("of") or ()
     texts = [[one, {}] if isinstance(one, str) else [one.get("name"), one.get("options")] for one in asked]
-    return {strict_json(text): place for place, text in enumerate(texts)}
+    return {json.dumps(text, sort_keys=True): place for place, text in enumerate(texts)}
 
 
 def _index(values: Any, value: Any) -> int:

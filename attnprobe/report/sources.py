@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..records import NAMES, strict_json
+from ..records import NAMES, plain, strict_json
 from .numbers import short_hashes
 
 __all__ = ["file_tag", "identity", "source_heading", "source_labels"]
@@ -18,7 +19,8 @@ BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "
 
 def identity(facts: Mapping[str, Any] | None) -> str:
     """What a source's tensors are determined by, as text: its facts but for those that only name what others hash."""
-    return strict_json({name: fact for name, fact in (facts or {}).items() if name not in NAMES})
+    told = {name: fact for name, fact in (facts or {}).items() if name not in NAMES}
+    return json.dumps(told, sort_keys=True, default=plain)
 
 
 def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
