@@ -569,3 +569,12 @@ def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path)
     for row in (row for row in rows if row["matrix"] == "SAS"):
         assert row["gradient_six"] == pytest.approx(float(wanted[row["head"]]), rel=1e-6)
         assert row["gradient"] == pytest.approx(inverse_gradient(condition(whole[row["head"]])), rel=1e-9)
+
+
+def test_a_value_of_zero_draws_what_it_can(run, tmp_path):
+    """V = 0 has no relative error, so that figure is left out and the others are drawn."""
+    q, k = torch.randn(2, 2, 48, 8, generator=torch.Generator().manual_seed(0))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": torch.zeros(2, 48, 8)}, tmp_path / "zero.safetensors")
+    code, _, err = run("--qkv", "zero.safetensors", "--d", "8", "--plot", "--out", "r")
+    assert code == 0 and (tmp_path / "r/figures/condition-n48-d8.svg").exists(), err
+    assert not list((tmp_path / "r/figures").glob("condition-error*"))

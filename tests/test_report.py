@@ -621,3 +621,17 @@ def test_the_report_imports_only_what_it_may():
     for path in folder.glob("*.py"):
         found = re.findall(r"^\s*from (\.\.\w*)", path.read_text(), flags=re.M)
         assert set(found) <= {"..errors", "..records"}, path.name
+
+
+def test_an_exact_v_mean_is_no_measure_of_others():
+    """Where attention is uniform V-Mean's error is rounding, and a ratio to it would be too."""
+    common = {"options": {}, "target": "softmax", "source": {}, "window": 0, "layer": 0, "heads": [0], "n": 8,
+              "repeat": 0, "seed": 0, "status": "ok", "reason": None, "duplicates": 0}  # fmt: skip
+    vmean = {**common, "method": "vmean", "d": None, "reference": True, "requested": False}
+    other = {**common, "method": "linear", "d": None, "reference": False, "requested": True}
+    for relative, ratio in ((3e-8, None), (0.5, 2.0)):
+        rows, _ = summarise([
+            vmean | {"metrics": {"output_spectral": [relative], "output_spectral_relative": [relative]}},
+            other | {"metrics": {"output_spectral": [2 * relative], "output_spectral_relative": [2 * relative]}},
+        ])  # fmt: skip
+        assert next(row for row in rows if row["method"] == "linear")["over_vmean"]["output_spectral"] == ratio

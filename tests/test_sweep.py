@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -151,3 +153,13 @@ def test_the_shift_of_each_head_is_in_the_record(source, tmp_path):
     shifts = {record["method"]: record["metrics"].get("delta") for record in records.values()}
     assert len(shifts["mss"]) == 3 and max(shifts["mss"]) > 0
     assert shifts["mss-literal"] == [0.0] * 3 and shifts["nystromformer"] is None
+
+
+@pytest.mark.parametrize("metrics", ['{"output_spectral":["x"]}', '{"output_spectral":3}', '"x"', "[1]"])
+def test_records_of_other_values_are_refused_and_named(source, tmp_path, metrics):
+    measured(source, tmp_path, methods=("vmean",), n="40")
+    path = tmp_path / "r/records.jsonl"
+    one = path.read_text().splitlines()
+    path.write_text("\n".join([*one[:-1], re.sub(r'"metrics":\{[^}]*\}', f'"metrics":{metrics}', one[-1])]) + "\n")
+    with pytest.raises(UsageError, match="not of this program"):
+        measured(source, tmp_path, methods=("vmean",), n="40,80")

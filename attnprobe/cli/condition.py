@@ -60,7 +60,8 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     The condition number does not predict the error: their rank correlation over heads takes either sign. A Gaussian
     core is best conditioned where its landmarks hardly see each other, and there the method may be at its worst; six
     steps of an iteration invert an ill-conditioned core in part only, and may err less for it. So the error stands
-    beside each condition number.
+    beside each condition number. Skyformer's default sampler repeats landmarks, which makes its core without a ridge
+    exactly singular; that of skyformer:sampler=wor has a value.
 
     A, B and C are the exact matrices, and cores are A_S of Nyströmformer and the spectral shift, and SᵀĀS, SᵀC̄S,
     SᵀC̄S + γI and Lemma 3's scaled N of Skyformer, over the same landmarks. All in float64; a matrix that float64 cannot

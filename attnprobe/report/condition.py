@@ -37,8 +37,7 @@ LEGEND = (
     "value and counts as singular. rank: σ > m eps σ₁, median, of m. effective: σ₁/σ_rank. at m/2: σ₁/σ_{m/2}. "
     "repeated: rows that repeat exactly, median. error: ‖E‖₂/‖BV‖₂ of the "
     "method. ρ: Spearman's rank correlation of cond and error, over so many heads. ●: the method inverts this matrix. "
-    "The condition number does not predict the error: "
-    "ρ takes either sign."
+    "The condition number does not predict the error."
 )
 
 

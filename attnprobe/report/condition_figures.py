@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
             lead = f"{heading}n = {n}" + ("" if d is None else f", d = {d}")
             drawings = (
                 ("condition", _conditions, mine),
-                ("condition-error", _errors, [row for row in mine if row.get("inverted")]),
+                ("condition-error", _errors, [row for row in mine if row.get("inverted") and row["error"] is not None]),
                 ("condition-iterations", _iterations, [row for row in told if row.get("residuals")]),
             )
             for name, draw, some in drawings:
@@ -84,7 +85,8 @@ def _grid(
     columns = min(columns, len(names))
     lines = math.ceil(len(names) / columns)
     inches = max(6.4, width * columns + 1.6)
-    heading = [*title_lines(title, int(inches * 15.5)), told]
+    wide = int(inches * 15.5)
+    heading = [*title_lines(title, wide), *textwrap.wrap(told, wide)]
     figure = Figure(figsize=(inches, height * lines + 0.5 + 0.16 * len(heading)), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
     for axis in panels[len(names) :]:
@@ -109,7 +111,7 @@ def _conditions(rows: Sequence[Row], title: str, lead: str) -> Any:
     place = {name: index for index, name in enumerate(ORDER)}
     order = sorted(dict.fromkeys(_key(row) for row in rows), key=lambda key: place.get(key[0], len(place)))
     labels = {key: _label(next(row for row in rows if _key(row) == key), several) for key in order}
-    values = [row["cond"] for row in rows if row["cond"] is not None] or [1.0]
+    values = [row["cond"] or row["cond_eff"] or 1.0 for row in rows]  # crosses have their place on the axis too
     top = 10 ** math.ceil(math.log10(max(max(values), 10.0)))
     any_flag = any(row["cond"] is None for row in rows)
     told = f"{lead}: condition number per head, bar: median. Full: inverted by the method; empty: beside it"
@@ -162,10 +164,9 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
 
     from .condition import rank_correlation
 
-    rows = [row for row in rows if row["error"] is not None]
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     keys = list(dict.fromkeys(_key(row) for row in rows))
-    told = f"{lead}: the condition number does not predict the error; one dot per head, ρ: rank correlation"
+    told = f"{lead}: condition number against error, one dot per head; ρ: their rank correlation over heads"
     figure, panels = _grid([f"layer {layer}" for layer in layers], 2.9, 2.5, title, told)
     values = [row["cond"] for row in rows if row["cond"] is not None] or [1.0]
     top = 10 ** math.ceil(math.log10(max(max(values), 10.0)))
@@ -195,6 +196,8 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
 
 def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
     """Residual per step: a line for each core, a panel for each layer, and each method where several share cores."""
+    from matplotlib.ticker import MaxNLocator
+
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     keys = list(dict.fromkeys(_key(row) for row in rows))
     several = len({key[0] for key in keys}) < len(keys)
@@ -221,6 +224,7 @@ def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
         axis.set_yscale("log")
         axis.set_ylim(low / 3, 30)
         axis.set_xlim(0, len(rows[0]["residuals"]["median"]) - 1)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.axvline(SIX, color="#444444", linewidth=1.0, linestyle=":")
         axis.text(SIX, math.sqrt(low), "six steps", fontsize=7.5, color="#444444", ha="right", va="center", rotation=90)
         axis.tick_params(labelbottom=True)

@@ -51,6 +51,9 @@ def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path)
         The files' paths; none where no row has values.
     """
     good = [row for row in rows if row["status"] == "ok" and moduli(row) and moduli(row)[0] > 0]
+    lost = dict.fromkeys(matrix_label(row) for row in rows if row not in good)
+    if lost:
+        header_line += f"\nnot drawn, as some heads are zero, failed or skipped: {', '.join(lost)}"
     looks = _looks(good)
     paths: list[Path] = []
     for name, kept in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
@@ -71,6 +74,8 @@ def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, l
     inches = max(6.4, 3.3 * columns + 0.6)
     shown = [row for row in rows if (row["layer"], row["n"]) in places]
     told = [*title_lines(title, int(inches * 15.5)), _over(shown)]
+    if name == "cumulative" and rows[0]["kind"] != "eigen":
+        told.append("shares of Σσ; the table's ranks are for shares of Σσ²")
     keys = _keys(shown, looks)
     beside = _in_a_row([re.sub(r"\\bar|[${}]", "", label) for label in keys], inches)
     height = 2.5 if lines > 1 else 3.0

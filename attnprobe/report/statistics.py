@@ -20,6 +20,7 @@ Row = dict[str, Any]
 
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 RATIOS = ("output_spectral", "output_frobenius")
+ROUNDING = 1e-5  # relative errors below it may be rounding alone
 
 
 def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
@@ -203,6 +204,9 @@ def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, f
                 for head, value in zip(cell.get("heads") or (), _per_head(cell, name), strict=False):
                     if value is not None and math.isfinite(value):
                         found[name, *place, cell.get("window"), head] = value
+                relative = [value for value in _per_head(cell, f"{name}_relative") if value is not None]
+                for head in cell.get("heads") or () if relative and max(relative) < ROUNDING else ():
+                    found[name, *place, cell.get("window"), head] = 0.0  # V-Mean is exact here: no measure of others
     return found
 
 

@@ -34,7 +34,7 @@ def load_qkv(
     model: str | None = None,
     weights: str = "pretrained",
     text: str | None = None,
-    n: int = 512,
+    n: int | None = None,
     layer: int = 0,
     *,
     window: int = 0,
@@ -52,7 +52,7 @@ def load_qkv(
 
     Args:
         model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv: see `SourceSpec`.
-        n: how many tokens.
+        n: how many tokens; None is 512, or all of a ``qkv`` file.
         layer: which layer, from 0.
         window: which stretch of ``n`` tokens, from 0.
         notify: called with a line for each substitution; prints it to stderr by default.
@@ -81,4 +81,5 @@ def load_qkv(
         strict=strict,
         qkv=qkv,
     )
-    return resolve(spec, notify=notify).qkv(n, [layer], window)[layer]
+    source = resolve(spec, notify=notify)
+    return source.qkv(source.default_n if n is None else n, [layer], window)[layer]

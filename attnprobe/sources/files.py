@@ -179,7 +179,8 @@ class FileSource(Source):
         f = self.facts
         lines = [
             f"qkv: {f['qkv']}, sha256 {f['qkv_sha256']}, stored as {f['stored_dtype']}",
-            f"heads: {_counted('layer', self.available)}, {f['heads']} heads, p={f['p']}, {f['stored_n']} tokens",
+            f"heads: {_counted('layer', self.available)}, {f['heads']} head{'s' * (f['heads'] != 1)}, p={f['p']}, "
+            f"{f['stored_n']} tokens",
         ]
         origin = f.get("origin")
         if isinstance(origin, dict):

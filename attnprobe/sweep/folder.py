@@ -149,10 +149,20 @@ def _earlier(path: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for record in read_records(path):
         whole = isinstance(record.get("key"), str) and record.get("status") in STATUSES
-        if not whole or not isinstance(record.get("metrics"), dict) or "heads" not in record:
+        metrics = record.get("metrics")
+        if not whole or "heads" not in record or not isinstance(metrics, dict) or not _are_numbers(metrics):
             raise UsageError(f"{path}: its records are not of this program; choose another --out")
         found[record["key"]] = record
     return found
+
+
+def _are_numbers(metrics: Any) -> bool:
+    """Whether a record's metrics are what this program writes: numbers and nulls, in lists and objects."""
+    if isinstance(metrics, dict):
+        return all(isinstance(value, (dict, list)) and _are_numbers(value) for value in metrics.values())
+    if isinstance(metrics, list):
+        return all(_are_numbers(value) for value in metrics)
+    return metrics is None or isinstance(metrics, (bool, int, float))
 
 
 def _remove(path: Path) -> None:
