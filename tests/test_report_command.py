@@ -177,7 +177,6 @@ def test_every_format_is_printed(run, qkv, format_):
 LIGHT = """
 import sys
 from attnprobe.cli import main
-from attnprobe.methods import METHODS
 try:
     main(["report", sys.argv[1]])
 except SystemExit as stop:
