@@ -226,6 +226,22 @@ def test_python_has_the_same_parts(run, qkv, tmp_path):
 # --- several sources in one run
 
 
+@pytest.mark.parametrize("args", [
+    ("error", "--method", "performer,skyformer", "--d", "8,4", "--n", "24,16", "--layer", "0,1",
+     "--plot", "errors,maps"),
+    ("spectrum", "--of", "softmax,skyformer", "--d", "8,4", "--n", "24,16", "--layer", "0,1", "--plot"),
+])  # fmt: skip
+def test_a_run_over_several_weights_is_rebuilt_to_the_byte(run, tiny_bert, text_file, tmp_path, args):
+    weights = ("--weights", "pretrained,initialized-qkv", "--model", tiny_bert, "--text", text_file)
+    code, printed, err = run(*args, *weights, "--out", "r")
+    assert code == 0, err
+    before = left(tmp_path / "r")
+    forget(tmp_path / "r")
+    assert run("report", "r")[1] == printed
+    after = left(tmp_path / "r")
+    assert {name: after[name] for name in before} == before
+
+
 SOURCES = {
     "pretrained": ("--weights", "pretrained"),
     "initialized, weights seed 0": ("--weights", "initialized"),
