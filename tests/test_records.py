@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 from hashlib import sha256
@@ -259,3 +260,28 @@ def test_a_run_directory_is_never_shared(tmp_path):
 def test_importing_records_is_light():
     code = "import sys, attnprobe.records; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'rich')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_file_with_any_bytes_changed_is_read_or_refused_by_name(tmp_path):
+    """Bytes overwritten, removed, doubled or inserted at random: what comes back are records, or one clear error."""
+    path = tmp_path / "records.jsonl"
+    with RecordWriter(path) as writer:
+        for number in range(6):
+            writer.append({"key": f"k{number}", "status": "ok", "metrics": {"output_spectral": [0.5, None, 1e-7]}})
+    whole, draw = path.read_bytes(), random.Random(0)
+    read = refused = 0
+    for _ in range(2000):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            at, size = draw.randrange(len(data)), draw.randint(1, 12)
+            some = bytes(draw.choice(b'{}[]":,0919eE+-.\\\n \x00\xff\xc3nulltrue') for _ in range(size))
+            data[at : at + draw.choice((0, size))] = draw.choice((some, b"", data[at : at + size] * 2))
+        path.write_bytes(data)
+        try:
+            found = read_records(path)
+            assert all(isinstance(record, dict) and isinstance(record["schema"], int) for record in found)
+            read += 1
+        except UsageError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            refused += 1
+    assert read > 50 and refused > 50

@@ -16,12 +16,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from attnprobe.approximation import Approximation
 from attnprobe.cli.sweep import settings_of
 from attnprobe.config import read_config
 from attnprobe.errors import UsageError
 from attnprobe.methods import METHODS
+from attnprobe.operators import GPU_BLOCK
 from attnprobe.records import RecordWriter, read_records
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -154,6 +156,26 @@ def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):
     assert run("sweep", config, "--out", "r", "--retry-failed")[0] == 0
     assert {one["status"] for one in read_records("r")} == {"ok"}
     assert run("sweep", config, "--out", "whole")[0] == 0 and records_of("r") == records_of("whole")
+
+
+def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run, config, monkeypatch):
+    monkeypatch.setattr(GPU_BLOCK, "entries", 2**26)
+    good, left = METHODS["performer"].function, [3]
+
+    def hungry(*args, **options):
+        if left[0] and args[0].h > 1:  # not in the warm-up
+            left[0] -= 1
+            raise torch.OutOfMemoryError("the device is full")
+        return good(*args, **options)
+
+    with_function(monkeypatch, "performer", hungry)
+    asked = ("sweep", config, "--method", "performer", "--n", "64", "--d", "16")
+    assert run(*asked, "--out", "r")[0] == 0 and GPU_BLOCK.entries == 2**23
+    left[0] = 10**6
+    code, _, _ = run(*asked, "--out", "s")
+    found = {one["method"]: one for one in read_records("s")}
+    assert code == 4 and found["performer"]["status"] == "failed" and "full" in found["performer"]["reason"]
+    assert found["vmean"]["status"] == "ok" and GPU_BLOCK.entries == 2**19
 
 
 def test_force_measures_everything_again(run, config):

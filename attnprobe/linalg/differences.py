@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..operators import Operator, Streamed, row_blocks
+from ..operators import GPU_BLOCK, Operator, Streamed, row_blocks
 
 __all__ = ["Differences", "FirstPass"]
 
 CPU_BLOCK = 256  # rows of one head: as few products as pay for their threads' meeting, and still in the cache
-CUDA_BLOCK_ENTRIES = 2**26
 
 
 @dataclass(frozen=True)
@@ -138,5 +137,5 @@ class Differences:
     def _space(self) -> Tensor:
         """Memory for a block of rows of one head, used again for each: it stays in the cache."""
         device = self.exact.device
-        rows = CPU_BLOCK if device.type == "cpu" else max(1, CUDA_BLOCK_ENTRIES // self.n_k)
+        rows = CPU_BLOCK if device.type == "cpu" else GPU_BLOCK.rows(self.n_k)
         return torch.empty(min(self.n_q, rows), self.n_k, dtype=self.dtype, device=device)

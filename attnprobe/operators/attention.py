@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import Operator, row_blocks
+from .base import GPU_BLOCK, Operator, row_blocks
 
 __all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
 
 CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
-CUDA_BLOCK_ENTRIES = 2**26  # entries of a block over all heads
 
 
 class Streamed(Operator):
@@ -45,7 +44,7 @@ class Streamed(Operator):
         if self.device.type == "cpu":
             groups, size = [slice(i, i + 1) for i in range(h)], CPU_BLOCK
         else:
-            groups, size = [slice(0, h)], max(1, CUDA_BLOCK_ENTRIES // (h * n_k))
+            groups, size = [slice(0, h)], GPU_BLOCK.rows(h * n_k)
         for heads in groups:
             for start, stop in row_blocks(n_q, size):
                 yield heads, start, stop, self._block(heads, start, stop)

@@ -9,9 +9,26 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-__all__ = ["Operator", "row_blocks", "row_groups"]
+__all__ = ["GPU_BLOCK", "BlockSize", "Operator", "row_blocks", "row_groups"]
 
 GATHERED_ENTRIES = 2**18  # numbers gathered at once: they stay in the cache
+
+
+class BlockSize:
+    """How many numbers a block of rows may have on a GPU; halved where its memory ran out."""
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+
+    def rows(self, width: int) -> int:
+        """Rows of a block of ``width`` numbers a row."""
+        return max(1, self.entries // width)
+
+    def halve(self) -> None:
+        self.entries = max(1, self.entries // 2)
+
+
+GPU_BLOCK = BlockSize(2**26)
 
 
 def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:

@@ -1,13 +1,21 @@
-"""How long one cell may take."""
+"""How long one cell may take, and what happens where the device's memory ends."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-__all__ = ["CellTimeout", "time_limit"]
+import torch
+
+from ..operators import GPU_BLOCK
+
+__all__ = ["CellTimeout", "time_limit", "with_smaller_blocks"]
+
+HALVINGS = 4
+Result = TypeVar("Result")
 
 
 class CellTimeout(Exception):
@@ -35,3 +43,18 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def with_smaller_blocks(work: Callable[[], Result]) -> Result:
+    """``work()``, again with blocks half as large where the device runs out of memory, four times at most.
+
+    The blocks stay that small for the rest of the process.
+    """
+    for _ in range(HALVINGS):
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            GPU_BLOCK.halve()
+        if torch.cuda.is_available():  # outside the handler, which holds the frames of what failed
+            torch.cuda.empty_cache()
+    return work()

@@ -21,7 +21,7 @@ from ..qkv import QKV
 from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
 from ..reference import exact, exact_output
 from ..timings import Timings
-from .limits import time_limit
+from .limits import time_limit, with_smaller_blocks
 from .plan import Cell, ErrorPlan, MethodRequest, refused
 
 __all__ = ["Outcome", "ending", "run_error", "said"]
@@ -163,7 +163,7 @@ class _Bench:
         self.qkv, self.target, self.tol, self.timings, self.limit = qkv, plan.target, plan.tol, timings, limit
         self.duplicates = repeated_rows(qkv)
         with timings("exact attention"):
-            self.wanted = exact_output(qkv, plan.target)
+            self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target))
         self.finite = bool(torch.isfinite(self.wanted).all())
         self.values = tail_singular_values(self.wanted) if self.finite else None
 
@@ -198,7 +198,10 @@ class _Bench:
         """The errors of all operators from shared passes; one that raises does not harm the others."""
         with self.timings("matrix errors"):
             try:
-                return shared_matrix_errors(exact(self.qkv, self.target), operators, tol=self.tol, progress=show)
+                found = lambda: shared_matrix_errors(
+                    exact(self.qkv, self.target), operators, tol=self.tol, progress=show
+                )
+                return with_smaller_blocks(found)
             except Exception as error:
                 if len(operators) == 1:
                     return [error]
@@ -217,8 +220,9 @@ class _Bench:
         with self.timings("methods"):
             begin = perf_counter()
             try:
+                run = lambda: approximate(cell.request.name, self.qkv, cell.d, **options)
                 with time_limit(self.limit):
-                    approx = approximate(cell.request.name, self.qkv, cell.d, **options)
+                    approx = with_smaller_blocks(run)
                 if self.qkv.device.type == "cuda":
                     torch.cuda.synchronize(self.qkv.device)
             except Unsupported as error:
