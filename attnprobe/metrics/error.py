@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention
 from ..qkv import QKV
 from ..reference import exact_output
 
-__all__ = ["OUTPUT_METRICS", "lower_bound", "output_errors"]
+__all__ = ["OUTPUT_METRICS", "ExactOutput", "lower_bound", "output_errors"]
 
 OUTPUT_METRICS = {
     "output_spectral": "‖(B - B~) V‖₂, absolute",
@@ -24,7 +26,30 @@ OUTPUT_METRICS = {
 }
 
 
-def output_errors(reference: Operator | Tensor, approx: Approximation | Tensor, qkv: QKV) -> dict[str, Tensor]:
+@dataclass(frozen=True, eq=False)
+class ExactOutput:
+    """An exact output ``B V`` with what every error compares with, so that many approximations share it.
+
+    Attributes:
+        output: (h, n_q, p_v) float64. norms: its spectral and Frobenius norms, (h,) each. row_sizes: the norms of its
+            rows, (h, n_q). rows: over their largest entries, (h, n_q, p_v). zero: which of them are zero, (h, n_q).
+    """
+
+    output: Tensor
+    norms: tuple[Tensor, Tensor]
+    row_sizes: Tensor
+    rows: Tensor
+    zero: Tensor
+
+    @classmethod
+    def of(cls, output: Tensor) -> ExactOutput:
+        """From the output alone."""
+        return cls(output, output_norms(output), output.norm(dim=-1), *_unit_rows(output))
+
+
+def output_errors(
+    reference: Operator | Tensor | ExactOutput, approx: Approximation | Tensor, qkv: QKV
+) -> dict[str, Tensor]:
     """How far the output of an approximation lies from the exact output, per head.
 
     With ``E = B V - B~ V`` (or C for the Gaussian target), all float64 (h,):
@@ -40,7 +65,7 @@ def output_errors(reference: Operator | Tensor, approx: Approximation | Tensor, 
 
     Args:
         reference: the exact operator of ``attnprobe.exact``, or its output ``B V`` in float64, (h, n_q, p_v), where
-            it is at hand already.
+            it is at hand already, or an `ExactOutput` of it.
         approx: an approximation, or its output (h, n_q, p_v) in any dtype.
         qkv: the Q/K/V of both.
 
@@ -56,22 +81,25 @@ def output_errors(reference: Operator | Tensor, approx: Approximation | Tensor, 
     >>> float(same["output_spectral"]), round(float(same["output_cosine_min"]), 12)
     (0.0, 1.0)
     """
-    wanted = reference if isinstance(reference, Tensor) else _exact_output(reference, qkv)
+    if not isinstance(reference, ExactOutput):
+        reference = ExactOutput.of(reference if isinstance(reference, Tensor) else _exact_output(reference, qkv))
+    wanted = reference.output
     got = approx if isinstance(approx, Tensor) else approx.output
     if got.shape != wanted.shape:
         raise UsageError(f"the output has shape {tuple(got.shape)}, the exact one {tuple(wanted.shape)}")
     got = got.double()
-    spectral, frobenius = output_norms(wanted - got)
-    size, size_frobenius = output_norms(wanted)
-    row_error, row_size = (wanted - got).norm(dim=-1), wanted.norm(dim=-1)  # (h, n_q)
-    row_relative = torch.where(row_error == 0, row_error, row_error / row_size)
+    error = wanted - got
+    spectral, frobenius = output_norms(error)
+    size, size_frobenius = reference.norms
+    row_error = error.norm(dim=-1)  # (h, n_q)
+    row_relative = torch.where(row_error == 0, row_error, row_error / reference.row_sizes)
     return {
         "output_spectral": spectral,
         "output_spectral_relative": spectral / size,
         "output_frobenius": frobenius,
         "output_frobenius_relative": frobenius / size_frobenius,
         "output_row_relative_max": row_relative.amax(-1),
-        "output_cosine_min": _row_cosines(wanted, got).amin(-1),
+        "output_cosine_min": _row_cosines(reference, got).amin(-1),
     }
 
 
@@ -116,11 +144,15 @@ def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
     return (reference @ qkv.v).double()
 
 
-def _row_cosines(x: Tensor, y: Tensor) -> Tensor:
-    """The cosine of each pair of rows, (h, n): 1 where both are zero, 0 where one is; no product underflows."""
-    sizes = [z.abs().amax(-1, keepdim=True) for z in (x, y)]
-    both_zero = ((sizes[0] == 0) & (sizes[1] == 0))[..., 0]
-    x, y = (z / torch.where(size > 0, size, torch.ones_like(size)) for z, size in zip((x, y), sizes, strict=True))
+def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows over their largest entry, so that no product of them underflows, and which are zero, (h, n)."""
+    size = x.abs().amax(-1, keepdim=True)
+    return x / torch.where(size > 0, size, torch.ones_like(size)), (size == 0)[..., 0]
+
+
+def _row_cosines(reference: ExactOutput, got: Tensor) -> Tensor:
+    """The cosine of each pair of rows, (h, n): 1 where both are zero, 0 where one is."""
+    (x, x_zero), (y, y_zero) = (reference.rows, reference.zero), _unit_rows(got)
     norms = x.norm(dim=-1) * y.norm(dim=-1)
     cosine = (x * y).sum(-1) / torch.where(norms == 0, torch.ones_like(norms), norms)
-    return torch.where(both_zero, torch.ones_like(cosine), cosine)
+    return torch.where(x_zero & y_zero, torch.ones_like(cosine), cosine)

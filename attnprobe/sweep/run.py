@@ -15,7 +15,7 @@ from ..approximation import Approximation
 from ..errors import Unsupported, UsageError
 from ..linalg.norms import tail_singular_values
 from ..methods import approximate
-from ..metrics import MatrixErrors, lower_bound, output_errors, repeated_rows, shared_matrix_errors
+from ..metrics import ExactOutput, MatrixErrors, lower_bound, output_errors, repeated_rows, shared_matrix_errors
 from ..operators import Operator
 from ..qkv import QKV
 from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
@@ -166,6 +166,7 @@ class _Bench:
             self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target))
         self.finite = bool(torch.isfinite(self.wanted).all())
         self.values = tail_singular_values(self.wanted) if self.finite else None
+        self.reference = ExactOutput.of(self.wanted) if self.finite else None
 
     def measure(self, batch: Sequence[Cell], show: Callable[[str], None]) -> list[dict[str, Any]]:
         """The measured parts of the cells' records: status, reason, metrics, draws_hash, seconds, and the matrix_ ones.
@@ -233,7 +234,7 @@ class _Bench:
                 return _result("failed", said(error)), None
             seconds = perf_counter() - begin
         try:
-            metrics = output_errors(self.wanted, approx, self.qkv)
+            metrics = output_errors(self.reference, approx, self.qkv)
         except Exception as error:  # an output of another shape, or no tensor at all
             return _result("failed", said(error), seconds=seconds), None
         for name in DIAGNOSTICS:
