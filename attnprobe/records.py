@@ -31,6 +31,7 @@ except ImportError:  # not POSIX: one writer per file, as the sweep arranges
 __all__ = [
     "LOWER_BOUND",
     "NAMES",
+    "determining",
     "SCHEMA",
     "STATUSES",
     "RecordWriter",
@@ -103,6 +104,11 @@ def cell_key(**determinants: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 
 
+def determining(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a source that determine a result."""
+    return {name: fact for name, fact in facts.items() if name not in NAMES}
+
+
 def map_path(run: str | os.PathLike[str], key: str) -> Path:
     """Where a run's folder keeps the map of a cell."""
     return Path(run) / "maps" / f"{key}.npy"
@@ -113,7 +119,7 @@ def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     first: dict[str, Mapping[str, Any]] = {}
     for record in records:
         if record["requested"] and record["window"] == 0:
-            facts = {name: fact for name, fact in record["source"].items() if name not in NAMES}
+            facts = determining(record["source"])
             place = {name: record[name] for name in ("n", "layer", "method", "options", "d")}
             column = cell_key(source=facts, **place)
             if column not in first or record["seed"] < first[column]["seed"]:
@@ -123,7 +129,7 @@ def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:
     """Where a run's folder keeps the map of the exact matrix that the record's method stands for."""
-    facts = {name: fact for name, fact in record["source"].items() if name not in NAMES}
+    facts = determining(record["source"])
     place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
     return map_path(run, cell_key(command="maps", source=facts, **place))
 

@@ -24,12 +24,9 @@ import ctypes
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from statistics import median
-from time import perf_counter
 
 import torch
+from measuring import peak_mib, timed
 from torch import Tensor
 
 from attnprobe import QKV, approximate, exact, load_qkv, matrix_errors
@@ -68,17 +65,6 @@ def power_norm(a: Tensor) -> Tensor:
     return size / y.norm()
 
 
-def timed(work: dict[str, Callable[[], object]], rounds: int) -> tuple[dict[str, float], dict[str, object]]:
-    """Medians of interleaved rounds, and what the last one gave."""
-    seconds, results = {name: [] for name in work}, {}
-    for _ in range(rounds + 1):
-        for name, once in work.items():
-            begin = perf_counter()
-            results[name] = once()
-            seconds[name].append(perf_counter() - begin)
-    return {name: median(every[1:]) for name, every in seconds.items()}, results  # the first finds cold caches
-
-
 def loaded(weights: str, n: int, args: argparse.Namespace) -> QKV:
     qkv = load_qkv(weights=weights, n=n, layer=args.layer, text=args.text, device="cpu", notify=lambda line: None)
     return QKV(*(x[: args.heads].contiguous() for x in (qkv.q, qkv.k, qkv.v)), label=qkv.label)
@@ -91,16 +77,7 @@ def peak_extra_mib(path: str, method: str, d: int) -> float:
     few = QKV(*(x[:1, :600] for x in (qkv.q, qkv.k, qkv.v)))
     matrix_errors(exact(few), approximate(method, few, d).operator)  # thread pools and kernels are no cost of ours
     ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that nothing hides in it
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = resident_mib("VmRSS")
-    matrix_errors(b, op)
-    return resident_mib("VmHWM") - before
-
-
-def resident_mib(what: str) -> float:
-    """``VmRSS`` or its peak ``VmHWM`` of this process (Linux)."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in status if line.startswith(what))
+    return peak_mib(lambda: matrix_errors(b, op))
 
 
 def closed(found: list[dict[str, Tensor]]) -> float:

@@ -22,11 +22,11 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from math import log, nan
-from pathlib import Path
 from statistics import linear_regression, median
 from time import perf_counter
 
 import torch
+from measuring import peak_mib
 
 from attnprobe import QKV, approximate
 from attnprobe.errors import Unsupported
@@ -90,16 +90,7 @@ def peak_extra_mib(name: str, n: int, args: argparse.Namespace) -> float:
         work()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that nothing hides in it
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = resident_mib("VmRSS")
-    work()
-    return resident_mib("VmHWM") - before
-
-
-def resident_mib(what: str) -> float:
-    """``VmRSS`` or its peak ``VmHWM`` of this process (Linux)."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in status if line.startswith(what))
+    return peak_mib(work)
 
 
 def exponent(times: dict[int, float]) -> float:

@@ -16,6 +16,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
+from measuring import resident_mib
 
 from attnprobe import QKV
 from attnprobe.reference import exact_output
@@ -56,12 +57,6 @@ def child(name: str, n: int, heads: int, p: int) -> None:
     before = resident_mib("VmRSS")
     FUNCTIONS[name](qkv)
     print(resident_mib("VmHWM") - before)
-
-
-def resident_mib(what: str) -> float:
-    """``VmRSS`` or its peak ``VmHWM`` of this process (Linux). ``ru_maxrss`` would include the parent's peak."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(what))
 
 
 def timed(name: str, qkv: QKV) -> float:

@@ -20,11 +20,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from statistics import median
-from time import perf_counter
 
 import torch
+from measuring import timed
 from torch import Tensor
 
 from attnprobe import QKV, load_qkv, spectra
@@ -39,17 +37,6 @@ def dense_values(qkv: QKV, dtype: torch.dtype) -> Tensor:
     """What a notebook does: all singular values of B of the one head, in ``dtype``."""
     q, k = qkv.q[0].to(dtype), qkv.k[0].to(dtype)
     return torch.linalg.svdvals(torch.softmax(q @ k.T * qkv.scale, dim=-1))
-
-
-def timed(work: dict[str, Callable[[], object]], rounds: int) -> tuple[dict[str, float], dict[str, object]]:
-    """Medians of interleaved rounds, and what the last one gave."""
-    seconds, results = {name: [] for name in work}, {}
-    for _ in range(rounds + 1):
-        for name, once in work.items():
-            begin = perf_counter()
-            results[name] = once()
-            seconds[name].append(perf_counter() - begin)
-    return {name: median(every[1:]) for name, every in seconds.items()}, results  # the first finds cold caches
 
 
 def loaded(weights: str, layer: int, head: int, args: argparse.Namespace) -> QKV:

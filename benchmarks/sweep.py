@@ -20,12 +20,10 @@ import argparse
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 
 import torch
+from measuring import peak_mib, timed
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -79,25 +77,7 @@ def peak_extra_mib(path: str, budgets: list[int], side: str) -> float:
     qkv = loaded(path)
     few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)))
     notebook(few, budgets[:1], careful=True)  # thread pools and kernels are no cost of either
-    Path("/proc/self/clear_refs").write_text("5")
-    before = resident_mib("VmRSS")
-    ours(path, budgets) if side == "ours" else notebook(qkv, budgets, careful=True)
-    return resident_mib("VmHWM") - before
-
-
-def resident_mib(what: str) -> float:
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in status if line.startswith(what))
-
-
-def timed(work: dict[str, Callable[[], Errors]], rounds: int) -> tuple[dict[str, float], dict[str, Errors]]:
-    seconds, results = {name: [] for name in work}, {}
-    for _ in range(rounds):
-        for name, once in work.items():
-            begin = perf_counter()
-            results[name] = once()
-            seconds[name].append(perf_counter() - begin)
-    return {name: median(every) for name, every in seconds.items()}, results
+    return peak_mib(lambda: ours(path, budgets) if side == "ours" else notebook(qkv, budgets, careful=True))
 
 
 def main() -> int:
@@ -129,6 +109,7 @@ def main() -> int:
                         "careful": lambda qkv=qkv: notebook(qkv, budgets, careful=True),
                     },
                     args.rounds,
+                    warm_up=0,  # it went before, at the smallest n
                 )
                 size = torch.linalg.matrix_norm(dense_output(qkv).double(), 2)
                 mine, theirs = results["ours"], results["careful"]

@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.records import LOWER_BOUND, RecordWriter, read_records
 from attnprobe.report import FORMATS, Header, compare_runs, comparison_line, render
@@ -430,16 +429,9 @@ def test_a_line_of_the_log(found):
 
 
 @pytest.fixture
-def command(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
+def command(request):
+    """The fixture of the command line, whose name a function has here."""
+    return request.getfixturevalue("run")
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from inputs import make
 from safetensors.torch import save_file
 
 from attnprobe import QKV, approximate, exact, load_qkv
-from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.linalg.condition import certified_condition, condition, repeats
 from attnprobe.metrics import (
@@ -462,17 +461,9 @@ def test_a_summary_counts_a_singular_head_as_infinite():
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run the command line in this process: ``(code, stdout, stderr)``."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            main(["condition", *map(str, args)])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
+def run(run):
+    """``attnprobe condition`` in this process: ``(code, stdout, stderr)``."""
+    return lambda *args: run("condition", *args)
 
 
 def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
@@ -490,8 +481,9 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     names = {path.name for path in (tmp_path / "r/figures").iterdir()}
     stems = [f"condition{kind}-n80-d{d}" for kind in ("", "-error", "-iterations") for d in (4, 8)]
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
-    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {f"condition.{k}" for k in ("md", "csv",
-                                                                                                    "json")}
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {
+        f"condition.{k}" for k in ("md", "csv", "json")
+    }
     before = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
     run("--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--out", "r")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}

@@ -18,23 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 import attnprobe
-from attnprobe.cli import main
 from attnprobe.methods import METHODS
 from attnprobe.report import FORMATS, open_run, parts
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
 
 
 def qkv_file(path, seed=0):

@@ -8,11 +8,8 @@ import json
 import re
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from attnprobe import load_qkv, spectra
-from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.report import spectrum_figures, spectrum_rows
 from attnprobe.report.console import Header
@@ -22,26 +19,9 @@ from attnprobe.sweep.spectrum import parse_epsilons, parse_of
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run the command line in this process, in an empty folder: ``(code, stdout, stderr)``."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            main(["spectrum", *map(str, args)])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
-
-
-@pytest.fixture
-def qkv(tmp_path):
-    """A small Q/K/V file: 2 heads, 96 tokens, p = 8."""
-    q, k, v = torch.randn(3, 2, 96, 8, generator=torch.Generator().manual_seed(0))
-    path = tmp_path / "qkv.safetensors"
-    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
-    return path
+def run(run):
+    """``attnprobe spectrum`` in this process: ``(code, stdout, stderr)``."""
+    return lambda *args: run("spectrum", *args)
 
 
 def refused(result, code=2):

@@ -15,7 +15,7 @@ from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MATRIX_METRICS
 from attnprobe.operators import Dense, Operator
 from attnprobe.qkv import QKV
-from attnprobe.records import LOWER_BOUND
+from attnprobe.records import LOWER_BOUND, determining
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods
 from attnprobe.sweep import plan as plan_file
@@ -97,7 +97,7 @@ def test_no_matrix_leaves_the_other_numbers_and_the_lower_bound_as_they_are(sour
 def facts_of(source):
     from attnprobe.sources import resolve
 
-    return {name: fact for name, fact in resolve(source).facts.items() if name not in plan_file.NAMES}
+    return determining(resolve(source).facts)
 
 
 def test_the_tolerance_is_part_of_what_a_cell_is(source, tmp_path):

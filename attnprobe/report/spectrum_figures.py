@@ -50,8 +50,9 @@ def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path)
     Returns:
         The files' paths; none where no row has values.
     """
-    good = [row for row in rows if row["status"] == "ok" and moduli(row) and moduli(row)[0] > 0]
-    lost = dict.fromkeys(matrix_label(row) for row in rows if row not in good)
+    drawn = [row["status"] == "ok" and bool(moduli(row)) and moduli(row)[0] > 0 for row in rows]
+    good = [row for row, fine in zip(rows, drawn, strict=True) if fine]
+    lost = dict.fromkeys(matrix_label(row) for row, fine in zip(rows, drawn, strict=True) if not fine)
     if lost:
         header_line += f"\nnot drawn, as some heads are zero, failed or skipped: {', '.join(lost)}"
     looks = _looks(good)

@@ -4,12 +4,13 @@ from .condition import ConditionRequest, measure_conditions
 from .listing import Listed, listed, seconds_of
 from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
+from .request import RunRequest, parse_layers
 from .run import Outcome, run_error
-from .session import ErrorRequest, Session, measure_errors, parse_layers
+from .session import ErrorRequest, Session, measure_errors
 from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
 
 __all__ = [
-    "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "Session", "SpectrumRequest",
-    "SpectrumSession", "keep_maps", "listed", "measure_conditions", "measure_errors", "measure_spectra", "parse_layers",
-    "parse_methods", "parse_numbers", "run_error", "seconds_of",
+    "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest", "Session",
+    "SpectrumRequest", "SpectrumSession", "keep_maps", "listed", "measure_conditions", "measure_errors",
+    "measure_spectra", "parse_layers", "parse_methods", "parse_numbers", "run_error", "seconds_of",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from ..metrics import (
     sensitivity,
 )
 from ..qkv import QKV
-from ..records import NAMES, SCHEMA, RecordWriter, cell_key
+from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..reference import exact, exact_output
 from ..timings import Timings
 from .folder import recorded
@@ -108,7 +108,7 @@ def _refuse(request: ConditionRequest) -> None:
 
 def condition_cells(request: ConditionRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
     """The cells of every group and layer in their order: the exact matrices, then every method at every budget."""
-    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
+    facts = determining(source.facts)
     return {(group, layer): list(_cells(request, plan, group, layer, facts)) for group in plan.groups()
             for layer in plan.layers}  # fmt: skip
 

@@ -13,7 +13,16 @@ from ..methods import approximate
 from ..metrics import attention_maps
 from ..operators import Operator
 from ..qkv import QKV
-from ..records import NAMES, exact_map_path, map_path, mapped, missing_maps, missing_maps_path, write_bytes, write_json
+from ..records import (
+    determining,
+    exact_map_path,
+    map_path,
+    mapped,
+    missing_maps,
+    missing_maps_path,
+    write_bytes,
+    write_json,
+)  # fmt: skip
 from ..reference import exact
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, Group
@@ -45,7 +54,7 @@ def keep_maps(
         Why a map is missing, by the key of its cell.
     """
     timings, why = timings or Timings(), {}
-    facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
+    facts = determining(source.facts)
     ran = {record["key"]: record for record in mapped(records) if record["status"] in ("ok", "diverged")}
     there = {key for key, one in ran.items() if map_path(folder, key).exists() and exact_map_path(folder, one).exists()}
     wanted: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map

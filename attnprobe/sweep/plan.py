@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import Unsupported, UsageError
 from ..methods import Method, by_family, get
 from ..qkv import QKV
-from ..records import LOWER_BOUND, NAMES, cell_key
+from ..records import LOWER_BOUND, cell_key, determining
 
 __all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods", "parse_numbers"]
 
@@ -149,7 +149,7 @@ class ErrorPlan:
 
     def listed(self, facts: Mapping[str, Any]) -> dict[tuple[Group, int], list[Cell]]:
         """The cells of every group and layer of a source with these facts, in the order in which they are measured."""
-        facts = {name: fact for name, fact in facts.items() if name not in NAMES}
+        facts = determining(facts)
         return {(group, layer): self.cells(group, layer, facts) for group in self.groups() for layer in self.layers}
 
     def size(self, facts: Mapping[str, Any]) -> int:

@@ -3,62 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
 from ..records import RecordWriter
 from ..reference import TARGETS
-from ..sources import SourceSpec, resolve
 from ..timings import Timings
 from .folder import recorded
 from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
+from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import Outcome, run_error
 
-__all__ = ["ErrorRequest", "Session", "measure_errors", "parse_layers"]
-
-MOST = 100_000  # windows, and repeats
+__all__ = ["ErrorRequest", "Session", "measure_errors"]
 
 
 @dataclass(frozen=True)
-class ErrorRequest:
-    """What ``attnprobe error`` was asked for, as the user wrote it. None is the default.
+class ErrorRequest(RunRequest):
+    """What ``attnprobe error`` was asked for; see `RunRequest` for the rest.
 
     Args:
-        source: with the first of the ``weights``.
-        weights: the words of ``--weights``, each measured beside the others; None is the source's alone.
-        methods: ``--method`` items (see `parse_methods`).
-        n, d: ``--n`` and ``--d``, lists such as ``"512,1024"``; n None is 512, or all tokens of a Q/K/V file.
-        layer, head: lists, ranges or ``all``; layer None is 0, or a Q/K/V file's first.
+        methods: ``--method`` items (see `parse_methods`). repeats: seeds of random methods, from ``seed`` on.
         matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
-        out: the run's folder; a folder that holds records already is gone on with.
-        force: measure what is there already again. retry_failed: measure what failed there again.
-        cell_timeout: seconds that a method may take on one layer; None is no limit.
-        base: where new run folders are made.
-        origin: where each value came from, for the manifest.
     """
 
-    source: SourceSpec = field(default_factory=SourceSpec)
-    weights: tuple[str, ...] | None = None
     methods: tuple[str, ...] = ("skyformer",)
-    n: str | None = None
-    d: str = "128"
-    layer: str | None = None
-    head: str = "all"
-    windows: int = 1
-    seed: int = 0
     repeats: int = 1
-    target: str = "softmax"
     matrix: bool = True
     tol: float = 1e-3
-    out: str | None = None
-    force: bool = False
-    retry_failed: bool = False
-    cell_timeout: float | None = None
-    base: str = "outputs"
-    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,9 +81,7 @@ def measure_errors(
             outcome.add(part)
             if maps:
                 folder = writer.path.parent
-                unmapped.update(
-                    keep_maps(plan, source, part.records, folder, timings=timings, progress=progress)
-                )
+                unmapped.update(keep_maps(plan, source, part.records, folder, timings=timings, progress=progress))
         return outcome
 
     plans = [planned(plan) for _, plan in parts]
@@ -118,9 +90,7 @@ def measure_errors(
     return Session(outcome, path, sources, unmapped)
 
 
-def prepared(
-    request: ErrorRequest, notify: Callable[[str], None], timings: Timings
-) -> list[tuple[Any, ErrorPlan]]:
+def prepared(request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> list[tuple[Any, ErrorPlan]]:
     """The sources of a request, each with its plan, once nothing in them is impossible."""
     methods, n, d = _asked(request)
     parts = []
@@ -142,29 +112,6 @@ def prepared(
             source.check(length, plan.windows, plan.layers)
         parts.append((source, plan))
     return parts
-
-
-def sources_of(request: Any, notify: Callable[[str], None], timings: Timings) -> list[Any]:
-    """One source for each of a request's ``weights``; two that turn out to be the same count once."""
-    words = request.weights or (request.source.weights,)
-    if len(words) > 1 and request.source.qkv is not None:
-        raise UsageError(f"--qkv {request.source.qkv} holds Q, K and V already: drop --weights")
-    found: list[Any] = []
-    lines: set[str] = set()
-
-    def once(line: str) -> None:
-        if line not in lines:
-            lines.add(line)
-            notify(line)
-
-    for word in dict.fromkeys(words):
-        source = resolve(replace(request.source, weights=word), notify=once, timings=timings)
-        labels = [(other.facts.get("model"), other.facts.get("weights")) for other in found]
-        if (source.facts.get("model"), source.facts.get("weights")) in labels:
-            notify(f"weights {word} are {source.facts['weights']} here, which stand there already")
-        else:
-            found.append(source)
-    return found
 
 
 def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:
@@ -191,13 +138,6 @@ def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int,
 def _refuse_impossible(plan: ErrorPlan) -> None:
     if (why := plan.refusal()) is not None:
         raise UsageError(why)
-
-
-def parse_layers(text: str | None, source: Any) -> tuple[int, ...]:
-    """The layers that a list names; None is layer 0, or the first that a Q/K/V file has."""
-    if text is None:
-        return (0,) if 0 in source.available else source.available[:1]
-    return tuple(parse_numbers(text, "layer", source.available))
 
 
 def planned(plan: ErrorPlan) -> dict[str, Any]:

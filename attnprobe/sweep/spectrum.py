@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,15 +13,14 @@ from ..methods import METHODS, approximate
 from ..metrics.duplicates import repeated_rows
 from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
 from ..qkv import QKV
-from ..records import NAMES, SCHEMA, RecordWriter, cell_key
+from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..reference import TARGETS
-from ..sources import SourceSpec
 from ..timings import Timings
 from .folder import recorded
 from .limits import time_limit
 from .plan import MethodRequest, parse_methods, parse_numbers, refused
+from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import Outcome, said
-from .session import MOST, parse_layers, sources_of
 
 __all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of", "spectrum_layers"]
 
@@ -30,39 +29,20 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class SpectrumRequest:
-    """What ``attnprobe spectrum`` was asked for, as the user wrote it. None is the default.
+class SpectrumRequest(RunRequest):
+    """What ``attnprobe spectrum`` was asked for; see `RunRequest` for the rest.
 
     Args:
-        source: with the first of the ``weights``.
-        weights: the words of ``--weights``, each read and drawn beside the others.
         of: ``--of`` items (see `parse_of`).
         kind: ``singular`` or ``eigen``.
         k: only the leading values; None is all up to n = 4096 and 64 beyond.
         epsilon: relative errors for which the rank is told, a list such as ``"0.1,0.01"``.
-        n, d, layer, head, windows, seed, target, out, force, retry_failed, cell_timeout, base, origin: see
-            `ErrorRequest`.
     """
 
-    source: SourceSpec = field(default_factory=SourceSpec)
-    weights: tuple[str, ...] = ("pretrained",)
     of: tuple[str, ...] = ("softmax",)
     kind: str = "singular"
     k: int | None = None
     epsilon: str = "0.1,0.01"
-    n: str | None = None
-    d: str = "128"
-    layer: str | None = None
-    head: str = "all"
-    windows: int = 1
-    seed: int = 0
-    target: str = "softmax"
-    out: str | None = None
-    force: bool = False
-    retry_failed: bool = False
-    cell_timeout: float | None = None
-    base: str = "outputs"
-    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -241,7 +221,7 @@ def _layers(
         heads = numbers if request.head == "all" else tuple(parse_numbers(request.head, "head", numbers))
         layers, lengths = parse_layers(request.layer, source), n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
-        facts = {name: fact for name, fact in source.facts.items() if name not in NAMES}
+        facts = determining(source.facts)
         for length in lengths:
             source.check(length, request.windows, layers)
             for window in range(request.windows):
