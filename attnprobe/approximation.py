@@ -48,13 +48,21 @@ class Approximation:
         numbers = {name: [round(float(x), 6) for x in values] for name, values in self.diagnostics.items()}
         return f"Approximation({', '.join(parts)}, diagnostics={numbers})"
 
+    def lost_rows(self) -> Tensor:
+        """How many rows of the output hold a value that is not finite, (h,) int64."""
+        sums = self.output.sum(-1, dtype=torch.float64)  # several times faster to look at than all values
+        if torch.isfinite(sums).all():
+            return torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
+        return (~torch.isfinite(self.output)).any(-1).sum(-1)
+
     def draws_hash(self) -> str | None:
         """SHA-256 of the draws (16 hex digits), None where nothing was drawn."""
         if not self.draws:
             return None
         digest = hashlib.sha256()
         for name in sorted(self.draws):
-            tensor = self.draws[name].detach().cpu().contiguous()
+            tensor = self.draws[name].detach().cpu()
             digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(tensor.view(torch.uint8).numpy().tobytes())
+            for head in tensor:  # one after the other: sketches are large
+                digest.update(head.contiguous().view(torch.uint8).numpy())
         return digest.hexdigest()[:16]

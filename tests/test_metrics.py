@@ -127,6 +127,20 @@ def test_a_head_that_is_not_finite_has_errors_nan_and_leaves_the_others_alone():
         assert not torch.isfinite(value[1]) and (not torch.isfinite(value[2]) or name == "output_cosine_min"), name
 
 
+@pytest.mark.parametrize("size", [1e-280, 1e-200, 1e-124, 1e124, 1e140])
+def test_errors_far_from_one_are_those_near_one(size):
+    qkv, factor = make(h=3), torch.tensor([1.0, size, 1.0], dtype=F64)[:, None, None]
+    wanted = exact_output(qkv)
+    got = wanted + 0.1 * randn(3, 20, 5)
+    near, far = output_errors(wanted, got, qkv), output_errors(wanted * factor, got * factor, qkv)
+    names = ["output_spectral_relative", "output_frobenius_relative", "output_cosine_min"]
+    if size > 1e-150:  # a row's own norm is not scaled: its squares are lost below
+        names.append("output_row_relative_max")
+    for name in names:
+        assert torch.allclose(far[name], near[name], rtol=1e-12, atol=0), name
+        assert torch.equal(far[name][[0, 2]], near[name][[0, 2]]), name
+
+
 def test_shapes_that_differ_are_refused():
     qkv = make()
     with pytest.raises(UsageError, match=r"\(2, 20, 4\).*\(2, 20, 5\)"):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..operators import row_blocks
 
-__all__ = ["output_norms", "tail_singular_values"]
+__all__ = ["gram_norms", "output_norms", "tail_singular_values"]
 
 CHUNK = 2048  # rows taken to float64 at once: 2-4 times faster than all of them
 
@@ -31,9 +31,21 @@ def output_norms(e: Tensor) -> tuple[Tensor, Tensor]:
         chunk = e[:, first:last].double() / unit[:, None, None]
         gram += chunk.mT @ chunk
     gram = torch.where(good[:, None, None], gram, torch.zeros_like(gram))
-    spectral = torch.linalg.eigvalsh(gram)[:, -1].clamp(min=0).sqrt() * unit
-    frobenius = gram.diagonal(dim1=1, dim2=2).sum(-1).sqrt() * unit
-    nan = torch.full_like(spectral, float("nan"))
+    nan = torch.full_like(size, float("nan"))
+    spectral, frobenius = (torch.where(good, norm * unit, nan) for norm in gram_norms(gram))
+    return spectral, frobenius
+
+
+def gram_norms(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Spectral and Frobenius norm of each matrix with the Gram matrix ``gram`` (h, p, p): float64 (h,), (h,).
+
+    NaN where ``gram`` holds a value that is not finite.
+    """
+    good = torch.isfinite(gram).all(-1).all(-1)
+    gram = torch.where(good[:, None, None], gram, torch.zeros_like(gram))
+    nan = torch.full(good.shape, float("nan"), dtype=gram.dtype, device=gram.device)
+    spectral = torch.linalg.eigvalsh(gram)[:, -1].clamp(min=0).sqrt()
+    frobenius = gram.diagonal(dim1=1, dim2=2).sum(-1).sqrt()
     return torch.where(good, spectral, nan), torch.where(good, frobenius, nan)
 
 

@@ -5,12 +5,14 @@ Each is drawn on the CPU and held dense, ``n d`` numbers, whatever its structure
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
 
 import torch
 from torch import Tensor
 
-__all__ = ["accumulate", "countsketch", "gaussian", "sparse", "srht"]
+__all__ = ["accumulate", "countsketch", "gaussian", "gaussians", "sparse", "srht"]
 
 
 def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
@@ -20,6 +22,20 @@ def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
     torch.Size([3, 2])
     """
     return torch.randn(d, n, generator=generator, dtype=torch.float64, device="cpu").div_(sqrt(d)).T
+
+
+def gaussians(n: int, d: int, generators: Sequence[torch.Generator]) -> Tensor:
+    """`gaussian` of each generator, (h, n, d), drawn side by side: normal numbers of one generator come one by one.
+
+    >>> g = [torch.Generator().manual_seed(seed) for seed in (0, 1, 1)]
+    >>> torch.equal(gaussians(4, 2, g[:2])[1], gaussian(4, 2, g[2]))
+    True
+    """
+    out = torch.empty(len(generators), d, n, dtype=torch.float64, device="cpu")
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for _ in pool.map(lambda place: out[place].copy_(gaussian(n, d, generators[place]).T), range(len(generators))):
+            pass
+    return out.mT
 
 
 def srht(n: int, d: int, generator: torch.Generator) -> Tensor:

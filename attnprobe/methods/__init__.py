@@ -100,6 +100,6 @@ def approximate(
 
 def _lost_rows_counted(result: Approximation) -> Approximation:
     """``result`` with ``bad_rows``, (h,): those that the method found, or the rows that are lost if they are more."""
-    lost = (~torch.isfinite(result.output)).any(-1).sum(-1)
+    lost = result.lost_rows()
     found = result.diagnostics.get("bad_rows", torch.zeros_like(lost))
     return replace(result, diagnostics={**result.diagnostics, "bad_rows": torch.maximum(found.to(lost), lost)})

@@ -19,7 +19,7 @@ from ..rng import Streams
 from .base import Approximation, per_head, tokens
 from .registry import register
 
-BLOCK_ENTRIES = 2**18  # numbers of gathered keys alive at once: they stay in the cache
+BLOCK_ENTRIES = 2**19  # numbers of gathered keys alive at once: they stay in the cache
 
 
 @register(
@@ -75,14 +75,14 @@ def informer(
         Unsupported: d above n_q.
     """
     u, sample_k = _sizes(d, qkv.n_q, qkv.n_k) if authors_factor else (d, d)
-    sampled, top = [], []
+    sampled, top = torch.empty(qkv.h, qkv.n_q, sample_k, dtype=torch.int64, device="cpu"), []
     for row, head in enumerate(qkv.heads):
         stream = (streams.shared if share_heads else partial(streams.head, head))("sampled_keys")
-        sampled.append(torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu"))
-        measured = _measure(qkv.q[row].double(), qkv.k[row], sampled[-1], qkv.scale, measure)
+        sampled[row] = torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu")
+        measured = _measure(qkv.q[row].double(), qkv.k[row], sampled[row], qkv.scale, measure)
         top.append(measured.sort(descending=True, stable=True).indices[:u])
     rows = torch.stack(top)  # (h, u)
-    draws = {"sampled_keys": torch.stack(sampled), "top_queries": rows.cpu()}
+    draws = {"sampled_keys": sampled, "top_queries": rows.cpu()}
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
     operator = RowOverride(RankOne(ones, mean), rows, SoftmaxAttention(tokens(qkv.q, rows), qkv.k, qkv.scale))
@@ -112,7 +112,7 @@ def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) 
     for start, stop in row_blocks(len(q), max(1, BLOCK_ENTRIES // (sampled.shape[1] * q.shape[1]))):
         index = sampled[start:stop].to(k.device)
         keys = k.index_select(0, index.flatten()).unflatten(0, index.shape).double()  # (b, sample_k, p)
-        products = (keys @ q[start:stop, :, None])[..., 0]  # (b, sample_k)
+        products = (q[start:stop, None] @ keys.mT)[:, 0]  # (b, sample_k); keys times a column takes four times as long
         if measure == "max-mean":
             out[start:stop] = products.amax(-1) - products.sum(-1) / len(k)
         else:

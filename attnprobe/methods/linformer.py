@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from ..linalg.sketches import gaussian
+from ..linalg.sketches import gaussians
 from ..operators import LowRank
 from ..qkv import QKV
 from ..rng import Streams
@@ -83,4 +83,4 @@ def _draw(qkv: QKV, d: int, streams: Streams, label: str, std: str, share_heads:
     """S of every head, (h, n_k, d) float64 on the CPU."""
     factor = 1.0 if std == "unit" else AUTHORS_STD * d**0.5
     streams_of = [streams.shared if share_heads else partial(streams.head, head) for head in qkv.heads]
-    return torch.stack([gaussian(qkv.n_k, d, stream(label)).mul_(factor) for stream in streams_of])
+    return gaussians(qkv.n_k, d, [stream(label) for stream in streams_of]).mul_(factor)

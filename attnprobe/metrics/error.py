@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, linalg
 
 from ..approximation import Approximation
 from ..errors import UsageError
-from ..linalg.norms import output_norms, tail_singular_values
-from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention
+from ..linalg.norms import gram_norms, output_norms, tail_singular_values
+from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
 
@@ -26,25 +26,27 @@ OUTPUT_METRICS = {
 }
 
 
+CHUNK = 256  # rows of all heads that are compared at once: they stay in the cache
+SAFE = 1e-250, 1e250  # squares within are neither lost nor too large, nor are sums and products of two roots of them
+
+
 @dataclass(frozen=True, eq=False)
 class ExactOutput:
     """An exact output ``B V`` with what every error compares with, so that many approximations share it.
 
     Attributes:
         output: (h, n_q, p_v) float64. norms: its spectral and Frobenius norms, (h,) each. row_sizes: the norms of its
-            rows, (h, n_q). rows: over their largest entries, (h, n_q, p_v). zero: which of them are zero, (h, n_q).
+            rows, (h, n_q).
     """
 
     output: Tensor
     norms: tuple[Tensor, Tensor]
     row_sizes: Tensor
-    rows: Tensor
-    zero: Tensor
 
     @classmethod
     def of(cls, output: Tensor) -> ExactOutput:
         """From the output alone."""
-        return cls(output, output_norms(output), output.norm(dim=-1), *_unit_rows(output))
+        return cls(output, output_norms(output), output.norm(dim=-1))
 
 
 def output_errors(
@@ -87,11 +89,12 @@ def output_errors(
     got = approx if isinstance(approx, Tensor) else approx.output
     if got.shape != wanted.shape:
         raise UsageError(f"the output has shape {tuple(got.shape)}, the exact one {tuple(wanted.shape)}")
-    got = got.double()
-    error = wanted - got
-    spectral, frobenius = output_norms(error)
+    gram, row_error, cosines = _compared(reference, got)
+    spectral, frobenius = gram_norms(gram)
+    lost = ~_safe(gram.diagonal(dim1=1, dim2=2)).all(-1)  # squares that were lost or too large, or no numbers
+    if lost.any():
+        spectral[lost], frobenius[lost] = output_norms(wanted[lost] - got[lost].double())
     size, size_frobenius = reference.norms
-    row_error = error.norm(dim=-1)  # (h, n_q)
     row_relative = torch.where(row_error == 0, row_error, row_error / reference.row_sizes)
     return {
         "output_spectral": spectral,
@@ -99,7 +102,7 @@ def output_errors(
         "output_frobenius": frobenius,
         "output_frobenius_relative": frobenius / size_frobenius,
         "output_row_relative_max": row_relative.amax(-1),
-        "output_cosine_min": _row_cosines(reference, got).amin(-1),
+        "output_cosine_min": cosines.amin(-1),
     }
 
 
@@ -144,15 +147,43 @@ def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
     return (reference @ qkv.v).double()
 
 
-def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows over their largest entry, so that no product of them underflows, and which are zero, (h, n)."""
-    size = x.abs().amax(-1, keepdim=True)
-    return x / torch.where(size > 0, size, torch.ones_like(size)), (size == 0)[..., 0]
+def _compared(reference: ExactOutput, got: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The Gram matrix (h, p_v, p_v) of ``E = wanted - got``, its row norms and the rows' cosines, (h, n_q) each.
+
+    In one pass over rows that the cache holds. The Gram matrix is of plain squares, which may over- or underflow.
+    """
+    wanted = reference.output
+    h, n, p = wanted.shape
+    gram = wanted.new_zeros(h, p, p)
+    squares, products, row_error = (wanted.new_empty(h, n) for _ in range(3))
+    for first, last in row_blocks(n, CHUNK):
+        x, y = wanted[:, first:last], got[:, first:last].double()
+        error = x - y
+        gram.baddbmm_(error.mT, error)
+        row_error[:, first:last] = error.norm(dim=-1)
+        squares[:, first:last] = linalg.vecdot(y, y)
+        products[:, first:last] = linalg.vecdot(x, y)
+    sizes = reference.row_sizes * squares.sqrt()
+    cosines = products / sizes
+    unsafe = ~(_safe(squares) & _safe(reference.row_sizes**2))  # zero, tiny, huge or not finite
+    if unsafe.any():
+        cosines[unsafe] = _scaled_cosines(wanted[unsafe], got[unsafe].double())
+    return gram, row_error, cosines
 
 
-def _row_cosines(reference: ExactOutput, got: Tensor) -> Tensor:
-    """The cosine of each pair of rows, (h, n): 1 where both are zero, 0 where one is."""
-    (x, x_zero), (y, y_zero) = (reference.rows, reference.zero), _unit_rows(got)
+def _safe(squares: Tensor) -> Tensor:
+    return (squares > SAFE[0]) & (squares < SAFE[1])
+
+
+def _scaled_cosines(x: Tensor, y: Tensor) -> Tensor:
+    """The cosine of each pair of rows (m, p), (m,): 1 where both are zero, 0 where one is; nothing underflows."""
+    (x, x_zero), (y, y_zero) = _unit_rows(x), _unit_rows(y)
     norms = x.norm(dim=-1) * y.norm(dim=-1)
     cosine = (x * y).sum(-1) / torch.where(norms == 0, torch.ones_like(norms), norms)
     return torch.where(x_zero & y_zero, torch.ones_like(cosine), cosine)
+
+
+def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows over their largest entry, so that no product of them underflows, and which are zero."""
+    size = x.abs().amax(-1, keepdim=True)
+    return x / torch.where(size > 0, size, torch.ones_like(size)), (size == 0)[..., 0]

@@ -180,6 +180,7 @@ class _Bench:
             results.append(result)
             if operator is not None and self.tol is not None:
                 operators[place] = operator
+            del operator  # an operator that nobody needs is not held beside the next one
         if operators:
             where = f"n={batch[0].n} layer {batch[0].layer} matrix errors of {len(operators)} cells"
             found = self._matrix_errors(list(operators.values()), lambda label: show(f"{where}, {label}"))
@@ -262,9 +263,9 @@ def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, list[float]]:
 
 def ending(approx: Approximation, qkv: QKV) -> tuple[str, str | None]:
     """The status of a method that ran, and its reason: ``diverged`` where an output is not finite."""
-    broken = [
-        str(head) for head, output in zip(qkv.heads, approx.output, strict=True) if not torch.isfinite(output).all()
-    ]
+    if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
+        return "ok", None
+    broken = [str(head) for head, lost in zip(qkv.heads, approx.lost_rows().tolist(), strict=True) if lost]
     return ("diverged", f"the output is not finite in head {', '.join(broken)}") if broken else ("ok", None)
 
 
