@@ -179,11 +179,12 @@ def test_bad_input_is_one_line(run, qkv):
         (("--layer", "3"), "layer 3"),
         (("--windows", "0"), "windows=0"),
         (("--target", "x"), "target"),
+        (("--of", "softmax,output", "--target", "gaussian"), "of=softmax,output names none; ask for --of gaussian"),
         (("--format", "xml"), "unknown format"),
         (("--weights", "pretrained,initialized"), "drop --weights"),
-        (("--weights", "pretrained,"), "an empty word"),
     ):
         assert words in refused(run("--qkv", qkv, *args)), args
+    assert "an empty word" in refused(run("--weights", "pretrained,"))
     assert not any(path.is_dir() for path in qkv.parent.glob("outputs/*"))
     refused(run("--qkv", "absent.safetensors"), code=3)
 

@@ -164,6 +164,20 @@ def test_bad_methods_among_good_ones_are_rows_and_the_sweep_goes_on(run, config,
     assert status["vmean"][0] == "failed" and "shape" in status["vmean"][1]
 
 
+def test_a_cell_that_one_compiled_call_holds_fails_once_the_call_returns(run, config, monkeypatch):
+    good = METHODS["performer"].function
+
+    def long_call(*args, **options):
+        torch.linalg.svdvals(torch.eye(700, dtype=torch.float64).flip(0) + torch.ones(700, 700, dtype=torch.float64))
+        return good(*args, **options)
+
+    with_function(monkeypatch, "performer", long_call)
+    asked = ("--method", "performer,linear", "--n", "64", "--d", "16", "--cell-timeout", "0.01")
+    code, _, err = run("sweep", config, *asked, "--out", "r")
+    status = {one["method"]: one["status"] for one in read_records("r")}
+    assert code == 4 and status["performer"] == "failed" and status["vmean"] == "ok", (status, err)
+
+
 def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):
     with monkeypatch.context() as patch:
         with_function(patch, "performer", lambda *args, **options: 1 / 0)
@@ -232,6 +246,29 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
     assert rows["performer"]["status"] == "failed" and "No space left" in rows["performer"]["reason"]
     assert rows["nystromformer"]["status"] == "ok"
     assert {one["method"] for one in read_records("r")} == {"lower-bound", "vmean", "nystromformer"}
+
+
+@pytest.mark.parametrize("command", ["error", "spectrum", "condition"])
+def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer(run, config, monkeypatch, command):
+    from attnprobe import records
+    from attnprobe.sweep import folder
+
+    def full(path, *rest):
+        raise UsageError(f"{path}: cannot write: No space left on device")
+
+    def filling(path, manifest):
+        if manifest["status"] == "finished":
+            full(path)
+        path.write_text(json.dumps(manifest))
+
+    asked = ("--qkv", "qkv.safetensors", "--d", "8", "--n", "64", "--out", "r", "--format", "json")
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write_text", full)
+        patch.setattr(folder, "write_json", filling)
+        code, out, err = run(command, *asked)
+    assert code == 4 and json.loads(out)["rows"] and "No space left" in err, err
+    assert "attnprobe report r" in err and "does not tell how the run ended" in err
+    assert run("report", "r")[0] == 0
 
 
 GATES = """gates:

@@ -73,6 +73,7 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     from ..errors import unknown
     from ..report import FORMATS
     from ..sweep import measure_conditions
+    from .output import whatever_fits
     from .progress import progress_bar
 
     if format_ not in FORMATS:
@@ -80,9 +81,10 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_conditions(request, notify=notify, progress=progress)
-    _report(session, format_, plot)
+    with whatever_fits(session.path) as lost:
+        _report(session, format_, plot)
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(4 if broken else 0)
+    raise click.exceptions.Exit(4 if broken or lost else 0)
 
 
 def request_of(given: dict[str, Any]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import click
@@ -11,8 +13,13 @@ from .progress import duration, note
 __all__ = ["show_plan"]
 
 
-def show_plan(request: Any) -> None:
-    """Print what a request would measure, a line per weights, n and layer, and about what that takes."""
+def show_plan(request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]) -> None:
+    """Print what the options ask for, a line per weights, n and layer, and about what that takes.
+
+    The time until a run starts is what it takes here: the same imports, and the same sources found.
+    """
+    begin = perf_counter()
+    request = request_of(asked)
     from ..report import plan_table
     from ..sweep import listed, seconds_of
 
@@ -25,9 +32,11 @@ def show_plan(request: Any) -> None:
         row["names"][cell.name] = row["d"][cell.d] = None
         row["cells"] += 1
         row["done"] += cell.done
+    start = perf_counter() - begin
     click.echo(plan_table(rows))
     left = [cell for cell in cells if not cell.done]
     memory = max((cell.bytes for cell in left), default=0)
     click.echo(f"{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
     if left:
-        click.echo(f"about {duration(seconds_of(cells))} and {memory / 2**20:.0f} MiB beside the model, Q, K and V")
+        click.echo(f"about {duration(start + seconds_of(cells))}, {duration(start)} of it until it starts, and "
+                   f"{memory / 2**20:.0f} MiB beside the model, Q, K and V")  # fmt: skip

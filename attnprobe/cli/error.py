@@ -90,9 +90,9 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
     timings = Timings()
     with timings("imports"):
         from ..errors import UsageError, unknown
-        from ..report import FORMATS, check, gates_table, junit_xml, parse_gate, parse_gates
+        from ..report import FORMATS, check, gates_table, junit_xml, parse_gate, parse_gates, summarise
         from ..sweep import measure_errors
-    from .output import pictures
+    from .output import pictures, whatever_fits
     from .progress import note, progress_bar
 
     if format_ not in FORMATS:
@@ -106,7 +106,9 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_errors(request, maps=maps, notify=notify, progress=progress, timings=timings)
-    rows = _report(session, format_, asked)
+    rows, bounds = summarise(session.outcome.records)
+    with whatever_fits(session.path) as lost:
+        _report(session, rows, bounds, format_, asked)
     if show_timings:
         from ..report import timings_table
 
@@ -123,7 +125,7 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
         junit_xml(results, junit)
         note(f"gates: {junit}")
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(1 if failures else 4 if broken else 0)
+    raise click.exceptions.Exit(1 if failures else 4 if broken or lost else 0)
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -134,12 +136,11 @@ def request_of(given: dict[str, Any]) -> Any:
     return ErrorRequest(source=source_from(given), weights=weights, origin=origins(), **given)
 
 
-def _report(session: Any, format_: str, plots: Sequence[str]) -> list[dict[str, Any]]:
+def _report(session: Any, rows: list[Any], bounds: list[Any], format_: str, plots: Sequence[str]) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import error_figure, map_figures, render, summarise
+    from ..report import error_figure, map_figures, render
     from .output import draw, header_of, show
 
-    rows, bounds = summarise(session.outcome.records)
     header = header_of(session.sources)
     run = str(session.path)
     show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run))
@@ -149,4 +150,3 @@ def _report(session: Any, format_: str, plots: Sequence[str]) -> list[dict[str, 
     records, missing = session.outcome.records, session.unmapped
     draw(session.path, "maps" in plots, "maps", lambda place: map_figures(records, run, title, place, missing),
          "no requested method has a matrix to draw")  # fmt: skip
-    return rows

@@ -56,7 +56,8 @@ RUN = (
     click.option("--force", is_flag=True, help="Measure again what --out holds already."),
     click.option("--retry-failed", is_flag=True, help="Measure again what failed in --out."),
     click.option("--cell-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-                 help="A method that takes longer on one layer fails there, and the run goes on."),
+                 help="A method that takes longer on one layer fails there, and the run goes on; a single call into "
+                 "compiled code is not cut short, and fails once it returns."),
 )  # fmt: skip
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..errors import UsageError
 from .progress import note
 
-__all__ = ["draw", "header_of", "pictures", "show"]
+__all__ = ["draw", "header_of", "pictures", "show", "whatever_fits"]
 
 
 def show(folder: Path, command: str, format_: str, rendered: Callable[[str], str]) -> None:
@@ -21,6 +22,17 @@ def show(folder: Path, command: str, format_: str, rendered: Callable[[str], str
     click.echo(rendered(format_))
     for kind in ("md", "csv", "json"):
         write_text(folder / "tables" / f"{command}.{kind}", rendered(kind) + "\n")
+
+
+@contextmanager
+def whatever_fits(folder: Path) -> Iterator[list[str]]:
+    """Let a run end where its tables and figures cannot be written; yields what was not, which is told."""
+    lost: list[str] = []
+    try:
+        yield lost
+    except UsageError as error:
+        lost.append(str(error))
+        note(f"{error}: tables and figures are not all there; `attnprobe report {folder}` makes them from the records")
 
 
 def header_of(sources: Sequence[Any]) -> Any:

@@ -82,6 +82,7 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
         from ..errors import unknown
         from ..report import FORMATS
         from ..sweep import measure_spectra
+    from .output import whatever_fits
     from .progress import progress_bar
 
     if format_ not in FORMATS:
@@ -89,13 +90,14 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
     request = request_of({"of": of, **given})
     with progress_bar() as (progress, notify):
         session = measure_spectra(request, notify=notify, progress=progress, timings=timings)
-    _report(session, format_, plot)
+    with whatever_fits(session.path) as lost:
+        _report(session, format_, plot)
     if show_timings:
         from ..report import timings_table
 
         click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(4 if broken else 0)
+    raise click.exceptions.Exit(4 if broken or lost else 0)
 
 
 def request_of(given: dict[str, Any]) -> Any:

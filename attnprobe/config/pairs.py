@@ -73,7 +73,8 @@ def refuse_pairs(asked: Asked) -> None:
     if values.get("qkv") is not None:
         for name in READING:
             if asked.given(name):
-                why = f"--qkv {values['qkv']} holds Q, K and V already, and nothing reads a text"
+                option = name.replace("_", "-")
+                why = f"--qkv {values['qkv']} holds Q, K and V already: drop --{option}"
                 raise UsageError(f"{asked.called(name)} and qkv exclude each other: {why}")
     if values.get("force") and values.get("retry_failed"):
         raise UsageError(f"{asked.called('retry_failed')} and force exclude each other: force measures all again")

@@ -78,7 +78,10 @@ def _in_order(
         os.close(lock)
         if path.is_dir():
             manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
-            write_json(path / "manifest.json", manifest)
+            try:
+                write_json(path / "manifest.json", manifest)
+            except UsageError as error:  # a full disk: what was measured is shown all the same
+                notify(f"{error}; the manifest does not tell how the run ended")
 
 
 def held_already(request: Any) -> dict[str, dict[str, Any]]:

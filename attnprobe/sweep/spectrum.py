@@ -183,6 +183,9 @@ def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[i
     if not 1 <= request.windows <= MOST:
         raise UsageError(f"windows={request.windows}: choose a number from 1 to {MOST}")
     of = parse_of(request.of, request.target)
+    if request.target != "softmax" and all(isinstance(one, str) for one in of):
+        raise UsageError(f"target={request.target} is the matrix that methods stand for, and of={','.join(of)} names "
+                         "none; ask for --of gaussian, or drop the target")  # fmt: skip
     d, epsilons = tuple(parse_numbers(request.d, "d")), parse_epsilons(request.epsilon)
     n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
     for length in n or ():
