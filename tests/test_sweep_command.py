@@ -178,6 +178,21 @@ def test_a_cell_that_one_compiled_call_holds_fails_once_the_call_returns(run, co
     assert code == 4 and status["performer"] == "failed" and status["vmean"] == "ok", (status, err)
 
 
+def test_an_interruption_keeps_what_is_done_and_says_once_how_to_go_on(run, config, monkeypatch):
+    def interrupted(qkv, *args, **options):
+        if qkv.h > 1:  # not in the warm-up
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        with_function(patch, "performer", interrupted)
+        code, _, err = run("sweep", config, "--out", "r")
+    said = [line for line in err.splitlines() if "interrupted" in line]
+    assert code == 130 and len(said) == 1 and "--out r to go on" in said[0], err
+    assert json.loads(Path("r/manifest.json").read_text())["status"] == "interrupted" and read_records("r")
+    assert run("sweep", config, "--out", "r")[0] == 0 == run("sweep", config, "--out", "whole")[0]
+    assert records_of("r") == records_of("whole")
+
+
 def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):
     with monkeypatch.context() as patch:
         with_function(patch, "performer", lambda *args, **options: 1 / 0)

@@ -88,7 +88,7 @@ def _dispatch(args: list[str], debug: bool) -> None:
     except click.ClickException as error:
         _stop(f"{error.format_message()}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:
-        if stop.args != ("told",):
+        if "told" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
             _stop("interrupted", 130)
         sys.exit(130)
     except AttnprobeError as error:
