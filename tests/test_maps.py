@@ -27,7 +27,7 @@ from attnprobe.records import exact_map_path, map_path, mapped
 from attnprobe.reference import TARGETS, exact
 from attnprobe.report import map_figures
 from attnprobe.report import maps as figure_file
-from attnprobe.report.maps import (
+from attnprobe.report.map_scale import (
     ABOVE,
     BELOW,
     BROKEN,
@@ -36,11 +36,11 @@ from attnprobe.report.maps import (
     POSITIVE,
     SMALL,
     Scale,
-    _heading,
-    _number,
-    _ticks,
+    number,
     palette,
+    ticks_of,
 )
+from attnprobe.report.maps import _heading
 from attnprobe.sources import SourceSpec, load_qkv
 from attnprobe.sources.files import FileSource
 from attnprobe.sweep import ErrorRequest, measure_errors
@@ -290,10 +290,10 @@ def test_the_scale_is_that_of_the_exact_maps():
 @pytest.mark.parametrize(
     "low, high", [(1e-5, 0.1), (8e-4, 0.021), (0.01, 0.025), (1.0, 2.0), (3e-9, 3e-8), (0.11, 0.2345678)]
 )
-def test_the_scale_has_round_ticks(low, high):
-    ticks = _ticks(Scale(low, high))
+def test_the_scale_has_roundticks_of(low, high):
+    ticks = ticks_of(Scale(low, high))
     assert 2 <= len(ticks) <= 9 and all(low * 0.998 <= tick <= high * 1.002 for tick in ticks)
-    assert len({_number(tick) for tick in ticks}) == len(ticks)
+    assert len({number(tick) for tick in ticks}) == len(ticks)
 
 
 def test_a_heading_breaks_where_it_may():

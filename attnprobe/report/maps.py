@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import UsageError
 from ..records import exact_map_path, map_path, mapped
 from .figures import fixed_settings, saved, title_lines
+from .map_scale import ABOVE, BELOW, BROKEN, NEGATIVE, POSITIVE, SMALL, Scale, number, palette, ticks_of
 from .numbers import method_label, significant
 from .sources import file_tag, identity, source_heading, source_labels
 
@@ -28,10 +29,6 @@ DPI = 160  # of the PNG, whose pixels blocks and gaps are made of
 GAP = 8  # pixels between panels
 LEFT, RIGHT = 0.66, 0.12  # inches beside the panels
 LINE = 0.16  # inches of a line of text
-DECADES = 4.0  # of the colour scale, at most
-LEVELS = 64  # colours of the scale, for either sign
-POSITIVE, NEGATIVE = "YlGnBu", "Oranges"  # none of their colours is like one of those outside the scale
-SMALL, ABOVE, BELOW, BROKEN = (255, 255, 255), (0, 0, 0), (170, 0, 120), (154, 154, 154)
 GREY = "#444444"
 
 
@@ -42,47 +39,6 @@ class Column:
     heading: tuple[str, ...]
     maps: np.ndarray | None
     empty: str = ""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The colours of a figure: logarithmic in the size from ``low`` to ``high``, for either sign; others outside it."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, exact: np.ndarray) -> Scale:
-        """From the exact maps alone, so that no approximation moves it.
-
-        It ends at their largest mean and begins at 10⁻⁴ of that, or at what all but 1 % of them exceed if that is more.
-        """
-        values = exact[np.isfinite(exact) & (exact > 0)]
-        if not values.size:
-            return cls(10**-DECADES, 1.0)
-        high = float(values.max())
-        low = max(high * 10**-DECADES, float(np.quantile(values, 0.01)))
-        return cls(low if low < high / 2 else high / 10, high)
-
-    def painted(self, values: np.ndarray) -> np.ndarray:
-        """The colours of the values, (…, 3) uint8."""
-        size = np.clip(np.nan_to_num(np.abs(values)), self.low, self.high)
-        level = (np.log(size / self.low) / math.log(self.high / self.low) * LEVELS).astype(int).clip(0, LEVELS - 1)
-        out = np.where((values < 0)[..., None], palette(NEGATIVE)[level], palette(POSITIVE)[level])
-        for colour, where in self.outside(values).items():
-            out[where] = colour
-        return out
-
-    def outside(self, values: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
-        """Where values have a colour that is not of the scale."""
-        finite = np.isfinite(values)
-        edge = self.high * (1 + 1e-6)
-        return {
-            SMALL: finite & (np.abs(values) < self.low),
-            ABOVE: finite & (values > edge),
-            BELOW: finite & (values < -edge),
-            BROKEN: ~finite,
-        }
 
 
 def map_figures(
@@ -136,15 +92,6 @@ def map_figures(
                 suffix = f"-{page // (COLUMNS - 1) + 1}" if page else ""
                 paths += saved(figure, Path(out_dir) / f"maps-layer{layer}-n{n}{file_tag(source)}{suffix}")
     return paths
-
-
-def palette(name: str) -> np.ndarray:
-    """The colours of one sign, from the low to the high end of the scale, (levels, 3) uint8."""
-    import matplotlib
-
-    levels = (np.arange(LEVELS) + 0.5) / LEVELS
-    levels = levels if name == POSITIVE else 0.2 + 0.8 * levels  # the first oranges are nearly white
-    return (255 * matplotlib.colormaps[name](levels)[:, :3]).round().astype(np.uint8)
 
 
 def _read(path: Path, heads: int) -> np.ndarray | None:
@@ -296,10 +243,10 @@ def _bar(
     axis.imshow(np.stack([palette(sign) for sign in signs]), interpolation="none", aspect="auto", extent=(0, 1, 0, 1))
     axis.set_yticks([])
     span = math.log10(scale.high / scale.low)
-    ticks = _ticks(scale)
+    ticks = ticks_of(scale)
     axis.xaxis.set_major_locator(FixedLocator([math.log10(value / scale.low) / span for value in ticks]))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticklabels([_number(value) for value in ticks], fontsize=8)
+    axis.set_xticklabels([number(value) for value in ticks], fontsize=8)
     axis.tick_params(length=2.5, pad=2)
     for spine in axis.spines.values():
         spine.set(visible=True, color="#999999", linewidth=0.5)
@@ -307,24 +254,9 @@ def _bar(
     axis.set_xlabel(f"{what}{signs}", fontsize=8, labelpad=2)
 
 
-def _ticks(scale: Scale) -> list[float]:
-    """Round numbers on the scale: powers of ten, and 2 and 5 times these where there are few."""
-    powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
-        found = [step * 10.0**power for power in powers for step in steps]
-        found = [value for value in found if scale.low * 0.999 <= value <= scale.high * 1.001]
-        if len(found) >= 3:
-            break
-    return found if len(found) > 1 else [scale.low, scale.high]
-
-
-def _number(value: float) -> str:
-    return re.sub(r"e-0?", "e-", f"{value:.3g}")
-
-
 def _legend(columns: Sequence[Column], scale: Scale) -> list[tuple[tuple[int, int, int], str]]:
     """The colours outside the scale that some panel has, and what they mean."""
-    low, high = (_number(float(significant(end, 2))) for end in (scale.low, scale.high))
+    low, high = (number(float(significant(end, 2))) for end in (scale.low, scale.high))
     names = {SMALL: f"smaller than {low} (or 0)", ABOVE: f"above {high}", BELOW: f"below −{high}", BROKEN: "not finite"}
     drawn = [scale.outside(column.maps[:HEADS]) for column in columns if column.maps is not None]
     return [(colour, name) for colour, name in names.items() if any(found[colour].any() for found in drawn)]
