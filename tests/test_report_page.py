@@ -7,8 +7,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -181,30 +179,6 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
         found = Reader(page_of(tmp_path / command[0]))
         assert sum(tag == "svg" for tag, _ in found.elements) >= 1
         assert sum(tag == "table" for tag, _ in found.elements) >= 3
-
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed (looked for {', '.join(BROWSERS)})")
-def test_a_real_browser_runs_the_page_and_nothing_else(tmp_path):
-    """The script ran to its end, a click sorts, and words of the run did not become code."""
-    folder = a_folder(tmp_path / "r", records(options={"sampler": EVIL}))
-    text = page_of(folder)
-    click = "document.querySelectorAll('table')[0].querySelectorAll('th button')[2].click();"
-    driven = text.replace("</body>", f"<script>{click}</script></body>")
-    driven = re.sub(r"script-src '[^']*'", "script-src 'unsafe-inline'", driven)
-    for name, content in (("page.html", text), ("driven.html", driven)):
-        (tmp_path / name).write_text(content)
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", (tmp_path / name).as_uri()]
-        dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-        assert "<title>r · attnprobe</title>" in dom  # which the run's own words would have changed
-        assert 'data-ready="yes"' in dom
-    first = re.search(r"<tbody>(.*?)</tbody>", dom, re.S)[1]
-    shown = [float(x) for x in re.findall(r'<tr>(?:<td.*?</td>){2}<td[^>]*data-k="([^"]+)"', first, re.S)]
-    assert shown == sorted(shown) and len(shown) > 3 and 'aria-sort="ascending"' in dom
 
 
 # --- heat maps, and error against cost

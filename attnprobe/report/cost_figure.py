@@ -39,7 +39,7 @@ def cost_figure(rows: Sequence[Row], header_line: str, out_dir: str | Path, metr
     points = [row for row in kept if not row.get("reference") and any(_cost(row, *cost[:3]) for cost in COSTS)]
     if len(points) < 2:
         return []
-    styles = styles_of(kept)
+    styles = styles_of(rows, kept)
     places = [place for place in dict.fromkeys(map(_place, kept)) if any(_place(row) == place for row in points)]
     paths = []
     with fixed_settings():
@@ -107,7 +107,7 @@ def _panel(
         axis.plot(x, y, color=style["color"], linewidth=1.2, alpha=0.7, zorder=2)
         for one in zip(x, y, d, strict=True):
             rank = 1.0 if one[2] is None or len(budgets) < 2 else budgets.index(one[2]) / (len(budgets) - 1)
-            look = {"marker": style["marker"], "markersize": 3.5 + 4 * rank, "color": style["color"], "zorder": 3}
+            look = {"marker": style["marker"], "markersize": 4.5 + 4 * rank, "color": style["color"], "zorder": 3}
             (point,) = axis.plot(one[0], one[1], linestyle="", markeredgecolor="white", markeredgewidth=0.5, **look)
         handles.setdefault(label, point)
 

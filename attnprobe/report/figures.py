@@ -71,7 +71,7 @@ def error_figure(
     families = list(dict.fromkeys(family(row) for row in kept if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}
     kept.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
-    styles = styles_of(kept)
+    styles = styles_of(rows, kept)
     crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
     split = crowded and len(families) > 1 and len(budgets) > 1
     corners = list(dict.fromkeys(_corner(row) for row in rows))
@@ -146,7 +146,10 @@ def _page(
     height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
     keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
     figure = Figure(figsize=(inches, height * lines + 0.9 + keys + 0.16 * len(told)), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True, sharex=dots).flat)
+    # where a row of panels is a layer or a source, with a column for each n, it has a scale of its own
+    rowwise = not split and not dots and lines > 1 and len({place[1] for place in places}) == columns
+    sharing = {"sharey": "row" if rowwise else True, "sharex": dots}
+    panels = list(figure.subplots(lines, columns, squeeze=False, **sharing).flat)
     budgets = sorted({row["d"] for row in shown if row["d"] is not None})
     handles: dict[str, Any] = {}
     low, high = _span(shown, name) if split else (0.0, math.inf)
@@ -173,7 +176,11 @@ def _page(
         axis.set_title(place[4] if split else _panel_title(place, budgets if dots else ()))
     for axis in panels[len(places) :]:
         axis.set_visible(False)
-    scale(panels[: len(places)], [row["metrics"][name] for row in shown if has(row, name)], dots, low, high)
+    step = columns if rowwise else len(places)
+    for start in range(0, len(places), step):
+        some = places[start : start + step]
+        values = [row["metrics"][name] for row in shown if has(row, name) and any(_at(row, place) for place in some)]
+        scale(panels[start : start + len(some)], values, dots, low, high)
     figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
     order = sorted(
         handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)

@@ -54,6 +54,12 @@ LATEX = {
     "≥": r"$\geq$",
     "≈": r"$\approx$",
     "√": r"$\surd$",
+    "∞": r"$\infty$",
+    "●": r"$\bullet$",
+    "γ": r"$\gamma$",
+    "ρ": r"$\rho$",
+    "ᵀ": r"$^\top$",
+    "Ā": r"$\bar{A}$",
 }
 
 
@@ -227,9 +233,12 @@ def _tex(text: str) -> str:
 
     >>> print(_tex("50% of a_b & ‖BV‖₂"))
     50\\% of a\\_b \\& $\\|$BV$\\|_2$
+    >>> print(_tex("SᵀC̄S ≥ −∞"))
+    S$^\\top\\bar{C}$S $\\geq$ $-\\infty$
     """
     bound = "σ_{d+1}(BV)"  # the one formula of the legend
     if bound in text:
         return r"$\sigma_{d+1}(BV)$".join(map(_tex, text.split(bound)))
     escaped = "".join(LATEX.get(character, character) for character in text.replace("\n", " "))
+    escaped = re.sub("([A-Za-z])\u0304", r"$\\bar{\1}$", escaped)
     return re.sub(r"(?<!\\)\$\$", "", escaped).replace(r"$\|$F", r"$\|_F$")

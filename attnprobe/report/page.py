@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from .run import Run
 
 __all__ = ["html_page", "inline_svg"]
 
-NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
+MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
 TITLES = {"error": "Errors of attention approximations", "spectrum": "Spectra of attention matrices",
           "condition": "Condition numbers"}  # fmt: skip
 
@@ -92,9 +94,23 @@ def _under(run: Run, name: str) -> str:
     state = manifest.get("status") or "unknown"
     parts = [f"<code>{_text(name)}</code>", f'<span class="state {_class(state)}">{_text(state)}</span>']
     if manifest.get("start"):
-        end = manifest.get("end")
-        parts.append(f"<span>{_text(manifest['start'])}{f' – {_text(end)}' if end else ''}</span>")
+        parts.append(f"<span>{_text(_when(manifest['start'], manifest.get('end')))}</span>")
     return f'<p class="under">{"".join(parts)}</p>'
+
+
+def _when(start: Any, end: Any) -> str:
+    """When a run was measured, for people.
+
+    >>> _when("2026-11-21T18:14:33+00:00", "2026-11-21T18:16:00+00:00")
+    '2026-11-21 18:14:33 – 18:16:00 UTC'
+    """
+    try:
+        first, last = (datetime.fromisoformat(one).astimezone(UTC) for one in (start, end or start))
+    except (TypeError, ValueError):
+        return f"{start} – {end}" if end else str(start)
+    day, moment = "%Y-%m-%d ", "%H:%M:%S"
+    until = f" – {last.strftime(moment if last.date() == first.date() else day + moment)}" if end else ""
+    return f"{first.strftime(day + moment)}{until} UTC"
 
 
 def _class(word: Any) -> str:
@@ -110,11 +126,14 @@ def _tiles(run: Run, parts: Sequence[Part]) -> str:
     """What was measured, in numbers."""
     records = run.everything
     found = Counter(record["status"] for record in records)
-    tiles = [(len(records), "cells", "")]
+    tiles: list[tuple[Any, str, str]] = [(len(records), "cell" if len(records) == 1 else "cells", "")]
     tiles += [(found[status], status, status) for status in STATUSES if 0 < found[status] < len(records)]
-    tiles.append((len({head for record in records for head in record["heads"]}), "heads", ""))
-    tiles.append((len({record["layer"] for record in records}), "layers", ""))
-    tiles.append((len({record["window"] for record in records}), "text windows", ""))
+    counts = [
+        (len({head for record in records for head in record["heads"]}), "head"),
+        (len({record["layer"] for record in records}), "layer"),
+        (len({record["window"] for record in records}), "text window"),
+    ]
+    tiles += [(count, name if count == 1 else f"{name}s", "") for count, name in counts]
     tiles.append((", ".join(map(str, sorted({record["n"] for record in records}))), "tokens n", ""))
     inner = "".join(f'<div class="tile {kind}"><dd>{_text(value)}</dd><dt>{_text(name)}</dt></div>'
                     for value, name, kind in tiles)  # fmt: skip
@@ -140,11 +159,19 @@ def _navigation(figures: Sequence[Path], parts: Sequence[Part]) -> str:
 
 
 def _figures(figures: Sequence[Path]) -> str:
-    shown = []
+    kinds: dict[str, list[str]] = {}
     for index, path in enumerate(figures):
         drawing = inline_svg(path.read_text(encoding="utf-8"), f"f{index}", path.stem)
-        shown.append(f'<figure id="figure-{index}"><div class="sheet">{drawing}</div>'
-                     f"<figcaption>{_text(path.stem)}</figcaption></figure>")  # fmt: skip
+        kinds.setdefault(path.stem.partition("-")[0], []).append(
+            f'<figure id="figure-{index}"><div class="sheet" tabindex="0" role="region" '
+            f'aria-label="figure {_text(path.stem)}">{drawing}</div>'
+            f"<figcaption>{_text(path.stem)}</figcaption></figure>"
+        )
+    shown = []
+    for kind, some in kinds.items():
+        inner = "".join(some)
+        folded = f"<details><summary>{len(some)} figures of {_text(kind)}</summary>{inner}</details>"
+        shown.append(inner if len(some) <= MOST_OPEN else folded)
     return f'<section id="figures"><h2>Figures</h2>{"".join(shown)}</section>' if shown else ""
 
 
@@ -165,18 +192,20 @@ def _table(table: Plain) -> str:
         cells = [f'<td class="{side}"{_key(text)}>{_text(text)}</td>' for side, text in pairs]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     notes = "".join(f"<li>{_text(note)}</li>" for note in table.notes)
-    inner = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    inner = f'<table class="sorts"><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     below = f'<ul class="notes">{notes}</ul>' if notes else ""
-    return f'<h3>{_text(table.caption)}</h3><div class="scroll" tabindex="0">{inner}</div>{below}'
+    frame = f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.caption)}">{inner}</div>'
+    return f"<h3>{_text(table.caption)}</h3>{frame}{below}"
 
 
 def _key(text: str) -> str:
-    """What a cell sorts by where it starts with a number: that number."""
-    plain = text.strip().lstrip("≈<> ")
-    if plain.startswith("∞"):
-        return ' data-k="1e999"'
-    found = NUMBER.match(plain)
-    return f' data-k="{found[0].replace("−", "-")}"' if found else ""
+    """What a cell sorts by where it starts with a number: that number.
+
+    >>> _key("≈[−3.1e-04 – ∞]"), _key("∞"), _key("16 (15.7)"), _key("2-stage"), _key("–")
+    (' data-k="-3.1e-04"', ' data-k="1e999"', ' data-k="16"', '', '')
+    """
+    found = NUMBER.match(text.strip())
+    return f' data-k="{found[1].replace("−", "-").replace("∞", "1e999")}"' if found else ""
 
 
 def _provenance(run: Run, parts: Sequence[Part]) -> str:

@@ -6,9 +6,9 @@ __all__ = ["SCRIPT", "STYLE"]
 
 STYLE = """
 :root{--page:#fbfbf9;--sheet:#fff;--ink:#1d2126;--soft:#5d6570;--line:#e2e2dc;--tint:#f2f2ed;--link:#0a5a8f;
---good:#00735a;--warn:#8a4b00;--warn-page:#fff3df;--bad:#a8261c}
+--good:#00735a;--warn:#8a4b00;--warn-page:#fff3df;--bad:#a8261c;--shade:#0002}
 @media (prefers-color-scheme:dark){:root{--page:#14171a;--sheet:#1b1f23;--ink:#e7e8e6;--soft:#9aa3ad;--line:#30353b;
---tint:#22272c;--link:#7fc0ee;--good:#5ed0b0;--warn:#ffc46b;--warn-page:#33270f;--bad:#ff8f82}}
+--tint:#22272c;--link:#7fc0ee;--good:#5ed0b0;--warn:#ffc46b;--warn-page:#33270f;--bad:#ff8f82;--shade:#000a}}
 *{box-sizing:border-box}
 html{scroll-behavior:smooth}
 @media (prefers-reduced-motion:reduce){html{scroll-behavior:auto}}
@@ -40,16 +40,21 @@ figure{margin:0 0 2rem}
 .sheet svg{display:block;width:100%;height:auto;margin:0 auto}
 .sheet svg *{stroke-linejoin:round;stroke-linecap:butt}
 figcaption{color:var(--soft);font-size:.85rem;margin-top:.4rem}
-.scroll{overflow-x:auto;background:var(--sheet);border:1px solid var(--line);border-radius:.6rem}
-table{border-collapse:collapse;width:100%;font-size:.875rem;font-variant-numeric:tabular-nums}
+.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:.6rem;
+background:linear-gradient(to left,var(--sheet) 40%,#0000) right/3rem 100% no-repeat local,
+linear-gradient(to left,var(--shade),#0000) right/.9rem 100% no-repeat scroll,var(--sheet)}
+table{border-collapse:separate;border-spacing:0;width:100%;font-size:.875rem;font-variant-numeric:tabular-nums}
 th,td{padding:.32rem .75rem;white-space:nowrap;text-align:left}
 th{font-weight:600;background:var(--tint);border-bottom:1px solid var(--line)}
 tbody tr+tr td{border-top:1px solid var(--line)}
 tbody tr:hover td{background:var(--tint)}
+.sorts tr>:first-child{position:sticky;left:0;border-right:1px solid var(--line)}
+.sorts td:first-child{background:var(--sheet)}
 .r{text-align:right}
 th button{all:unset;cursor:pointer;font-weight:600}
 th button:focus-visible{outline:2px solid var(--link);outline-offset:2px;border-radius:2px}
 th button::after{content:"";display:inline-block;width:.9em;text-align:center;color:var(--link)}
+.r button::after{margin-right:-.9em}
 th[aria-sort=ascending] button::after{content:"\\2191"}
 th[aria-sort=descending] button::after{content:"\\2193"}
 .pairs td{white-space:normal;overflow-wrap:anywhere;vertical-align:top}
@@ -59,6 +64,8 @@ th[aria-sort=descending] button::after{content:"\\2193"}
 details{margin:.6rem 0}
 summary{cursor:pointer;font-weight:600;padding:.3rem 0}
 footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--line);color:var(--soft);font-size:.85rem}
+@media (max-width:40rem){main{padding:1.6rem 1rem 3rem}.sheet svg{min-width:36rem}
+.sorts tr>:first-child{max-width:9.5rem;white-space:normal;overflow-wrap:anywhere}}
 @media print{body{background:#fff}nav,th button::after{display:none}.scroll,.sheet{overflow:visible}
 figure{break-inside:avoid}}
 """.strip()
@@ -66,10 +73,11 @@ figure{break-inside:avoid}}
 SCRIPT = """
 "use strict";
 (function () {
+  var order = new Intl.Collator("en", { numeric: true });
   function value(row, column) {
     var cell = row.cells[column];
     if (cell.hasAttribute("data-k")) return { rank: 0, key: Number(cell.getAttribute("data-k")) };
-    var text = cell.textContent.trim().toLowerCase();
+    var text = cell.textContent.replace(/^[!✗–\\s]+/, "").trim();
     return text ? { rank: 1, key: text } : { rank: 2, key: "" };
   }
   function sort(table, column, down) {
@@ -79,7 +87,8 @@ SCRIPT = """
       var x = value(a, column), y = value(b, column);
       if (x.rank !== y.rank) return x.rank - y.rank;
       if (x.key === y.key) return a.place - b.place;
-      return (x.key < y.key ? -1 : 1) * (down ? -1 : 1);
+      var before = x.rank ? order.compare(x.key, y.key) : x.key - y.key;
+      return before ? (down ? -before : before) : a.place - b.place;
     });
     rows.forEach(function (row) { body.appendChild(row); });
   }

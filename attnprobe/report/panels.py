@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .columns import family
 from .numbers import method_label
 
 __all__ = [
@@ -156,11 +157,17 @@ def scale(
             (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if len(inside) < len(positive) else None)
 
 
-def styles_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The look of each method, the same in every panel; references are grey and dashed."""
+def styles_of(rows: Sequence[Row], shown: Iterable[Row] | None = None) -> dict[str, dict[str, Any]]:
+    """The look of each method, the same in every figure of the rows; references are grey and dashed, and last.
+
+    Args:
+        shown: the rows whose methods are wanted, of those that decide on the looks; all by default.
+    """
     styles: dict[str, dict[str, Any]] = {}
     count = 0
-    for row in rows:
+    families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
+    place = {name: index for index, name in enumerate(families)}
+    for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
         label = text_label(row)
         if label in styles:
             continue
@@ -175,7 +182,8 @@ def styles_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
         }
         styles[label] |= {"linewidth": 1.6, "markersize": 5}
         count += 1
-    return styles
+    wanted = set(styles) if shown is None else set(map(text_label, shown))
+    return {label: style for label, style in styles.items() if label in wanted}
 
 
 def text_label(row: Row) -> str:

@@ -39,13 +39,14 @@ def paper_figure(
     Returns:
         The files' paths; none where fewer than two budgets were measured and no paper's value stands beside them.
     """
+    every = rows
     rows = [row for row in rows if _mean(row, metric) is not None or crossed(row, metric)]
     rows = sorted(rows, key=lambda row: bool(row.get("reference")))
     references = references if metric == METRIC else ()
     budgets = {row["d"] for row in rows if row["d"] is not None and _mean(row, metric) is not None}
     if not budgets or (len(budgets) < 2 and not any(beside(row, references, rows) for row in rows)):
         return []
-    styles = styles_of(rows)
+    styles = styles_of(every, rows)
     lines = list(dict.fromkeys(map(_line, rows)))
     lengths = sorted({row["n"] for row in rows})
     pages = [(lines[i : i + DOWN], lengths[j : j + ACROSS])
