@@ -163,6 +163,8 @@ def test_nothing_sticks_out_of_the_page(browser, report, width):
     assert browser.value("getComputedStyle(document.querySelector('.scroll')).overflowX") == "auto"
     drawn = browser.value("Math.min(...[...document.querySelectorAll('.sheet svg')].map(one => one.clientWidth))")
     assert drawn >= 450  # smaller, and the words in it could not be read
+    rows = "[...document.querySelectorAll('table.sorts tr')].map(row => row.clientHeight)"
+    assert max(browser.value(rows)) < 130  # no column so narrow that its words stand letter by letter
 
 
 # the least contrast of text with what lies behind it (WCAG: 4.5 for text of this size)

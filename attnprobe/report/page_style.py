@@ -65,7 +65,7 @@ details{margin:.6rem 0}
 summary{cursor:pointer;font-weight:600;padding:.3rem 0}
 footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--line);color:var(--soft);font-size:.85rem}
 @media (max-width:40rem){main{padding:1.6rem 1rem 3rem}.sheet svg{min-width:36rem}
-.sorts tr>:first-child{max-width:9.5rem;white-space:normal;overflow-wrap:anywhere}}
+.sorts tr>:first-child{min-width:8.5rem;max-width:9.5rem;white-space:normal;overflow-wrap:anywhere}}
 @media print{body{background:#fff}nav,th button::after{display:none}.scroll,.sheet{overflow:visible}
 figure{break-inside:avoid}}
 """.strip()
