@@ -17,7 +17,7 @@ from test_report import a_run, cell
 
 from attnprobe.cli import main
 from attnprobe.records import strict_json
-from attnprobe.report import FORMATS, cost_figure, head_figures, summarise
+from attnprobe.report import FORMATS, cost_figure, error_figure, head_figures, paper_figure, summarise
 from attnprobe.report.numbers import significant
 from attnprobe.report.page import inline_svg
 from attnprobe.report.page_style import SCRIPT
@@ -251,3 +251,30 @@ def test_cost_of_what_went_wrong(tmp_path):
     records += [cell("linear", None, [1.0, 2.0]), cell("huge", 16, [1.7e308, 1.7e308]), cell("$_", 16, n=128)]
     assert len(cost_figure(summarise(records)[0], "", tmp_path, "output_spectral")) == 2
     assert cost_figure(summarise(records[:1])[0], "", tmp_path, "output_spectral") == []
+
+
+def test_a_method_looks_the_same_in_every_figure(tmp_path, monkeypatch):
+    """Whatever the order of its family, and where another method has no value in one of the figures."""
+    drawn = []
+    for module in ("figures", "paper_figure", "cost_figure"):
+        where = sys.modules[f"attnprobe.report.{module}"]
+        monkeypatch.setattr(where, "_page", lambda *args, draw=where._page: drawn.append(draw(*args)) or drawn[-1])
+    families = {"skyformer": "Nyström", "performer": "features", "nystromformer": "Nyström", "window": "sparse"}
+    places = [(layer, n, d) for layer in (0, 1) for n in (64, 128) for d in (16, 32)]
+    some = [cell(method, d, [1.0, 2.0 + place], family=families[method], layer=layer, n=n)
+            for place, method in enumerate(families) for layer, n, d in places]  # fmt: skip
+    some += [cell("amm", d, status="failed", metrics={}, family="sketch") for d in (16, 32)]
+    rows, bounds = summarise([*some[:8], *some[-2:], *some[8:-2]])
+    assert error_figure(rows, bounds, "", tmp_path) and paper_figure(rows, "", tmp_path)
+    assert cost_figure(rows, "", tmp_path, "output_spectral") and len(drawn) >= 3
+    looks = []
+    for figure in drawn:
+        legend = figure.legends[0]
+        lines = zip(legend.get_texts(), legend.legend_handles, strict=True)
+        looks.append({text.get_text(): (line.get_color(), line.get_marker()) for text, line in lines})
+    for name in families:
+        assert len({look[name] for look in looks}) == 1
+    shared = drawn[0].axes[0].get_shared_y_axes()
+    titles = {axis.get_title(): axis for axis in drawn[0].axes}
+    a, b, c = (titles[f"layer {layer}, n = {n}"] for layer, n in ((0, 64), (0, 128), (1, 64)))
+    assert shared.joined(a, b) and not shared.joined(a, c)  # a row of panels is a layer, and has its own scale
