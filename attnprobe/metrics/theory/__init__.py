@@ -1,0 +1,6 @@
+"""What the papers' theorems assume, promise and reach on given Q, K, V: one `Finding` a statement and layer."""
+
+from .finding import VERDICTS, Finding
+from .registry import THEOREMS, Setting, Theorem, get_theorem, theorem
+
+__all__ = ["THEOREMS", "VERDICTS", "Finding", "Setting", "Theorem", "get_theorem", "theorem"]
