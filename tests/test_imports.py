@@ -16,7 +16,8 @@ import attnprobe
 ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
 MAY = {
-    "__init__": {"approximation", "methods", "metrics", "operators", "qkv", "reference", "sources"},  # for typing only
+    # for typing only
+    "__init__": {"approximation", "methods", "metrics", "operators", "qkv", "reference", "sources", "sweep"},
     "__main__": {"cli"},
     "errors": set(),
     "rng": set(),

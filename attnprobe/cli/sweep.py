@@ -14,7 +14,7 @@ from ..errors import UsageError
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
-  command: error            # or spectrum, condition; error where it is left out
+  command: error            # or spectrum, condition, theory; error where it is left out
   weights: [pretrained, initialized-qkv]
   method:
     - nystromformer
@@ -41,8 +41,10 @@ In Python:
 \b
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
-COMMANDS = ("error", "spectrum", "condition")
-SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug"}  # say how results are shown, not which
+COMMANDS = ("error", "spectrum", "condition", "theory")
+GATED = ("error", "theory")
+# these say how results are shown, not which
+SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
 FOLDER = {"out", "force", "retry_failed", "cell_timeout"}
 
 
@@ -82,12 +84,12 @@ def _check_gates(config: Config) -> None:
     if not config.gates:
         return
     where = f"{config.path}:{config.lines['gates']}"
-    if config.command != "error":
-        raise UsageError(f"{where}: gates are of command error; {config.command} has none")
+    if config.command not in GATED:
+        raise UsageError(f"{where}: gates are of command {' or '.join(GATED)}; {config.command} has none")
     from ..report import parse_gates
 
     try:
-        parse_gates(config.gates)
+        parse_gates(config.gates, config.command)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
 
@@ -106,7 +108,7 @@ def settings_of(name: str) -> dict[str, Setting] | None:
         return None
     found = {}
     for option in import_module(f".{name}", __package__).command.params:
-        if not isinstance(option, click.Option) or option.name in ("debug", "help"):
+        if not isinstance(option, click.Option) or option.name in ("debug", "help", "listing"):
             continue
         number = KINDS.get(option.type.name.split()[0], "text")  # "float", and "float range"
         kind = "flag" if option.is_flag and not option.multiple else number

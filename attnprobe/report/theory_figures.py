@@ -1,0 +1,110 @@
+"""Figures of ``attnprobe theory``: what was measured against what is promised, statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .figures import fixed_settings, grid, saved
+from .panels import COLOURS, HUGE
+from .sources import file_tag, source_heading
+from .theory import VERDICTS, theory_rows
+
+__all__ = ["theory_figures"]
+
+Row = Mapping[str, Any]
+Record = Mapping[str, Any]
+
+LOOKS = {
+    "holds": {"marker": "o", "markersize": 5},
+    "violated": {"marker": "X", "markersize": 6.5},
+    "vacuous": {"marker": "o", "markersize": 5, "markerfacecolor": "none"},
+    "assumption not met": {"marker": "+", "markersize": 5.5},
+}
+PER_PAGE = 12  # panels
+COLUMNS = 3
+
+
+def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -> list[Path]:
+    """Draw what was found; for each (source, n) its own files.
+
+    ``theory-bounds-nN``: measured against promised, a panel for each theorem and sense, one point per head, layer and
+    statement; the side on which the statement fails is shaded, colours are budgets and markers verdicts.
+
+    Returns:
+        The files' paths.
+    """
+    rows = [row for row in theory_rows(records) if row["verdict"] is not None]
+    paths: list[Path] = []
+    with fixed_settings():
+        for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
+            here = [row for row in rows if (row["source"], row["n"]) == (source, n)]
+            heading = source_heading(here[0])
+            lead = f"{heading}, n = {n}" if heading else f"n = {n}"
+            stem = Path(out_dir) / f"theory-bounds-n{n}{file_tag(source)}"
+            paths += _bounds(here, title, lead, stem)
+    return paths
+
+
+def _bounds(rows: Sequence[Row], title: str, lead: str, stem: Path) -> list[Path]:
+    """Pages of panels, measured against bound."""
+    panels: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["bound"] is not None or row["measured"] is not None:
+            panels.setdefault((row["theorem"], row["sense"]), []).append(row)
+    budgets = list(dict.fromkeys(row["d"] for some in panels.values() for row in some))
+    colours = {d: "#444444" if d is None else COLOURS[place % len(COLOURS)]
+               for place, d in enumerate(sorted(budgets, key=lambda d: -1 if d is None else d))}  # fmt: skip
+    told = f"{lead}: measured against promised, one point per head and statement; shaded: there it fails"
+    pages = [list(panels.items())[at : at + PER_PAGE] for at in range(0, len(panels), PER_PAGE)]
+    paths = []
+    for number, page in enumerate(pages):
+        figure = _bounds_page(page, title, told, colours)
+        paths += saved(figure, stem.with_name(stem.name + (f"-{number + 1}" if number else "")))
+    return paths
+
+
+def _bounds_page(page: Sequence[Any], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
+    from matplotlib.lines import Line2D
+
+    figure, panels = grid([name for (name, _), _ in page], 2.9, 2.7, title, told, COLUMNS, shared=False)
+    seen: dict[str, None] = {}
+    for axis, ((_, sense), some) in zip(panels, page, strict=False):
+        _bound_panel(axis, some, sense, colours)
+        seen |= dict.fromkeys(row["verdict"] for row in some)
+    grey = {"linestyle": "", "color": "#444444"}
+    handles = [Line2D([], [], **grey, **LOOKS[word], label=word) for word in VERDICTS if word in seen]
+    used = {row["d"] for _, some in page for row in some}
+    handles += [Line2D([], [], linestyle="", marker="s", color=colour, label=f"d = {d}")
+                for d, colour in colours.items() if d is not None and d in used]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
+    return figure
+
+
+def _bound_panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
+    """One theorem: points on logarithmic axes of one range; what is 0 or not finite lies on their edge."""
+    low, high = _range([row[name] for row in some for name in ("bound", "measured")])
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlim(low, high)
+    axis.set_ylim(low, high)
+    above, below = ([low, high], [high, high]), ([low, low], [low, high])
+    axis.fill_between([low, high], *(above if sense == "at most" else below), color="#f3ece4", linewidth=0, zorder=0)
+    axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
+    place = lambda value: high if value is None else min(max(value, low), high)
+    for verdict in VERDICTS:
+        for d, colour in colours.items():
+            mine = [row for row in some if row["verdict"] == verdict and row["d"] == d]
+            axis.plot([place(row["bound"]) for row in mine], [place(row["measured"]) for row in mine], linestyle="",
+                      color=colour, alpha=0.75, clip_on=False, zorder=3, **LOOKS[verdict])  # fmt: skip
+    axis.set_xlabel(f"bound ({sense})")
+    axis.set_ylabel("measured")
+
+
+def _range(values: Iterable[float | None]) -> tuple[float, float]:
+    """From below the smallest positive value to above the largest, at least a factor of ten apart."""
+    kept = [min(max(value, 1 / HUGE), HUGE) for value in values if value is not None and value > 0]
+    low, high = (min(kept), max(kept)) if kept else (0.1, 1.0)
+    spare = max(1.25, (high / low) ** 0.06, (10 / (high / low)) ** 0.5)
+    return low / spare, high * spare
