@@ -101,7 +101,7 @@ def run(run):
 
 def measured(file, tmp_path, name="r", **rest):
     spec = SourceSpec(qkv=str(file), device="cpu")
-    asked = {"d": "8,16", "repeats": 5, "methods": ("nystromformer",), **rest}
+    asked = {"d": "8,16", "repeats": 5, "methods": ("nystromformer",), "epsilon": "0.1,0.5", **rest}
     return measure_theory(TheoryRequest(source=spec, out=str(tmp_path / name), **asked)).outcome
 
 
@@ -403,8 +403,9 @@ def test_compare_refuses_a_run_of_theory(run, file):
 
 
 def test_weights_stand_side_by_side(run, tiny_bert, text_file):
-    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", "24,32", "--d", 4,
-            "--layer", "0-1", "--windows", 2, "--theorem", "frequency", "--repeats", 3, "--plot", "--out", "r")  # fmt: skip
+    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", "24,32",
+            "--d", 4, "--layer", "0-1", "--windows", 2, "--theorem", "frequency", "--repeats", 3, "--plot",
+            "--out", "r")  # fmt: skip
     code, out, err = run(*args)
     assert code == 0, err
     assert len(read_records("r")) == 2 * 2 * 2 * 2
@@ -427,7 +428,7 @@ def test_the_python_door_gives_findings(file):
     qkv = load_qkv(qkv=str(file), n=48)
     found = findings(qkv, "frequency", d=(8, 16), epsilon=0.5, delta=0.2, seeds=range(3, 8))
     assert [(one.d, one.at) for one in found] == [(d, {"epsilon": 0.5, "delta": 0.2}) for d in (8, 16)]
-    assert len(findings(qkv, d=8, methods=("nystromformer:inverse=pinv",))) == 2 + 2 + 1
+    assert len(findings(qkv, d=8, methods=("nystromformer:inverse=pinv",))) == 2 + 4 + 1
     with pytest.raises(Unsupported):
         findings(qkv, "worst", d=64, methods=["nystromformer"])
     with pytest.raises(UsageError, match="did you mean 'first'"):

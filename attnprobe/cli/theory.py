@@ -43,7 +43,7 @@ value, 3 a named source or device is absent or refused, 4 some cells failed, 130
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
-@click.option("--epsilon", default="0.1,0.5", show_default=True, metavar="LIST", help="Relative errors ε.")
+@click.option("--epsilon", default="0.05,0.1,0.2,0.5", show_default=True, metavar="LIST", help="Relative errors ε.")
 @click.option("--delta", default=0.1, show_default=True, metavar="SHARE",
               help="The probability δ with which a statement may fail.")
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",

@@ -16,7 +16,7 @@ from .numbers import short_hashes
 from .panels import CROSS, crossed, dot_panel, has, line_panel, scale, styles_of
 from .sources import source_heading
 
-__all__ = ["error_figure", "fixed_settings", "grid", "saved", "title_lines"]
+__all__ = ["error_figure", "fixed_settings", "grid", "logarithmic", "saved", "title_lines"]
 
 Row = Mapping[str, Any]
 Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
@@ -210,6 +210,16 @@ def grid(
         axis.grid(color="#dddddd", linewidth=0.6)
     figure.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=8, parse_math=False)
     return figure, panels
+
+
+def logarithmic(axis: Any) -> None:
+    """Both axes logarithmic, with numbers at powers of ten alone."""
+    from matplotlib.ticker import NullFormatter
+
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .figures import fixed_settings, grid, saved
+from .figures import fixed_settings, grid, logarithmic, saved
 from .panels import COLOURS, HUGE
 from .sources import file_tag, source_heading
 from .theory import VERDICTS, theory_rows
+from .theory_curves import theory_curves
 
 __all__ = ["theory_figures"]
 
@@ -23,14 +25,15 @@ LOOKS = {
     "assumption not met": {"marker": "+", "markersize": 5.5},
 }
 PER_PAGE = 12  # panels
-COLUMNS = 3
+FAILS = "#f3ece4"  # where a statement fails
 
 
 def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -> list[Path]:
-    """Draw what was found; for each (source, n) its own files.
+    """Draw what was found, with the curves of `theory_curves`.
 
-    ``theory-bounds-nN``: measured against promised, a panel for each theorem and sense, one point per head, layer and
-    statement; the side on which the statement fails is shaded, colours are budgets and markers verdicts.
+    ``theory-bounds-nN``, for each (source, n): measured against promised, a panel for each theorem and sense, one point
+    per head, layer and statement; the side on which the statement fails is shaded, colours are budgets and markers
+    verdicts. What is 0 or not finite lies on the edge.
 
     Returns:
         The files' paths.
@@ -42,8 +45,8 @@ def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -
             here = [row for row in rows if (row["source"], row["n"]) == (source, n)]
             heading = source_heading(here[0])
             lead = f"{heading}, n = {n}" if heading else f"n = {n}"
-            stem = Path(out_dir) / f"theory-bounds-n{n}{file_tag(source)}"
-            paths += _bounds(here, title, lead, stem)
+            paths += _bounds(here, title, lead, Path(out_dir) / f"theory-bounds-n{n}{file_tag(source)}")
+        paths += theory_curves(records, title, Path(out_dir))
     return paths
 
 
@@ -53,44 +56,42 @@ def _bounds(rows: Sequence[Row], title: str, lead: str, stem: Path) -> list[Path
     for row in rows:
         if row["bound"] is not None or row["measured"] is not None:
             panels.setdefault((row["theorem"], row["sense"]), []).append(row)
-    budgets = list(dict.fromkeys(row["d"] for some in panels.values() for row in some))
-    colours = {d: "#444444" if d is None else COLOURS[place % len(COLOURS)]
-               for place, d in enumerate(sorted(budgets, key=lambda d: -1 if d is None else d))}  # fmt: skip
+    budgets = {row["d"] for some in panels.values() for row in some}
+    order = sorted(budgets - {None})
+    colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(order)} | {None: "#444444"}
     told = f"{lead}: measured against promised, one point per head and statement; shaded: there it fails"
     pages = [list(panels.items())[at : at + PER_PAGE] for at in range(0, len(panels), PER_PAGE)]
     paths = []
     for number, page in enumerate(pages):
-        figure = _bounds_page(page, title, told, colours)
+        figure = _page(page, title, told, colours)
         paths += saved(figure, stem.with_name(stem.name + (f"-{number + 1}" if number else "")))
     return paths
 
 
-def _bounds_page(page: Sequence[Any], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
+def _page(page: Sequence[Any], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
     from matplotlib.lines import Line2D
 
-    figure, panels = grid([name for (name, _), _ in page], 2.9, 2.7, title, told, COLUMNS, shared=False)
-    seen: dict[str, None] = {}
+    figure, panels = grid([name for (name, _), _ in page], 3.1, 2.9, title, told, shared=False)
     for axis, ((_, sense), some) in zip(panels, page, strict=False):
-        _bound_panel(axis, some, sense, colours)
-        seen |= dict.fromkeys(row["verdict"] for row in some)
-    grey = {"linestyle": "", "color": "#444444"}
-    handles = [Line2D([], [], **grey, **LOOKS[word], label=word) for word in VERDICTS if word in seen]
+        _panel(axis, some, sense, colours)
+    seen = {row["verdict"] for _, some in page for row in some}
     used = {row["d"] for _, some in page for row in some}
+    handles = [Line2D([], [], linestyle="", color="#444444", **LOOKS[word], label=word)
+               for word in VERDICTS if word in seen]  # fmt: skip
     handles += [Line2D([], [], linestyle="", marker="s", color=colour, label=f"d = {d}")
                 for d, colour in colours.items() if d is not None and d in used]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
     return figure
 
 
-def _bound_panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
-    """One theorem: points on logarithmic axes of one range; what is 0 or not finite lies on their edge."""
+def _panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
+    """One theorem: points on logarithmic axes of one range."""
     low, high = _range([row[name] for row in some for name in ("bound", "measured")])
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    logarithmic(axis)
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
     above, below = ([low, high], [high, high]), ([low, low], [low, high])
-    axis.fill_between([low, high], *(above if sense == "at most" else below), color="#f3ece4", linewidth=0, zorder=0)
+    axis.fill_between([low, high], *(above if sense == "at most" else below), color=FAILS, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
     place = lambda value: high if value is None else min(max(value, low), high)
     for verdict in VERDICTS:
@@ -98,13 +99,17 @@ def _bound_panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[in
             mine = [row for row in some if row["verdict"] == verdict and row["d"] == d]
             axis.plot([place(row["bound"]) for row in mine], [place(row["measured"]) for row in mine], linestyle="",
                       color=colour, alpha=0.75, clip_on=False, zorder=3, **LOOKS[verdict])  # fmt: skip
-    axis.set_xlabel(f"bound ({sense})")
+    axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 
 
 def _range(values: Iterable[float | None]) -> tuple[float, float]:
-    """From below the smallest positive value to above the largest, at least a factor of ten apart."""
+    """From below the smallest positive value to above the largest, with two powers of ten within."""
     kept = [min(max(value, 1 / HUGE), HUGE) for value in values if value is not None and value > 0]
     low, high = (min(kept), max(kept)) if kept else (0.1, 1.0)
-    spare = max(1.25, (high / low) ** 0.06, (10 / (high / low)) ** 0.5)
-    return low / spare, high * spare
+    spare = max(1.25, (high / low) ** 0.06)
+    low, high = low / spare, high * spare
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    if sum(low <= 10.0**k <= high for k in range(first, last + 1)) < 2:
+        low, high = min(low, 10.0**first), max(high, 10.0 ** (first + 1))
+    return low, high

@@ -31,7 +31,7 @@ def findings(
     theorem: str = "all",
     *,
     d: int | Sequence[int] = 128,
-    epsilon: float | Sequence[float] = (0.1, 0.5),
+    epsilon: float | Sequence[float] = (0.05, 0.1, 0.2, 0.5),
     delta: float = 0.1,
     methods: Sequence[str] = ("skyformer", "nystromformer"),
     seeds: range = range(20),
@@ -115,7 +115,7 @@ def setting_of(
     return Setting(
         budgets=budgets, epsilons=asked.epsilons, delta=asked.delta, seeds=seeds,
         streams=lambda label, seed: Streams(seed, label, qkv.layer, qkv.window), run=run, methods=tuple(known),
-        quadrature=asked.quadrature,
+        quadrature=asked.quadrature, target=target,
     )  # fmt: skip
 
 

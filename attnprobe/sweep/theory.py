@@ -41,7 +41,7 @@ class TheoryRequest(ErrorRequest):
     methods: tuple[str, ...] = ("skyformer,nystromformer",)
     matrix: bool = False
     repeats: int = 20
-    epsilon: str = "0.1,0.5"
+    epsilon: str = "0.05,0.1,0.2,0.5"
     delta: float = 0.1
     quadrature: bool | None = None
 
@@ -72,8 +72,9 @@ def measure_theory(
     A record is one theorem on one layer of one window, of one method where the theorem is about any. It holds
     ``findings``, a list of objects ``d, at, assumption, promise, sense, met, bound, measured, lower, upper, rounding,
     vacuous, slack, verdict, details`` with one entry for each head, and ``refused``, the budgets that its method cannot
-    take with their reasons (null for one that it turned out not to take). A theorem that raises is a ``failed`` record with the findings that it gave before, one
-    whose method takes no budget is ``skipped``; the loop goes on. That a theorem is violated is a result.
+    take with their reasons (null for one that it turned out not to take). A theorem that raises is a ``failed`` record
+    with the findings that it gave before, one whose method takes no budget is ``skipped``; the loop goes on. That a
+    theorem is violated is a result.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.

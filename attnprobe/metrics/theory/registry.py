@@ -27,6 +27,7 @@ class Setting:
         methods: what a statement about any method is asked of (`Theorem.per_method`): one of them at a time, so that
             one which cannot take the setting does not harm the others; empty for every other theorem.
         quadrature: whether traces are estimated by quadrature; None is beyond n = 4096.
+        target: the exact matrix that ``run`` stands for, as in `attnprobe.exact`.
     """
 
     budgets: tuple[int, ...]
@@ -37,6 +38,7 @@ class Setting:
     run: Callable[[str, int | None, int], Approximation]
     methods: tuple[str, ...]
     quadrature: bool | None = None
+    target: str = "softmax"
 
 
 Check = Callable[[QKV, Setting], Iterable[Finding]]
