@@ -65,10 +65,33 @@ def broken(qkv, setting):
     raise RuntimeError("the lemma has a bad day\nmore")
 
 
-KINDS = {"first": first, "frequency": frequency, "worst": worst, "broken": broken}
+def curves(qkv, setting):
+    """What the curves are drawn from: a dimension at every ε, errors of every seed, residuals of V."""
+    yes = torch.ones(qkv.h, dtype=torch.bool)
+    one = torch.arange(1.0, qkv.h + 1, dtype=torch.float64)
+    shared = {"assumption": "none", "promise": "p", "met": yes, "vacuous": ~yes, "bound": one, "measured": one}
+    for epsilon in setting.epsilons:
+        details = {"d_stat": one / epsilon, "sufficient": 4 * one / epsilon}
+        yield Finding("curves", at={"epsilon": epsilon}, details=details, **shared)
+    yield Finding("curves", details={"relative": one / 2, "values": one / 3}, **shared)
 
 
-def register(*names, per_method=("worst",)):
+def errors(qkv, setting):
+    """Errors of three seeds of a method, one of them infinite."""
+    yes = torch.ones(qkv.h, dtype=torch.bool)
+    found = torch.linspace(0.1, 0.9, 3 * qkv.h, dtype=torch.float64).reshape(qkv.h, 3)
+    found[0, 0] = math.inf
+    for part in ("matrix", "output"):
+        at = {"method": setting.methods[0], "of": part, "epsilon": 0.5}
+        yield Finding("errors", "none", yes, "p", found[:, 0], found[:, 1], ~yes, d=setting.budgets[0], at=at,
+                      details={"errors": found})  # fmt: skip
+
+
+KINDS = {"first": first, "frequency": frequency, "worst": worst, "broken": broken, "rank-collapse": curves,
+         "ma-property": errors}  # fmt: skip
+
+
+def register(*names, per_method=("worst", "ma-property")):
     for name in names:
         says = KINDS[name].__doc__
         theorem(name, paper="Nobody 2026, Theorem 1", says=says, cost="n", per_method=name in per_method)(KINDS[name])
@@ -293,7 +316,9 @@ def test_every_format_names_theorems_and_verdicts(run, file, format_):
     if format_ in ("table", "md"):
         words = " ".join(out.replace("\\", "").split())
         assert "first · Nobody 2026, Theorem 1 · 4 heads x 1 window" in words
-        assert "assumes: Q is given" in words and "ε = 0.5, δ = 0.1" in words and "holds 1, violated 1" in words
+        assert "assumes: Q is given" in words and "ε = 0.5" in words and "at: δ = 0.1" in words
+        assert "ε = 0.5, δ" not in words
+        assert "holds 1, violated 1" in words
         assert "promises: a share above 1 − δ" in words
 
 
@@ -369,7 +394,8 @@ def test_a_sweep_is_the_command_with_its_options_and_gates(run, file, tmp_path):
     code, out, err = run("sweep", "c.yaml", "--dry-run", "--out", "r")
     assert code == 0 and "2 cells, 0 done in r" in out and not Path("r").exists(), err
     assert run("sweep", "c.yaml", "--out", "r")[0] == 0
-    asked = ("--theorem", "first,worst", "--method", "nystromformer:inverse=pinv", "--d", "8,16", "--repeats", 3)
+    asked = ("--theorem", "first,worst", "--method", "nystromformer:inverse=pinv", "--d", "8,16", "--repeats", 3,
+             "--epsilon", "0.1,0.5")  # fmt: skip
     assert run("--qkv", "qkv.safetensors", *asked, "--out", "s")[0] == 0
     assert [r | {"run": ""} for r in read_records("r")] == [r | {"run": ""} for r in read_records("s")]
     assert "2 cells, 2 done in r" in run("sweep", "c.yaml", "--dry-run", "--out", "r")[1]
@@ -412,6 +438,25 @@ def test_weights_stand_side_by_side(run, tiny_bert, text_file):
     assert "frequency · Nobody 2026, Theorem 1 · weights initialized · 4 heads x 2 windows" in out
     names = {path.name for path in Path("r/figures").glob("*.svg")}
     assert names == {f"theory-bounds-n{n}-{w}.svg" for n in (24, 32) for w in ("pretrained", "initialized")}
+
+
+def test_curves_of_dimensions_failures_and_layers(run, tiny_bert, text_file):
+    THEOREMS.clear()
+    register("rank-collapse", "ma-property")
+    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", "24,32",
+            "--d", 4, "--layer", "0-2", "--method", "performer,nystromformer", "--plot", "--out", "r")  # fmt: skip
+    code, _, err = run(*args)
+    assert code == 0, err
+    names = {path.stem for path in Path("r/figures").glob("theory-*.svg")}
+    curves = {"theory-dimension", "theory-tokens", "theory-layers"}
+    curves |= {f"theory-ma-{part}-n{n}" for part in ("matrix", "output") for n in (24, 32)}
+    assert curves == {name for name in names if "bounds" not in name}
+    before = {path.name: path.read_bytes() for path in Path("r/figures").iterdir()}
+    run("report", "r", "--plot", "theory")
+    assert before == {path.name: path.read_bytes() for path in Path("r/figures").iterdir()}
+    one = ("--layer", 0, "--n", 24, "--out", "s")
+    run(*args, *one)
+    assert not {path.stem for path in Path("s/figures").iterdir()} & {"theory-tokens", "theory-layers"}
 
 
 def test_records_that_are_none_are_refused_by_a_report(run, file):

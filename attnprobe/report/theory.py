@@ -115,6 +115,9 @@ def theory_tables(summary: Sequence[Row]) -> list[Table]:
 def _table(source: str, some: Sequence[Row]) -> Table:
     first = some[0]
     notes = [] if not first["says"] else [f"says: {first['says']}"]
+    shared = _shared_at(some)
+    if told := at_label({**first, "at": shared}):
+        notes.append(f"at: {told}")
     texts = {}
     for name, word in (("assumption", "assumes"), ("promise", "promises")):
         said = list(dict.fromkeys(row[name] for row in some if row[name]))
@@ -126,10 +129,19 @@ def _table(source: str, some: Sequence[Row]) -> Table:
         who = " ".join(filter(None, [_method(row), f"layer {row['layer']}", f"n = {row['n']}", _budget(row)]))
         if sign and (note := f"{sign} {who}: {row['status']}, {row['reason']}") not in notes:
             notes.append(note)
-    lines = [_line(row, texts) for row in some]
+    own = [{name: value for name, value in row["at"].items() if name not in shared} for row in some]
+    lines = [_line({**row, "at": at}, texts) for row, at in zip(some, own, strict=True)]
     kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
     caption = " · ".join(filter(None, [f"{first['theorem']} · {first['paper']}", source, _counted(some)]))
     return caption, [HEADINGS[i] for i in kept], [[line[i] for i in kept] for line in lines], notes
+
+
+def _shared_at(some: Sequence[Row]) -> dict[str, Any]:
+    """The parameters that all statements have in common, where there are several."""
+    given = [row["at"] for row in some if row["status"] == "ok"]
+    if len(given) < 2:
+        return {}
+    return {name: value for name, value in given[0].items() if all(at.get(name) == value for at in given)}
 
 
 def _line(row: Row, texts: Mapping[str, bool]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Curves of ``attnprobe theory``: dimension against λ and n, and failure against ε, layer by layer."""
+"""Curves of ``attnprobe theory``: dimension against λ and n, failure against ε, rank collapse across layers."""
 
 from __future__ import annotations
 
@@ -25,30 +25,38 @@ GREY = "#999999"
 
 
 def theory_curves(records: Sequence[Record], title: str, out_dir: Path) -> list[Path]:
-    """Draw the curves that the findings hold, each with a panel for each layer and source; medians and p10 – p90.
+    """Draw the curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
 
     ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat and the d that
     Theorem 2 asks for against n, a colour for each ε, beside the 2n rows that there are. ``theory-ma-OF-nN``: how often
-    the relative error of a method's matrix or output exceeds ε.
+    the relative error of a method's matrix or output exceeds ε. These have a panel for each layer and source;
+    ``theory-layers``, what attention leaves of the part of V that is not of rank one, has one for each n and source.
     """
     points = list(_points(records))
+    layer = lambda point: (point["layer"], f"layer {point['layer']}")
     dimension = _first_of([point for point in points if "d_stat" in point["details"] and "epsilon" in point["at"]])
-    paths = _figure(dimension, "theory-dimension", title, DIMENSION, _dimension, out_dir)
+    paths = _figure(dimension, "theory-dimension", title, DIMENSION, layer, _dimension, out_dir)
     if len({point["n"] for point in dimension}) > 1:
-        paths += _figure(dimension, "theory-tokens", title, TOKENS, _tokens, out_dir)
+        paths += _figure(dimension, "theory-tokens", title, TOKENS, layer, _tokens, out_dir)
     errors = [point for point in points if point["theorem"] == "ma-property" and "errors" in point["details"]]
     for n in dict.fromkeys(point["n"] for point in errors):
         here = [point for point in errors if point["n"] == n]
         for part in dict.fromkeys(point["at"].get("of") for point in here):
             mine = [point for point in here if point["at"].get("of") == part]
             stem = f"theory-ma-{part}-n{n}"
-            paths += _figure(mine, stem, title, f"n = {n}: {MA[part]}", _failure, out_dir)
+            paths += _figure(mine, stem, title, f"n = {n}: {MA.get(part, '')}", layer, _failure, out_dir)
+    collapse = [point for point in points if point["theorem"] == "rank-collapse"]
+    if len({point["layer"] for point in collapse}) > 1:
+        length = lambda point: (point["n"], f"n = {point['n']}")
+        paths += _figure(collapse, "theory-layers", title, LAYERS, length, _collapse, out_dir)
     return paths
 
 
 DIMENSION = "statistical dimension of the lifted kernel against λ, median and p10 – p90 over heads"
 TOKENS = ("statistical dimension (full) and the d that Theorem 2 asks for (dashed) against n, median and p10 – p90 "
           "over heads; grey: 2n, all rows")  # fmt: skip
+LAYERS = (r"what is left of the values but for their part of rank one, median and p10 – p90 over heads, in "
+          "‖·‖ = √(‖·‖₁ ‖·‖_∞)")  # fmt: skip
 MA = {
     "matrix": "share of seeds and heads whose matrix is off by more than ε; band: p10 – p90 of the shares of heads",
     "output": "share of seeds and heads whose output is off by more than ε; band: p10 – p90 of the shares of heads",
@@ -76,20 +84,22 @@ def _first_of(points: Sequence[Point]) -> list[Point]:
 
 
 def _figure(
-    points: Sequence[Point], stem: str, title: str, told: str, draw: Callable[[Any, Sequence[Point]], dict[str, Any]],
-    out_dir: Path,
+    points: Sequence[Point], stem: str, title: str, told: str, place_of: Callable[[Point], tuple[int, str]],
+    draw: Callable[[Any, Sequence[Point]], dict[str, Any]], out_dir: Path,
 ) -> list[Path]:
-    """Pages of panels, one for each layer and source, with one legend."""
+    """Pages of panels, one for each place and source, those of one place side by side, with one legend."""
     panels: dict[tuple[int, str | None], list[Point]] = {}
+    sources = list(dict.fromkeys(point["source"] for point in points))
     for point in points:
-        panels.setdefault((point["layer"], point["source"]), []).append(point)
-    places = list(panels)
-    columns = len({source for _, source in places})
+        panels.setdefault((place_of(point)[0], point["source"]), []).append(point)
+    places = sorted(panels, key=lambda place: (place[0], sources.index(place[1])))
+    columns = len(sources)
     columns = columns if 1 < columns <= 3 else 3
     paths = []
     for start in range(0, len(places), PER_PAGE):
         page = places[start : start + PER_PAGE]
-        names = [", ".join(filter(None, [source_heading(panels[place][0]), f"layer {place[0]}"])) for place in page]
+        firsts = [panels[place][0] for place in page]
+        names = [", ".join(filter(None, [source_heading(first), place_of(first)[1]])) for first in firsts]
         figure, axes = grid(names, 3.1, 2.7, title, told, columns)
         handles: dict[str, Any] = {}
         for index, (axis, place) in enumerate(zip(axes, page, strict=False)):
@@ -165,6 +175,25 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     axis.set_ylim(-0.02, 1.02)
     axis.set_xlabel("ε")
     axis.set_ylabel("share of errors above ε")
+    return handles
+
+
+def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+    """Residuals of V and of BV, their quotient and its bound, against the layer."""
+    from matplotlib.ticker import MaxNLocator
+
+    handles = {}
+    shown = (("values", r"$\|res(V)\|/\|V\|$", ":"), ("relative", r"$\|res(BV)\|/\|BV\|$", "--"),
+             ("measured", r"$\|res(BV)\|/\|res(V)\|$", "-"), ("bound", "its bound", "-"))  # fmt: skip
+    for (name, label, style), colour in zip(shown, (*COLOURS[:3], GREY), strict=True):
+        whole = [{**point, "details": {**point["details"], **{key: point[key] for key in ("measured", "bound")}}}
+                 for point in points]  # fmt: skip
+        if name in whole[0]["details"]:
+            handles[label] = _line(axis, _curve(whole, lambda point: point["layer"], name), colour, style)
+    axis.set_yscale("log")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlabel("layer")
+    axis.set_ylabel("share, or quotient")
     return handles
 
 

@@ -97,8 +97,9 @@ def _panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | No
     for verdict in VERDICTS:
         for d, colour in colours.items():
             mine = [row for row in some if row["verdict"] == verdict and row["d"] == d]
-            axis.plot([place(row["bound"]) for row in mine], [place(row["measured"]) for row in mine], linestyle="",
-                      color=colour, alpha=0.75, clip_on=False, zorder=3, **LOOKS[verdict])  # fmt: skip
+            x, y = ([place(row[name]) for row in mine] for name in ("bound", "measured"))
+            axis.plot(x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3,
+                      **LOOKS[verdict])  # fmt: skip
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 

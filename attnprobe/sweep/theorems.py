@@ -50,7 +50,7 @@ def findings(
         d: budgets. epsilon: relative errors. delta: the probability with which a statement may fail.
         methods: what statements about any method are asked of, each ``NAME[:k=v,…]``.
         seeds: of the repetitions by which a probability is measured; the only randomness.
-        target: the exact matrix that methods stand for there, ``softmax`` or ``gaussian``.
+        target: the exact matrix that those methods stand for, ``softmax`` or ``gaussian``.
         quadrature: whether traces are estimated; None is beyond n = 4096.
 
     Raises:
@@ -105,7 +105,11 @@ def _number(text: str, what: str) -> float:
 def setting_of(
     asked: Asked, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
 ) -> Setting:
-    """What a theorem is evaluated at, with the draws and the methods of this layer and window."""
+    """What a theorem is evaluated at, with the draws and the methods of this layer and window.
+
+    A theorem that is not about any method (``request`` None) knows which target its own methods have: the default.
+    """
+    target = "softmax" if request is None else target
     known = {} if request is None else {_written(request): request}
 
     def run(method: str, d: int | None, seed: int) -> Approximation:

@@ -116,8 +116,8 @@ def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mappi
         for method in plan.methods if theorem.per_method else (None,):
             key = cell_key(
                 command="theory", theorem=theorem.name, method=method and method.name,
-                options=dict(method.options) if method else {}, target=plan.target, source=dict(facts), n=group.n,
-                window=group.window, layer=layer, heads=plan.heads, d=plan.d, epsilon=asked.epsilons,
+                options=dict(method.options) if method else {}, target=method and plan.target, source=dict(facts),
+                n=group.n, window=group.window, layer=layer, heads=plan.heads, d=plan.d, epsilon=asked.epsilons,
                 delta=asked.delta, seed=plan.seed, repeats=plan.repeats, quadrature=asked.quadrature,
             )  # fmt: skip
             yield _Cell(key, theorem, method, group, layer)
@@ -174,7 +174,7 @@ def _head(cell: _Cell, asked: Asked, plan: ErrorPlan, source: Any, run: str, qkv
         "says": cell.theorem.says,
         "method": cell.request and cell.request.name,
         "options": dict(cell.request.options) if cell.request else {},
-        "target": plan.target,
+        "target": cell.request and plan.target,
         "source": source.facts,
         "window": cell.group.window,
         "layer": cell.layer,
