@@ -26,6 +26,7 @@ class Setting:
             it, such as ``"nystromformer:inverse=pinv"``. Raises `Unsupported` where it cannot take the setting.
         methods: what `ma`, `eckart-young` and other statements about any method are asked of.
         quadrature: whether traces are estimated by quadrature; None is beyond n = 4096.
+        target: the exact matrix that ``run`` stands for, as in `attnprobe.exact`.
     """
 
     budgets: tuple[int, ...]
@@ -36,6 +37,7 @@ class Setting:
     run: Callable[[str, int | None, int], Approximation]
     methods: tuple[str, ...]
     quadrature: bool | None = None
+    target: str = "softmax"
 
 
 Check = Callable[[QKV, Setting], Iterable[Finding]]
