@@ -14,7 +14,7 @@ from inputs import make
 from attnprobe import QKV
 from attnprobe.errors import UsageError
 from attnprobe.linalg.binomial import clopper_pearson
-from attnprobe.metrics.theory import Finding, Setting, chen2021, get_theorem, lifted
+from attnprobe.metrics.theory import Finding, Setting, chen2021, chen2021_lemmas, get_theorem, lifted
 from attnprobe.metrics.theory.chen2021 import CONSTANT, chen2021_coherence, chen2021_sufficient_budget
 from attnprobe.metrics.theory.lifted import Lifted
 from attnprobe.operators import UnnormalisedAttention
@@ -348,6 +348,6 @@ def test_lemma_3_against_loops_and_the_eigenvalue_one():
 @pytest.mark.parametrize("ridge, end", [(-0.9, "smallest"), (-0.9, "largest")])
 def test_a_core_that_is_not_positive_violates_lemma_3(monkeypatch, ridge, end):
     """A negative ridge takes the core out of the positive semidefinite matrices, or its scaling out of the reals."""
-    monkeypatch.setattr(chen2021, "RIDGE", ridge)
+    monkeypatch.setattr(chen2021_lemmas, "RIDGE", ridge)
     found = {one.at["end"]: one for one in check("skyformer-lemma-3", make(h=1, n=30, p=1, score=0.1), budgets=(8,))}
     assert found["smallest"].verdicts() == ["violated"]

@@ -1,4 +1,4 @@
-"""Skyformer (Chen, Zeng, Ji & Yang 2021): Theorem 2 on uniform landmarks, Lemma 1 and Lemma 3.
+"""Skyformer (Chen, Zeng, Ji & Yang 2021), theorem 2: how many uniform landmarks are enough.
 
 Symbols as in `lifted`; ``λ = ε‖C‖``, the norm of the attention matrix C itself and not of C̄, so that ``‖C~ - C‖ ≤ λ``
 is a relative error of ε.
@@ -14,22 +14,18 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...linalg.binomial import clopper_pearson
-from ...operators import GaussianAttention, UnnormalisedAttention
 from ...qkv import QKV
-from ..condition import RIDGE, lemma3_interval
 from .finding import Finding
 from .frequency import frequency
-from .lifted import Lifted, Norms, lifted_dimension
+from .lifted import Lifted, Norms, landmarks, lifted_dimension
 from .registry import Setting, theorem
 
 __all__ = ["CONSTANT", "chen2021_coherence", "chen2021_sufficient_budget"]
 
 CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
 PAPER = "Chen et al. 2021 (Skyformer)"
-DRAWS = "skyformer-theorem-2"
 STEP = 2**0.25  # from one tried budget to the next
 SHARP = 1e-3  # of ‖C̄‖: a smaller λ needs products in float64
-LARGEST = 4096  # queries of which the softmax kernel is held
 
 
 def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
@@ -89,7 +85,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         for errors in events.values():
             errors.append([])
         for seed in setting.seeds:
-            z = lifted.nystrom(_landmarks(qkv, row, setting, seed, largest))
+            z = lifted.nystrom(landmarks(qkv, row, setting.streams, seed, largest))
             for name, errors in events.items():
                 sharp = bool(facts["sharp"][row])
                 errors[row].append(lifted.errors(z, setting.budgets, block=name == "norm", sharp=sharp))
@@ -161,80 +157,6 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         )
 
 
-@theorem(
-    "skyformer-lemma-1",
-    paper=f"{PAPER}, lemma 1",
-    says="the softmax kernel exp(scale · x·y) is positive semidefinite",
-    cost="n³",
-)
-def lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The smallest eigenvalue of ``exp(scale · Q Qᵀ)`` over its largest, in float64; of the first 4096 queries.
-
-    Rounding: an entry whose exponent is a sum of p products of size at most G is off by ``(p + 4) G eps`` of itself,
-    and so is a matrix of positive entries by that of its norm; the eigenvalues by ``n eps`` more.
-    """
-    inner = qkv.compressed()
-    least, band = [], []
-    for row in range(qkv.h):
-        q = inner.q[row : row + 1, :LARGEST].double()
-        values = torch.linalg.eigvalsh(UnnormalisedAttention(q, q, inner.scale).dense()[0])
-        growth = 2 * float(inner.scale * q.square().sum(-1).max())  # the score, and the shift
-        least.append(float(values[0] / values[-1]))
-        band.append(torch.finfo(torch.float64).eps * ((inner.p + 4) * growth + q.shape[1]))
-    measured = torch.tensor(least, dtype=torch.float64)
-    never = torch.zeros(qkv.h, dtype=torch.bool)
-    yield Finding(
-        theorem="skyformer-lemma-1",
-        assumption="none",
-        met=~never,
-        promise="the smallest eigenvalue of exp(scale · Q Qᵀ), over its largest, is at least 0",
-        bound=torch.zeros_like(measured),
-        measured=measured,
-        rounding=torch.tensor(band, dtype=torch.float64),
-        sense="at least",
-        vacuous=never,
-    )
-
-
-@theorem(
-    "skyformer-lemma-3",
-    paper=f"{PAPER}, lemma 3",
-    says="the scaled core D^-½ (SᵀC̄S + γI) D^-½ has its spectrum in (0, 1]",
-    cost="d³ for each seed",
-)
-def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The ends of the spectrum of the scaled core over uniform landmarks, the worst of all seeds, at γ = 0.1.
-
-    ``D = diag((SᵀC̄S + γI) 1)``. The paper's interval is open at 1; but 1 is always an eigenvalue, with eigenvector
-    ``D^½ 1``: the core is similar to a row-stochastic matrix. So 1 is what the largest is compared with.
-    """
-    heads, never = [Lifted(qkv, row) for row in range(qkv.h)], torch.zeros(qkv.h, dtype=torch.bool)
-    for d in setting.budgets:
-        ends = []
-        for seed in setting.seeds:
-            picked = [one.x[:, _landmarks(qkv, row, setting, seed, d).to(qkv.device)] for row, one in enumerate(heads)]
-            ends.append(lemma3_interval(_scaled_core(torch.cat(picked).double(), heads[0].scale))[:2])
-        low, high = (torch.stack(end) for end in zip(*ends, strict=True))
-        rounding = 16 * d * torch.finfo(torch.float64).eps
-        for name, measured, bound, sense in (
-            ("largest", high.amax(0), 1.0, "at most"),
-            ("smallest", low.amin(0), 0.0, "at least"),
-        ):
-            yield Finding(
-                theorem="skyformer-lemma-3",
-                d=d,
-                at={"gamma": RIDGE, "end": name},
-                assumption="γ > 0",
-                met=~never,
-                promise=f"the {name} eigenvalue of D^-½ (SᵀC̄S + γI) D^-½ is {sense} {bound:g}",
-                bound=torch.full_like(measured, bound),
-                measured=measured,
-                rounding=rounding,
-                sense=sense,
-                vacuous=never,
-            )
-
-
 def _facts(heads: list[Lifted], setting: Setting) -> dict[str, Tensor]:
     """Of each head at each ε what the theorem needs, (h, ε), and what does not depend on ε, (h,)."""
     found: dict[str, list[Tensor]] = {}
@@ -262,22 +184,6 @@ def _at(facts: dict[str, Tensor], j: int) -> dict[str, Tensor]:
     return {name: value if value.dim() == 1 else value[:, j] for name, value in facts.items() if name != "sharp"}
 
 
-def _landmarks(qkv: QKV, row: int, setting: Setting, seed: int, d: int) -> Tensor:
-    """d rows of ``[Q; K]``, uniform with replacement; those of a smaller d come first."""
-    inner = qkv.compressed()
-    rows = inner.n_q + inner.n_k
-    uniform = torch.rand(d, generator=setting.streams(DRAWS, seed).head(qkv.heads[row]), dtype=torch.float64)
-    return (uniform * rows).long().clamp(max=rows - 1)
-
-
-def _scaled_core(landmarks: Tensor, scale: float) -> Tensor:
-    """Lemma 3's matrix over landmarks (h, d, p), (h, d, d)."""
-    core = GaussianAttention(landmarks, landmarks, scale).dense()
-    core.diagonal(dim1=1, dim2=2).add_(RIDGE)
-    r = core.sum(-1).rsqrt()
-    return r[:, :, None] * core * r[:, None, :]
-
-
 def _grid(rows: int) -> list[int]:
     """The budgets tried, from 1 to N in steps of a factor 2^¼."""
     found = {1, rows}
@@ -292,7 +198,7 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, facts: dict[str, Tensor], sett
     grid, lambdas, sharp = _grid(lifted.rows), facts["lambda"][row], bool(facts["sharp"][row])
     found = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
     for i, seed in enumerate(setting.seeds):
-        indices, known = _landmarks(qkv, row, setting, seed, grid[-1]), {}
+        indices, known = landmarks(qkv, row, setting.streams, seed, grid[-1]), {}
 
         def error(place: int, indices=indices, known=known) -> float:
             if place not in known:

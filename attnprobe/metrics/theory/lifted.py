@@ -6,7 +6,7 @@ is its block of queries and keys. S picks d rows of X uniformly with replacement
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +16,13 @@ from ...linalg.dimension import exact_leverage, largest_leverage, statistical_di
 from ...linalg.spectra import held
 from ...operators import GaussianAttention, LowRank, Operator
 from ...qkv import QKV
+from ...rng import Streams
 from ..matrix import shared_matrix_errors
 
-__all__ = ["EXACT_TOKENS", "Lifted", "LiftedDimension", "Norms", "lifted_dimension"]
+__all__ = ["EXACT_TOKENS", "Lifted", "LiftedDimension", "Norms", "landmarks", "lifted_dimension"]
 
 EXACT_TOKENS = 4096  # of Q, and of K: up to here C̄ is held in float64, twice 512 MiB, head by head
+DRAWS = "skyformer-theorem-2"
 LEVERAGE_PROBES = 64
 NYSTROM_RIDGE = 1e-12  # on the core over the landmarks, whose diagonal is 1: repeated landmarks make it singular
 TOL, SHARP = 1e-2, 1e-4  # of the interval of a norm that is compared with λ, and of one that λ is made of
@@ -137,3 +139,11 @@ def lifted_dimension(
     low, high = found.band()
     largest = largest_leverage(lifted.kernel, ridge, probes=LEVERAGE_PROBES, dtype=dtype).upper
     return LiftedDimension(found.value[0].cpu(), ((high - low) / 2)[0].cpu(), largest[0].cpu())
+
+
+def landmarks(qkv: QKV, row: int, streams: Callable[[str, int], Streams], seed: int, d: int) -> Tensor:
+    """d rows of ``[Q; K]``, (d,) int64, uniform with replacement; those of a smaller d come first."""
+    inner = qkv.compressed()
+    rows = inner.n_q + inner.n_k
+    uniform = torch.rand(d, generator=streams(DRAWS, seed).head(qkv.heads[row]), dtype=torch.float64, device="cpu")
+    return (uniform * rows).long().clamp(max=rows - 1).to(qkv.device)
