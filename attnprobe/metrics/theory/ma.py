@@ -32,6 +32,7 @@ Errors = dict[str, tuple[Tensor, Tensor, Tensor]]  # value, lower and upper of e
     paper="Chen et al. 2021 (Skyformer), definition 2",
     says="a method's relative spectral error exceeds ε with probability at most δ",
     cost="for each method, d and seed: its run, and a few passes of n² (p + d)",
+    per_method=True,
 )
 def ma_property(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """For each method, d, ε, and for the matrix and its output: how often over seeds the relative error exceeds ε.
