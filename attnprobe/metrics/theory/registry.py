@@ -24,7 +24,8 @@ class Setting:
         streams: ``streams(label, seed)`` are the draws of a check of its own, on this layer and window.
         run: ``run(method, d, seed)`` is a registered method's approximation on this layer; a method as the user wrote
             it, such as ``"nystromformer:inverse=pinv"``. Raises `Unsupported` where it cannot take the setting.
-        methods: what `ma`, `eckart-young` and other statements about any method are asked of.
+        methods: what a statement about any method is asked of (`Theorem.per_method`): one of them at a time, so that
+            one which cannot take the setting does not harm the others; empty for every other theorem.
         quadrature: whether traces are estimated by quadrature; None is beyond n = 4096.
     """
 
@@ -46,6 +47,7 @@ class Theorem:
     """One theorem: ``name``, ``paper`` (author, year and where it stands there), ``says`` in one line, ``check``.
 
     ``cost`` is its leading term. ``check(qkv, setting)`` yields findings for the heads of one layer, all of them.
+    ``per_method``: whether it is about any method, and so asked of each by itself.
     """
 
     name: str
@@ -53,18 +55,21 @@ class Theorem:
     says: str
     cost: str
     check: Check
+    per_method: bool = False
 
 
 THEOREMS: dict[str, Theorem] = {}
 
 
-def theorem(name: str, *, paper: str, says: str, cost: str) -> Callable[[Check], Check]:
+def theorem(
+    name: str, *, paper: str, says: str, cost: str, per_method: bool = False
+) -> Callable[[Check], Check]:
     """Register the decorated function as the check of a theorem."""
 
     def registered(check: Check) -> Check:
         if name in THEOREMS:
             raise ValueError(f"theorem {name} is registered twice")
-        THEOREMS[name] = Theorem(name, paper, says, cost, check)
+        THEOREMS[name] = Theorem(name, paper, says, cost, check, per_method)
         return check
 
     return registered
