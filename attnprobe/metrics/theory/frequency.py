@@ -1,15 +1,17 @@
-"""A probability measured over seeds, head by head."""
+"""A probability measured over seeds, head by head, and intervals by the binomial distribution."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, inf, lgamma, log, log1p
 
 import torch
 from torch import Tensor
 
 from ...linalg.binomial import CONFIDENCE, clopper_pearson
 
-__all__ = ["Frequency", "frequency"]
+__all__ = ["Frequency", "binomial_tail", "clopper_pearson", "frequency", "quantile_interval"]
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,35 @@ def frequency(
             for end, counts in ((0, low), (1, high))]  # fmt: skip
     lower, upper = (torch.tensor(end, dtype=torch.float64) for end in ends)
     return Frequency(happened.double().mean(0).cpu(), lower, upper)
+
+
+def binomial_tail(k: int, n: int, p: float) -> float:
+    """``P(X ≥ k)`` for X binomial with n trials of probability p.
+
+    >>> round(binomial_tail(2, 3, 0.5), 12)
+    0.5
+    """
+    if k <= 0:
+        return 1.0
+    if k > n or p <= 0:
+        return 0.0
+    if p >= 1:
+        return 1.0
+    ways = lambda i: lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1)
+    terms = [exp(ways(i) + i * log(p) + (n - i) * log1p(-p)) for i in range(k, n + 1)]
+    return min(1.0, sum(sorted(terms)))  # small ones first
+
+
+def quantile_interval(values: Sequence[float], q: float, level: float = CONFIDENCE) -> tuple[float, float]:
+    """An interval that holds the q-quantile of the values' distribution with a chance of at least ``level``.
+
+    Its ends are order statistics: at least j of n values lie at or below the quantile with the chance that a binomial
+    number of n trials of probability q is j or more. An end that no value bounds is infinite.
+
+    >>> quantile_interval(range(1, 21), 0.5)
+    (6, 15)
+    """
+    ordered, n, alpha = sorted(values), len(values), (1 - level) / 2
+    low = max((j for j in range(1, n + 1) if binomial_tail(j, n, q) >= 1 - alpha), default=0)
+    high = min((j for j in range(1, n + 1) if binomial_tail(j, n, q) <= alpha), default=0)
+    return ordered[low - 1] if low else -inf, ordered[high - 1] if high else inf
