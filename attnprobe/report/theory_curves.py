@@ -20,6 +20,7 @@ Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y
 Point = dict[str, Any]  # place of one finding and what it says, with one entry for each head
 
 PER_PAGE = 12  # panels
+MOST_TICKS = 6
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 
@@ -55,11 +56,10 @@ def theory_curves(records: Sequence[Record], title: str, out_dir: Path) -> list[
 DIMENSION = "statistical dimension of the lifted kernel against λ, median and p10 – p90 over heads"
 TOKENS = ("statistical dimension (full) and the d that Theorem 2 asks for (dashed) against n, median and p10 – p90 "
           "over heads; grey: 2n, all rows")  # fmt: skip
-LAYERS = (r"what is left of the values but for their part of rank one, median and p10 – p90 over heads, in "
-          "‖·‖ = √(‖·‖₁ ‖·‖_∞)")  # fmt: skip
+LAYERS = "res: what is left of a matrix but for one row that repeats; median and p10 – p90 over heads"
 MA = {
-    "matrix": "share of seeds and heads whose matrix is off by more than ε; band: p10 – p90 of the shares of heads",
-    "output": "share of seeds and heads whose output is off by more than ε; band: p10 – p90 of the shares of heads",
+    "matrix": "share of seeds and heads whose matrix is off by more than ε, relative to its norm; grey: δ",
+    "output": "share of seeds and heads whose output is off by more than ε, relative to its norm; grey: δ",
 }
 
 
@@ -123,6 +123,9 @@ def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
         handles[f"n = {n}"] = _line(axis, curve, COLOURS[place % len(COLOURS)], "-")
         axis.axhline(2 * n, color=COLOURS[place % len(COLOURS)], linewidth=0.6, linestyle=":")
     logarithmic(axis)
+    ticks = sorted({point["at"]["epsilon"] for point in points})
+    if len(ticks) <= MOST_TICKS:
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_xlabel(r"$\lambda\,/\,\|C\|$")
     axis.set_ylabel(r"$d_{stat}(\lambda)$, dotted: $2n$")
     return handles
@@ -163,14 +166,13 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
             continue
         steps = [steps[0] / 2, *steps, steps[-1] * 2]
         shares = [[sum(x > step for x in errors) / len(errors) for errors in heads] for step in steps]
-        spread = [quantiles(share) for share in shares]
         place = [key.startswith(name.split(" d = ")[0] + " ") for key in groups]
         style = STYLES[sum(place[: list(groups).index(name)]) % len(STYLES)]
         colour = COLOURS[methods.index(name.split(" d = ")[0]) % len(COLOURS)]
-        axis.fill_between(steps, [q["p10"] for q in spread], [q["p90"] for q in spread], step="post", color=colour,
-                          alpha=0.1, linewidth=0)  # fmt: skip
         (handles[name],) = axis.step(steps, [sum(share) / len(share) for share in shares], where="post", color=colour,
                                      linestyle=style, linewidth=1.5)  # fmt: skip
+    for delta in {point["at"]["delta"] for point in points if "delta" in point["at"]}:
+        axis.axhline(delta, color=GREY, linewidth=0.8, zorder=1)
     axis.set_xscale("log")
     axis.set_ylim(-0.02, 1.02)
     axis.set_xlabel("ε")
