@@ -107,7 +107,9 @@ def _rules(alpha: Tensor, beta: Tensor, lambdas: Tensor, eta: float) -> Forms:
     remaining = lambdas[:, None] / (theta.clamp(min=0)[:, None] + lambdas[:, None])  # λ/(θ + λ), (c, L, k)
     q = (gauss[:, None] * remaining.square()).sum(-1)
     lower, upper = rule(nodes, radau), rule(theta, gauss)
+    rounding = eta * top / lambdas * q
     unsafe = lambdas <= 4 * eta * top  # rounding decides: nothing is known
+    rounding = torch.where(unsafe, torch.zeros_like(rounding), rounding)
     lower = torch.where(unsafe, torch.zeros_like(lower), lower)
     upper = torch.where(unsafe, torch.ones_like(upper), upper)
-    return Forms(lower, torch.maximum(upper, lower), eta * top / lambdas * q, k, float(top))
+    return Forms(lower, torch.maximum(upper, lower), rounding, k, float(top))

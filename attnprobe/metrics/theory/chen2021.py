@@ -25,7 +25,7 @@ __all__ = ["CONSTANT", "chen2021_coherence", "chen2021_sufficient_budget"]
 CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
 PAPER = "Chen et al. 2021 (Skyformer)"
 STEP = 2**0.25  # from one tried budget to the next
-SHARP = 1e-3  # of ‖C̄‖: a smaller λ needs products in float64
+SHARP = 1e-3  # of ‖C̄‖: a smaller λ needs quadrature in float64
 
 
 def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
@@ -87,8 +87,7 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         for seed in setting.seeds:
             z = lifted.nystrom(landmarks(qkv, row, setting.streams, seed, largest))
             for name, errors in events.items():
-                sharp = bool(facts["sharp"][row])
-                errors[row].append(lifted.errors(z, setting.budgets, block=name == "norm", sharp=sharp))
+                errors[row].append(lifted.errors(z, setting.budgets, block=name == "norm"))
     says = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
     for place, d in enumerate(setting.budgets):
         for j, epsilon in enumerate(setting.epsilons):
@@ -171,7 +170,7 @@ def _facts(heads: list[Lifted], setting: Setting) -> dict[str, Tensor]:
         sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
         for name, value in {
             "lambda": lambdas, "norm": torch.tensor(size), "norm_lifted": torch.tensor(whole),
-            "rows": torch.tensor(float(lifted.rows)), "sharp": torch.tensor(sharp), "d_stat": dimension.d_stat,
+            "rows": torch.tensor(float(lifted.rows)), "d_stat": dimension.d_stat,
             "d_stat_error": dimension.error, "largest_leverage": dimension.largest, "coherence": coherence,
             "sufficient": sufficient,
         }.items():  # fmt: skip
@@ -181,7 +180,7 @@ def _facts(heads: list[Lifted], setting: Setting) -> dict[str, Tensor]:
 
 def _at(facts: dict[str, Tensor], j: int) -> dict[str, Tensor]:
     """The facts of the ε at place j, each (h,)."""
-    return {name: value if value.dim() == 1 else value[:, j] for name, value in facts.items() if name != "sharp"}
+    return {name: value if value.dim() == 1 else value[:, j] for name, value in facts.items()}
 
 
 def _grid(rows: int) -> list[int]:
@@ -195,7 +194,7 @@ def _grid(rows: int) -> list[int]:
 
 def _smallest(qkv: QKV, row: int, lifted: Lifted, facts: dict[str, Tensor], setting: Setting) -> Tensor:
     """For each seed and ε the place in `_grid` of the first budget that suffices, its length where none does."""
-    grid, lambdas, sharp = _grid(lifted.rows), facts["lambda"][row], bool(facts["sharp"][row])
+    grid, lambdas = _grid(lifted.rows), facts["lambda"][row]
     found = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
     for i, seed in enumerate(setting.seeds):
         indices, known = landmarks(qkv, row, setting.streams, seed, grid[-1]), {}
@@ -203,7 +202,7 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, facts: dict[str, Tensor], sett
         def error(place: int, indices=indices, known=known) -> float:
             if place not in known:
                 z = lifted.nystrom(indices[: grid[place]])
-                known[place] = float(lifted.errors(z, [grid[place]], sharp=sharp).value[0])
+                known[place] = float(lifted.errors(z, [grid[place]]).value[0])
             return known[place]
 
         for j, ridge in enumerate(lambdas.tolist()):

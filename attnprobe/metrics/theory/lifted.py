@@ -92,16 +92,15 @@ class Lifted:
         cross = GaussianAttention(landmarks, x[None], self.scale).dense()[0]  # (d, N)
         return torch.linalg.solve_triangular(factor, cross, upper=False).mT
 
-    def errors(self, z: Tensor, budgets: Sequence[int], *, block: bool = False, sharp: bool = False) -> Norms:
+    def errors(self, z: Tensor, budgets: Sequence[int], *, block: bool = False) -> Norms:
         """``‖C̄ - C~‖₂`` of the leading columns of Z, or ``‖C - C~‖₂`` of the block of queries and keys.
 
-        In the dtype of Q and K, or in float64 if ``sharp``: float32 entries are off by up to 5e-6 of ‖C̄‖.
+        In the dtype of Q and K, and once more in float64 where float32 leaves a small one open.
 
         ``C̄ - C~`` is positive semidefinite whatever S: it is ``C̄^½ (I - P) C̄^½`` with a projector P, or above that
         with a ridge. So its norm is its largest eigenvalue, and ``C~ ⪯ C̄ ⪯ C~ + λI`` says that it is at most λ.
         """
         exact, n_q = (self.block, self.q.shape[1]) if block else (self.kernel, self.rows)
-        exact = exact.to(torch.float64) if sharp else exact
         z = z.to(exact.dtype)[None]
         rows, columns = (z[:, :n_q], z[:, n_q:]) if block else (z, z)
         low_rank = [LowRank(rows[..., :d], None, columns[..., :d].mT) for d in budgets]
