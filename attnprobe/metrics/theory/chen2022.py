@@ -51,7 +51,7 @@ def chen2022_sampling_failure(d: int, epsilon: float, beta: float) -> float:
     The lesser of ``1/(β d ε²)``, by Markov from ``E‖·‖_F² ≤ ‖B‖_F² ‖V‖_F² / (β d)``, and ``exp(-β (ε √(β d) - 1)² /
     8)``, Proposition 1 solved for δ where ``ε √(β d) > 1``.
 
-    >>> chen2022_sampling_failure(1000, 0.1, 1.0)
+    >>> round(chen2022_sampling_failure(1000, 0.1, 1.0), 12)
     0.1
     """
     if beta <= 0:
@@ -68,7 +68,7 @@ def chen2022_gaussian_failure(d: int, epsilon: float) -> float:
     by which the moments of one vector's length bound those of a product (Kane & Nelson 2014, Theorem 6.2). The central
     moments of χ²_d obey ``μ_l = 2 (l - 1) (μ_{l-1} + d μ_{l-2})``.
 
-    >>> chen2022_gaussian_failure(2000, 0.1)
+    >>> round(chen2022_gaussian_failure(2000, 0.1), 12)
     0.1
     >>> chen2022_gaussian_failure(4000, 0.5) < 2 / (4000 * 0.5**2)
     True
@@ -239,7 +239,7 @@ def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def rank_correlation(x: Tensor, y: Tensor) -> Tensor:
     """Spearman's ρ of two (n,) tensors: Pearson's of their ranks, equal values sharing the mean of theirs.
 
-    >>> float(rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 5.0, 50.0])))
+    >>> round(float(rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 5.0, 50.0]))), 12)
     1.0
     """
     a, b = (_ranks(one) for one in (x, y))

@@ -8,6 +8,7 @@ for r ≥ p_v. The rank of a method's operator is bounded by its structure, not 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,16 +91,19 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     wide = qkv.to(dtype=torch.float64)
     target, wanted = exact(wide), exact_output(qkv)
     small = min(qkv.n_q, qkv.n_k)
-    found = spectra(wide, "softmax", k=max(1, min(max(setting.budgets) + 1, small // 4)))
-    values = torch.stack([one.values for one in found])
-    noise = torch.stack([8 * small * EPS * one.values[0] for one in found])
+    leading = spectra(wide, "softmax", k=max(1, min(max(setting.budgets) + 1, small // 4)))
+    values = torch.stack([one.values for one in leading])
+    noise = 8 * small * EPS * values[:, 0]
     output_values = tail_singular_values(wanted).cpu()
     for method in setting.methods:
-        for d, approx in runs(setting, method):
+        found = list(runs(setting, method))
+        held = [approx.operator.to(torch.float64) for _, approx in found if approx.operator is not None]
+        errors = iter(shared_matrix_errors(target, held) if held else ())
+        for d, approx in found:
             rank = torch.full((qkv.h,), small) if approx.operator is None else rank_bound(approx.operator)
             shared = {"d": d, "assumption": "rank B~ ≤ d", "met": rank <= d, "sense": "at least"}
             if approx.operator is not None:
-                error = shared_matrix_errors(target, [approx.operator.to(torch.float64)])[0].metrics
+                error = next(errors).metrics
                 measured, lower, upper = (error[f"matrix_spectral{end}"].cpu() for end in ("", "_lower", "_upper"))
                 bound = eckart1936_distance(values, torch.full_like(rank, d))
                 yield Finding(
@@ -107,27 +111,27 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                     bound=bound, measured=measured, lower=lower, upper=upper, rounding=noise, vacuous=bound <= noise,
                     details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)}, **shared,
                 )  # fmt: skip
-            measured = output_norms(wanted - _output(approx, wide))[0].cpu()
-            bound = lower_bound(wanted, d, output_values)["output_spectral"]
-            rounding = _output_rounding(approx, wide) * output_values[:, 0]
-            yield Finding(
-                "eckart-young", at={"method": method, "of": "output"}, promise="‖(B - B~)V‖₂ ≥ σ_{d+1}(BV)",
-                bound=bound, measured=measured, rounding=rounding, vacuous=bound <= rounding,
-                details={"rank": rank.double(), "at_rank": eckart1936_distance(output_values, rank)}, **shared,
-            )  # fmt: skip
+            yield _of_output(method, approx, wide, wanted, output_values, rank, shared)
+
+
+def _of_output(
+    method: str, approx: Approximation, qkv: QKV, wanted: Tensor, values: Tensor, rank: Tensor, shared: dict[str, Any]
+) -> Finding:
+    """The finding about ``(B - B~) V`` in float64, from the operator where there is one."""
+    if approx.operator is None:
+        output, eps = approx.output.double(), torch.finfo(approx.output.dtype).eps
+    else:
+        output, eps = approx.operator.to(torch.float64) @ qkv.v, EPS
+    bound = lower_bound(wanted.cpu(), shared["d"], values)["output_spectral"]
+    rounding = 8 * eps * qkv.n_k * values[:, 0]
+    return Finding(
+        "eckart-young", at={"method": method, "of": "output"}, promise="‖(B - B~)V‖₂ ≥ σ_{d+1}(BV)", bound=bound,
+        measured=output_norms(wanted - output)[0].cpu(), rounding=rounding, vacuous=bound <= rounding,
+        details={"rank": rank.double(), "at_rank": eckart1936_distance(values, rank)}, **shared,
+    )  # fmt: skip
 
 
 def _at_rank(values: Tensor, rank: Tensor, size: int) -> Tensor:
     """``σ_{rank+1}(B)``, NaN where only fewer values are known."""
     known = (rank < values.shape[1]) | (values.shape[1] == size)
     return torch.where(known, eckart1936_distance(values, rank), torch.full_like(values[:, 0], float("nan")))
-
-
-def _output(approx: Approximation, qkv: QKV) -> Tensor:
-    """``B~ V`` in float64, from the operator where there is one."""
-    return approx.output.double() if approx.operator is None else approx.operator.to(torch.float64) @ qkv.v
-
-
-def _output_rounding(approx: Approximation, qkv: QKV) -> float:
-    dtype = approx.output.dtype if approx.operator is None else torch.float64
-    return 8 * torch.finfo(dtype).eps * qkv.n_k
