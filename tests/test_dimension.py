@@ -203,6 +203,15 @@ def test_the_bound_of_all_rows_is_a_bound_where_no_row_is_measured(monkeypatch):
     assert (bound >= second).all() and (bound < 1 / (1 + ridges[0])).all()
 
 
+def test_blocks_of_rows_do_not_show(monkeypatch):
+    op, ridges = kernel(), torch.tensor([[2.0, 0.2]] * 2, dtype=torch.float64)
+    run = lambda: (statistical_dimension(op, ridges).value, largest_leverage(op, ridges, probes=1).upper)
+    whole = run()
+    monkeypatch.setattr(dimension, "ROWS", 13)
+    for one, other in zip(whole, run(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-5)
+
+
 def test_what_is_refused():
     op, one = kernel(h=1), torch.ones(1, 1)
     square = GaussianAttention(op.q, op.k[:, :9], op.scale)
