@@ -51,6 +51,8 @@ def test_the_rank_of_a_structure():
     thin = LowRank(torch.ones(2, n, 3), torch.ones(2, 3, 3), torch.ones(2, 3, n))
     assert rank_bound(thin).tolist() == [3, 3]
     assert rank_bound(LowRank(torch.ones(2, n, 3), torch.ones(2, 3, 2), torch.ones(2, 2, n))).tolist() == [2, 2]
+    narrow = [torch.ones(2, 3, 1), torch.ones(2, 1, 3)]
+    assert rank_bound(LowRank(torch.ones(2, n, 3), narrow, torch.ones(2, 3, n))).tolist() == [1, 1]
     assert rank_bound(Identity(torch.ones(2), n)).tolist() == [n, n] == rank_bound(exact(make(n=n))).tolist()
     assert rank_bound(Dense(torch.ones(2, 4, n))).tolist() == [4, 4]
     rows = setting_for(make(n=24)).run("informer", 6, 0).operator

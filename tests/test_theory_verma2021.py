@@ -86,7 +86,8 @@ def test_the_minus_sign_is_no_bound():
     assert float(error) > 1 > float(bound)
 
 
-def test_both_signs_on_a_layer():
+def test_both_signs_on_a_layer(monkeypatch):
+    monkeypatch.setattr(verma2021, "ROWS", 24)
     qkv = make(h=4, n=64, score=3.0, seed=4)
     found = check("shift-bound", qkv, (8, 32))
     assert [(one.d, one.at["sign"]) for one in found] == [(d, s) for d in (8, 32) for s in ("triangle", "printed")]
@@ -119,7 +120,8 @@ def test_the_tail_is_what_shifting_leaves():
 def test_the_errors_of_both_statements_are_the_literal_ones(score):
     qkv, d = make(n=14, score=score, seed=7), 5
     setting = setting_for(qkv, (d,))
-    one = next(x for x in check("shift-lemma-1", qkv, (d,)) if x.at["matrix"] == "C̄")
+    one, other = (next(x for x in check(name, qkv, (d,)) if x.at["matrix"] == "C̄")
+                  for name in ("shift-lemma-1", "shift-theorem-1"))  # fmt: skip
     for row in range(qkv.h):
         kernel = lifted_kernel(one_head(qkv, row))
         stream = setting.streams("spectral-shift", 0).head(row, "indices")
@@ -127,6 +129,18 @@ def test_the_errors_of_both_statements_are_the_literal_ones(score):
         error = np.linalg.norm(kernel - shifted_kernel(kernel, columns)[0]) / np.linalg.norm(kernel)
         assert float(one.measured[row]) == pytest.approx(error, rel=1e-9)
         values = np.sort(np.linalg.eigvalsh(kernel))[::-1]
+        bar = kernel - values[d:].mean() * np.eye(28)
+        projector = bar[:, columns] @ np.linalg.pinv(bar[:, columns])
+        left = np.linalg.norm(bar - projector @ bar @ projector)
+        eta = left**2 / sum((x - values[d:].mean()) ** 2 for x in values[d:])
+        assert float(other.details["eta"][row]) == pytest.approx(eta, rel=1e-8)
+        assert float(other.bound[row]) == pytest.approx(left / np.linalg.norm(kernel), rel=1e-9)
+        assert float(other.details["plain"][row]) == pytest.approx(
+            np.linalg.norm(values[d:]) / np.linalg.norm(kernel), rel=1e-9)
+        made, spectrum = verma2021._of_the_class(*torch.linalg.eigh(torch.tensor(kernel)), d)
+        wanted = [*values[:d], *[values[d:].mean()] * (28 - d)]
+        assert torch.linalg.eigvalsh(made).flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
+        assert spectrum.flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
         assert float(one.details["spread"][row]) == pytest.approx((values[d] - values[-1]) / values[0], rel=1e-10)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log10
+from math import log, log10
 
 import pytest
 import torch
@@ -100,6 +100,10 @@ def test_the_order_is_three(score):
         assert set(one.verdicts()) == {"holds"}
         assert (one.measured >= 3).all() and (one.measured < 3.26).all()  # ¾e³ + ¼e⁴: from 13/4 near 1 down to 3
         residuals = one.details["residuals"]
+        for row in range(2):
+            steps = [(float(a), float(b)) for a, b in zip(residuals[row], residuals[row][1:], strict=False)]
+            ratios = [log(b) / log(a) for a, b in steps if a < 1 - 1e-3 and b > 1e-4]
+            assert float(one.measured[row]) <= min(ratios) * (1 + 1e-9)
         assert residuals.shape[0] == 2 and (residuals[:, 0] < 1).all() and (one.details["smallest"] < 1e-9).all()
 
 
