@@ -41,14 +41,15 @@ _PUBLIC = {
     "Operator": "operators",
     "approximate": "methods",
     "exact": "reference",
+    "findings": "sweep",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "output_errors": "metrics",
     "spectra": "metrics",
 }
 __all__ = [
-    "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "load_qkv",
-    "matrix_errors", "output_errors", "spectra",
+    "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "findings",
+    "load_qkv", "matrix_errors", "output_errors", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from .qkv import QKV
     from .reference import exact
     from .sources import load_qkv
+    from .sweep import findings
 
 
 def __getattr__(name: str) -> Any:

@@ -213,7 +213,7 @@ NYSTROM = [
         "the discarded eigenvalues are divided by d, not by their number",
     ),
     Fault(
-        "Nyström", "spectral-shift", "scale", "methods/spectral_shift.py",
+        "Nyström", "spectral-shift", "scale", "linalg/shifting.py",
         "(kernel.trace() - top) / (total - d)",
         "(kernel.trace() - top) / total",
         "the first shift d̄ divides by N in place of N - d",
@@ -231,7 +231,7 @@ NYSTROM = [
         "the columns are not divided by their norms, and small ones fall out of the basis",
     ),
     Fault(
-        "Nyström", "spectral-shift", "half-norm", "methods/spectral_shift.py",
+        "Nyström", "spectral-shift", "half-norm", "linalg/shifting.py",
         "return h, core - delta * torch.eye(d, dtype=kernel.dtype, device=kernel.device), delta",
         "return h, core, delta",
         "the half of U that the shift takes off is missing",
@@ -255,7 +255,7 @@ NYSTROM = [
         "the size of an empty cluster is clamped at 1, so its centroid moves to 0",
     ),
     Fault(
-        "Nyström", "spectral-shift", "clamp", "methods/spectral_shift.py",
+        "Nyström", "spectral-shift", "clamp", "linalg/shifting.py",
         "return u * (s > max(columns.shape) * torch.finfo(s.dtype).eps * s[0])",
         "return u * (s > 1e-3 * s[0])",
         "singular values below 1e-3 of the largest count as zero",
@@ -303,7 +303,7 @@ NYSTROM = [
         "the order of the tokens comes from the global generator",
     ),
     Fault(
-        "Nyström", "spectral-shift", "in-place", "methods/spectral_shift.py",
+        "Nyström", "spectral-shift", "in-place", "linalg/shifting.py",
         "sampled[columns, torch.arange(d, device=columns.device)] -= (kernel.trace() - top) / (total - d)",
         "kernel[columns, columns] -= (kernel.trace() - top) / (total - d)\n        sampled = kernel[:, columns]",
         "the first shift is taken off the kernel itself",

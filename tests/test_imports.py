@@ -16,7 +16,8 @@ import attnprobe
 ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
 MAY = {
-    "__init__": {"approximation", "methods", "metrics", "operators", "qkv", "reference", "sources"},  # for typing only
+    # for typing only
+    "__init__": {"approximation", "methods", "metrics", "operators", "qkv", "reference", "sources", "sweep"},
     "__main__": {"cli"},
     "errors": set(),
     "rng": set(),
@@ -123,7 +124,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-COMMANDS = ("error", "spectrum", "compare", "methods", "report", "sweep")
+COMMANDS = ("error", "spectrum", "condition", "theory", "compare", "methods", "report", "sweep")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

@@ -40,11 +40,14 @@ COMMANDS = {
     "spectrum": ("spectrum", "--of", "softmax,skyformer,output", "--d", "8,4", "--n", "48,32", "--head", "1,0",
                  "--plot"),
     "condition": ("condition", "--d", "8,4", "--iterations", "8", "--plot"),
+    "theory": ("theory", "--d", "8,4", "--n", "48,32", "--repeats", "3", "--epsilon", "0.5,0.1", "--plot",
+               "--theorem", "skyformer-theorem-2,rank-collapse,ma-property,eckart-young,nystromformer-lemma-1"),
 }  # fmt: skip
 SMALL = {
     "error": ("error", "--method", "skyformer,performer", "--d", "2,4"),
     "spectrum": ("spectrum", "--of", "softmax,skyformer", "--d", "4"),
     "condition": ("condition", "--method", "skyformer", "--d", "4"),
+    "theory": ("theory", "--theorem", "ma-property,rank-collapse", "--repeats", "2", "--d", "4"),
 }
 every_command = pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
 small_command = pytest.mark.parametrize("args", SMALL.values(), ids=SMALL)

@@ -173,7 +173,7 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     q, k, v = torch.randn(3, 2, 32, 8, generator=torch.Generator().manual_seed(0))
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, "qkv.safetensors")
-    for command in (("error", "--plot", "maps"), ("spectrum",), ("condition",)):
+    for command in (("error", "--plot", "maps"), ("spectrum",), ("condition",), ("theory", "--repeats", "2")):
         with pytest.raises(SystemExit):
             main([*command, "--qkv", "qkv.safetensors", "--d", "4", "--out", command[0]])
         found = Reader(page_of(tmp_path / command[0]))

@@ -84,7 +84,8 @@ def test_a_sweep_is_the_command_with_its_options(run, config):
 
 
 @pytest.mark.parametrize("text", ["command: spectrum\nof: [softmax, output]\nqkv: qkv.safetensors",
-                                  "command: condition\nd: 8\nqkv: qkv.safetensors"])  # fmt: skip
+                                  "command: condition\nd: 8\nqkv: qkv.safetensors",
+                                  "command: theory\nd: 8\nrepeats: 2\nqkv: qkv.safetensors"])  # fmt: skip
 def test_other_commands_are_swept_too(run, config, text):
     config.write_text(text)
     code, _, err = run("sweep", config, "--dry-run", "--out", "r")

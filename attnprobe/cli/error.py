@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -89,20 +88,17 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
 
     timings = Timings()
     with timings("imports"):
-        from ..errors import UsageError, unknown
-        from ..report import FORMATS, check, gates_table, junit_xml, parse_gate, parse_gates, summarise
+        from ..errors import unknown
+        from ..report import FORMATS, summarise
         from ..sweep import measure_errors
+    from .gating import gates_of, settled
     from .output import pictures, whatever_fits
-    from .progress import note, progress_bar
+    from .progress import progress_bar
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
-    config = click.get_current_context().obj  # of a sweep
-    declared = () if config is None else parse_gates(config.gates)
-    parsed = [*declared, *map(parse_gate, gates)]
-    if junit is not None and (not junit.strip() or Path(junit).is_dir()):
-        raise UsageError(f"--junit '{junit}' is no file's name; name one such as gates.xml")
+    asked_gates = gates_of("error", gates, junit)
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_errors(request, maps=maps, notify=notify, progress=progress, timings=timings)
@@ -113,19 +109,9 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
         from ..report import timings_table
 
         click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    results = check(rows, parsed)
-    failures = [result for result in results if not result.passed]
-    for result in failures:
-        note(f"gate failed: {result.line}")
-    if parsed and not failures:
-        note(f"gates passed: {', '.join(map(str, parsed))}")
-    if declared:
-        click.echo(gates_table(results), err=True)
-    if junit is not None:
-        junit_xml(results, junit)
-        note(f"gates: {junit}")
+    failed = settled(rows, asked_gates, junit)
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(1 if failures else 4 if broken or lost else 0)
+    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
 
 
 def request_of(given: dict[str, Any]) -> Any:

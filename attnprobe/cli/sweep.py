@@ -15,7 +15,7 @@ from .options import refuse_contradictions
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
-  command: error            # or spectrum, condition; error where it is left out
+  command: error            # or spectrum, condition, theory; error where it is left out
   weights: [pretrained, initialized-qkv]
   method:
     - nystromformer
@@ -42,8 +42,10 @@ In Python:
 \b
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
-COMMANDS = ("error", "spectrum", "condition")
-SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug"}  # say how results are shown, not which
+COMMANDS = ("error", "spectrum", "condition", "theory")
+GATED = ("error", "theory")
+# these say how results are shown, not which
+SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
 FOLDER = {"out", "force", "retry_failed", "cell_timeout"}
 
 
@@ -83,12 +85,12 @@ def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
     """Refuse gates that are none, and those that no run of these settings could pass."""
     if not config.gates:
         return
-    if config.command != "error":
+    if config.command not in GATED:
         where = f"{config.path}:{config.lines['gates']}"
-        raise UsageError(f"{where}: gates are of command error; {config.command} has none")
+        raise UsageError(f"{where}: gates are of command {' or '.join(GATED)}; {config.command} has none")
     from ..report import hopeless, parse_gates
 
-    for gate, where in zip(parse_gates(config.gates, config.places), config.places, strict=True):
+    for gate, where in zip(parse_gates(config.gates, config.command, config.places), config.places, strict=True):
         if (why := hopeless(gate, params)) is not None:
             raise UsageError(f"{where}: {why}")
 
@@ -107,7 +109,7 @@ def settings_of(name: str) -> dict[str, Setting] | None:
         return None
     found = {}
     for option in import_module(f".{name}", __package__).command.params:
-        if not isinstance(option, click.Option) or option.name in ("debug", "help"):
+        if not isinstance(option, click.Option) or option.name in ("debug", "help", "listing"):
             continue
         number = KINDS.get(option.type.name.split()[0], "text")  # "float", and "float range"
         kind = "flag" if option.is_flag and not option.multiple else number

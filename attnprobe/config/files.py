@@ -12,7 +12,7 @@ from ..errors import UsageError, nearest
 
 __all__ = ["Config", "Setting", "read_config"]
 
-ALIASES = {"methods": "method", "figures": "plot"}
+ALIASES = {"methods": "method", "theorems": "theorem", "figures": "plot"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Sett
     """Read and check a sweep's file.
 
     Keys are ``command`` (``error`` where it is left out), ``gates``, and the long option names of that command,
-    ``methods`` and ``figures`` standing for ``method`` and ``plot``. Lists may be YAML lists. A method is
-    ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
+    ``methods``, ``theorems`` and ``figures`` standing for ``method``, ``theorem`` and ``plot``. Lists may be YAML
+    lists. A method is ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
 
     Args:
         settings_of: the options of a command by long name without dashes, or None where there is no such command.

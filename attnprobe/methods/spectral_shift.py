@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..linalg.shifting import shifted, span
 from ..operators import GaussianAttention, LowRank
 from ..qkv import QKV
 from ..reference import exact
@@ -150,37 +151,10 @@ def spectral_shift(
     return Approximation.of(operator, qkv, draws={"indices": torch.stack(drawn)}, diagnostics=diagnostics)
 
 
-def shifted(kernel: Tensor, columns: Tensor, two_stage: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """H, M, δ with ``H M Hᵀ + δ I`` the spectral shifting of a symmetric (N, N) ``kernel``; H is (N, d), M (d, d).
-
-    ``C~ U C~ᵀ = P K P - δ P`` with P = H Hᵀ the projector on the range of C~. Where the rank of C~ is below d the last
-    columns of H are zero. d̄ and δ are 0 where nothing is left: d = N, rank C~ = N.
-    """
-    total, d = len(kernel), len(columns)
-    sampled = kernel[:, columns]
-    if two_stage and d < total:
-        top = torch.linalg.eigvalsh(kernel)[-d:].sum()
-        sampled[columns, torch.arange(d, device=columns.device)] -= (kernel.trace() - top) / (total - d)
-    h = span(sampled)
-    core = h.T @ kernel @ h
-    missing = total - int(h.any(0).sum())
-    delta = (kernel.trace() - core.trace()) / missing if missing else kernel.new_zeros(())
-    return h, core - delta * torch.eye(d, dtype=kernel.dtype, device=kernel.device), delta
-
-
 def lifted(qkv: QKV) -> Tensor:
     """The Gaussian kernel over [Q; K] of one head, (n_q + n_k, n_q + n_k)."""
     x = torch.cat([qkv.q, qkv.k], 1)
     return GaussianAttention(x, x, qkv.scale).dense()[0]
-
-
-def span(columns: Tensor) -> Tensor:
-    """An orthonormal basis of the range of an (n, d) matrix, with zeros for the columns that it does not need.
-
-    Singular values below ``max(n, d) · eps`` times the largest count as zero, as they do for a pseudo-inverse.
-    """
-    u, s, _ = torch.linalg.svd(columns, full_matrices=False)
-    return u * (s > max(columns.shape) * torch.finfo(s.dtype).eps * s[0])
 
 
 def _unit(columns: Tensor) -> Tensor:

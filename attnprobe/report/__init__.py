@@ -26,6 +26,8 @@ from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
 from .tables import plan_table, timings_table
+from .theory import theory_rows, theory_summary
+from .theory_figures import theory_figures
 
 __all__ = [
     "FORMATS",
@@ -62,5 +64,8 @@ __all__ = [
     "spectrum_figures",
     "spectrum_rows",
     "summarise",
+    "theory_figures",
+    "theory_rows",
+    "theory_summary",
     "timings_table",
 ]

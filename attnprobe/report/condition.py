@@ -17,8 +17,9 @@ from ..errors import unknown
 from ..records import SCHEMA, strict_json
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
 from .formats import FORMATS, Plain, render
-from .numbers import method_label, significant
+from .numbers import brief, method_label, significant
 from .sources import identity, source_heading, source_labels
+from .statistics import quantiles
 
 __all__ = [
     "LEGEND", "condition_rows", "condition_tables", "conditions_summary", "rank_correlation", "render_conditions",
@@ -160,40 +161,28 @@ def _summary(some: Sequence[Row]) -> Row:
         half = str(max(1, first["size"] // 2))
         found["count"] = len(measured)
         found["flagged"] = sum(row["flag"] is not None for row in measured)
-        found["cond"] = _quantiles(conds)
+        found["cond"] = quantiles(conds)
         at = [row["cond_at"][half] for row in measured]
-        found["cond_at_half"] = _quantiles([math.inf if value is None else value for value in at])["median"]
+        found["cond_at_half"] = quantiles([math.inf if value is None else value for value in at])["median"]
         for name in ("rank", "cond_eff", "duplicates", "gradient", "gradient_six"):
             if name in first:
-                found[name] = _quantiles([math.inf if row[name] is None else row[name] for row in measured])["median"]
+                found[name] = quantiles([math.inf if row[name] is None else row[name] for row in measured])["median"]
         pairs = [(c, row["error"]) for c, row in zip(conds, measured, strict=True) if row.get("error") is not None]
         found["spearman"] = rank_correlation(*zip(*pairs, strict=True)) if pairs else None
         found["spearman_count"] = len(pairs)
     errors = [row["error"] for row in some if row.get("error") is not None]
-    found["error"] = _quantiles(errors)["median"] if errors else None
+    found["error"] = quantiles(errors)["median"] if errors else None
     if verdicts := [row["lemma3"] for row in measured if row.get("lemma3")]:
         found["lemma3"] = {word: verdicts.count(word) for word in ("holds", "zero", "violated")}
         found["eigen_min"] = min(row["eigen_min"] for row in measured)
         found["eigen_max"] = max(row["eigen_max"] for row in measured)
     if changes := [x for row in some for x in row.get("sensitivity") or () if x is not None]:
-        found["sensitivity"] = {**_quantiles(changes), "max": max(changes), "count": len(changes)}
+        found["sensitivity"] = {**quantiles(changes), "max": max(changes), "count": len(changes)}
     if residuals := [row["residuals"] for row in measured if row.get("residuals")]:
         each = [[math.inf if x is None else x for x in step] for step in zip(*residuals, strict=True)]
-        quantiles = [_quantiles(step) for step in each]
-        found["residuals"] = {key: [q[key] for q in quantiles] for key in ("p10", "median", "p90")}
+        spread = [quantiles(step) for step in each]
+        found["residuals"] = {key: [q[key] for q in spread] for key in ("p10", "median", "p90")}
         found["start"] = first.get("start")
-    return found
-
-
-def _quantiles(values: Sequence[float]) -> dict[str, float]:
-    """p10, median and p90 by linear interpolation; infinite where it reaches an infinite value."""
-    ordered = sorted(values)
-    found = {}
-    for name, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9)):
-        place = share * (len(ordered) - 1)
-        low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-        part = place - math.floor(place)
-        found[name] = high if part and math.isinf(high) else low if not part else low + part * (high - low)
     return found
 
 
@@ -222,13 +211,13 @@ def _tables(summary: Sequence[Row]) -> list[Shown]:
         rows = [row for row in here if "sensitivity" in row]
         if rows:
             count = rows[0]["sensitivity"]["count"]
-            lines = [{**_who(row), **_spread("change", row["sensitivity"]), "max": _brief(row["sensitivity"]["max"])}
+            lines = [{**_who(row), **_spread("change", row["sensitivity"]), "max": brief(row["sensitivity"]["max"])}
                      for row in rows]  # fmt: skip
             caption = f"Relative change per relative change of Q and K, {count} directions · {where}"
             tables.append((caption, _columns(lines), []))
         rows = [row for row in here if "gradient_six" in row]
         if rows:
-            lines = [{**_who(row), "‖M⁻¹‖₂²": _brief(row["gradient"]), "six steps": _brief(row["gradient_six"])}
+            lines = [{**_who(row), "‖M⁻¹‖₂²": brief(row["gradient"]), "six steps": brief(row["gradient_six"])}
                      for row in rows]  # fmt: skip
             caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
             tables.append((caption, _columns(lines), ["A core k times as large has a gradient norm k² times smaller."]))
@@ -236,7 +225,7 @@ def _tables(summary: Sequence[Row]) -> list[Shown]:
         if rows:
             last = len(rows[0]["residuals"]["median"]) - 1
             steps = [step for step in STEPS if step < last] + [last]
-            lines = [{**_who(row), "start": row["start"], **{f"t = {step}": _brief(row["residuals"]["median"][step])
+            lines = [{**_who(row), "start": row["start"], **{f"t = {step}": brief(row["residuals"]["median"][step])
                       for step in steps}} for row in rows]  # fmt: skip
             tables.append((f"‖I − MZ_t‖_F/√d of the Schulz iteration, median · {where}", _columns(lines), []))
     return tables
@@ -256,8 +245,8 @@ def _line(row: Row) -> dict[str, str]:
         **_spread("cond", row["cond"]),
         "singular": f"{row['flagged']}/{row['count']}" if row["flagged"] else "",
         "rank": f"{row['rank']:g}/{row['size']}",
-        "effective": _brief(row["cond_eff"]),
-        "at m/2": _brief(row["cond_at_half"]),
+        "effective": brief(row["cond_eff"]),
+        "at m/2": brief(row["cond_at_half"]),
         "repeated": f"{row['duplicates']:g}",
         "error": significant(row["error"], 3),
         "ρ": "" if row["error"] is None else "–" if rho is None else f"{rho:+.2f} ({row['spearman_count']})",
@@ -265,21 +254,7 @@ def _line(row: Row) -> dict[str, str]:
 
 
 def _spread(name: str, stats: Mapping[str, float]) -> dict[str, str]:
-    return {name: _brief(stats["median"]), "[p10 – p90]": f"[{_brief(stats['p10'])} – {_brief(stats['p90'])}]"}
-
-
-def _brief(value: float | None) -> str:
-    """Three digits, with a short exponent from 10⁴ on and below 10⁻³.
-
-    >>> [_brief(x) for x in (1.0, 333.3, 4.42e7, 1.5e-16, 0.0, None)]
-    ['1.00', '333', '4.42e7', '1.50e-16', '0', '∞']
-    """
-    if value is None or math.isinf(value) or math.isnan(value):
-        return "∞"
-    if value == 0 or 1e-3 <= abs(value) < 1e4:
-        return significant(value, 3)
-    digits, exponent = f"{value:.2e}".split("e")
-    return f"{digits}e{int(exponent)}"
+    return {name: brief(stats["median"]), "[p10 – p90]": f"[{brief(stats['p10'])} – {brief(stats['p90'])}]"}
 
 
 def _columns(lines: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .figures import fixed_settings, saved, title_lines
+from .figures import fixed_settings, grid, saved
 from .numbers import method_label
 from .panels import COLOURS, MARKERS
 from .sources import file_tag, source_heading
@@ -76,28 +75,6 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
     return paths
 
 
-def _grid(
-    names: Sequence[str], width: float, height: float, title: str, told: str, columns: int = 3
-) -> tuple[Any, list[Any]]:
-    """A figure with a panel of each name, at most ``columns`` beside each other, under its title."""
-    from matplotlib.figure import Figure
-
-    columns = min(columns, len(names))
-    lines = math.ceil(len(names) / columns)
-    inches = max(6.4, width * columns + 1.6)
-    wide = int(inches * 15.5)
-    heading = [*title_lines(title, wide), *textwrap.wrap(told, wide)]
-    figure = Figure(figsize=(inches, height * lines + 0.5 + 0.16 * len(heading)), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
-    for axis in panels[len(names) :]:
-        axis.set_visible(False)
-    for axis, name in zip(panels, names, strict=False):
-        axis.set_title(name)
-        axis.grid(color="#dddddd", linewidth=0.6)
-    figure.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=8, parse_math=False)
-    return figure, panels
-
-
 def _label(row: Row, several: bool) -> str:
     name = NAMES.get(row["matrix"], row["matrix"].replace("$", r"\$").replace("_", r"\_"))
     return f"{name}  {method_label(row)}" if row["method"] and several else name
@@ -116,7 +93,7 @@ def _conditions(rows: Sequence[Row], title: str, lead: str) -> Any:
     any_flag = any(row["cond"] is None for row in rows)
     told = f"{lead}: condition number per head, bar: median. Full: inverted by the method; empty: beside it"
     told += "; x: singular, its condition on its range" if any_flag else ""
-    figure, panels = _grid([f"layer {layer}" for layer in layers], 2.9, 0.3 * len(order) + 1.1, title, told)
+    figure, panels = grid([f"layer {layer}" for layer in layers], 2.9, 0.3 * len(order) + 1.1, title, told)
     for index, (axis, layer) in enumerate(zip(panels, layers, strict=False)):
         for line, key in enumerate(order):
             some = [row for row in rows if row["layer"] == layer and _key(row) == key]
@@ -167,7 +144,7 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     keys = list(dict.fromkeys(_key(row) for row in rows))
     told = f"{lead}: condition number against error, one dot per head; ρ: their rank correlation over heads"
-    figure, panels = _grid([f"layer {layer}" for layer in layers], 2.9, 2.5, title, told)
+    figure, panels = grid([f"layer {layer}" for layer in layers], 2.9, 2.5, title, told)
     values = [row["cond"] for row in rows if row["cond"] is not None] or [1.0]
     top = 10 ** math.ceil(math.log10(max(max(values), 10.0)))
     any_flag = any(row["cond"] is None for row in rows)
@@ -206,7 +183,7 @@ def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
     told = f"{lead}: residual of the Schulz iteration on each core, median and p10 – p90 over heads"
     names = [f"layer {layer}" + (f", {method}" if method else "") for layer, method in places]
     columns = min(3, len(layers))
-    figure, panels = _grid(names, 2.9, 2.5, title, told, columns)
+    figure, panels = grid(names, 2.9, 2.5, title, told, columns)
     low, handles = 1e-16, {}
     for index, (axis, (layer, method)) in enumerate(zip(panels, places, strict=False)):
         here = [row for row in rows if row["layer"] == layer and method in (None, _key(row)[1])]

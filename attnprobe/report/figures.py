@@ -16,7 +16,7 @@ from .numbers import short_hashes
 from .panels import CROSS, crossed, dot_panel, has, line_panel, scale, styles_of
 from .sources import source_heading
 
-__all__ = ["error_figure"]
+__all__ = ["error_figure", "fixed_settings", "grid", "logarithmic", "saved", "title_lines"]
 
 Row = Mapping[str, Any]
 Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
@@ -191,6 +191,42 @@ def _page(
             frameon=False,
         )  # fmt: skip
     return figure
+
+
+def grid(
+    names: Sequence[str], width: float, height: float, title: str, told: str, columns: int = 3, shared: bool = True
+) -> tuple[Any, list[Any]]:
+    """A figure with a panel of each name, at most ``columns`` beside each other, under its title.
+
+    Args:
+        shared: whether all panels have the same axes.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(columns, len(names))
+    lines = math.ceil(len(names) / columns)
+    inches = max(6.4, width * columns + 1.6)
+    wide = int(inches * 15.5)
+    heading = [*title_lines(title, wide), *textwrap.wrap(told, wide)]
+    figure = Figure(figsize=(inches, height * lines + 0.5 + 0.16 * len(heading)), layout="constrained")
+    panels = list(figure.subplots(lines, columns, squeeze=False, sharex=shared, sharey=shared).flat)
+    for axis in panels[len(names) :]:
+        axis.set_visible(False)
+    for axis, name in zip(panels, names, strict=False):
+        axis.set_title(name)
+        axis.grid(color="#dddddd", linewidth=0.6)
+    figure.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=8, parse_math=False)
+    return figure, panels
+
+
+def logarithmic(axis: Any) -> None:
+    """Both axes logarithmic, with numbers at powers of ten alone."""
+    from matplotlib.ticker import NullFormatter
+
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
 from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
+from .theory import SPARE, theory_legend, theory_summary, theory_tables
 
 __all__ = ["FORMATS", "Plain", "render", "tables_of"]
 
@@ -60,6 +61,10 @@ LATEX = {
     "ρ": r"$\rho$",
     "ᵀ": r"$^\top$",
     "Ā": r"$\bar{A}$",
+    "≤": r"$\leq$",
+    "⪯": r"$\preceq$",
+    "β": r"$\beta$",
+    "η": r"$\eta$",
 }
 
 
@@ -95,15 +100,17 @@ def render(
             "bounds": bounds,
             "run": run,
         }
+        if command == "theory":
+            whole["summary"] = theory_summary(rows)
         return strict_json(whole, indent=2)
     if format == "jsonl":
         return "\n".join(strict_json(row) for row in [*rows, *bounds])
     if format == "csv":
         return _csv([*rows, *bounds])
-    if format == "table" and command in ("spectrum", "compare"):
+    if format == "table" and command in ("spectrum", "compare", "theory"):
         tables, told = tables_of(rows, bounds, command)
         parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
-        return plain_tables(parts, told, header, run, width)
+        return plain_tables(parts, told, header, run, width, SPARE if command == "theory" else ())
     if format == "table":
         return (
             error_tables(rows, bounds, header, run, width)
@@ -167,6 +174,9 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
         return [Plain(*table) for table in spectrum_tables(rows)], spectrum_legend(rows) if rows else ""
     if command == "compare":
         return [Plain(*table) for table in comparison_tables(rows)], comparison_legend(rows)
+    if command == "theory":
+        tables = theory_tables(theory_summary(rows))
+        return [Plain(*table) for table in tables], theory_legend(tables)
     if command != "error":
         flat = [flattened(row) for row in rows]
         names = list(dict.fromkeys(name for row in flat for name in row))

@@ -10,8 +10,9 @@ from typing import Any
 from ..errors import nearest
 from .numbers import method_label
 from .sources import source_heading
+from .theory import THEORY_METRICS, at_label
 
-__all__ = ["GATED", "METRICS", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
+__all__ = ["GATED", "LARGER", "METRICS", "METRICS_OF", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
 
 METRICS = (
     "output_spectral",
@@ -32,6 +33,8 @@ METRICS = (
     "delta",
     "seconds",
 )
+METRICS_OF = {"error": METRICS, "theory": THEORY_METRICS}  # by command
+LARGER = ("output_cosine_min", "slack", "holds")  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights")
@@ -46,6 +49,7 @@ class Gate:
     ``method`` is a label as the command line takes it: a bare name means every choice of options, ``NAME:k=v,…`` the
     rows with just these options. The places, `PLACES`, hold the values that are meant; None means every one. A word of
     ``weights`` is one of ``--weights``, or the label of a source where several share the word (see `source_labels`).
+    ``theorem`` names one of `theory`.
     """
 
     metric: str
@@ -58,6 +62,7 @@ class Gate:
     layer: tuple[int, ...] | None = None
     target: tuple[str, ...] | None = None
     weights: tuple[str, ...] | None = None
+    theorem: str | None = None
 
     @property
     def limit(self) -> str:
@@ -77,7 +82,7 @@ class Gate:
         ' for mss d=64,128 weights=pretrained'
         """
         places = (f"{name}={_listed(value)}" for name in PLACES if (value := getattr(self, name)))
-        where = " ".join(filter(None, [self.method, *places]))
+        where = " ".join(filter(None, [self.theorem, self.method, *places]))
         return f" for {where}" if where else ""
 
     def __str__(self) -> str:
@@ -86,6 +91,8 @@ class Gate:
     def covers(self, row: Row) -> bool:
         """Whether the row is at the places that the gate names."""
         if not all(self.meets(name, row) for name in PLACES):
+            return False
+        if self.theorem not in (None, row.get("theorem")):
             return False
         return self.method is None or _is_method(self.method, row)
 
@@ -196,15 +203,20 @@ def _seconds(row: Row) -> float | None:
 
 def _where(row: Row) -> str:
     places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
-    return " ".join(filter(None, [method_label(row), *places, source_heading(row)]))
+    who = [row.get("theorem"), method_label(row) if row.get("method") else None]
+    at = at_label(row) if row.get("at") else None
+    return " ".join(filter(None, [*who, *places, at, source_heading(row)]))
 
 
 def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
     """Why a gate covers no row: the first of its places that no row has."""
     if not rows:
         return "no row of a requested method to compare"
+    if gate.theorem is not None and all(row.get("theorem") != gate.theorem for row in rows):
+        return f"no row of the theorem '{gate.theorem}'{nearest(gate.theorem, {row['theorem'] for row in rows})}"
     if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
-        names = sorted({method_label(row) if ":" in gate.method else row["method"] for row in rows})
+        some = [row for row in rows if row.get("method")]
+        names = sorted({method_label(row) if ":" in gate.method else row["method"] for row in some})
         return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
     for name in PLACES:
         if not any(gate.meets(name, row) for row in rows):  # where each alone has some, no row has all

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError, unknown
-from .gate import GATED, METRICS, NUMBERED, PLACES, Gate
+from .gate import GATED, LARGER, METRICS_OF, NUMBERED, PLACES, Gate
 
 __all__ = ["parse_gate", "parse_gates"]
 
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
+KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS)}
 
 
-def parse_gate(text: str) -> Gate:
-    """``METRIC[.STAT]=VALUE`` as a gate whose ``max`` is the value; the statistic defaults to the mean.
+def parse_gate(text: str, command: str = "error") -> Gate:
+    """``METRIC[.STAT]=VALUE`` as a gate of a command, whose ``max`` is the value; the statistic defaults to the mean.
 
     Raises:
         UsageError: another form, an unknown metric or statistic (with the nearest one), a value that is no finite
@@ -31,10 +32,10 @@ def parse_gate(text: str) -> Gate:
     metric, dot, statistic = name.partition(".")
     if not equals or not metric or (dot and not statistic):
         raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
-    if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
-    if metric == "output_cosine_min":
-        raise UsageError("--fail-above output_cosine_min: larger is better there; gate another metric")
+    if metric not in METRICS_OF[command]:
+        raise unknown("metric", metric, METRICS_OF[command])
+    if metric in LARGER:
+        raise UsageError(f"--fail-above {metric}: larger is better there; gate another metric")
     if dot and statistic not in GATED:
         raise unknown("statistic", statistic, GATED)
     try:
@@ -46,12 +47,14 @@ def parse_gate(text: str) -> Gate:
     return Gate(metric, statistic or "mean", max=limit)
 
 
-def parse_gates(entries: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> list[Gate]:
+def parse_gates(
+    entries: Sequence[Mapping[str, Any]], command: str = "error", names: Sequence[str] | None = None
+) -> list[Gate]:
     """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, max, min}``.
 
     ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
     rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
-    words or lists of them.
+    words or lists of them; ``theory`` also takes ``theorem``.
 
     Args:
         names: what messages call each entry; None is ``gate 1`` and so on.
@@ -69,21 +72,22 @@ def parse_gates(entries: Sequence[Mapping[str, Any]], names: Sequence[str] | Non
     if not isinstance(entries, (list, tuple)):
         raise UsageError(f"gates: need a list of mappings such as [{{metric: bad_rows, max: 0}}], not {entries!r}")
     names = names or [f"gate {number}" for number in range(1, len(entries) + 1)]
-    return [_gate(entry, name) for entry, name in zip(entries, names, strict=True)]
+    return [_gate(entry, name, command) for entry, name in zip(entries, names, strict=True)]
 
 
-def _gate(entry: Any, where: str) -> Gate:
+def _gate(entry: Any, where: str, command: str) -> Gate:
     """One entry of a config's ``gates``."""
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where}: {entry!r} is no mapping; write {{metric: bad_rows, max: 0}}")
+    keys, metrics = KEYS_OF[command], METRICS_OF[command]
     for key in entry:
-        if key not in KEYS:
-            raise UsageError(f"{where}: {unknown('key', str(key), KEYS)}")
+        if key not in keys:
+            raise UsageError(f"{where}: {unknown('key', str(key), keys)}")
     if "metric" not in entry:
-        raise UsageError(f"{where}: no metric; choose from {', '.join(METRICS)}")
+        raise UsageError(f"{where}: no metric; choose from {', '.join(metrics)}")
     metric, stat = _text(entry, "metric", where), _text(entry, "stat", where) or "mean"
-    if metric not in METRICS:
-        raise UsageError(f"{where}: {unknown('metric', metric, METRICS)}")
+    if metric not in metrics:
+        raise UsageError(f"{where}: {unknown('metric', metric, metrics)}")
     if stat not in GATED:
         raise UsageError(f"{where}: {unknown('statistic', stat, GATED)}")
     most, least = _number(entry, "max", where), _number(entry, "min", where)
@@ -91,10 +95,11 @@ def _gate(entry: Any, where: str) -> Gate:
         raise UsageError(f"{where}: {metric} has no limit; give max, min or both")
     if most is not None and least is not None and least > most:
         raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
-    if metric == "output_cosine_min" and least is None:
-        raise UsageError(f"{where}: output_cosine_min: larger is better there; give min")
+    if metric in LARGER and least is None:
+        raise UsageError(f"{where}: {metric}: larger is better there; give min")
     places = {name: (_numbers if name in NUMBERED else _words)(entry, name, where) for name in PLACES}
-    return Gate(metric, stat, most, least, _text(entry, "method", where), **places)
+    who = {name: _text(entry, name, where) for name in ("method", "theorem")}
+    return Gate(metric, stat, most, least, **who, **places)
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "method_label", "per_cent", "short_hashes", "significant"]
+__all__ = ["aligned", "brief", "method_label", "per_cent", "short_hashes", "significant"]
 
 
 def short_hashes(line: str) -> str:
@@ -35,6 +35,20 @@ def significant(value: float | None, digits: int = 4) -> str:
     if -4 < exponent < 6:
         return f"{value:.{max(digits - 1 - exponent, 0)}f}"
     return f"{value:.{digits - 1}e}"
+
+
+def brief(value: float | None) -> str:
+    """Three digits, with a short exponent from 10⁴ on and below 10⁻³.
+
+    >>> [brief(x) for x in (1.0, 333.3, 4.42e7, 1.5e-16, 0.0, None)]
+    ['1.00', '333', '4.42e7', '1.50e-16', '0', '∞']
+    """
+    if value is None or math.isinf(value) or math.isnan(value):
+        return "∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return significant(value, 3)
+    digits, exponent = f"{value:.2e}".split("e")
+    return f"{digits}e{int(exponent)}"
 
 
 def per_cent(fraction: float | None) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..records import STATUSES
+from .gate import LARGER
 from .run_cells import Key, Record
 from .statistics import describe
 
@@ -15,7 +16,6 @@ __all__ = ["Pairing", "Row", "blank", "compared", "paired", "per_head"]
 
 Row = dict[str, Any]
 
-LARGER = ("output_cosine_min",)  # larger is better there
 SIGMAS = 2  # joint standard errors that a change must exceed, where there is one
 
 

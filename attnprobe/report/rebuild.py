@@ -22,13 +22,15 @@ from .run import Run
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
+from .theory import theory_rows
+from .theory_figures import theory_figures
 
 __all__ = ["PLOTS", "Part", "parts"]
 
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
         metric: what figures of errors show, beside the output error in the one that the command itself draws.
         references: values of papers, which stand beside those of a run of ``error``.
     """
-    makers = {"error": _error, "spectrum": _spectrum, "condition": _condition}
+    makers = {"error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory}
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
 
@@ -102,3 +104,12 @@ def _condition(run: Run, records: Records, metric: str | None, references: Seque
     text = lambda kind: render_conditions(rows, summary, header, kind, str(run.path))
     tables = lambda: (condition_tables(summary), LEGEND)
     return Part("condition", header, text, {"condition": ("condition", draw)}, tables)
+
+
+def _theory(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    rows = theory_rows(records)
+    header = run.header(records)
+    title = "\n".join([*header.lines, *header.warnings])
+    draw = lambda place: theory_figures(records, title, place)
+    text = lambda kind: render(rows, [], header, kind, str(run.path), "theory")
+    return Part("theory", header, text, {"theory": ("theory", draw)}, lambda: tables_of(rows, [], "theory"))

@@ -17,7 +17,7 @@ __all__ = ["KNOWN", "Run", "open_run"]
 
 Record = Mapping[str, Any]
 
-KNOWN = ("error", "spectrum", "condition")  # commands whose records can be shown
+KNOWN = ("error", "spectrum", "condition", "theory")  # commands whose records can be shown
 # what a record of each command must hold: name and kinds of value
 SHAPE = {
     "key": (str,), "status": (str,), "metrics": (dict,), "heads": (list,), "source": (dict,), "options": (dict,),
@@ -27,7 +27,10 @@ ALSO = {
     "error": {"method": (str,), "seed": (int,), "requested": (bool,)},
     "spectrum": {"of": (str,), "kind": (str,), "head": (int,)},
     "condition": {"matrices": (list,)},
+    "theory": {"theorem": (str,), "paper": (str,), "says": (str,), "findings": (list,)},
 }
+FINDING = ("at", "assumption", "promise", "sense", "met", "bound", "measured", "lower", "upper", "rounding", "vacuous",
+           "slack", "verdict", "details")  # fmt: skip
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
 
@@ -149,8 +152,19 @@ def _check(record: Record, path: Path) -> None:
     for matrix in record["matrices"] if command == "condition" else ():
         if not isinstance(matrix, dict) or not {"matrix", "inverted", "size", "metrics"} <= matrix.keys():
             raise UsageError(f"{where}: one of its matrices is none")
+    for finding in record["findings"] if command == "theory" else ():
+        if not isinstance(finding, dict) or not _is_finding(finding, len(record["heads"])):
+            raise UsageError(f"{where}: one of its findings is none")
     if record.get("d") is not None and (not isinstance(record["d"], int) or isinstance(record["d"], bool)):
         raise UsageError(f"{where}: its d is {strict_json(record['d'])[:60]}, not a number")
+
+
+def _is_finding(finding: Record, heads: int) -> bool:
+    """Whether an object has what a finding says, with one entry for each head."""
+    if not finding.keys() >= set(FINDING) or not all(isinstance(finding[name], dict) for name in ("at", "details")):
+        return False
+    listed = [finding[name] for name in FINDING[4:-1] if finding[name] is not None or name not in ("lower", "upper")]
+    return all(isinstance(some, list) and len(some) == heads for some in (*listed, *finding["details"].values()))
 
 
 def _number(value: Any) -> bool:
@@ -181,8 +195,9 @@ def _ordered(records: Sequence[Record], manifest: Mapping[str, Any]) -> list[Rec
             who = json.dumps([record.get("of", record.get("method")), record["options"]], sort_keys=True)
             method = methods.get(who, AT_THE_END)
         return (
-            order[source], at("n", record["n"]), record["window"], at("layers", record["layer"]), method,
-            at("d", record.get("d")), record.get("repeat") or 0, at("heads", record.get("head")),
+            order[source], at("n", record["n"]), record["window"], at("layers", record["layer"]),
+            at("theorems", record.get("theorem")), method, at("d", record.get("d")), record.get("repeat") or 0,
+            at("heads", record.get("head")),
         )  # fmt: skip
 
     return sorted(records, key=place)

@@ -13,7 +13,7 @@ import numpy as np
 from ..records import LOWER_BOUND, STATUSES
 from .sources import identity, source_labels
 
-__all__ = ["RATIOS", "STATISTICS", "describe", "summarise"]
+__all__ = ["RATIOS", "STATISTICS", "describe", "quantiles", "summarise"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -104,6 +104,18 @@ def describe(values: Sequence[float | None], windows: Sequence[Any]) -> dict[str
             "max": x.max(),
         }
     return {**{name: _finite(value) for name, value in found.items()}, "count": len(kept)}
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """p10, median and p90 by linear interpolation; infinite where it reaches an infinite value."""
+    ordered = sorted(values)
+    found = {}
+    for name, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9)):
+        place = share * (len(ordered) - 1)
+        low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+        part = place - math.floor(place)
+        found[name] = high if part and math.isinf(high) else low if not part else low + part * (high - low)
+    return found
 
 
 def _place(record: Record, labels: Mapping[str, str | None]) -> tuple[Any, ...]:

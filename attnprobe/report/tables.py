@@ -104,15 +104,19 @@ def plain_tables(
     header: Header,
     run: str | None = None,
     width: int | None = None,
+    spare: Sequence[str] = (),
 ) -> str:
     """Tables of strings, (caption, headings, lines, notes) each, between the header and a legend.
 
     Columns of words are on the left, others aligned at the decimal point; a table that is wider than the terminal
     goes without some of its columns, and the legend says which. ``width`` as in `error_tables`.
+
+    Args:
+        spare: headings in the order in which they go; without them some of the columns of numbers do.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    kept = [_columns_for(headings, lines, room) for _, headings, lines, _ in tables]
+    kept = [_columns_for(headings, lines, room, spare) for _, headings, lines, _ in tables]
     made = [_of_strings(table[1], table[2], some, terminal) for table, some in zip(tables, kept, strict=True)]
     needed = max(map(width_of, made), default=0)
     console = console_of(max(needed, room if terminal else 100), terminal)
@@ -143,12 +147,17 @@ def _wordy(lines: Sequence[Sequence[str]], i: int) -> bool:
     return any(line[i][:1].isalpha() or line[i][:1] in STYLES for line in lines if line[i])
 
 
-def _columns_for(headings: Sequence[str], lines: Sequence[Sequence[str]], room: int) -> list[int]:
-    """The columns that fit: of more than four columns of numbers every second goes, then the last ones."""
+def _columns_for(
+    headings: Sequence[str], lines: Sequence[Sequence[str]], room: int, spare: Sequence[str]
+) -> list[int]:
+    """The columns that fit: ``spare`` ones go, or of more than four columns of numbers every second, then the last."""
     cells = [aligned([line[i] for line in lines]) for i in range(len(headings))]
     size = lambda i: max(map(len, [headings[i], *cells[i]])) + 2
     kept = list(range(len(headings)))
-    while sum(map(size, kept)) - 2 > room and len(kept) > 4:
+    for name in spare:
+        if sum(map(size, kept)) - 2 > room and name in headings:
+            kept.remove(headings.index(name))
+    while not spare and sum(map(size, kept)) - 2 > room and len(kept) > 4:
         numbers = [i for i in kept if not _wordy(lines, i)]
         kept = [i for i in kept if i not in numbers[2::2]] if len(numbers) > 5 else kept[:-1]
     return kept

@@ -9,9 +9,12 @@ from .request import RunRequest, parse_layers
 from .run import Outcome, run_error
 from .session import ErrorRequest, Session, measure_errors
 from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
+from .theorems import findings
+from .theory import TheoryRequest, measure_theory
 
 __all__ = [
     "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest", "Session",
-    "SpectrumRequest", "SpectrumSession", "keep_maps", "listed", "measure_conditions", "measure_errors",
-    "measure_spectra", "parse_layers", "parse_methods", "parse_numbers", "run_error", "seconds_of",
+    "SpectrumRequest", "SpectrumSession", "TheoryRequest", "findings", "keep_maps", "listed", "measure_conditions",
+    "measure_errors", "measure_spectra", "measure_theory", "parse_layers", "parse_methods", "parse_numbers",
+    "run_error", "seconds_of",
 ]  # fmt: skip

@@ -15,8 +15,11 @@ from .condition import ConditionRequest, condition_cells
 from .folder import held_already
 from .session import ErrorRequest, prepared
 from .spectrum import SpectrumRequest, spectrum_layers
+from .theory import TheoryRequest, theory_cells
 
 __all__ = ["Listed", "listed", "seconds_of"]
+
+EXACT = "A, B, C"  # what the cell of exact matrices is called
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> l
     """
     kept = {} if request.force else held_already(request)
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
-    cells = _of_spectra if isinstance(request, SpectrumRequest) else _of_errors
+    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems}
+    cells = kinds.get(type(request), _of_errors)
     return list(cells(request, done, notify))
 
 
@@ -55,16 +59,31 @@ def _of_errors(request: ErrorRequest, done: set[str], notify: Callable[[str], No
         every = condition_cells(request, plan, source) if conditions else plan.listed(source.facts)
         for (group, layer), cells in every.items():
             for cell in cells:
-                name = "A, B, C" if cell.request is None else cell.request.name
+                name = EXACT if cell.request is None else cell.request.name
                 work, size = _sizes(name, group.n, cell.d or 64, h, matrix=plan.tol is not None, dense=conditions)
                 place = (str(source.facts.get("weights") or "file"), group.n, group.window, layer)
                 yield Listed(place, name, cell.d, cell.key in done, work, size)
 
 
+def _of_theorems(request: TheoryRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    """A theorem counts as decompositions of the kernels of every head, and one of each method as its repeated runs."""
+    for source, plan in prepared(request, notify, Timings(), refuse=False):
+        h = len(source.head_numbers if plan.heads is None else plan.heads)
+        for (group, layer), cells in theory_cells(request, plan, source).items():
+            for cell in cells:
+                n, d, runs = group.n, max(plan.d), plan.repeats * len(plan.d)
+                work, size = _sizes(EXACT, n, d, h, matrix=False, dense=True)
+                if cell.request is not None:
+                    once, beside = _sizes(cell.name, n, d, h, matrix=True, dense=False)
+                    work, size = work + runs * once, size + beside
+                place = (str(source.facts.get("weights") or "file"), n, group.window, layer)
+                yield Listed(place, cell.name, None, cell.key in done, work, size)
+
+
 def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
     for place in spectrum_layers(request, notify):
         for cell in place.cells:
-            work, size = _sizes("A, B, C", place.n, cell.d or 64, 1, matrix=False, dense=True)
+            work, size = _sizes(EXACT, place.n, cell.d or 64, 1, matrix=False, dense=True)
             where = (str(place.source.facts.get("weights") or "file"), place.n, place.window, place.layer)
             yield Listed(where, cell.name, cell.d, cell.key in done, work / 3, size)
 
@@ -73,7 +92,7 @@ def _sizes(name: str, n: int, d: int, h: int, matrix: bool, dense: bool) -> tupl
     """Multiply-adds and bytes of a cell, counted as the documented costs of its parts."""
     if name == LOWER_BOUND:
         return 0.0, 0.0
-    if name == "A, B, C":  # three decompositions in float64
+    if name == EXACT:  # three decompositions in float64
         return 3 * h * 24.0 * n**3, 32.0 * n * n
     work = h * (8.0 * n * d * 64 + 40.0 * d**3)
     size = 8.0 * h * n * (2 * d + 192)

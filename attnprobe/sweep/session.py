@@ -91,9 +91,15 @@ def measure_errors(
     return Session(outcome, path, sources, unmapped)
 
 
-def prepared(request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> list[tuple[Any, ErrorPlan]]:
-    """The sources of a request, each with its plan, once nothing in them is impossible."""
-    methods, n, d = _asked(request)
+def prepared(
+    request: ErrorRequest, notify: Callable[[str], None], timings: Timings, refuse: bool = True
+) -> list[tuple[Any, ErrorPlan]]:
+    """The sources of a request, each with its plan, once nothing in them is impossible.
+
+    Args:
+        refuse: whether it is impossible that none of the methods can run.
+    """
+    methods, n, d = _asked(request, refuse)
     parts = []
     for source in sources_of(request, notify, timings):
         plan = ErrorPlan(
@@ -108,14 +114,17 @@ def prepared(request: ErrorRequest, notify: Callable[[str], None], timings: Timi
             target=request.target,
             tol=request.tol if request.matrix else None,
         )
-        _refuse_impossible(plan)
+        if refuse:
+            _refuse_impossible(plan)
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         parts.append((source, plan))
     return parts
 
 
-def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:
+def _asked(
+    request: ErrorRequest, refuse: bool
+) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:
     """The methods, lengths and budgets of a request, refused before anything heavy where they cannot be."""
     if request.target not in TARGETS:
         raise unknown("target", request.target, TARGETS)
@@ -132,7 +141,8 @@ def _asked(request: ErrorRequest) -> tuple[tuple[MethodRequest, ...], tuple[int,
     for length in n:
         if length < 2:
             raise UsageError(f"n={length}: attention needs at least 2 tokens")
-    _refuse_impossible(ErrorPlan(methods, n, d, (), None, target=request.target))
+    if refuse:
+        _refuse_impossible(ErrorPlan(methods, n, d, (), None, target=request.target))
     return methods, n, d
 
 

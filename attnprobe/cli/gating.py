@@ -1,0 +1,49 @@
+"""The gates of a command: asked for before its run, settled after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .progress import note
+
+__all__ = ["gates_of", "settled"]
+
+
+def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]:
+    """The gates of a sweep's file, then those of ``--fail-above``, refused where they cannot be.
+
+    Raises:
+        UsageError: as `parse_gate` says; ``--junit`` of a name that no file can have.
+    """
+    from ..errors import UsageError
+    from ..report import parse_gate, parse_gates
+
+    config = click.get_current_context().obj  # of a sweep
+    declared = [] if config is None else parse_gates(config.gates, command)
+    asked = [*declared, *(parse_gate(text, command) for text in texts)]
+    if junit is not None and (not junit.strip() or Path(junit).is_dir()):
+        raise UsageError(f"--junit '{junit}' is no file's name; name one such as gates.xml")
+    return asked
+
+
+def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | None) -> bool:
+    """Whether a gate failed at the rows; said on stderr, as a table where a file declares gates, and as JUnit XML."""
+    from ..report import check, gates_table, junit_xml
+
+    results = check(rows, gates)
+    failures = [result for result in results if not result.passed]
+    for result in failures:
+        note(f"gate failed: {result.line}")
+    if gates and not failures:
+        note(f"gates passed: {', '.join(map(str, gates))}")
+    config = click.get_current_context().obj
+    if config is not None and config.gates:
+        click.echo(gates_table(results), err=True)
+    if junit is not None:
+        junit_xml(results, junit)
+        note(f"gates: {junit}")
+    return bool(failures)

@@ -1,0 +1,138 @@
+"""``attnprobe theory``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import (
+    debug_option,
+    format_option,
+    origins,
+    place_options,
+    refuse_contradictions,
+    run_options,
+    source_from,
+    source_options,
+    weights_from,
+)
+
+EPILOG = """\b
+In Python:
+  from attnprobe import findings, load_qkv
+  for finding in findings(load_qkv(layer=2), "skyformer-theorem-2", d=(64, 128)):
+      print(finding.d, dict(finding.at), finding.promise, finding.verdicts())
+\b
+--fail-above takes violated, vacuous, assumption_not_met (shares of heads), measured or bound,
+and mean, se, median, p10, p90 or max. Gates of a sweep's file also take holds and slack with
+min, and may name a theorem:
+  --fail-above violated=0
+  gates: [{metric: slack, stat: p10, min: 1, theorem: skyformer-theorem-2}]
+\b
+Exit codes: 0 fine, violated theorems included; 1 a gate failed, 2 usage or an impossible
+value, 3 a named source or device is absent or refused, 4 some cells failed, 130 interrupted."""
+
+
+@click.command("theory", epilog=EPILOG)
+@click.option("--theorem", "theorems", multiple=True, default=("all",), metavar="NAME",
+              help="Theorems, repeatable and comma-separated; --list names them. [default: all]")
+@click.option("--list", "listing", is_flag=True, help="Print the theorems, what they say and what they cost, and stop.")
+@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",), metavar="NAME[:k=v,…]",
+              help="Methods that statements about any method are asked of; repeatable and comma-separated. "
+              "[default: skyformer,nystromformer]")
+@click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
+@click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
+@place_options
+@click.option("--epsilon", default="0.05,0.1,0.2,0.5", show_default=True, metavar="LIST", help="Relative errors ε.")
+@click.option("--delta", default=0.1, show_default=True, metavar="SHARE",
+              help="The probability δ with which a statement may fail.")
+@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
+              help="The exact matrix that methods stand for in statements about any method.")
+@click.option("--seed", default=0, show_default=True, help="The first seed.")
+@click.option("--repeats", default=20, show_default=True,
+              help="Seeds seed … seed+repeats-1, by which probabilities are measured.")
+@click.option("--quadrature/--exact", default=None,
+              help="Whether traces are estimated by quadrature or decomposed. [default: beyond n = 4096]")
+@source_options
+@run_options
+@format_option
+@click.option("--plot", is_flag=True, help="Draw what was measured against what is promised into the run's figures/ "
+              "(SVG and PNG).")
+@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
+              help="Exit 1 where a statistic (default: mean) of a line of the table exceeds the value, or is missing.")
+@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
+@debug_option
+def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, listing: bool, debug: bool,
+            **given: Any) -> None:
+    """Evaluate what the papers' theorems assume and promise on real Q, K and V, and what is measured there.
+
+    Every statement gets a verdict head by head: it holds; it is violated, beyond the measured interval and its
+    rounding; it is vacuous, a bound that promises no more than is true of every matrix; or its assumption is not met.
+    Probabilities are measured over seeds, with an interval.
+    """
+    refuse_contradictions()
+    from ..errors import unknown
+    from ..report import FORMATS, theory_rows, theory_summary
+    from ..sweep import measure_theory
+    from .gating import gates_of, settled
+    from .output import whatever_fits
+    from .progress import progress_bar
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    if listing:
+        click.echo(listed(format_))
+        return
+    asked = gates_of("theory", gates, junit)
+    request = request_of(given)
+    with progress_bar() as (progress, notify):
+        session = measure_theory(request, notify=notify, progress=progress)
+    rows = theory_rows(session.outcome.records)
+    with whatever_fits(session.path) as lost:
+        _report(session, rows, format_, plot)
+    failed = settled(theory_summary(rows), asked, junit)
+    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
+    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
+
+
+def request_of(given: dict[str, Any]) -> Any:
+    """What the parsed options ask for."""
+    from ..sweep import TheoryRequest
+
+    weights = weights_from(given)
+    return TheoryRequest(source=source_from(given), weights=weights, origin=origins(), **given)
+
+
+def listed(format_: str) -> str:
+    """Every theorem: its name, paper, what it says and its cost."""
+    import textwrap
+
+    from ..metrics.theory import THEOREMS
+    from ..report import Header, render
+
+    if format_ == "table":
+        cards = []
+        for one in THEOREMS.values():
+            about = " · asked of every --method" if one.per_method else ""
+            lines = [one.paper, one.says, f"cost: {one.cost}{about}"]
+            told = [part for line in lines for part in textwrap.wrap(line, 96, subsequent_indent="  ")]
+            cards.append("\n".join([one.name, *(f"  {line}" for line in told)]))
+        return "\n\n".join(cards)
+    rows = [{"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
+            for one in THEOREMS.values()]  # fmt: skip
+    return render(rows, [], Header(), format_, None, command="theorems")
+
+
+def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
+    """Print the rows, and leave tables and figures in the run's folder."""
+    from ..report import render, theory_figures
+    from .output import draw, header_of, show
+
+    records = session.outcome.records
+    header = header_of(session.sources)
+    run = str(session.path)
+    show(session.path, "theory", format_, lambda kind: render(rows, [], header, kind, run, "theory"))
+    title = "\n".join([*header.lines, *header.warnings])
+    draw(session.path, plot, "theory", lambda place: theory_figures(records, title, place),
+         "nothing was found that could be drawn")  # fmt: skip

@@ -1,0 +1,33 @@
+"""The probability of an event from how often it happened."""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+
+__all__ = ["CONFIDENCE", "clopper_pearson"]
+
+CONFIDENCE = 0.95
+
+
+def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The exact interval of Clopper & Pearson (1934) of a probability, after ``happened`` of ``trials``.
+
+    The lower end is the p at which so many or more have probability ``(1 - confidence)/2``, the upper end that of so
+    many or fewer: quantiles of beta distributions. It covers the truth with at least ``confidence``, whatever it is.
+
+    Raises:
+        UsageError: counts that do not fit, or a confidence outside (0, 1).
+
+    >>> [round(end, 4) for end in clopper_pearson(4, 20)]
+    [0.0573, 0.4366]
+    >>> [round(end, 4) for end in clopper_pearson(0, 10)]
+    [0.0, 0.3085]
+    """
+    from scipy.special import betaincinv
+
+    if not 0 <= happened <= trials or trials < 1 or not 0 < confidence < 1:
+        raise UsageError(f"{happened} of {trials} trials at confidence {confidence}: no such interval")
+    tail, missed = (1 - confidence) / 2, trials - happened
+    lower = float(betaincinv(happened, missed + 1, tail)) if happened else 0.0
+    upper = float(betaincinv(happened + 1, missed, 1 - tail)) if missed else 1.0
+    return lower, upper

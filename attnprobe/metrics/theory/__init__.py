@@ -1,0 +1,16 @@
+"""What the papers' theorems assume, promise and reach on given Q, K, V: one `Finding` a statement and layer."""
+
+from . import (  # noqa: F401  (each registers its theorems)
+    chen2021,
+    chen2021_lemmas,
+    chen2022,
+    dong2021,
+    eckart,
+    ma,
+    verma2021,
+    xiong2021,
+)
+from .finding import VERDICTS, Finding
+from .registry import THEOREMS, Setting, Theorem, get_theorem, theorem
+
+__all__ = ["THEOREMS", "VERDICTS", "Finding", "Setting", "Theorem", "get_theorem", "theorem"]

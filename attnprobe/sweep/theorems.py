@@ -1,0 +1,129 @@
+"""Theorems as a request names them, what they are evaluated at, and the call that evaluates them from Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..methods import Approximation, approximate
+from ..metrics.theory import THEOREMS, Finding, Setting, Theorem, get_theorem
+from ..qkv import QKV
+from ..rng import Streams
+from .plan import MethodRequest, parse_methods
+
+__all__ = ["Asked", "asked_of", "findings", "setting_of"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The theorems of a request, and what they are evaluated at beside budgets and seeds."""
+
+    theorems: tuple[Theorem, ...]
+    epsilons: tuple[float, ...]
+    delta: float
+    quadrature: bool | None
+
+
+def findings(
+    qkv: QKV,
+    theorem: str = "all",
+    *,
+    d: int | Sequence[int] = 128,
+    epsilon: float | Sequence[float] = (0.05, 0.1, 0.2, 0.5),
+    delta: float = 0.1,
+    methods: Sequence[str] = ("skyformer", "nystromformer"),
+    seeds: range = range(20),
+    target: str = "softmax",
+    quadrature: bool | None = None,
+) -> list[Finding]:
+    """What theorems assume, promise and reach on ``qkv``, with a verdict for each head.
+
+    One `Finding` for each statement, budget and relative error: ``assumption`` and ``promise`` in words, ``met``,
+    ``bound``, ``measured`` and ``vacuous`` (h,), ``slack`` (h,) and ``verdicts()``, all on the CPU in float64. Each
+    theorem's own paper, statement and cost stand in ``attnprobe theory --list``; exact ones decompose n x n or 2n x 2n
+    matrices head by head, O(n³), and probabilities take ``len(seeds)`` runs of a method.
+
+    Args:
+        theorem: a name or several with commas, or ``all``.
+        d: budgets. epsilon: relative errors. delta: the probability with which a statement may fail.
+        methods: what statements about any method are asked of, each ``NAME[:k=v,…]``.
+        seeds: of the repetitions by which a probability is measured; the only randomness.
+        target: the exact matrix that those methods stand for, ``softmax`` or ``gaussian``.
+        quadrature: whether traces are estimated; None is beyond n = 4096.
+
+    Raises:
+        Unsupported: a method that cannot take a budget or the target. UsageError: unknown names, impossible values.
+
+    >>> import torch
+    >>> qkv = QKV(*torch.randn(3, 1, 16, 4, generator=torch.Generator().manual_seed(0)))
+    >>> findings(qkv, "skyformer-theorm-2")
+    Traceback (most recent call last):
+    attnprobe.errors.UsageError: unknown theorem 'skyformer-theorm-2'; did you mean 'skyformer-theorem-2'?
+    """
+    several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
+    asked = asked_of([theorem], ",".join(map(str, several(epsilon))), delta, quadrature)
+    inner, found = qkv.compressed(), []
+    for one in asked.theorems:
+        for method in parse_methods(methods, target) if one.per_method else (None,):
+            found += one.check(inner, setting_of(asked, method, several(d), seeds, target, inner))
+    return found
+
+
+def asked_of(
+    theorems: Iterable[str], epsilon: str, delta: float, quadrature: bool | None
+) -> Asked:
+    """What is asked of which theorems, from names with commas or ``all`` and a list of relative errors.
+
+    Raises:
+        UsageError: an unknown or empty name, a number that is none or out of its range.
+    """
+    names = [name.strip() for text in theorems for name in text.split(",")]
+    if not all(names):
+        raise UsageError("an empty theorem name; write --theorem NAME or NAME,NAME, or all")
+    wanted = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
+    if not wanted:
+        raise UsageError("no theorem; write --theorem NAME")
+    epsilons = tuple(dict.fromkeys(_number(text, "epsilon") for text in epsilon.split(",")))
+    if not 0 < delta < 1:
+        raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1, such as 0.1")
+    return Asked(tuple(map(get_theorem, wanted)), epsilons, delta, quadrature)
+
+
+def _number(text: str, what: str) -> float:
+    """A positive finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise UsageError(f"{what}: '{text.strip()[:20]}' is not a number above 0, such as 0.1")
+    return value
+
+
+def setting_of(
+    asked: Asked, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
+) -> Setting:
+    """What a theorem is evaluated at, with the draws and the methods of this layer and window.
+
+    A theorem that is not about any method (``request`` None) knows which target its own methods have: the default.
+    """
+    target = "softmax" if request is None else target
+    known = {} if request is None else {_written(request): request}
+
+    def run(method: str, d: int | None, seed: int) -> Approximation:
+        one = known[method] if method in known else parse_methods([method], target)[0]
+        return approximate(one.name, qkv, d, seed=seed, target=target, **one.options)
+
+    return Setting(
+        budgets=budgets, epsilons=asked.epsilons, delta=asked.delta, seeds=seeds,
+        streams=lambda label, seed: Streams(seed, label, qkv.layer, qkv.window), run=run, methods=tuple(known),
+        quadrature=asked.quadrature, target=target,
+    )  # fmt: skip
+
+
+def _written(request: MethodRequest) -> str:
+    """A method as the command line takes it."""
+    listed = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
+    return f"{request.name}:{listed}" if listed else request.name

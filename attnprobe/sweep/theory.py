@@ -1,0 +1,251 @@
+"""The run of ``attnprobe theory``: what theorems assume, promise and reach, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Unsupported, UsageError
+from ..metrics import repeated_rows
+from ..metrics.theory import Finding, Theorem
+from ..qkv import QKV
+from ..records import SCHEMA, RecordWriter, cell_key, determining
+from ..timings import Timings
+from .folder import recorded
+from .limits import time_limit, with_smaller_blocks
+from .plan import ErrorPlan, Group, MethodRequest, refused
+from .run import Outcome, said
+from .session import ErrorRequest, Session, planned, prepared
+from .theorems import Asked, asked_of, setting_of
+
+__all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
+
+
+@dataclass(frozen=True)
+class TheoryRequest(ErrorRequest):
+    """What ``attnprobe theory`` was asked for; see `ErrorRequest` for the rest.
+
+    Args:
+        theorems: ``--theorem`` items, names with commas, or ``all``.
+        methods: what statements about any method are asked of. matrix: no matrix errors are measured here.
+        repeats: seeds, from ``seed`` on, by which a probability is measured.
+        epsilon: a list of relative errors. delta: the probability with which a statement may fail.
+        quadrature: whether traces are estimated; None is beyond n = 4096.
+    """
+
+    theorems: tuple[str, ...] = ("all",)
+    methods: tuple[str, ...] = ("skyformer,nystromformer",)
+    matrix: bool = False
+    repeats: int = 20
+    epsilon: str = "0.05,0.1,0.2,0.5"
+    delta: float = 0.1
+    quadrature: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One theorem, of one method where it is about any (else ``request`` is None), on one layer of one window."""
+
+    key: str
+    theorem: Theorem
+    request: MethodRequest | None
+    group: Group
+    layer: int
+
+    @property
+    def name(self) -> str:
+        return self.theorem.name if self.request is None else f"{self.theorem.name} {self.request.name}"
+
+
+def measure_theory(
+    request: TheoryRequest,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+) -> Session:
+    """Evaluate every theorem on every layer and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    A record is one theorem on one layer of one window, of one method where the theorem is about any. It holds
+    ``findings``, a list of objects ``d, at, assumption, promise, sense, met, bound, measured, lower, upper, rounding,
+    vacuous, slack, verdict, details`` with one entry for each head, and ``refused``, the budgets that its method cannot
+    take with their reasons (null for one that it turned out not to take). A theorem that raises is a ``failed`` record
+    with the findings that it gave before, one whose method takes no budget is ``skipped``; the loop goes on. That a
+    theorem is violated is a result.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+    """
+    asked = _asked(request)
+    parts = prepared(request, notify, Timings(), refuse=all(one.per_method for one in asked.theorems))
+    sources = [source for source, _ in parts]
+    listed = [(source, plan, _all_cells(request, plan, source)) for source, plan in parts]
+    total = sum(len(cells) for _, _, cells in listed)
+
+    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
+        outcome = Outcome()
+        for source, plan, cells in listed:
+            show = lambda label: progress(len(outcome.records), total, label)
+            _measure(asked, plan, source, cells, outcome, writer, done, run, show, request.cell_timeout)
+        progress(total, total, "")
+        return outcome
+
+    manifest = [planned(plan) | _planned(asked) for _, plan in parts]
+    plan = manifest[0] if len(parts) == 1 else {s.facts["weights"]: p for s, p in zip(sources, manifest, strict=True)}
+    outcome, path = recorded(request, "theory", plan, sources, notify, measure)
+    return Session(outcome, path, sources)
+
+
+def theory_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
+    """The cells of every group and layer in their order."""
+    facts, asked = determining(source.facts), _asked(request)
+    return {(group, layer): list(_cells(asked, plan, group, layer, facts)) for group in plan.groups()
+            for layer in plan.layers}  # fmt: skip
+
+
+def _all_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> list[_Cell]:
+    return [cell for some in theory_cells(request, plan, source).values() for cell in some]
+
+
+def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+    """A theorem after the other, each of every method where it is about any."""
+    for theorem in asked.theorems:
+        for method in plan.methods if theorem.per_method else (None,):
+            key = cell_key(
+                command="theory", theorem=theorem.name, method=method and method.name,
+                options=dict(method.options) if method else {}, target=method and plan.target, source=dict(facts),
+                n=group.n, window=group.window, layer=layer, heads=plan.heads, d=plan.d, epsilon=asked.epsilons,
+                delta=asked.delta, seed=plan.seed, repeats=plan.repeats, quadrature=asked.quadrature,
+            )  # fmt: skip
+            yield _Cell(key, theorem, method, group, layer)
+
+
+def _asked(request: TheoryRequest) -> Asked:
+    return asked_of(request.theorems, request.epsilon, request.delta, request.quadrature)
+
+
+def _planned(asked: Asked) -> dict[str, Any]:
+    """What a manifest's plan says beside methods, budgets and places."""
+    return {"theorems": [one.name for one in asked.theorems], "epsilons": asked.epsilons, "delta": asked.delta,
+            "quadrature": asked.quadrature}  # fmt: skip
+
+
+def _measure(
+    asked: Asked,
+    plan: ErrorPlan,
+    source: Any,
+    cells: Sequence[_Cell],
+    outcome: Outcome,
+    writer: RecordWriter,
+    done: Mapping[str, dict[str, Any]],
+    run: str,
+    show: Callable[[str], None],
+    limit: float | None,
+) -> None:
+    """Evaluate every cell of a source that is not ``done``; Q, K and V are captured once per (n, window)."""
+    captured: dict[int, QKV] = {}
+    place = None
+    for cell in cells:
+        show(f"n={cell.group.n} layer {cell.layer} {cell.name}")
+        if cell.key in done:
+            outcome.records.append(done[cell.key])
+            outcome.done_before += 1
+            continue
+        if place != cell.group:
+            captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
+        qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
+        with torch.no_grad():
+            measured = _measured(cell, asked, plan, qkv, limit)
+        outcome.keep({**_head(cell, asked, plan, source, run, qkv), **measured}, writer)
+
+
+def _head(cell: _Cell, asked: Asked, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
+    """What a record says before anything is measured."""
+    return {
+        "schema": SCHEMA,
+        "key": cell.key,
+        "run": run,
+        "command": "theory",
+        "theorem": cell.theorem.name,
+        "paper": cell.theorem.paper,
+        "says": cell.theorem.says,
+        "method": cell.request and cell.request.name,
+        "options": dict(cell.request.options) if cell.request else {},
+        "target": cell.request and plan.target,
+        "source": source.facts,
+        "window": cell.group.window,
+        "layer": cell.layer,
+        "heads": list(qkv.heads),
+        "n": cell.group.n,
+        "d": None,
+        "budgets": plan.d,
+        "epsilon": asked.epsilons,
+        "delta": asked.delta,
+        "repeat": 0,
+        "seed": plan.seed,
+        "seeds": plan.repeats,
+        "requested": True,
+        "duplicates": repeated_rows(qkv),
+        "metrics": {},
+    }
+
+
+def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float | None) -> dict[str, Any]:
+    """The measured part of a record: status, reason, findings, refused."""
+    inner, found, reasons = qkv.compressed(), [], {}
+    if cell.request is not None:
+        has_budget = cell.request.entry.budget is not None
+        tried = {d: refused(cell.request, plan.target, inner.n_q, d) for d in (plan.d if has_budget else (None,))}
+        reasons = {d: why for d, why in tried.items() if why is not None}
+        if len(reasons) == len(tried):
+            return _result("skipped", next(iter(reasons.values())), [], {})
+    budgets = [d for d in plan.d if d not in reasons]
+    seeds = range(plan.seed, plan.seed + plan.repeats)
+    setting = setting_of(asked, cell.request, tuple(budgets), seeds, plan.target, inner)
+
+    def check() -> None:
+        found.clear()
+        found.extend(cell.theorem.check(inner, setting))
+
+    status, reason = "ok", None
+    try:
+        with time_limit(limit):
+            with_smaller_blocks(check)
+        if not found:
+            status, reason = "failed", "it gave no finding"
+    except Unsupported as error:  # what was found before stands
+        status, reason = ("ok", None) if found else ("skipped", str(error))
+        reasons = {**reasons, None: str(error)}
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a check or a method raises is the cell's result
+        status, reason = "failed", said(error)
+    return _result(status, reason, [_as_record(finding) for finding in found], reasons)
+
+
+def _as_record(finding: Finding) -> dict[str, Any]:
+    """A finding as a record holds it: a list for each number, with one entry for each head."""
+    listed = lambda x: x.detach().double().cpu().tolist() if isinstance(x, Tensor) else x
+    rounding = finding.rounding if isinstance(finding.rounding, Tensor) else torch.full_like(
+        finding.measured, finding.rounding)  # fmt: skip
+    return {
+        "d": finding.d,
+        "at": dict(finding.at),
+        "assumption": finding.assumption,
+        "promise": finding.promise,
+        "sense": finding.sense,
+        "met": finding.met.tolist(),
+        "vacuous": finding.vacuous.tolist(),
+        "verdict": finding.verdicts(),
+        **{name: listed(getattr(finding, name)) for name in ("bound", "measured", "lower", "upper", "slack")},
+        "rounding": listed(rounding),
+        "details": {name: listed(value) for name, value in finding.details.items()},
+    }
+
+
+def _result(status: str, reason: str | None, found: list[dict[str, Any]], reasons: Mapping) -> dict[str, Any]:
+    told = [{"d": d, "reason": why} for d, why in reasons.items()] if found else []
+    return {"status": status, "reason": reason, "findings": found, "refused": told, "draws_hash": None}

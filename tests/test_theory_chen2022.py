@@ -1,0 +1,296 @@
+"""Skeinformer's guarantees: literal twins of every quantity, the bounds as bounds, verdicts, planted faults."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from inputs import make
+from scipy.stats import spearmanr
+from theory_settings import check, setting_for
+
+from attnprobe import QKV
+from attnprobe.linalg.sketches import gaussian
+from attnprobe.metrics.theory import chen2022, sketched
+from attnprobe.metrics.theory.chen2022 import (
+    chen2022_column_spread,
+    chen2022_error_bound,
+    chen2022_gaussian_failure,
+    chen2022_pilots_needed,
+    chen2022_sampling_failure,
+    rank_correlation,
+    zhou2021_sparsity,
+)
+from attnprobe.metrics.theory.frequency import clopper_pearson
+from attnprobe.metrics.theory.sketched import SketchedHead, chen2022_quality
+
+
+def constant(h=2, n=64, p_v=3) -> QKV:
+    """B = 11ᵀ/n, and values that are nearly equal: ``‖BV‖_F`` is nearly ``‖B‖_F ‖V‖_F``, so guarantees say much."""
+    q = torch.zeros(h, n, 4, dtype=torch.float64)
+    g = torch.Generator().manual_seed(3)
+    v = 1 + 0.1 * torch.randn(h, n, p_v, generator=g, dtype=torch.float64)
+    return QKV(q, q, v)
+
+
+def literal(qkv, row):
+    """B, V as arrays, made entry by entry."""
+    q, k, v = (x[row].double().numpy() for x in (qkv.q, qkv.k, qkv.v))
+    b = np.zeros((len(q), len(k)))
+    for i in range(len(q)):
+        weights = [math.exp(qkv.scale * sum(q[i][c] * k[j][c] for c in range(q.shape[1]))) for j in range(len(k))]
+        b[i] = np.array(weights) / sum(weights)
+    return b, v
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+def test_the_quantities_of_a_head_are_the_literal_ones(score, monkeypatch):
+    monkeypatch.setattr(sketched, "ROWS", 4)
+    qkv = make(n=9, n_k=11, score=score)
+    for row in range(qkv.h):
+        head, (b, v) = SketchedHead(qkv, row), literal(qkv, row)
+        columns = [math.sqrt(sum(b[j][i] ** 2 for j in range(9))) for i in range(11)]
+        lengths = [math.sqrt(sum(x * x for x in v[i])) for i in range(11)]
+        p = [columns[i] * lengths[i] for i in range(11)]
+        assert head.optimal.numpy() == pytest.approx([x / sum(p) for x in p], rel=1e-12)
+        size = np.linalg.norm(b) * np.linalg.norm(v)
+        assert head.size == pytest.approx(size, rel=1e-12)
+        assert head.product * size == pytest.approx(np.linalg.norm(b @ v), rel=1e-12)
+        assert head.optimum * size == pytest.approx(sum(p), rel=1e-12)
+        assert head.row_norms.numpy() == pytest.approx(np.linalg.norm(b, axis=1), rel=1e-12)
+        spread = max(9 * b[j][i] ** 2 / columns[i] ** 2 for j in range(9) for i in range(11))
+        assert chen2022_column_spread(head.squares, head.largest, 9) == pytest.approx(spread, rel=1e-12)
+        scores = qkv.scale * (qkv.q[row] @ qkv.k[row].T).numpy()
+        measure = [math.log(sum(math.exp(s) for s in line)) - sum(line) / 11 for line in scores]
+        assert zhou2021_sparsity(qkv)[row].numpy() == pytest.approx(measure, rel=1e-11)
+
+
+@pytest.mark.parametrize("sketch", ["gaussian", "optimal", "uniform"])
+def test_the_error_of_a_sketch_is_that_of_the_matrix_s(sketch):
+    qkv, d = make(n=12), 5
+    setting = setting_for(qkv, seeds=range(3))
+    for row in range(qkv.h):
+        head, (b, v) = SketchedHead(qkv, row), literal(qkv, row)
+        errors = head.sketch_errors(sketch, d, setting)
+        for seed in range(3):
+            stream = setting.streams("skeinformer-jl", seed).head(row, sketch)
+            s = np.zeros((12, d))
+            if sketch == "gaussian":
+                s = gaussian(12, d, stream).numpy()
+            else:
+                p = head.probabilities(sketch).numpy()
+                places = torch.rand(d, generator=stream, dtype=torch.float64)
+                for column, place in enumerate(places.tolist()):
+                    i = next(i for i in range(12) if sum(p[: i + 1]) > place)
+                    s[i][column] = 1 / math.sqrt(d * p[i])
+            wanted = np.linalg.norm(b @ v - b @ s @ s.T @ v) / (np.linalg.norm(b) * np.linalg.norm(v))
+            assert float(errors[seed]) == pytest.approx(wanted, rel=1e-11)
+
+
+def test_the_pilots_are_those_of_the_method():
+    """p̂ and β from Skeinformer's own pilot rows: same stream, so the numbers are about the method's draws."""
+    qkv, d = make(n=20), 6
+    setting = setting_for(qkv)
+    approx = setting.run("skeinformer", d, 4)
+    for row in range(qkv.h):
+        head, (b, v) = SketchedHead(qkv, row), literal(qkv, row)
+        p, beta = head.pilot(d, setting, 4)
+        weights = np.linalg.norm(b[approx.draws["pilot_rows"][row].numpy()], axis=0) * np.linalg.norm(v, axis=1)
+        assert p.numpy() == pytest.approx(weights / weights.sum(), rel=1e-11)
+        assert float(beta) == pytest.approx(min(p.numpy() / head.optimal.numpy()), rel=1e-12)
+        assert 0 < float(beta) < 1
+
+
+def test_the_columns_of_proposition_1_are_those_of_the_unbiased_ablation():
+    qkv, d = make(n=20), 6
+    setting = setting_for(qkv, seeds=range(2, 5))
+    for row in range(qkv.h):
+        head = SketchedHead(qkv, row)
+        _, errors, _ = head.sampled_by_pilots(d, setting)
+        for place, seed in enumerate(setting.seeds):
+            ours = setting.run("skeinformer:ablation=no-norm-weighted", d, seed).output[row]
+            assert float(errors[place]) == pytest.approx(float((ours - head.wanted).norm() / head.size) ** 2, rel=1e-10)
+
+
+def test_the_bound_of_proposition_1_is_the_papers_formula():
+    for d, beta, delta in ((10, 1.0, 0.1), (64, 0.3, 0.01)):
+        eta = 1 + math.sqrt(8 / beta * math.log(1 / delta))
+        assert chen2022_error_bound(d, beta, delta) == pytest.approx(eta**2 / (beta * d), rel=1e-14)
+        epsilon = math.sqrt(chen2022_error_bound(d, beta, delta))
+        assert chen2022_sampling_failure(d, epsilon, beta) <= delta * (1 + 1e-12)  # solved for δ
+    for d, epsilon, beta in ((20000, 0.5, 0.5), (100, 0.9, 0.4), (4, 0.1, 0.9)):
+        tail = math.exp(-beta / 8 * max(0.0, epsilon * math.sqrt(beta * d) - 1) ** 2)
+        wanted = min(1.0, 1 / (beta * d * epsilon**2), tail)
+        assert chen2022_sampling_failure(d, epsilon, beta) == pytest.approx(wanted, rel=1e-12)
+    assert chen2022_error_bound(5, 0.0, 0.1) == math.inf and chen2022_sampling_failure(5, 9.0, 0.0) == 1.0
+
+
+def central_moment(d, order):
+    """``E(χ²_d/d - 1)^order`` exactly, from ``E(χ²_d)^i = d (d + 2) … (d + 2i - 2)``."""
+    raw = [Fraction(1)]
+    for i in range(order):
+        raw.append(raw[-1] * (d + 2 * i))
+    return sum(math.comb(order, i) * raw[i] / Fraction(d) ** i * (-1) ** (order - i) for i in range(order + 1))
+
+
+def test_the_gaussian_failure_probability_is_the_least_of_markovs():
+    for d, epsilon in ((50, 2.0), (4000, 0.5), (20000, 0.5), (300, 0.1)):
+        moments = [float(central_moment(d, order)) * (3 / epsilon) ** order for order in range(2, 65, 2)]
+        wanted = min(1.0, 2 / (d * epsilon**2), *moments)
+        assert chen2022_gaussian_failure(d, epsilon) == pytest.approx(wanted, rel=1e-9)
+    assert chen2022_gaussian_failure(20000, 0.5) < 0.1 * 2 / (20000 * 0.25)  # a high moment
+    assert central_moment(7, 4) == Fraction(12 * 49 + 48 * 7, 7**4)
+
+
+@pytest.mark.parametrize("make_input", [lambda: make(n=24, seed=5), lambda: make(n=24, score=6.0), lambda: constant()])
+@pytest.mark.parametrize("sketch", ["gaussian", "optimal", "uniform"])
+def test_the_failure_probability_is_a_bound(make_input, sketch):
+    """Of 300 seeds no more fail than the bound allows: its exact interval at 1 - 1e-6 reaches down to it."""
+    qkv = make_input()
+    setting = setting_for(qkv, seeds=range(300))
+    said_something = 0
+    for row in range(qkv.h):
+        head = SketchedHead(qkv, row)
+        beta = chen2022_quality(head.probabilities(sketch), head.optimal)
+        errors = head.sketch_errors(sketch, 16, setting)
+        for epsilon in (0.2, 0.4, 0.8):
+            bound = (chen2022_gaussian_failure(16, epsilon) if sketch == "gaussian"
+                     else chen2022_sampling_failure(16, epsilon, beta))  # fmt: skip
+            low, _ = clopper_pearson(int((errors > epsilon).sum()), 300, 1 - 1e-6)
+            assert low <= bound
+            said_something += bound < 1
+    assert said_something
+
+
+def test_the_jl_verdicts():
+    found = check("skeinformer-jl", constant(n=64), (2, 48), epsilons=(0.1, 0.5, 2.0))
+    said = {(one.at["sketch"], one.d, one.at["epsilon"]): set(one.verdicts()) for one in found}
+    assert said["gaussian", 2, 0.1] == {"assumption not met"} == said["optimal", 2, 0.1]
+    assert said["optimal", 48, 0.5] == {"holds"} == said["uniform", 48, 0.5]
+    assert said["gaussian", 48, 2.0] == {"vacuous"}  # zero is as good
+    assert all(float(one.lower.min()) >= 0 and float(one.upper.max()) <= 1 for one in found)
+
+
+def test_the_frequencies_are_those_of_the_errors():
+    qkv, d, seeds = make(n=24, seed=5), 12, range(15)
+    for one in check("skeinformer-jl", qkv, (d,), epsilons=(0.1, 0.2), seeds=seeds):
+        for row in range(qkv.h):
+            head = SketchedHead(qkv, row)
+            errors = head.sketch_errors(one.at["sketch"], d, setting_for(qkv, seeds=seeds)).tolist()
+            failures = sum(error > one.at["epsilon"] for error in errors)
+            assert float(one.measured[row]) == pytest.approx(failures / 15)
+            assert [float(one.lower[row]), float(one.upper[row])] == list(clopper_pearson(failures, 15))
+            assert bool(one.vacuous[row]) == (head.product <= one.at["epsilon"])
+
+
+@pytest.mark.parametrize("make_input", [lambda: make(n=24, score=3.0), lambda: constant(n=24)])
+def test_the_findings_of_proposition_1_are_the_literal_ones(make_input):
+    qkv, d, seeds, delta = make_input(), 8, range(25), 0.2
+    quantile, mean = check("skeinformer-proposition-1", qkv, (d,), seeds=seeds, delta=delta)
+    for row in range(qkv.h):
+        head = SketchedHead(qkv, row)
+        betas, errors, means = (x.tolist() for x in head.sampled_by_pilots(d, setting_for(qkv, seeds=seeds)))
+        assert float(quantile.bound[row]) == pytest.approx(chen2022_error_bound(d, min(betas), delta), rel=1e-12)
+        assert float(quantile.measured[row]) == pytest.approx(np.quantile(errors, 0.8), rel=1e-12)
+        assert float(quantile.lower[row]) <= float(quantile.measured[row]) <= float(quantile.upper[row])
+        bound = sum(1 / (beta * d) for beta in betas) / 25
+        assert float(mean.bound[row]) == pytest.approx(bound, rel=1e-12)
+        assert float(mean.measured[row]) == pytest.approx(sum(means) / 25, rel=1e-12)
+        assert bool(mean.vacuous[row]) == (bound >= head.product**2)
+        assert bool(quantile.vacuous[row]) == (float(quantile.bound[row]) >= head.product**2)
+
+
+def test_a_biased_sketch_is_seen(monkeypatch):
+    """Columns that are not divided by their probability break the guarantee for every seed."""
+    right = SketchedHead._sampled
+    monkeypatch.setattr(SketchedHead, "_sampled", lambda self, p, d, stream: 3 * right(self, p, d, stream))
+    found = check("skeinformer-jl", constant(n=64), (48,))
+    assert {v for one in found if one.at["sketch"] == "uniform" for v in one.verdicts()} == {"violated"}
+
+
+@pytest.mark.parametrize("make_input", [lambda: make(n=24, seed=1), lambda: constant(n=24)])
+def test_the_exact_mean_of_the_squared_error(make_input):
+    """Conditional on each seed's p̂: the mean of error minus expectation is within 5 standard errors of 0."""
+    qkv = make_input()
+    setting = setting_for(qkv, seeds=range(400))
+    for row in range(qkv.h):
+        _, errors, means = SketchedHead(qkv, row).sampled_by_pilots(8, setting)
+        apart = errors - means
+        assert abs(float(apart.mean())) < 5 * float(apart.std()) / 20
+        assert abs(float((errors - 1.6 * means).mean())) > 5 * float(apart.std()) / 20  # a factor of 1.6 is seen
+
+
+def test_proposition_1_holds_where_it_says_something():
+    """Nearly equal values: the bounds are below ‖BV‖_F², and both hold; peaked attention makes the quantile vacuous."""
+    found = check("skeinformer-proposition-1", constant(n=96), (64,))
+    assert [set(one.verdicts()) for one in found] == [{"holds"}, {"holds"}]
+    quantile, mean = found
+    assert (quantile.bound > mean.bound).all() and (quantile.slack > 5).all() and (mean.slack >= 1).all()
+    assert (mean.details["beta"] > 0.99).all()
+    peaked = check("skeinformer-proposition-1", make(n=24, score=6.0), (4,))
+    assert set(peaked[0].verdicts()) <= {"vacuous", "assumption not met"}
+    for one in peaked:
+        assert (one.details["optimal_mean"] <= one.measured * (1 + 1e-12)).all() or one.at["statistic"] == "quantile"
+
+
+def test_the_mean_bound_fails_for_a_quality_that_is_too_high(monkeypatch):
+    monkeypatch.setattr(sketched, "chen2022_quality", lambda estimated, optimal: 40.0)
+    found = check("skeinformer-proposition-1", make(n=24, score=3.0), (6,))
+    assert "violated" in found[1].verdicts()
+
+
+def test_lemma_1_holds_with_enough_pilots():
+    qkv = make(n=64, score=0.05, seed=2)
+    found = check("skeinformer-lemma-1", qkv, (4, 128))
+    few, enough = found
+    assert set(few.verdicts()) == {"assumption not met"} and set(enough.verdicts()) == {"holds"}
+    assert (enough.details["needed"] <= 128).all() and (enough.details["beta"] >= math.sqrt(1 / 3)).all()
+    assert (enough.details["C"] >= 1).all() and (enough.details["C"] <= 64).all()
+    peaked = check("skeinformer-lemma-1", make(n=24, score=6.0), (20,))[0]
+    assert set(peaked.verdicts()) == {"assumption not met"} and (peaked.measured > 0).any()
+
+
+def test_the_pilots_needed_keep_every_column_within_a_half():
+    """The Chernoff bound behind them, against the exact probability for columns with one entry in C."""
+    from scipy.stats import binom
+
+    for spread in (1, 3, 10):
+        d = math.ceil(chen2022_pilots_needed(spread, 1, 0.2))
+        low, high = math.ceil(d / spread / 2) - 1, math.floor(1.5 * d / spread)
+        outside = binom.cdf(low, d, 1 / spread) + binom.sf(high, d, 1 / spread)
+        assert outside <= 0.2
+    assert chen2022_column_spread(torch.ones(3), torch.full((3,), 0.5), 4) == pytest.approx(1.0)
+    assert chen2022_column_spread(torch.ones(3), torch.ones(3), 4) == pytest.approx(4.0)
+
+
+def test_a_lemma_that_fails_is_violated(monkeypatch):
+    monkeypatch.setattr(chen2022, "chen2022_pilots_needed", lambda *args: 0.0)
+    qkv = make(n=24, score=1.5)
+    few, more = check("skeinformer-lemma-1", qkv, (2, 8))
+    assert "violated" in few.verdicts()
+    for one in (few, more):
+        for row in range(qkv.h):
+            head = SketchedHead(qkv, row)
+            betas = [float(head.pilot(one.d, setting_for(qkv), seed)[1]) for seed in range(20)]
+            assert float(one.measured[row]) == pytest.approx(sum(beta < 3**-0.5 for beta in betas) / 20)
+
+
+def test_ranks_with_ties():
+    g = torch.Generator().manual_seed(0)
+    for top in (3, 1000):
+        x, y = (torch.randint(top, (50,), generator=g).double() for _ in "xy")
+        assert float(rank_correlation(x, y)) == pytest.approx(float(spearmanr(x, y).statistic), rel=1e-12)
+
+
+def test_the_sparsity_measure_goes_with_the_row_norms():
+    found = check("skeinformer-informer", make(n=60, score=2.0))[0]
+    assert set(found.verdicts()) == {"holds"} and (found.measured > 0.5).all()
+    assert (found.lower < found.measured).all() and (found.measured < found.upper).all()
+
+
+def test_an_opposite_order_is_violated(monkeypatch):
+    monkeypatch.setattr(chen2022, "zhou2021_sparsity", lambda qkv: -zhou2021_sparsity(qkv))
+    assert set(check("skeinformer-informer", make(n=60, score=2.0))[0].verdicts()) == {"violated"}

@@ -1,0 +1,483 @@
+"""``attnprobe theory``: its records, rows, tables, figures, gates and refusals, with theorems of these tests alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe import approximate, exact, findings, load_qkv, output_errors
+from attnprobe.errors import Unsupported, UsageError
+from attnprobe.metrics.theory import THEOREMS, VERDICTS, Finding, theorem
+from attnprobe.records import read_records
+from attnprobe.report import Header, render, theory_rows, theory_summary
+from attnprobe.rng import Streams, generator
+from attnprobe.sources import SourceSpec
+from attnprobe.sweep import TheoryRequest, measure_theory
+
+HEADS = 4
+
+
+def first(qkv, setting):
+    """Every verdict once, an infinite bound, nothing measured, and a curve."""
+    size = qkv.q.double().norm(dim=(1, 2))
+    half, none = torch.tensor([True, True, True, False]), torch.zeros(HEADS, dtype=torch.bool)
+    bound = torch.stack([2 * size[0], size[1] / 2, torch.tensor(math.inf), size[3]])
+    yield Finding("first", "Q is given", half, "‖Q‖_F is at most b", bound, size, bound.isinf(),
+                  details={"curve": torch.stack([size, 2 * size], 1), "twice": 2 * size})  # fmt: skip
+    yield Finding("first", "Q is given", ~none, "‖Q‖_F is at least b", bound, size * math.nan, none,
+                  at={"kind": "lost"}, sense="at least")  # fmt: skip
+
+
+def frequency(qkv, setting):
+    """A share over seeds with its interval, at every budget and ε."""
+    for d in setting.budgets:
+        for epsilon in setting.epsilons:
+            draws = torch.stack([torch.stack([torch.rand((), generator=setting.streams("t", seed).head(head))
+                                 for head in qkv.heads]) for seed in setting.seeds]).double()  # fmt: skip
+            share = (draws > epsilon).double().mean(0)
+            yes = torch.ones(qkv.h, dtype=torch.bool)
+            yield Finding("frequency", "none", yes, "a share above 1 − δ", torch.full_like(share, 1 - setting.delta),
+                          share, ~yes, d=d, at={"epsilon": epsilon, "delta": setting.delta}, sense="at least",
+                          lower=share - 0.1, upper=share + 0.1, rounding=1e-12)  # fmt: skip
+
+
+def worst(qkv, setting):
+    """The relative error of a method at most 1."""
+    for method in setting.methods:
+        for d in setting.budgets:
+            measured = output_errors(exact(qkv), setting.run(method, d, setting.seeds[0]), qkv)
+            measured = measured["output_spectral_relative"]
+            yes = torch.ones(qkv.h, dtype=torch.bool)
+            yield Finding("worst", "none", yes, "‖E‖₂ at most ‖BV‖₂", torch.ones_like(measured), measured, ~yes, d=d,
+                          at={"method": method})  # fmt: skip
+
+
+def broken(qkv, setting):
+    """One finding, and then an error."""
+    yield next(first(qkv, setting))
+    raise RuntimeError("the lemma has a bad day\nmore")
+
+
+def curves(qkv, setting):
+    """What the curves are drawn from: a dimension at every ε, errors of every seed, residuals of V."""
+    yes = torch.ones(qkv.h, dtype=torch.bool)
+    one = torch.arange(1.0, qkv.h + 1, dtype=torch.float64)
+    shared = {"assumption": "none", "promise": "p", "met": yes, "vacuous": ~yes, "bound": one, "measured": one}
+    for epsilon in setting.epsilons:
+        details = {"d_stat": one / epsilon, "sufficient": 4 * one / epsilon}
+        yield Finding("curves", at={"epsilon": epsilon}, details=details, **shared)
+    yield Finding("curves", details={"relative": one / 2, "values": one / 3}, **shared)
+
+
+def errors(qkv, setting):
+    """Errors of three seeds of a method, one of them infinite."""
+    yes = torch.ones(qkv.h, dtype=torch.bool)
+    found = torch.linspace(0.1, 0.9, 3 * qkv.h, dtype=torch.float64).reshape(qkv.h, 3)
+    found[0, 0] = math.inf
+    for part in ("matrix", "output"):
+        at = {"method": setting.methods[0], "of": part, "epsilon": 0.5}
+        yield Finding("errors", "none", yes, "p", found[:, 0], found[:, 1], ~yes, d=setting.budgets[0], at=at,
+                      details={"errors": found})  # fmt: skip
+
+
+KINDS = {"first": first, "frequency": frequency, "worst": worst, "broken": broken, "rank-collapse": curves,
+         "ma-property": errors}  # fmt: skip
+
+
+def register(*names, per_method=("worst", "ma-property")):
+    for name in names:
+        says = KINDS[name].__doc__
+        theorem(name, paper="Nobody 2026, Theorem 1", says=says, cost="n", per_method=name in per_method)(KINDS[name])
+
+
+@pytest.fixture(autouse=True)
+def theorems():
+    """The theorems of these tests in place of the registered ones."""
+    before = dict(THEOREMS)
+    THEOREMS.clear()
+    register("first", "frequency", "worst")
+    yield
+    THEOREMS.clear()
+    THEOREMS.update(before)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Q, K, V of 4 heads and 48 tokens."""
+    q, k, v = torch.randn(3, HEADS, 48, 8, generator=generator(2, "qkv"))
+    save_file({name: x.contiguous() for name, x in zip("qkv", (q, k, v), strict=True)}, tmp_path / "qkv.safetensors")
+    return tmp_path / "qkv.safetensors"
+
+
+@pytest.fixture
+def run(run):
+    """``attnprobe theory`` in this process: ``(code, stdout, stderr)``."""
+    return lambda *args: run(*args) if args[0] in ("sweep", "report", "compare") else run("theory", *args)
+
+
+def measured(file, tmp_path, name="r", **rest):
+    spec = SourceSpec(qkv=str(file), device="cpu")
+    asked = {"d": "8,16", "repeats": 5, "methods": ("nystromformer",), "epsilon": "0.1,0.5", **rest}
+    return measure_theory(TheoryRequest(source=spec, out=str(tmp_path / name), **asked)).outcome
+
+
+def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
+    records = measured(file, tmp_path).records
+    assert [(r["theorem"], r["method"], r["status"]) for r in records] == [
+        ("first", None, "ok"), ("frequency", None, "ok"), ("worst", "nystromformer", "ok")]  # fmt: skip
+    one = records[0]["findings"]
+    assert one[0]["verdict"] == ["holds", "violated", "vacuous", "assumption not met"] == list(VERDICTS)
+    assert one[0]["bound"][2] is None and one[0]["slack"][:2] == [2.0, 0.5] and one[0]["slack"][2] is None
+    assert one[1]["measured"] == [None] * 4 and set(one[1]["verdict"]) == {"violated"} and one[1]["lower"] is None
+    assert one[0]["rounding"] == [0.0] * 4 and len(one[0]["details"]["curve"][3]) == 2
+    places = [(f["d"], f["at"]) for f in records[1]["findings"]]
+    assert places == [(d, {"epsilon": e, "delta": 0.1}) for d in (8, 16) for e in (0.1, 0.5)]
+    raw = (tmp_path / "r/records.jsonl").read_text()
+    assert "NaN" not in raw and "Infinity" not in raw
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    assert manifest["command"] == "theory" and manifest["status"] == "finished"
+    assert manifest["plan"]["theorems"] == ["first", "frequency", "worst"]
+    assert manifest["plan"]["epsilons"] == [0.1, 0.5] and manifest["plan"]["repeats"] == 5
+
+
+def test_draws_come_from_the_streams_of_head_layer_and_window(file, tmp_path):
+    found = measured(file, tmp_path, seed=3, epsilon="0.5", d="8").records[1]["findings"][0]
+    for head in range(HEADS):
+        draws = [float(torch.rand((), generator=Streams(seed, "t").head(head))) for seed in range(3, 8)]
+        assert found["measured"][head] == sum(x > 0.5 for x in draws) / 5
+
+
+def test_rows_hold_what_the_contract_says(file, tmp_path):
+    rows = theory_rows(measured(file, tmp_path).records)
+    contract = {"theorem", "layer", "head", "n", "d", "assumption", "promise", "measured", "slack", "verdict"}
+    assert all(contract <= set(row) for row in rows)
+    assert len(rows) == HEADS * (2 + 4 + 2)
+    qkv = load_qkv(qkv=str(file), n=48)
+    for row in rows:
+        if row["theorem"] == "worst":
+            approx = approximate("nystromformer", qkv, row["d"])
+            wanted = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"][row["head"]]
+            assert row["measured"] == float(wanted) and row["slack"] == pytest.approx(1 / float(wanted))
+            assert row["method"] == "nystromformer" and row["status"] == "ok"
+        elif row["theorem"] == "first":
+            assert row["details"] == ({"twice": pytest.approx(2 * row["measured"])} if not row["at"] else {})
+
+
+def test_a_summary_counts_verdicts_and_takes_what_is_not_finite_for_infinite(file, tmp_path):
+    summary = theory_summary(theory_rows(measured(file, tmp_path).records))
+    assert len(summary) == 2 + 4 + 2
+    one, lost = summary[:2]
+    assert one["verdicts"] == {word: 1 for word in VERDICTS} and one["values"] == one["heads"] == 4
+    assert one["metrics"]["violated"]["mean"] == 0.25 and one["metrics"]["slack"]["count"] == 3
+    assert one["quantiles"]["bound"]["p90"] == math.inf and one["quantiles"]["bound"]["p10"] < math.inf
+    assert lost["verdicts"] == {"violated": 4} and lost["quantiles"]["measured"]["median"] == math.inf
+
+
+def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
+    first = measured(file, tmp_path)
+    again = measured(file, tmp_path)
+    other = measured(file, tmp_path, "s")
+    assert first.measured == 3 and again.measured == 0 and again.done_before == 3
+    assert [r | {"run": ""} for r in first.records] == [r | {"run": ""} for r in other.records]
+    assert read_records(tmp_path / "r") == first.records
+    assert measured(file, tmp_path, force=True).measured == 3
+
+
+@pytest.mark.parametrize("change", [{"d": "8"}, {"epsilon": "0.1"}, {"delta": 0.2}, {"repeats": 6}, {"seed": 1},
+                                    {"head": "0"}, {"quadrature": True}, {"n": "40"}])  # fmt: skip
+def test_what_determines_a_cell_is_in_its_key(file, tmp_path, change):
+    measured(file, tmp_path, theorems=("frequency",))
+    assert measured(file, tmp_path, theorems=("frequency",), **change).done_before == 0
+
+
+def test_methods_matter_to_statements_about_methods_alone(file, tmp_path):
+    measured(file, tmp_path)
+    other = measured(file, tmp_path, methods=("skyformer,nystromformer",))
+    assert other.done_before == 3 and other.measured == 1
+    kinds = [(r["theorem"], r["method"]) for r in other.records]
+    assert kinds[2:] == [("worst", "skyformer"), ("worst", "nystromformer")]
+
+
+def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
+    rows = theory_rows(measured(file, tmp_path, methods=("nystromformer,performer",), d="16,64").records)
+    worst = [row for row in rows if row["theorem"] == "worst"]
+    told = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row["verdict"] is None]
+    assert told == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
+    assert {(row["method"], row["d"]) for row in worst if row["verdict"]} == {
+        ("nystromformer", 16), ("performer", 16), ("performer", 64)}  # fmt: skip
+    text = render(rows, [], Header(), "table", None, "theory")
+    assert "– nystromformer layer 0 n = 48 d = 64: skipped, nystromformer: d=64 exceeds n=48" in text
+    outcome = measured(file, tmp_path, "s", methods=("nystromformer,performer",), d="64")
+    state = [(r["method"], r["status"]) for r in outcome.records if r["theorem"] == "worst"]
+    assert state == [("nystromformer", "skipped"), ("performer", "ok")]
+
+
+def test_a_method_that_refuses_within_keeps_what_was_found_before(file, tmp_path, monkeypatch):
+    import attnprobe.sweep.theorems as loop
+
+    def picky(name, qkv, d, **rest):
+        if d == 16:
+            raise Unsupported("d=16 is an unlucky number")
+        return approximate(name, qkv, d, **rest)
+
+    monkeypatch.setattr(loop, "approximate", picky)
+    record = measured(file, tmp_path, theorems=("worst",)).records[0]
+    assert (record["status"], len(record["findings"])) == ("ok", 1)
+    assert record["refused"] == [{"d": None, "reason": "d=16 is an unlucky number"}]
+    (row,) = [row for row in theory_rows([record]) if row["verdict"] is None]
+    assert (row["status"], row["reason"]) == ("skipped", "d=16 is an unlucky number")
+    with pytest.raises(UsageError, match="unlucky"):
+        measured(file, tmp_path, "s", theorems=("worst",), d="16")
+
+
+def test_a_theorem_that_raises_is_a_row_and_the_loop_goes_on(run, file, tmp_path):
+    register("broken")
+    code, out, err = run("--qkv", file, "--d", 8, "--out", "r")
+    assert code == 4 and "✗ layer 0 n = 48: failed, RuntimeError: the lemma has a bad day" in out, err
+    record = next(r for r in read_records("r") if r["theorem"] == "broken")
+    assert record["status"] == "failed" and len(record["findings"]) == 1  # what was found before
+    rows = [row for row in theory_rows([record]) if row["verdict"] is None]
+    assert len(rows) == 1 and rows[0]["head"] is None
+    THEOREMS.pop("broken")
+    KINDS["broken"], kept = first, KINDS["broken"]
+    try:
+        register("broken")
+        assert run("--qkv", file, "--d", 8, "--out", "r")[0] == 4  # it is done
+        code, _, err = run("--qkv", file, "--d", 8, "--out", "r", "--retry-failed")
+        assert code == 0, err
+    finally:
+        KINDS["broken"] = kept
+
+
+def test_a_theorem_without_a_finding_and_one_that_takes_too_long(file, tmp_path):
+    def nothing(qkv, setting):
+        yield from ()
+
+    def slow(qkv, setting):
+        yield next(first(qkv, setting))
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            time.sleep(0.01)
+
+    for name, check in (("nothing", nothing), ("slow", slow)):
+        theorem(name, paper="p", says="s", cost="c")(check)
+    records = measured(file, tmp_path, theorems=("nothing,slow,first",), cell_timeout=0.3).records
+    assert [r["status"] for r in records] == ["failed", "failed", "ok"]
+    assert records[0]["reason"] == "it gave no finding" and "longer than --cell-timeout 0.3" in records[1]["reason"]
+    assert len(records[1]["findings"]) == 1
+
+
+def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
+    args = ("--qkv", file, "--d", "8,16", "--repeats", 4, "--plot", "--format", "json", "--out", "r")
+    code, out, err = run(*args)
+    assert code == 0, err  # violated is a result
+    found = json.loads(out)
+    assert {"schema", "command", "source", "rows", "summary", "run"} <= set(found) and found["command"] == "theory"
+    assert {row["verdict"] for row in found["rows"]} == set(VERDICTS)
+    assert {row["method"] for row in found["rows"]} == {None, "skyformer", "nystromformer"}
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {f"theory.{k}" for k in ("md", "csv", "json")}
+    figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
+    assert set(figures) == {f"theory-bounds-n48.{kind}" for kind in ("svg", "png")}
+    for path in (tmp_path / "r/figures").iterdir():
+        path.unlink()
+    run(*args)
+    assert figures == {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
+
+
+def test_a_report_rebuilds_all_of_it_to_the_byte(run, file, tmp_path):
+    register("broken")
+    run("--qkv", file, "--d", "8,16", "--repeats", 4, "--plot", "--out", "r")
+    left = lambda: {str(p): p.read_bytes() for kind in ("tables", "figures") for p in Path("r", kind).iterdir()}
+    before = left()
+    lines = Path("r/records.jsonl").read_text().splitlines()
+    Path("r/records.jsonl").write_text("\n".join(reversed(lines)) + "\n")
+    for name in before:
+        Path(name).unlink()
+    THEOREMS.clear()  # a report knows records alone
+    code, out, err = run("report", "r")
+    assert code == 0 and "violated" in out, err
+    assert {name: data for name, data in left().items() if not name.endswith(".tex")} == before
+    assert "What the theorems promise" in Path("r/report.html").read_text()
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
+def test_every_format_names_theorems_and_verdicts(run, file, format_):
+    code, out, err = run("--qkv", file, "--d", 8, "--format", format_, "--repeats", 3)
+    assert code == 0, err
+    for word in ("frequency", "nystromformer", "violated", "vacuous", "assumption not met"):
+        assert word in out
+    if format_ in ("table", "md"):
+        words = " ".join(out.replace("\\", "").split())
+        assert "first · Nobody 2026, Theorem 1 · 4 heads x 1 window" in words
+        assert "assumes: Q is given" in words and "ε = 0.5" in words and "at: δ = 0.1" in words
+        assert "ε = 0.5, δ" not in words
+        assert "holds 1, violated 1" in words
+        assert "promises: a share above 1 − δ" in words
+
+
+def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
+    rows = theory_rows(measured(file, tmp_path).records)
+    text = render(rows, [], Header(), "table", None, "theory", width=76)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    told = "Left out at this width: measured p10 – p90, bound p10 – p90, slack p10 – p90"
+    assert told in " ".join(plain.split()) and "holds 1, violated 1, vacuous 1, assumption not met 1" in plain
+    assert "Left out" not in render(rows, [], Header(), "table", None, "theory", width=400)
+
+
+def test_the_list_runs_nothing(run):
+    code, out, err = run("--list")
+    assert code == 0 and not err and not Path("outputs").exists()
+    for part in ("frequency", "Nobody 2026, Theorem 1", "A share over seeds", "cost: n", "asked of every --method"):
+        assert part in out
+    code, out, _ = run("--list", "--format", "json")
+    assert [row["theorem"] for row in json.loads(out)["rows"]] == ["first", "frequency", "worst"]
+
+
+@pytest.mark.parametrize("args, word", [
+    (("--theorem", "frequencey"), "did you mean 'frequency'"), (("--theorem", "first,"), "empty theorem"),
+    (("--epsilon", "0"), "epsilon: '0'"), (("--epsilon", "0.1,x"), "epsilon: 'x'"), (("--delta", "1"), "delta=1"),
+    (("--delta", "nan"), "delta=nan"), (("--repeats", "0"), "repeats=0"), (("--head", "7"), "head 7"),
+    (("--theorem", "worst", "--d", "64", "--method", "nystromformer"), "exceeds n"), (("--format", "yaml"), "format"),
+    (("--method", "nystromfomer"), "did you mean"), (("--target", "x"), "target"), (("--layer", "4"), "layer 4"),
+    (("--fail-above", "violatd=0"), "did you mean 'violated'"), (("--fail-above", "slack=1"), "larger is better"),
+    (("--fail-above", "output_spectral=1"), "unknown metric"), (("--junit", "x.xml"), "--junit reports gates"),
+])  # fmt: skip
+def test_an_impossible_request_is_one_line_and_leaves_nothing(run, file, tmp_path, args, word):
+    code, out, err = run("--qkv", file, "--d", "8", *args)
+    assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_an_absent_file_is_exit_3(run):
+    code, out, err = run("--qkv", "nothing.safetensors")
+    assert code == 3 and len(err.strip().splitlines()) == 1 and not out
+
+
+def test_a_method_that_cannot_run_does_not_refuse_theorems_without_methods(run, file):
+    code, out, err = run("--qkv", file, "--d", "64", "--method", "nystromformer", "--repeats", 3)
+    assert code == 0 and "exceeds n=48" in out and "violated" in out, err
+
+
+def test_a_gate_turns_a_violated_theorem_into_exit_1(run, file, tmp_path):
+    args = ("--qkv", file, "--d", "8", "--theorem", "first", "--out", "r")
+    assert run(*args)[0] == 0
+    code, _, err = run(*args, "--fail-above", "violated=0.3", "--junit", "gates.xml")
+    assert code == 1 and "violated.mean <= 0.3: first n=48 layer=0 kind = lost: 1 is above 0.3" in err
+    assert 'failures="1"' in (tmp_path / "gates.xml").read_text()
+    assert run(*args, "--fail-above", "violated=1")[0] == 0
+    code, _, err = run(*args, "--fail-above", "bound.max=100")
+    assert code == 1 and "only 3 of 4 values are finite" in err  # an infinite bound fails closed
+
+
+SWEEP = """
+command: theory
+qkv: qkv.safetensors
+theorems: [first, worst]
+method:
+  - {name: nystromformer, options: {inverse: pinv}}
+d: [8, 16]
+epsilon: [0.1, 0.5]
+repeats: 3
+plot: true
+"""
+
+
+def test_a_sweep_is_the_command_with_its_options_and_gates(run, file, tmp_path):
+    Path("c.yaml").write_text(SWEEP)
+    code, out, err = run("sweep", "c.yaml", "--dry-run", "--out", "r")
+    assert code == 0 and "2 cells, 0 done in r" in out and not Path("r").exists(), err
+    assert run("sweep", "c.yaml", "--out", "r")[0] == 0
+    asked = ("--theorem", "first,worst", "--method", "nystromformer:inverse=pinv", "--d", "8,16", "--repeats", 3,
+             "--epsilon", "0.1,0.5")  # fmt: skip
+    assert run("--qkv", "qkv.safetensors", *asked, "--out", "s")[0] == 0
+    assert [r | {"run": ""} for r in read_records("r")] == [r | {"run": ""} for r in read_records("s")]
+    assert "2 cells, 2 done in r" in run("sweep", "c.yaml", "--dry-run", "--out", "r")[1]
+    gates = "gates: [{metric: measured, max: 1000, theorem: worst, method: nystromformer, d: 16}]\n"
+    Path("c.yaml").write_text(SWEEP + gates)
+    code, _, err = run("sweep", "c.yaml", "--out", "r")
+    assert code == 0 and "1 checked, 0 failed" in err, err
+    Path("c.yaml").write_text(SWEEP + "gates: [{metric: slack, stat: p10, min: 1, theorem: first}]\n")
+    code, _, err = run("sweep", "c.yaml", "--out", "r")
+    assert code == 1 and "2 checked, 2 failed" in err
+    for gate, word in (("{metric: slack, max: 1}", "give min"), ("{metric: violated, max: 0, theorm: x}", "theorem"),
+                       ("{metric: bad_rows, max: 0}", "unknown metric")):  # fmt: skip
+        Path("c.yaml").write_text(f"{SWEEP}gates: [{gate}]\n")
+        code, _, err = run("sweep", "c.yaml", "--out", "r")
+        assert code == 2 and word in err and "c.yaml:11: gate 1" in err
+    Path("c.yaml").write_text(SWEEP + "gates: [{metric: violated, max: 0, theorem: wurst}]\n")
+    code, _, err = run("sweep", "c.yaml", "--out", "r")
+    assert code == 1 and "no row of the theorem 'wurst'; did you mean 'worst'?" in err
+
+
+def test_gates_of_error_know_no_theorem(run, file):
+    Path("c.yaml").write_text("qkv: qkv.safetensors\ngates: [{metric: bad_rows, max: 0, theorem: first}]\n")
+    code, _, err = run("sweep", "c.yaml")
+    assert code == 2 and "unknown key 'theorem'" in err
+
+
+def test_compare_refuses_a_run_of_theory(run, file):
+    run("--qkv", file, "--d", 8, "--theorem", "first", "--out", "r")
+    code, _, err = run("compare", "r", "r")
+    assert code == 2 and "it holds records of `theory`; compare takes runs of `attnprobe error`" in err
+
+
+def test_weights_stand_side_by_side(run, tiny_bert, text_file):
+    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", "24,32",
+            "--d", 4, "--layer", "0-1", "--windows", 2, "--theorem", "frequency", "--repeats", 3, "--plot",
+            "--out", "r")  # fmt: skip
+    code, out, err = run(*args)
+    assert code == 0, err
+    assert len(read_records("r")) == 2 * 2 * 2 * 2
+    assert "frequency · Nobody 2026, Theorem 1 · weights initialized · 4 heads x 2 windows" in out
+    names = {path.name for path in Path("r/figures").glob("*.svg")}
+    assert names == {f"theory-bounds-n{n}-{w}.svg" for n in (24, 32) for w in ("pretrained", "initialized")}
+
+
+def test_curves_of_dimensions_failures_and_layers(run, tiny_bert, text_file):
+    THEOREMS.clear()
+    register("rank-collapse", "ma-property")
+    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", "24,32",
+            "--d", 4, "--layer", "0-2", "--method", "performer,nystromformer", "--plot", "--out", "r")  # fmt: skip
+    code, _, err = run(*args)
+    assert code == 0, err
+    names = {path.stem for path in Path("r/figures").glob("theory-*.svg")}
+    curves = {"theory-dimension", "theory-tokens", "theory-layers"}
+    curves |= {f"theory-ma-{part}-n{n}" for part in ("matrix", "output") for n in (24, 32)}
+    assert curves == {name for name in names if "bounds" not in name}
+    before = {path.name: path.read_bytes() for path in Path("r/figures").iterdir()}
+    run("report", "r", "--plot", "theory")
+    assert before == {path.name: path.read_bytes() for path in Path("r/figures").iterdir()}
+    one = ("--layer", 0, "--n", 24, "--out", "s")
+    run(*args, *one)
+    assert not {path.stem for path in Path("s/figures").iterdir()} & {"theory-tokens", "theory-layers"}
+
+
+def test_records_that_are_none_are_refused_by_a_report(run, file):
+    run("--qkv", file, "--d", 8, "--theorem", "first", "--out", "r")
+    record = read_records("r")[0]
+    for wrong in ({"findings": 3}, {"findings": [{}]}, {"findings": [record["findings"][0] | {"slack": [1]}]},
+                  {"says": None}):  # fmt: skip
+        Path("r/records.jsonl").write_text(json.dumps(record | wrong) + "\n")
+        code, _, err = run("report", "r")
+        assert code == 2 and len(err.strip().splitlines()) == 1, wrong
+
+
+def test_the_python_door_gives_findings(file):
+    qkv = load_qkv(qkv=str(file), n=48)
+    found = findings(qkv, "frequency", d=(8, 16), epsilon=0.5, delta=0.2, seeds=range(3, 8))
+    assert [(one.d, one.at) for one in found] == [(d, {"epsilon": 0.5, "delta": 0.2}) for d in (8, 16)]
+    assert len(findings(qkv, d=8, methods=("nystromformer:inverse=pinv",))) == 2 + 4 + 1
+    with pytest.raises(Unsupported):
+        findings(qkv, "worst", d=64, methods=["nystromformer"])
+    with pytest.raises(UsageError, match="did you mean 'first'"):
+        findings(qkv, "frist")
+    masked = type(qkv)(qkv.q, qkv.k, qkv.v, mask=torch.arange(48) < 40)
+    shorter = type(qkv)(qkv.q[:, :40], qkv.k[:, :40], qkv.v[:, :40])
+    assert torch.equal(findings(masked, "first")[0].measured, findings(shorter, "first")[0].measured)

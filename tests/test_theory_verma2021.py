@@ -1,0 +1,188 @@
+"""Spectral shifting: the shift that is zero, equation 12 with either sign, exactness in the class, planted faults."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from inputs import make, one_head
+from theory_settings import check, setting_for
+from twins_shift import lifted_kernel, shifted_kernel
+
+from attnprobe import exact
+from attnprobe.errors import Unsupported
+from attnprobe.linalg.inverses import truncated_pinv
+from attnprobe.linalg.shifting import shifted
+from attnprobe.metrics.theory import verma2021
+from attnprobe.metrics.theory.verma2021 import (
+    MATRICES,
+    verma2021_delta_numerator,
+    verma2021_error_bound,
+    verma2021_tail,
+)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", ["any", "singular", "stochastic", "nilpotent"])
+def test_the_literal_numerator_is_zero(kind):
+    core = normal(3, 9, 9)
+    if kind == "singular":
+        core = core[..., :4] @ normal(3, 4, 9, seed=1)
+    elif kind == "stochastic":
+        core = torch.softmax(3 * core, -1)
+    elif kind == "nilpotent":
+        core = core.triu(1)
+    numerator, rounding = verma2021_delta_numerator(core)
+    assert (numerator.abs() <= rounding).all() and (rounding < 1e-8).all()
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+def test_the_shift_of_real_cores_is_zero(score):
+    for one in check("shift-delta-zero", make(n=32, score=score), (4, 8)):
+        assert set(one.verdicts()) == {"holds"}
+        core = setting_for(make(n=32, score=score)).run("mss-literal", one.d, 0).cores["A"]
+        trace = [sum(float(core[row, i, i]) for i in range(one.d)) for row in range(2)]
+        assert one.details["trace"].numpy() == pytest.approx(trace, rel=1e-13)
+        assert (one.details["of_trace"].abs() < 1e-11).all() and (one.details["missing"] == 0).all()
+
+
+def test_an_inverse_that_is_truncated_gives_a_shift(monkeypatch):
+    """It is the literal pseudo-inverse that makes it zero: cut off at a tenth of the largest value, it is not."""
+    monkeypatch.setattr(verma2021, "truncated_pinv", lambda core: truncated_pinv(core, 0.1))
+    assert "violated" in [v for one in check("shift-delta-zero", make(n=32), (8,)) for v in one.verdicts()]
+
+
+def stochastic(*shape, seed):
+    return torch.softmax(2 * normal(*shape, seed=seed), -1)
+
+
+def infinity(x):
+    return torch.linalg.matrix_norm(x, float("inf"))
+
+
+def test_the_triangle_bounds_the_error_and_says_nothing():
+    for seed in range(20):
+        b, f, a, w = (stochastic(1, *s, seed=seed) for s in ((9, 9), (9, 4), (4, 4), (4, 9)))
+        pinv = torch.linalg.pinv(a)
+        z = pinv + 0.5 * normal(1, 4, 4, seed=seed + 99)
+        delta = torch.tensor([0.1 * (seed % 4)], dtype=torch.float64)
+        error = infinity(b - f @ z @ (torch.eye(4) - delta * z) @ w)
+        bound = verma2021_error_bound(infinity(pinv), infinity(pinv - z), delta)
+        assert float(error) <= float(bound) and float(bound) >= 1
+        assert float(bound) >= 1 + float(infinity(z))
+
+
+def test_the_minus_sign_is_no_bound():
+    """Z* = 0 is as far from A⁺ as A⁺ is large: the printed bound is 1, and that of a Z* beyond is below the error."""
+    b, f, a, w = (stochastic(1, *s, seed=1) for s in ((9, 9), (9, 4), (4, 4), (4, 9)))
+    pinv, delta = torch.linalg.pinv(a), torch.zeros(1, dtype=torch.float64)
+    for z in (0 * pinv, -2 * pinv):
+        bound = verma2021_error_bound(infinity(pinv), infinity(pinv - z), delta, -1)
+        error = infinity(b - f @ z @ w)
+        assert float(bound) == pytest.approx(1 - max(0, float(infinity(pinv - z) - infinity(pinv))))
+    assert float(error) > 1 > float(bound)
+
+
+def test_both_signs_on_a_layer(monkeypatch):
+    monkeypatch.setattr(verma2021, "ROWS", 24)
+    qkv = make(h=4, n=64, score=3.0, seed=4)
+    found = check("shift-bound", qkv, (8, 32))
+    assert [(one.d, one.at["sign"]) for one in found] == [(d, s) for d in (8, 32) for s in ("triangle", "printed")]
+    for one in found:
+        approx = setting_for(qkv).run("mss:inverse=schulz,identity=false", one.d, 0)
+        wanted = (exact(qkv).dense() - approx.operator.dense()).abs().sum(-1).amax(-1)
+        assert one.measured.numpy() == pytest.approx(wanted.numpy(), rel=1e-12)
+        if one.at["sign"] == "triangle":
+            assert set(one.verdicts()) == {"vacuous"} and (one.slack > 1).all()
+        else:
+            assert (one.bound < found[0 if one.d == 8 else 2].bound).all()
+
+
+def test_the_printed_bound_is_violated_by_real_cores():
+    said = [v for seed in range(3) for one in check("shift-bound", make(h=4, n=64, score=3.0, seed=seed), (8, 16, 32))
+            if one.at["sign"] == "printed" for v in one.verdicts()]  # fmt: skip
+    assert "violated" in said
+
+
+def test_the_tail_is_what_shifting_leaves():
+    values = normal(9).abs()
+    for d in (1, 4, 8):
+        tail = sorted(values.tolist())[: 9 - d]
+        wanted = sum(x * x for x in tail) - sum(tail) ** 2 / (9 - d)
+        assert float(verma2021_tail(values, d)) == pytest.approx(wanted, abs=1e-13)
+    assert float(verma2021_tail(values, 9)) == 0
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+def test_the_errors_of_both_statements_are_the_literal_ones(score):
+    qkv, d = make(n=14, score=score, seed=7), 5
+    setting = setting_for(qkv, (d,))
+    one, other = (next(x for x in check(name, qkv, (d,)) if x.at["matrix"] == "C̄")
+                  for name in ("shift-lemma-1", "shift-theorem-1"))  # fmt: skip
+    for row in range(qkv.h):
+        kernel = lifted_kernel(one_head(qkv, row))
+        stream = setting.streams("spectral-shift", 0).head(row, "indices")
+        columns = torch.randperm(28, generator=stream)[:d].tolist()
+        error = np.linalg.norm(kernel - shifted_kernel(kernel, columns)[0]) / np.linalg.norm(kernel)
+        assert float(one.measured[row]) == pytest.approx(error, rel=1e-9)
+        values = np.sort(np.linalg.eigvalsh(kernel))[::-1]
+        bar = kernel - values[d:].mean() * np.eye(28)
+        projector = bar[:, columns] @ np.linalg.pinv(bar[:, columns])
+        left = np.linalg.norm(bar - projector @ bar @ projector)
+        eta = left**2 / sum((x - values[d:].mean()) ** 2 for x in values[d:])
+        assert float(other.details["eta"][row]) == pytest.approx(eta, rel=1e-8)
+        assert float(other.bound[row]) == pytest.approx(left / np.linalg.norm(kernel), rel=1e-9)
+        assert float(other.details["plain"][row]) == pytest.approx(
+            np.linalg.norm(values[d:]) / np.linalg.norm(kernel), rel=1e-9)
+        made, spectrum = verma2021._of_the_class(*torch.linalg.eigh(torch.tensor(kernel)), d)
+        wanted = [*values[:d], *[values[d:].mean()] * (28 - d)]
+        assert torch.linalg.eigvalsh(made).flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
+        assert spectrum.flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
+        assert float(one.details["spread"][row]) == pytest.approx((values[d] - values[-1]) / values[0], rel=1e-10)
+
+
+def test_lemma_1_is_exact_in_its_class_and_about_nothing_else():
+    found = check("shift-lemma-1", make(n=16, score=2.0), (3, 6))
+    said = {(one.d, one.at["matrix"]): set(one.verdicts()) for one in found}
+    assert len(said) == 2 * len(MATRICES)
+    for d in (3, 6):
+        assert said[d, "θI + rank d"] == {"holds"}
+        assert said[d, "C̄"] == {"assumption not met"} == said[d, "(B + Bᵀ)/2"]
+    for one in found:
+        if one.at["matrix"] == "θI + rank d":
+            assert (one.measured < 1e-9).all() and (one.details["spread"] == 0).all()
+        else:
+            assert (one.measured > 1e-3).all()
+
+
+def test_theorem_1_holds_for_semidefinite_matrices_and_is_not_vacuous():
+    for one in check("shift-theorem-1", make(n=16, score=2.0), (3, 6)):
+        if one.at["matrix"] == "(B + Bᵀ)/2":
+            assert set(one.verdicts()) == {"assumption not met"} and (one.details["least"] < 0).all()
+        else:
+            assert set(one.verdicts()) == {"holds"} and (one.measured <= one.bound + one.rounding).all()
+        if one.at["matrix"] == "C̄":
+            assert (one.bound < 1).all() and (one.slack >= 1).all()
+            assert (one.details["eta"] * 0.999 > 1).all()  # no columns beat the best rank d here
+
+
+def test_a_model_without_its_shift_is_seen(monkeypatch):
+    def unshifted(kernel, columns, values=None):
+        h, core, delta = shifted(kernel, columns, values=values)
+        return h, core, 0 * delta
+
+    monkeypatch.setattr(verma2021, "shifted", unshifted)
+    for name in ("shift-lemma-1", "shift-theorem-1"):
+        said = [v for one in check(name, make(n=16, score=2.0), (4,)) if one.at["matrix"] == "θI + rank d"
+                for v in one.verdicts()]  # fmt: skip
+        assert set(said) == {"violated"}
+
+
+def test_large_layers_are_refused():
+    with pytest.raises(Unsupported, match="up to 1024"):
+        check("shift-lemma-1", make(h=1, n=1025, p=2))
+    with pytest.raises(Unsupported, match="no budget"):
+        check("shift-theorem-1", make(n=8), (8,))

@@ -1,0 +1,32 @@
+"""What theorems are evaluated at in tests: registered methods run on the Q/K/V itself."""
+
+from __future__ import annotations
+
+import torch
+
+from attnprobe.methods import approximate
+from attnprobe.metrics.theory import THEOREMS, Finding, Setting
+from attnprobe.rng import Streams
+from attnprobe.sweep.plan import parse_methods
+
+
+def setting_for(qkv, budgets=(6,), *, epsilons=(0.5,), delta=0.1, seeds=range(20), methods=()) -> Setting:
+    def run(method, d, seed):
+        one = parse_methods([method], "softmax")[0]
+        return approximate(one.name, qkv, d, seed=seed, **one.options)
+
+    return Setting(
+        tuple(budgets), tuple(epsilons), delta, seeds, lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),
+        run, tuple(methods),
+    )  # fmt: skip
+
+
+def check(name: str, qkv, *args, **more) -> list[Finding]:
+    """All findings of a theorem; every number of a head stands on the CPU in float64."""
+    found = list(THEOREMS[name].check(qkv, setting_for(qkv, *args, **more)))
+    for one in found:
+        for x in (one.bound, one.measured, *(e for e in (one.lower, one.upper) if e is not None)):
+            assert x.device.type == "cpu" and x.shape == (qkv.h,) and x.dtype is torch.float64
+        assert one.theorem == name and all(len(x) == qkv.h for x in one.details.values())
+    assert len({(one.d, *sorted(map(str, one.at.items()))) for one in found}) == len(found)  # told apart
+    return found
