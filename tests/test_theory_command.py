@@ -293,6 +293,14 @@ def test_a_device_out_of_memory_gets_another_try_and_no_finding_twice(file, tmp_
     assert record["status"] == "ok" and len(record["findings"]) == 1 and len(tries) == 2
 
 
+def test_theorems_see_the_valid_tokens_alone(file, tmp_path):
+    qkv = load_qkv(qkv=str(file), n=48)
+    tensors = {name: getattr(qkv, name).contiguous() for name in "qkv"}
+    save_file(tensors | {"mask": torch.arange(48) < 40}, tmp_path / "masked.safetensors")
+    record = measured(tmp_path / "masked.safetensors", tmp_path, theorems=("first",)).records[0]
+    assert record["findings"][0]["measured"] == qkv.q[:, :40].double().norm(dim=(1, 2)).tolist()
+
+
 def test_the_target_is_that_of_statements_about_methods_alone(file, tmp_path):
     seen = {}
 
