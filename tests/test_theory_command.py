@@ -266,12 +266,61 @@ def test_a_theorem_without_a_finding_and_one_that_takes_too_long(file, tmp_path)
         while time.monotonic() < end:
             time.sleep(0.01)
 
-    for name, check in (("nothing", nothing), ("slow", slow)):
+    def confused(qkv, setting):
+        raise UsageError("a value that no user gave")
+        yield
+
+    for name, check in (("nothing", nothing), ("slow", slow), ("confused", confused)):
         theorem(name, paper="p", says="s", cost="c")(check)
-    records = measured(file, tmp_path, theorems=("nothing,slow,first",), cell_timeout=0.3).records
-    assert [r["status"] for r in records] == ["failed", "failed", "ok"]
+    records = measured(file, tmp_path, theorems=("nothing,slow,confused,first",), cell_timeout=0.3).records
+    assert [r["status"] for r in records] == ["failed", "failed", "failed", "ok"]
     assert records[0]["reason"] == "it gave no finding" and "longer than --cell-timeout 0.3" in records[1]["reason"]
     assert len(records[1]["findings"]) == 1
+
+
+def test_a_device_out_of_memory_gets_another_try_and_no_finding_twice(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnprobe.sweep.limits.GPU_BLOCK", type("Block", (), {"halve": lambda self: None})())
+    tries = []
+
+    def hungry(qkv, setting):
+        yield next(first(qkv, setting))
+        tries.append(None)
+        if len(tries) == 1:
+            raise torch.OutOfMemoryError("full")
+
+    theorem("hungry", paper="p", says="s", cost="c")(hungry)
+    record = measured(file, tmp_path, theorems=("hungry",)).records[0]
+    assert record["status"] == "ok" and len(record["findings"]) == 1 and len(tries) == 2
+
+
+def test_theorems_see_the_valid_tokens_alone(file, tmp_path):
+    qkv = load_qkv(qkv=str(file), n=48)
+    tensors = {name: getattr(qkv, name).contiguous() for name in "qkv"}
+    save_file(tensors | {"mask": torch.arange(48) < 40}, tmp_path / "masked.safetensors")
+    record = measured(tmp_path / "masked.safetensors", tmp_path, theorems=("first",)).records[0]
+    assert record["findings"][0]["measured"] == qkv.q[:, :40].double().norm(dim=(1, 2)).tolist()
+
+
+def test_the_target_is_that_of_statements_about_methods_alone(file, tmp_path):
+    seen = {}
+
+    def of_method(qkv, setting):
+        seen["method"] = setting.target, setting.methods
+        yield from worst(qkv, setting)
+
+    def fixed(qkv, setting):
+        seen["fixed"] = setting.target, setting.methods
+        assert setting.run("nystromformer", 8, 0).operator is not None  # it takes softmax alone
+        yield next(first(qkv, setting))
+
+    theorem("of-method", paper="p", says="s", cost="c", per_method=True)(of_method)
+    theorem("fixed", paper="p", says="s", cost="c")(fixed)
+    asked = {"theorems": ("of-method,fixed",), "methods": ("skyformer:sampler=iid",)}
+    records = measured(file, tmp_path, target="gaussian", **asked).records
+    assert [record["status"] for record in records] == ["ok", "ok"]
+    assert seen == {"method": ("gaussian", ("skyformer:sampler=iid",)), "fixed": ("softmax", ())}
+    assert [record["target"] for record in records] == ["gaussian", None]
+    assert measured(file, tmp_path, **asked).done_before == 1
 
 
 def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):

@@ -31,7 +31,7 @@ def literal(qkv, row):
     return ranges, base, gamma, max(sum(b[i, j].item() for i in range(n)) for j in range(m)), b
 
 
-@pytest.mark.parametrize("score", [SMALL, 1.0, 6.0])
+@pytest.mark.parametrize("score", [SMALL, 0.1, 1.0, 6.0])
 def test_the_quantities_are_the_literal_ones(score, monkeypatch):
     monkeypatch.setattr(dong2021, "ROWS", 4)
     qkv = make(n=11, n_k=13, score=score)
@@ -43,6 +43,7 @@ def test_the_quantities_are_the_literal_ones(score, monkeypatch):
         assert float(one.bound[row]) == pytest.approx(2 * gamma * max(ranges), rel=1e-11)
         assert float(one.details["columns"][row]) == pytest.approx(columns, rel=1e-12)
         assert bool(one.met[row]) == (max(ranges) <= 1.256)
+        assert bool(one.vacuous[row]) == (2 * gamma * max(ranges) >= math.sqrt(columns))
         v, out = qkv.v[row], b @ qkv.v[row]
         frobenius = (out - out.mean(0)).norm() / (v - v.mean(0)).norm()
         assert float(one.details["frobenius"][row]) == pytest.approx(float(frobenius), rel=1e-11)

@@ -76,7 +76,7 @@ def test_the_triangle_bounds_the_error_and_says_nothing():
 
 
 def test_the_minus_sign_is_no_bound():
-    """Z* = 0 is as far from A⁺ as A⁺ is large: the printed bound is 1, and that of a Z* beyond is below the error."""
+    """Z* = 0 is as far from A⁺ as A⁺ is large: the bound is 1, and that of a Z* beyond is below the error."""
     b, f, a, w = (stochastic(1, *s, seed=1) for s in ((9, 9), (9, 4), (4, 4), (4, 9)))
     pinv, delta = torch.linalg.pinv(a), torch.zeros(1, dtype=torch.float64)
     for z in (0 * pinv, -2 * pinv):
@@ -90,20 +90,20 @@ def test_both_signs_on_a_layer(monkeypatch):
     monkeypatch.setattr(verma2021, "ROWS", 24)
     qkv = make(h=4, n=64, score=3.0, seed=4)
     found = check("shift-bound", qkv, (8, 32))
-    assert [(one.d, one.at["sign"]) for one in found] == [(d, s) for d in (8, 32) for s in ("triangle", "printed")]
+    assert [(one.d, one.at["sign"]) for one in found] == [(d, s) for d in (8, 32) for s in ("plus", "minus")]
     for one in found:
         approx = setting_for(qkv).run("mss:inverse=schulz,identity=false", one.d, 0)
         wanted = (exact(qkv).dense() - approx.operator.dense()).abs().sum(-1).amax(-1)
         assert one.measured.numpy() == pytest.approx(wanted.numpy(), rel=1e-12)
-        if one.at["sign"] == "triangle":
+        if one.at["sign"] == "plus":
             assert set(one.verdicts()) == {"vacuous"} and (one.slack > 1).all()
         else:
             assert (one.bound < found[0 if one.d == 8 else 2].bound).all()
 
 
-def test_the_printed_bound_is_violated_by_real_cores():
+def test_the_bound_with_the_minus_is_violated_by_real_cores():
     said = [v for seed in range(3) for one in check("shift-bound", make(h=4, n=64, score=3.0, seed=seed), (8, 16, 32))
-            if one.at["sign"] == "printed" for v in one.verdicts()]  # fmt: skip
+            if one.at["sign"] == "minus" for v in one.verdicts()]  # fmt: skip
     assert "violated" in said
 
 

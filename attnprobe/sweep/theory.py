@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported, UsageError
+from ..errors import Unsupported
 from ..metrics import repeated_rows
 from ..metrics.theory import Finding, Theorem
 from ..qkv import QKV
@@ -219,8 +219,6 @@ def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float
     except Unsupported as error:  # what was found before stands
         status, reason = ("ok", None) if found else ("skipped", str(error))
         reasons = {**reasons, None: str(error)}
-    except UsageError:
-        raise
     except Exception as error:  # whatever a check or a method raises is the cell's result
         status, reason = "failed", said(error)
     return _result(status, reason, [_as_record(finding) for finding in found], reasons)

@@ -18,6 +18,7 @@ from .registry import Setting
 __all__ = ["SketchedHead", "chen2022_quality"]
 
 ROWS = 256  # of B alive at once
+IMAGES = 16  # of V, multiplied by B together
 
 
 def chen2022_quality(estimated: Tensor, optimal: Tensor) -> float:
@@ -101,10 +102,13 @@ class SketchedHead:
         return torch.zeros_like(self.v).index_add(0, drawn, self.v[drawn] / (d * p[drawn])[:, None])
 
     def _errors(self, images: list[Tensor]) -> Tensor:
+        """``‖BV - B X‖_F / (‖B‖_F ‖V‖_F)`` of each image X (n_k, p_v): B is made once for many of them."""
         out = []
-        for image in images:
-            out.append(((self.b @ image[None])[0] - self.wanted).norm() / self.size)
-        return torch.stack(out).cpu()
+        for start, stop in row_blocks(len(images), IMAGES):
+            some = torch.cat(images[start:stop], 1)  # (n_k, IMAGES p_v)
+            products = (self.b @ some[None])[0].unflatten(1, (stop - start, -1))  # (n_q, IMAGES, p_v)
+            out.append((products - self.wanted[:, None]).norm(dim=(0, 2)) / self.size)
+        return torch.cat(out).cpu()
 
 
 def shares(weights: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ EPS = torch.finfo(torch.float64).eps
 ROWS = 256  # of B alive at once
 HELD = 1024  # tokens up to which the lifted kernel is decomposed
 MATRICES = ("C̄", "(B + Bᵀ)/2", "θI + rank d")
-SIGNS = {"triangle": 1, "printed": -1}
+SIGNS = {"plus": 1, "minus": -1}
 
 
 def verma2021_delta_numerator(core: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ def verma2021_error_bound(pinv_norm: Tensor, apart: Tensor, delta: Tensor, sign:
 
     ``‖B‖_∞ = ‖F‖_∞ = ‖W‖_∞ = 1``, and ``‖Z*‖_∞ ≤ x`` with the plus sign, by the triangle inequality. With the minus
     sign, which the factor ``1 - ‖A⁺ - Z*‖`` of Verma 2021, equation 12, has, x is a *lower* bound of ‖Z*‖_∞, and may be
-    negative: the number is then no bound. ‖·‖_∞ is the largest absolute row sum; all (h,).
+    negative: the number is no bound. ‖·‖_∞ is the largest absolute row sum; all (h,).
 
     >>> one = torch.ones(1, dtype=torch.float64)
     >>> [float(verma2021_error_bound(2 * one, 3 * one, 0 * one, sign)) for sign in (1, -1)]
@@ -109,13 +109,14 @@ def shift_delta_zero(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 @theorem(
     "shift-bound",
     paper="Verma 2021, section 7, equation 12",
-    says="‖B - B~‖_∞ is at most 1 + x (1 + δx), x = ‖A⁺‖_∞ ± ‖A⁺ - Z*‖_∞; printed with a minus",
+    says="‖B - B~‖_∞ is at most 1 + x (1 + δx), x = ‖A⁺‖_∞ + ‖A⁺ - Z*‖_∞ by the triangle; the paper has a minus",
     cost="n² d",
 )
 def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """Both sides of equation 12 for ``B~ = F Z* (I - δ Z*) W`` with six steps for Z*: by the triangle, and as printed.
+    """Both sides of equation 12 for ``B~ = F Z* (I - δ Z*) W`` with six steps for Z*, with either sign in x.
 
-    Vacuous where the bound is at least 1, the error of ``B~ = 0``: always, with the plus sign.
+    Plus is the triangle inequality; minus is all that is taken from the printed expression, whose other factors are
+    those that the same steps give. Vacuous where the bound is at least 1, the error of ``B~ = 0``: always, with plus.
     """
     target = exact(qkv.to(dtype=torch.float64))
     for d, approx in runs(setting, "mss:inverse=schulz,identity=false"):
