@@ -118,6 +118,11 @@ def test_an_error_of_epsilon_itself_does_not_exceed_it():
         assert one.measured.tolist() == [float(epsilon < 0.5)] * 2
 
 
+def test_no_error_does_not_exceed_zero():
+    found = check(lambda method, d, seed: off_by(0.0), epsilons=(0.0,))
+    assert found[4, "scaled", 0.0, "matrix"].measured.tolist() == [0.0, 0.0]
+
+
 def test_a_method_that_draws_nothing_is_run_once_and_has_no_interval():
     calls = []
     found = check(lambda method, d, seed: (calls.append(seed), off_by(0.3, drawn=False))[1])

@@ -254,6 +254,15 @@ def test_a_nystrom_matrix_is_below_the_kernel(score, d):
     assert float(least) > -1e-9
 
 
+def test_a_core_of_low_rank_gets_the_ridge_that_it_needs(monkeypatch):
+    """Tokens that are almost one: hundreds of landmarks, and a handful of eigenvalues above rounding."""
+    monkeypatch.setattr(lifted, "NYSTROM_RIDGE", 1e-18)
+    lift = Lifted(make(h=1, n=400, p=1, score=1e-3), 0)
+    z = lift.nystrom(torch.randint(800, (700,), generator=generator(0, "picked")))
+    error = lift.kernel.dense()[0] - z @ z.mT
+    assert torch.isfinite(z).all() and float(torch.linalg.matrix_norm(error, 2)) < 1e-6
+
+
 def test_repeated_landmarks_add_nothing():
     lift = Lifted(make(h=1, n=50, p=3), 0)
     z = lift.nystrom(torch.tensor([3, 70, 3, 3, 70, 8]))
