@@ -17,7 +17,7 @@ from ...linalg.binomial import clopper_pearson
 from ...qkv import QKV
 from .finding import Finding
 from .frequency import frequency
-from .lifted import Lifted, Norms, landmarks, lifted_dimension
+from .lifted import Lifted, landmarks, lifted_dimension
 from .registry import Setting, theorem
 
 __all__ = ["CONSTANT", "chen2021_coherence", "chen2021_sufficient_budget"]
@@ -78,25 +78,28 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     Landmarks are drawn uniformly with replacement from the rows of ``[Q; K]``, as the theorem has it, those of a
     smaller d among those of a larger. Vacuous where the sufficient d has more samples than there are rows.
     """
-    heads, largest = [Lifted(qkv, row) for row in range(qkv.h)], max(setting.budgets)
-    facts = _facts(heads, setting)
-    events: dict[str, list[list[Norms]]] = {"loewner": [], "norm": []}  # [head][seed], at all budgets
-    for row, lifted in enumerate(heads):
-        for errors in events.values():
-            errors.append([])
+    largest, told, measured = max(setting.budgets), [], []
+    for row in range(qkv.h):
+        lifted = Lifted(qkv, row)
+        told.append(_facts(lifted, setting))
+        ridges, seeds = told[-1]["lambda"], []
         for seed in setting.seeds:
             z = lifted.nystrom(landmarks(qkv, row, setting.streams, seed, largest))
-            for name, errors in events.items():
-                errors[row].append(lifted.errors(z, setting.budgets, block=name == "norm"))
+            norms = lifted.errors(z, setting.budgets, block=True)
+            ends = [end[:, None] <= ridges for end in (norms.value, norms.upper, norms.lower)]
+            seeds.append({"loewner": lifted.order(z, setting.budgets, ridges), "norm": (norms.value, *ends)})
+        measured.append(seeds)
+    facts = _stacked(told)
     says = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
     for place, d in enumerate(setting.budgets):
         for j, epsilon in enumerate(setting.epsilons):
             sufficient, ridge = facts["sufficient"][:, j], facts["lambda"][:, j]
-            for name, errors in events.items():
-                ends = [torch.stack([torch.stack([getattr(one, end)[place] for one in seeds]) for seeds in errors], 1)
-                        for end in ("value", "lower", "upper")]  # fmt: skip
-                value, lower, upper = ends  # (seeds, h) each
-                found = frequency(value <= ridge, upper <= ridge, lower <= ridge)
+            for name in says:
+                value = torch.stack([torch.stack([one[name][0][place] for one in seeds]) for seeds in measured], 1)
+                found = frequency(
+                    *(torch.stack([torch.stack([one[name][k][place, j] for one in seeds]) for seeds in measured], 1)
+                      for k in (1, 2, 3))
+                )  # fmt: skip
                 yield Finding(
                     theorem="skyformer-theorem-2",
                     d=d,
@@ -128,14 +131,17 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     19 % above the smallest, and infinite where all 2n do not suffice. The interval counts seeds by Clopper and Pearson;
     its upper end is infinite where there are too few of them.
     """
-    heads = [Lifted(qkv, row) for row in range(qkv.h)]
-    facts = _facts(heads, setting)
-    smallest = torch.stack([_smallest(qkv, row, lifted, facts, setting) for row, lifted in enumerate(heads)], 1)
+    told, smallest = [], []
+    for row in range(qkv.h):
+        lifted = Lifted(qkv, row)
+        told.append(_facts(lifted, setting))
+        smallest.append(_smallest(qkv, row, lifted, told[-1]["lambda"], setting))
+    facts, smallest = _stacked(told), torch.stack(smallest, 1)
     counts = _counts(len(setting.seeds), 1 - setting.delta)  # (seeds, h, ε) above: places of `_grid`
     for j, epsilon in enumerate(setting.epsilons):
         ends = []
-        for row, lifted in enumerate(heads):
-            tried = [0, *_grid(lifted.rows), float("inf")]
+        for row, rows in enumerate(facts["rows"].int().tolist()):
+            tried = [0, *_grid(rows), float("inf")]
             order = [0, *smallest[:, row, j].sort().values.tolist(), len(tried) - 2]  # by how many seeds suffice
             possible, reached, certain = (order[count] for count in counts)
             ends.append([tried[possible] + 1, tried[reached + 1], tried[certain + 1]])
@@ -156,26 +162,27 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         )
 
 
-def _facts(heads: list[Lifted], setting: Setting) -> dict[str, Tensor]:
-    """Of each head at each ε what the theorem needs, (h, ε), and what does not depend on ε, (h,)."""
-    found: dict[str, list[Tensor]] = {}
-    for lifted in heads:
-        size = lifted.norm(lifted.block)
-        lambdas = size * torch.tensor(setting.epsilons, dtype=torch.float64)
-        whole = lifted.norm(lifted.kernel)
-        sharp = bool(lambdas.min() < SHARP * whole)
-        dimension = lifted_dimension(lifted, lambdas, setting.quadrature, sharp=sharp)
-        # the scores' sum is known apart from them, so the largest stands for all
-        coherence = dimension.d_stat / (lifted.rows * dimension.largest)
-        sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
-        for name, value in {
-            "lambda": lambdas, "norm": torch.tensor(size), "norm_lifted": torch.tensor(whole),
-            "rows": torch.tensor(float(lifted.rows)), "d_stat": dimension.d_stat,
-            "d_stat_error": dimension.error, "largest_leverage": dimension.largest, "coherence": coherence,
-            "sufficient": sufficient,
-        }.items():  # fmt: skip
-            found.setdefault(name, []).append(value)
-    return {name: torch.stack(values) for name, values in found.items()}
+def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
+    """Of one head at each ε what the theorem needs, (ε,), and what does not depend on ε, ()."""
+    size = lifted.norm(lifted.block)
+    lambdas = size * torch.tensor(setting.epsilons, dtype=torch.float64)
+    whole = lifted.norm(lifted.kernel)
+    sharp = bool(lambdas.min() < SHARP * whole)
+    dimension = lifted_dimension(lifted, lambdas, setting.quadrature, sharp=sharp)
+    # the scores' sum is known apart from them, so the largest stands for all
+    coherence = dimension.d_stat / (lifted.rows * dimension.largest)
+    sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
+    return {
+        "lambda": lambdas, "norm": torch.tensor(size), "norm_lifted": torch.tensor(whole),
+        "rows": torch.tensor(float(lifted.rows)), "d_stat": dimension.d_stat,
+        "d_stat_error": dimension.error, "largest_leverage": dimension.largest, "coherence": coherence,
+        "sufficient": sufficient,
+    }  # fmt: skip
+
+
+def _stacked(told: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The facts of all heads, (h, ε) or (h,)."""
+    return {name: torch.stack([one[name] for one in told]) for name in told[0]}
 
 
 def _at(facts: dict[str, Tensor], j: int) -> dict[str, Tensor]:
@@ -192,24 +199,25 @@ def _grid(rows: int) -> list[int]:
     return sorted(found)
 
 
-def _smallest(qkv: QKV, row: int, lifted: Lifted, facts: dict[str, Tensor], setting: Setting) -> Tensor:
+def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Setting) -> Tensor:
     """For each seed and ε the place in `_grid` of the first budget that suffices, its length where none does."""
-    grid, lambdas = _grid(lifted.rows), facts["lambda"][row]
+    grid = _grid(lifted.rows)
     found = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
     for i, seed in enumerate(setting.seeds):
-        indices, known = landmarks(qkv, row, setting.streams, seed, grid[-1]), {}
+        indices = landmarks(qkv, row, setting.streams, seed, grid[-1])
+        z = lifted.nystrom(indices) if lifted.holds else None  # N columns, where C̄ has as many anyhow
 
-        def error(place: int, indices=indices, known=known) -> float:
-            if place not in known:
-                z = lifted.nystrom(indices[: grid[place]])
-                known[place] = float(lifted.errors(z, [grid[place]]).value[0])
-            return known[place]
+        def suffices(place: int, ridge: float, indices=indices, z=z) -> bool:
+            d = grid[place]
+            if z is not None:
+                return lifted.within(z[:, :d], ridge)
+            return float(lifted.errors(lifted.nystrom(indices[:d]), [d]).value[0]) <= ridge
 
         for j, ridge in enumerate(lambdas.tolist()):
             low, high = 0, len(grid)
             while low < high:
                 middle = (low + high) // 2
-                low, high = (low, middle) if error(middle) <= ridge else (middle + 1, high)
+                low, high = (low, middle) if suffices(middle, ridge) else (middle + 1, high)
             found[i, j] = low
     return found
 
