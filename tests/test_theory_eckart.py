@@ -85,6 +85,16 @@ def test_the_bounds_are_the_singular_values_and_truncation_reaches_them(n):
             assert one.slack.numpy() == pytest.approx(1, abs=2e-3)
 
 
+def test_under_the_gaussian_target_the_best_is_that_of_c():
+    qkv = make(h=2, n=24, dtype=torch.float64)
+    matrix, output = check("eckart-young", qkv, (4,), methods=("svd",), target="gaussian")
+    c = exact(qkv, "gaussian").dense()
+    best = torch.linalg.svdvals(c)[:, 4]
+    assert torch.allclose(matrix.bound, best, rtol=1e-9) and torch.allclose(matrix.measured, best, rtol=1e-6)
+    assert torch.allclose(output.bound, torch.linalg.svdvals(c @ qkv.v)[:, 4], rtol=1e-9)
+    assert matrix.promise == "‖C - C~‖₂ ≥ σ_{d+1}(C)" and set(matrix.verdicts()) == {"holds"}
+
+
 def test_outputs_of_many_dimensions_have_no_bound():
     found = check("eckart-young", make(n=24, p_v=5), (5,), methods=("svd",))
     assert [set(one.verdicts()) for one in found] == [{"holds"}, {"vacuous"}]

@@ -10,14 +10,16 @@ from attnprobe.rng import Streams
 from attnprobe.sweep.plan import parse_methods
 
 
-def setting_for(qkv, budgets=(6,), *, epsilons=(0.5,), delta=0.1, seeds=range(20), methods=()) -> Setting:
+def setting_for(
+    qkv, budgets=(6,), *, epsilons=(0.5,), delta=0.1, seeds=range(20), methods=(), target="softmax"
+) -> Setting:
     def run(method, d, seed):
-        one = parse_methods([method], "softmax")[0]
-        return approximate(one.name, qkv, d, seed=seed, **one.options)
+        one = parse_methods([method], target)[0]
+        return approximate(one.name, qkv, d, seed=seed, target=target, **one.options)
 
     return Setting(
         tuple(budgets), tuple(epsilons), delta, seeds, lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),
-        run, tuple(methods),
+        run, tuple(methods), target=target,
     )  # fmt: skip
 
 

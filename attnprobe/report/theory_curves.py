@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .figures import grid, logarithmic, saved
+from .figures import grid, legend_columns, logarithmic, saved
 from .numbers import method_label
 from .panels import COLOURS
 from .sources import identity, source_heading, source_labels
@@ -21,6 +21,7 @@ Point = dict[str, Any]  # place of one finding and what it says, with one entry 
 
 PER_PAGE = 12  # panels
 MOST_TICKS = 6
+FEW_DECADES = 100  # an axis that spans less has numbers between the powers of ten too
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 
@@ -108,14 +109,16 @@ def _figure(
             if index % columns:
                 axis.set_ylabel("")
         if handles:
-            figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 5),
-                          frameon=False)  # fmt: skip
+            beside = legend_columns(list(handles), figure.get_figwidth())
+            figure.legend(handles.values(), handles, loc="outside lower center", ncols=beside, frameon=False)
         paths += saved(figure, out_dir / (stem + (f"-{start // PER_PAGE + 1}" if start else "")))
     return paths
 
 
 def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     """d_stat against ε = λ/‖C‖, a line for each n."""
+    from matplotlib.ticker import LogLocator
+
     handles = {}
     for place, n in enumerate(sorted({point["n"] for point in points})):
         mine = [point for point in points if point["n"] == n]
@@ -128,6 +131,11 @@ def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_xlabel(r"$\lambda\,/\,\|C\|$")
     axis.set_ylabel(r"$d_{stat}(\lambda)$, dotted: $2n$")
+    low, high = axis.get_ylim()
+    if high < FEW_DECADES * low:
+        axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     return handles
 
 

@@ -89,9 +89,10 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     The bound of an output is vacuous for d ≥ p_v, where it is 0. Exact attention is made in float64 for both.
     """
     wide = qkv.to(dtype=torch.float64)
-    target, wanted = exact(wide), exact_output(qkv)
+    target, wanted = exact(wide, setting.target), exact_output(qkv, setting.target)
+    name = "B" if setting.target == "softmax" else "C"
     small = min(qkv.n_q, qkv.n_k)
-    leading = spectra(wide, "softmax", k=max(1, min(max(setting.budgets) + 1, small // 4)))
+    leading = spectra(wide, setting.target, k=max(1, min(max(setting.budgets) + 1, small // 4)))
     values = torch.stack([one.values for one in leading])
     noise = 8 * small * EPS * values[:, 0]
     output_values = tail_singular_values(wanted).cpu()
@@ -101,22 +102,24 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         errors = iter(shared_matrix_errors(target, held) if held else ())
         for d, approx in found:
             rank = torch.full((qkv.h,), small) if approx.operator is None else rank_bound(approx.operator)
-            shared = {"d": d, "assumption": "rank B~ ≤ d", "met": rank <= d, "sense": "at least"}
+            shared = {"d": d, "assumption": f"rank {name}~ ≤ d", "met": rank <= d, "sense": "at least"}
             if approx.operator is not None:
                 error = next(errors).metrics
                 measured, lower, upper = (error[f"matrix_spectral{end}"].cpu() for end in ("", "_lower", "_upper"))
                 bound = eckart1936_distance(values, torch.full_like(rank, d))
                 yield Finding(
-                    "eckart-young", at={"method": method, "of": "matrix"}, promise="‖B - B~‖₂ ≥ σ_{d+1}(B)",
+                    "eckart-young", at={"method": method, "of": "matrix"},
+                    promise=f"‖{name} - {name}~‖₂ ≥ σ_{{d+1}}({name})",
                     bound=bound, measured=measured, lower=lower, upper=upper, rounding=noise, vacuous=bound <= noise,
                     details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)}, **shared,
                 )  # fmt: skip
-            yield _of_output(method, approx, wide, wanted, output_values, rank, shared)
+            yield _of_output(method, approx, wide, wanted, output_values, rank, shared, name)
 
 
 def _of_output(
-    method: str, approx: Approximation, qkv: QKV, wanted: Tensor, values: Tensor, rank: Tensor, shared: dict[str, Any]
-) -> Finding:
+    method: str, approx: Approximation, qkv: QKV, wanted: Tensor, values: Tensor, rank: Tensor, shared: dict[str, Any],
+    name: str,
+) -> Finding:  # fmt: skip
     """The finding about ``(B - B~) V`` in float64, from the operator where there is one."""
     if approx.operator is None:
         output, eps = approx.output.double(), torch.finfo(approx.output.dtype).eps
@@ -125,8 +128,9 @@ def _of_output(
     bound = lower_bound(wanted.cpu(), shared["d"], values)["output_spectral"]
     rounding = 8 * eps * qkv.n_k * values[:, 0]
     return Finding(
-        "eckart-young", at={"method": method, "of": "output"}, promise="‖(B - B~)V‖₂ ≥ σ_{d+1}(BV)", bound=bound,
-        measured=output_norms(wanted - output)[0].cpu(), rounding=rounding, vacuous=bound <= rounding,
+        "eckart-young", at={"method": method, "of": "output"},
+        promise=f"‖({name} - {name}~)V‖₂ ≥ σ_{{d+1}}({name}V)",
+        bound=bound, measured=output_norms(wanted - output)[0].cpu(), rounding=rounding, vacuous=bound <= rounding,
         details={"rank": rank.double(), "at_rank": eckart1936_distance(values, rank)}, **shared,
     )  # fmt: skip
 
