@@ -72,9 +72,9 @@ def linformer(
     if not share:
         draws["sketch_values"] = _draw(qkv, d, streams, "sketch_values", std, share_heads)
     of_k = draws["sketch"].to(qkv.device)
-    of_v = draws["sketch" if share else "sketch_values"].to(qkv.q)  # (h, n_k, d)
     keys = (of_k.mT @ qkv.k.double()).to(qkv.dtype)  # (h, d, p)
     weights = torch.softmax(qkv.scale * qkv.q @ keys.mT, -1)  # (h, n_q, d)
+    of_v = draws["sketch" if share else "sketch_values"].to(qkv.q)  # (h, n_k, d), once the scores are gone
     diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, d * qkv.n_q)}
     return Approximation.of(LowRank(weights, None, of_v.mT), qkv, draws=draws, diagnostics=diagnostics)
 

@@ -184,6 +184,7 @@ def skyformer(
         operator, replaced, extra = guarded(low_rank, mass, floor, bound, guard, q, k, scale, key_index)
         diagnostics["guarded_rows"] = replaced
         diagnostics["visited"] = diagnostics["visited"] + extra.cpu()
+    del q, k  # their float64 copies would be a sixth of the peak of memory
     return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
 
 
