@@ -70,7 +70,6 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
     ("method: [{nam: vmean}]", 1, "did you mean 'name'?"), ("method: [{options: {a: 1}}]", 1, "a method is NAME"),
     ("method: [{name: vmean, options: {a: [1]}}]", 1, "takes one value"),
     ("gates: {metric: x}", 1, "a list is needed"), ("gates: []", 1, "a list is needed"),
-    ("qkv: a\nmodel: b", 2, "exclude each other"), ("force: true\nretry-failed: true", 2, "exclude each other"),
     ("1: 2", 1, "no option name"), ("debug: true", 1, "unknown key"), ("n: 2020-13-01", None, "month"),
     ("? [1]\n: 2", None, ""),
 ])  # fmt: skip
@@ -79,6 +78,84 @@ def test_what_does_not_hold_together_is_named_with_its_line(tmp_path, text, line
         read(tmp_path, text)
     where = str(tmp_path / "c.yaml")
     assert str(error.value).startswith(where if line is None else f"{where}:{line}: ") and said in str(error.value)
+
+
+@pytest.fixture
+def sweep(run, qkv, tmp_path):
+    """A sweep of a file with these lines, on the Q/K/V file of the tests: its exit code and what it said."""
+
+    def call(text, *options):
+        (tmp_path / "c.yaml").write_text(text)
+        code, _, err = run("sweep", "c.yaml", "--out", "r", *options)
+        assert not (tmp_path / "r").exists() or code != 2
+        return code, err.replace("attnprobe: ", "").strip()
+
+    return call
+
+
+PAIRS = [
+    *((f"qkv: qkv.safetensors\n{key}: {value}", 2, f"{key} and qkv exclude each other") for key, value in
+      [("model", "minilm"), ("text", "embedded"), ("tokenizer", "v.txt"), ("weights", "initialized"),
+       ("weights-seed", 1), ("split", "train"), ("positions", "wrap")]),
+    ("weights: [pretrained, initialized]\nqkv: qkv.safetensors", 1, "weights and qkv exclude each other"),
+    ("force: true\nretry-failed: true", 2, "retry-failed and force exclude each other"),
+    ("text: embedded\nsplit: train", 2, "split names a split of Wikitext-2, and the text is 'embedded'"),
+    ("n: 1x", 1, "n: '1x' is not a whole number"), ("d: [8, 9, -1]", 1, "d: '-1' is not a whole number"),
+    ("layer: 3-1", 1, "layer: the range 3-1 runs backwards"), ("head: al", 1, "head: 'al' is not a whole number"),
+    ("d: all", 1, "d: 'all' is not a whole number"), ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
+    ("junit: g.xml", 1, "junit reports gates, and there are none"),
+    ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "gates are of command error"),
+    ("command: condition\nqkv: q\nmodel: minilm", 3, "model and qkv exclude each other"),
+    ("command: spectrum\nforce: true\nretry-failed: true", 3, "retry-failed and force exclude each other"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, line, said", PAIRS)
+def test_what_cannot_go_together_is_refused_with_its_line(sweep, text, line, said):
+    code, told = sweep(text)
+    assert code == 2 and told.startswith(f"c.yaml:{line}: {said}"), told
+    assert sweep(text, "--dry-run")[0] == 2
+
+
+def test_what_goes_together_across_file_and_command_line(sweep, run, monkeypatch):
+    code, told = sweep("qkv: qkv.safetensors", "--model", "minilm")
+    assert code == 2 and told.startswith("--model and qkv exclude each other: --qkv qkv.safetensors holds Q, K and V")
+    code, told = sweep("force: true", "--retry-failed")
+    assert code == 2 and told.startswith("--retry-failed and force exclude")
+    assert "--retry-failed and force exclude" in run("error", "--force", "--retry-failed")[2]
+    monkeypatch.setenv("ATTNPROBE_MODEL", "minilm")
+    assert sweep("qkv: qkv.safetensors")[1].startswith("ATTNPROBE_MODEL and qkv exclude each other")
+
+
+def test_what_is_merely_redundant_stands(sweep):
+    """A tolerance without matrix errors, repeats of a method that draws nothing, the defaults' own values."""
+    text = "qkv: qkv.safetensors\nn: 64\nmatrix: false\ntol: 1e-2\nrepeats: 2\nmethod: vmean\nsplit: test\nforce: true"
+    assert sweep(text)[0] == 0
+
+
+HOPELESS = [
+    ("matrix: false\ngates: [{metric: matrix_spectral, max: 1}]", 2, "matrix: false measures no matrix_spectral"),
+    ("gates:\n- {metric: bad_rows, max: 0}\n- {metric: bad_rows, stat: se, max: 0}", 3, "one text window has no"),
+    ("method: [performer, 'skyformer:ridge=0.1']\ngates:\n- {metric: bad_rows, max: 0, method: linear}", 3,
+     "the method 'linear' is not measured; choose from performer, skyformer"),
+    ("d: [8, 16]\ngates:\n- {metric: bad_rows, max: 0, d: [8, 32]}", 3, "d=32 is not measured; d is 8,16"),
+    ("n: 64\ngates:\n- {metric: bad_rows, max: 0, n: 32}", 3, "n=32 is not measured; n is 64"),
+    ("layer: 0-2\ngates:\n- {metric: bad_rows, max: 0, layer: 3}", 3, "layer=3 is not measured; layer is 0,1,2"),
+    ("gates:\n- {metric: bad_rows, max: 0, target: gaussian}", 2, "target=gaussian is not measured; target is softmax"),
+    ("gates:\n- {metric: bad_rows, max: 0, weights: initialised}", 2, "weights=initialised is not measured; weights"),
+    ("gates:\n\n- {metric: bad_rows, max: 0, wieghts: initialized}", 3, "unknown key 'wieghts'; did you mean 'weigh"),
+    ("gates:\n- metric: bad_rows\n  max: 0\n- metric: seconds\n  max: 0\n  layers: 1", 4, "unknown key 'layers'"),
+    ("gates:\n- {metric: bad_rows, max: 0, weights: 3}", 2, "weights: 3 is no word and no list of them"),
+    ("gates:\n- {metric: bad_rows, max: 0, method: {nam: mss}}", 2, "unknown key 'nam' of a method"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text, line, said", HOPELESS)
+def test_a_gate_that_could_only_fail_is_refused_with_its_line(sweep, text, line, said):
+    code, told = sweep(text)
+    number = text.count("metric: ")  # the last one of each is the wrong one
+    where = f"c.yaml:{line}: gate {number}: "
+    assert code == 2 and told.startswith(where) and said in told, told
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -90,11 +167,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_config(tmp_path / "b.yaml", settings_of)
 
 
-def test_a_file_is_refused_before_anything_heavy_is_imported(tmp_path):
-    (tmp_path / "c.yaml").write_text("windos: 2")
+@pytest.mark.parametrize("text", ["windos: 2", *(text for text, _, _ in (*PAIRS[::5], HOPELESS[0], HOPELESS[-2])),
+                                  "plot: erors"])  # fmt: skip
+def test_a_file_is_refused_before_anything_heavy_is_imported(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
     code = (
         "import sys; from attnprobe.cli import main\n"
-        "heavy = {'torch', 'numpy', 'matplotlib', 'rich'}\n"
+        "heavy = {'torch', 'transformers', 'matplotlib'}\n"
         "try: main(['sweep', 'c.yaml'])\n"
         "except SystemExit as stop: print(stop.code, sorted(heavy & set(sys.modules)))"
     )

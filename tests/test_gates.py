@@ -57,6 +57,9 @@ def test_the_mappings_of_a_config():
     (gate,) = parse_gates([every])
     assert gate == Gate("output_cosine_min", "p10", 1, -0.5, "skyformer", (64, 128), (512,), (0,))
     assert str(gate) == "output_cosine_min.p10 >= -0.5 and <= 1 for skyformer d=64,128 n=512 layer=0"
+    (gate,) = parse_gates([{"metric": "delta", "max": 1, "target": "softmax", "weights": ["pretrained", "initialized"]}])
+    assert gate == Gate("delta", max=1, target=("softmax",), weights=("pretrained", "initialized"))
+    assert str(gate) == "delta.mean <= 1 for target=softmax weights=pretrained,initialized"
     assert parse_gates(({"metric": "bad_rows", "max": 0},)) == [Gate("bad_rows", max=0)]
 
 
@@ -86,6 +89,8 @@ WRONG = {
     "no length": ([{"metric": "bad_rows", "max": 0, "n": []}], "n: [] is no whole number and no list of them"),
     "a truth": ([{"metric": "bad_rows", "max": 0, "n": True}], "n: True is no whole number"),
     "a method of no name": ([{"metric": "bad_rows", "max": 0, "method": " "}], "method: ' ' is no name"),
+    "weights of a number": ([{"metric": "bad_rows", "max": 0, "weights": [1]}], "weights: [1] is no word and no list"),
+    "a target of nothing": ([{"metric": "bad_rows", "max": 0, "target": " "}], "target: ' ' is no word and no list"),
     "the second": ([{"metric": "bad_rows", "max": 0}, {"metric": "delta"}], "gate 2: delta has no limit"),
 }
 
@@ -175,6 +180,30 @@ def test_a_gate_looks_at_the_rows_that_it_names():
     assert [result.passed for result in results] == [True, False, True, False]
 
 
+def test_a_gate_tells_weights_and_targets_apart():
+    of = lambda word, seed=None, **more: cell(source={"weights": word, "weights_seed": seed}, **more)
+    records = [of("pretrained", values=[1.0]), of("initialized", 0, values=[2.0]),
+               of("initialized", 1, values=[3.0]), of("pretrained", values=[4.0], target="gaussian")]  # fmt: skip
+    rows, _ = summarise(records)
+    found = lambda **places: [one.value for one in check(rows, [Gate("output_spectral", max=9.0, **places)])]
+    assert found() == [4.0, 1.0, 2.0, 3.0]
+    assert found(weights=("pretrained",)) == [4.0, 1.0] and found(weights=("initialized",)) == [2.0, 3.0]
+    assert found(weights=("initialized, weights seed 1",)) == [3.0]
+    assert found(target=("gaussian",)) == [4.0] and found(target=("softmax",), weights=("pretrained",)) == [1.0]
+    (result,) = check(rows, [Gate("output_spectral", max=0.5, weights=("initialized, weights seed 1",))])
+    assert result.name == ("output_spectral.mean <= 0.5 for weights=initialized, weights seed 1: "
+                           "skyformer d=16 n=64 layer=0 weights initialized, weights seed 1")  # fmt: skip
+    assert "output_spectral.mean for weights=initialized, weights seed 1" in gates_table([result])
+
+
+def test_every_place_that_a_gate_lists_has_a_row_or_the_gate_fails():
+    rows, _ = summarise([cell(d=16), cell(d=32, layer=5)])
+    results = check(rows, [Gate("output_spectral", max=9.0, d=(16, 64, 32), layer=(0, 5, 7))])
+    assert [result.passed for result in results] == [True, True, False]
+    assert results[-1].message == ("no row with d=64 among those that are meant; "
+                                   "no row with layer=7 among those that are meant")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("places", "says"),
     [
@@ -184,10 +213,13 @@ def test_a_gate_looks_at_the_rows_that_it_names():
         ({"d": (8, 9)}, "no row with d=8,9; the rows have 16,32"),
         ({"layer": (3,)}, "no row with layer=3; the rows have 0"),
         ({"d": (16,), "n": (128,)}, "no row has all of these together"),
+        ({"target": ("gaussian",)}, "no row with target=gaussian; the rows have softmax"),
+        ({"weights": ("pretrained",)}, "no row with weights=pretrained; the rows have initialized"),
     ],
 )
 def test_a_gate_that_no_row_answers_to_fails(places, says):
     records = [cell(), cell(d=32, n=128), cell("vmean", None)]
+    records = [{**record, "source": {"weights": "initialized"}} for record in records]
     (result,) = check(summarise(records)[0], [Gate("output_spectral", max=1e9, **places)])
     assert not result.passed and result.message.startswith(says)
     assert (result.where, result.value, result.seconds, result.name) == ("", None, None, str(result.gate))

@@ -29,11 +29,12 @@ MAY = {
     "methods": CORE,
     "metrics": CORE,
     "sources": {"qkv", "rng", "errors", "timings"},
+    "lists": {"errors"},
     "records": {"errors"},
-    "config": {"errors"},
-    "report": {"errors", "records"},
+    "config": {"errors", "lists"},
+    "report": {"errors", "lists", "records"},
     "installation": {"__init__", "sources"},
-    "sweep": CORE | {"methods", "metrics", "sources", "records", "timings", "installation"},
+    "sweep": CORE | {"methods", "metrics", "sources", "lists", "records", "timings", "installation"},
     "cli": {"__init__", "config", "errors"},
 }
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
@@ -42,6 +43,7 @@ MAY_HEAVY = {
     "__init__": set(),
     "__main__": set(),
     "timings": set(),
+    "lists": set(),
     "records": set(),
     "config": set(),
     "cli": set(),

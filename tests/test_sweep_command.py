@@ -119,6 +119,20 @@ def test_several_weights_are_one_run(run, tiny_bert, text_file, tmp_path):
     assert records_of("r") == records_of("pretrained") | records_of("initialized")
 
 
+def test_a_gate_judges_one_of_several_weights(run, tiny_bert, text_file, tmp_path):
+    text = f"model: {tiny_bert}\ntext: {text_file}\nweights: [pretrained, initialized]\nn: 32\nd: [8, 16]\n"
+    gate = "- {metric: output_spectral, max: 1e9, method: %s, weights: %s, d: 16}\n".replace("1e9", "1000000")
+    text += "method: [performer, {name: performer, options: {eps: 0.001}}]\ngates:\n"
+    text += gate % ("performer", "initialized") + gate % ("{name: performer, options: {eps: 1e-3}}", "pretrained")
+    (tmp_path / "c.yaml").write_text(text)
+    code, _, err = run("sweep", "c.yaml", "--out", "r", "--junit", "g.xml")
+    names = [case.get("name") for case in ElementTree.parse("g.xml").iter("testcase")]
+    assert code == 0 and len(names) == 3, err
+    for word, name in zip(("initialized", "initialized", "pretrained"), names, strict=True):
+        assert f"weights={word}: performer" in name and name.endswith(f"d=16 n=32 layer=0 weights {word}")
+    assert "performer:eps=1e-3 d=16 weights=pretrained: performer:eps=0.001" in names[2]
+
+
 def test_bad_methods_among_good_ones_are_rows_and_the_sweep_goes_on(run, config, monkeypatch):
     def raising(*args, **options):
         raise ZeroDivisionError("no such luck")

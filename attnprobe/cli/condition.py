@@ -11,6 +11,7 @@ from .options import (
     format_option,
     origins,
     place_options,
+    refuse_contradictions,
     run_options,
     source_from,
     source_options,
@@ -68,6 +69,7 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     tell from a singular one carries a flag and its rank instead of a value. Repeated tokens (layer 0 of concatenated
     segments) and landmarks drawn twice make exactly singular matrices: they are counted.
     """
+    refuse_contradictions()
     from ..errors import unknown
     from ..report import FORMATS
     from ..sweep import measure_conditions

@@ -12,8 +12,10 @@ import click
 from .options import (
     debug_option,
     format_option,
+    kinds_from,
     origins,
     place_options,
+    refuse_contradictions,
     run_options,
     source_from,
     source_options,
@@ -81,6 +83,8 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
     whose spectral norm is a certified interval. V-Mean and the lower bound of rank d always stand beside the methods.
     """
     begin = perf_counter()
+    refuse_contradictions()
+    asked = kinds_from(plots, PLOTS)
     from ..timings import Timings
 
     timings = Timings()
@@ -93,16 +97,10 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    asked = [kind.strip() for text in plots for kind in text.split(",")]
-    for kind in asked:
-        if kind not in PLOTS:
-            raise unknown("plot", kind, PLOTS)
     maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
     config = click.get_current_context().obj  # of a sweep
     declared = () if config is None else parse_gates(config.gates)
     parsed = [*declared, *map(parse_gate, gates)]
-    if junit is not None and not parsed:
-        raise UsageError("--junit reports gates, and there are none; give --fail-above METRIC[.STAT]=VALUE")
     if junit is not None and (not junit.strip() or Path(junit).is_dir()):
         raise UsageError(f"--junit '{junit}' is no file's name; name one such as gates.xml")
     request = request_of({"methods": methods, **given})

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 __all__ = [
-    "debug_option", "format_option", "origins", "place_options", "run_options", "source_from", "source_options",
-    "weights_from",
+    "debug_option", "format_option", "kinds_from", "origins", "place_options", "refuse_contradictions", "run_options",
+    "source_from", "source_options", "weights_from",
 ]  # fmt: skip
 
 SOURCE = [
@@ -79,6 +79,28 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(SOURCE):
         function = option(function)
     return function
+
+
+def refuse_contradictions() -> None:
+    """Refuse lists that are none and options that exclude each other, before anything heavy loads."""
+    from ..config import Asked, refuse_lists, refuse_pairs
+
+    ctx = click.get_current_context()
+    defaults = {option.name: option.default for option in ctx.command.params}
+    asked = Asked(ctx.params, defaults, origins(), ctx.obj)
+    refuse_lists(asked)
+    refuse_pairs(asked)
+
+
+def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:
+    """The kinds of figures that ``--plot`` names."""
+    from ..errors import unknown
+
+    kinds = [kind.strip() for text in plots for kind in text.split(",")]
+    for kind in kinds:
+        if kind not in known:
+            raise unknown("plot", kind, known)
+    return kinds
 
 
 def weights_from(given: dict[str, Any]) -> tuple[str, ...]:

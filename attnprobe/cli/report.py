@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option
+from .options import debug_option, format_option, kinds_from
 
 EPILOG = """\b
 Examples:
@@ -57,10 +57,7 @@ def command(
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    asked = [kind.strip() for text in plots for kind in text.split(",")]
-    for kind in asked:
-        if kind not in (*PLOTS, "all", "none"):
-            raise unknown("plot", kind, (*PLOTS, "all", "none"))
+    asked = kinds_from(plots, (*PLOTS, "all", "none"))
     if metric is not None and metric not in GATED_METRICS:
         raise unknown("metric", metric, GATED_METRICS)
     if out is not None and not out.strip():

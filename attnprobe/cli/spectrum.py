@@ -12,6 +12,7 @@ from .options import (
     format_option,
     origins,
     place_options,
+    refuse_contradictions,
     run_options,
     source_from,
     source_options,
@@ -73,6 +74,7 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
     held. `--weights pretrained,initialized` draws both into one figure.
     """
     begin = perf_counter()
+    refuse_contradictions()
     from ..timings import Timings
 
     timings = Timings()

@@ -11,6 +11,7 @@ import click
 
 from ..config import Config, Setting, read_config
 from ..errors import UsageError
+from .options import refuse_contradictions
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
@@ -59,7 +60,6 @@ def command(ctx: click.Context, file: str, dry_run: bool, options: tuple[str, ..
     than --cell-timeout or gives what is not finite is a row that says so; the sweep goes on, and exits with 4.
     """
     config = read_config(file, settings_of)
-    _check_gates(config)
     from . import cli
 
     chosen = cli.get_command(ctx, config.command)
@@ -68,6 +68,8 @@ def command(ctx: click.Context, file: str, dry_run: bool, options: tuple[str, ..
         sub.params["out"] = str(folder(config, sub.params))
     sub.obj = config
     with sub:
+        refuse_contradictions()
+        _check_gates(config, sub.params)
         if dry_run:
             from .dry_run import show_plan
 
@@ -77,19 +79,18 @@ def command(ctx: click.Context, file: str, dry_run: bool, options: tuple[str, ..
             chosen.invoke(sub)
 
 
-def _check_gates(config: Config) -> None:
-    """Refuse gates that no run could pass or fail, before it."""
+def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
+    """Refuse gates that are none, and those that no run of these settings could pass."""
     if not config.gates:
         return
-    where = f"{config.path}:{config.lines['gates']}"
     if config.command != "error":
+        where = f"{config.path}:{config.lines['gates']}"
         raise UsageError(f"{where}: gates are of command error; {config.command} has none")
-    from ..report import parse_gates
+    from ..report import hopeless, parse_gates
 
-    try:
-        parse_gates(config.gates)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
+    for gate, where in zip(parse_gates(config.gates, config.places), config.places, strict=True):
+        if (why := hopeless(gate, params)) is not None:
+            raise UsageError(f"{where}: {why}")
 
 
 def folder(config: Config, params: Mapping[str, Any]) -> Path:

@@ -13,6 +13,7 @@ from .formats import FORMATS, render
 from .gate import METRICS as GATED_METRICS
 from .gate import check
 from .gate_forms import parse_gate, parse_gates
+from .gate_plan import hopeless
 from .gate_results import gates_table, junit_xml
 from .head_figure import head_figures
 from .maps import map_figures
@@ -45,6 +46,7 @@ __all__ = [
     "gates_table",
     "junit_xml",
     "head_figures",
+    "hopeless",
     "html_page",
     "map_figures",
     "open_run",

@@ -11,7 +11,7 @@ from ..errors import nearest
 from .numbers import method_label
 from .sources import source_heading
 
-__all__ = ["GATED", "METRICS", "PLACES", "Gate", "GateResult", "check"]
+__all__ = ["GATED", "METRICS", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
 
 METRICS = (
     "output_spectral",
@@ -33,7 +33,8 @@ METRICS = (
     "seconds",
 )
 GATED = ("mean", "se", "median", "p10", "p90", "max")
-PLACES = ("d", "n", "layer")
+NUMBERED = ("d", "n", "layer")
+PLACES = (*NUMBERED, "target", "weights")
 
 Row = Mapping[str, Any]
 
@@ -43,7 +44,8 @@ class Gate:
     """``min <= METRIC.STAT <= max``, for the rows of requested methods that are at the places named.
 
     ``method`` is a label as the command line takes it: a bare name means every choice of options, ``NAME:k=v,…`` the
-    rows with just these options. ``d``, ``n`` and ``layer`` hold the values that are meant; None means every one.
+    rows with just these options. The places, `PLACES`, hold the values that are meant; None means every one. A word of
+    ``weights`` is one of ``--weights``, or the label of a source where several share the word (see `source_labels`).
     """
 
     metric: str
@@ -54,6 +56,8 @@ class Gate:
     d: tuple[int, ...] | None = None
     n: tuple[int, ...] | None = None
     layer: tuple[int, ...] | None = None
+    target: tuple[str, ...] | None = None
+    weights: tuple[str, ...] | None = None
 
     @property
     def limit(self) -> str:
@@ -65,16 +69,30 @@ class Gate:
         ends = (f"{sign} {end:g}" for sign, end in ((">=", self.min), ("<=", self.max)) if end is not None)
         return " and ".join(ends)
 
-    def __str__(self) -> str:
-        places = (f"{name}={','.join(map(str, value))}" for name in PLACES if (value := getattr(self, name)))
+    @property
+    def selection(self) -> str:
+        """Which rows are meant, in words; nothing where all are.
+
+        >>> Gate("delta", max=1, method="mss", d=(64, 128), weights=("pretrained",)).selection
+        ' for mss d=64,128 weights=pretrained'
+        """
+        places = (f"{name}={_listed(value)}" for name in PLACES if (value := getattr(self, name)))
         where = " ".join(filter(None, [self.method, *places]))
-        return f"{self.metric}.{self.stat} {self.limit}" + (f" for {where}" if where else "")
+        return f" for {where}" if where else ""
+
+    def __str__(self) -> str:
+        return f"{self.metric}.{self.stat} {self.limit}{self.selection}"
 
     def covers(self, row: Row) -> bool:
         """Whether the row is at the places that the gate names."""
-        if any((value := getattr(self, name)) is not None and row.get(name) not in value for name in PLACES):
+        if not all(self.meets(name, row) for name in PLACES):
             return False
         return self.method is None or _is_method(self.method, row)
+
+    def meets(self, place: str, row: Row) -> bool:
+        """Whether the row is at one of the places of that name."""
+        wanted = getattr(self, place)
+        return wanted is None or any(value in wanted for value in _places(row, place))
 
 
 @dataclass(frozen=True)
@@ -113,8 +131,8 @@ def check(rows: Iterable[Row], gates: Iterable[Gate]) -> list[GateResult]:
     """One result for each gate and each requested row that it covers, in this order.
 
     Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
-    gate that covers no requested row are failures. Where intervals of a matrix error did not close, their upper ends
-    stand below ``max`` and their lower ends above ``min``.
+    gate that covers no requested row, or none at one of the places that it lists, are failures. Where intervals of a
+    matrix error did not close, their upper ends stand below ``max`` and their lower ends above ``min``.
 
     >>> row = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
     >>> [(result.name, result.value, result.passed) for result in check([row], [Gate("delta", max=1)])]
@@ -127,6 +145,8 @@ def check(rows: Iterable[Row], gates: Iterable[Gate]) -> list[GateResult]:
         results += [_result(gate, row) for row in covered]
         if not covered:
             results.append(GateResult(gate, "", None, _nothing(gate, rows)))
+        elif absent := _absent(gate, covered):
+            results.append(GateResult(gate, "", None, absent))
     return results
 
 
@@ -187,11 +207,26 @@ def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
         names = sorted({method_label(row) if ":" in gate.method else row["method"] for row in rows})
         return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
     for name in PLACES:
-        wanted = getattr(gate, name)
-        if wanted is not None and not any(row.get(name) in wanted for row in rows):
-            have = sorted({row[name] for row in rows if row.get(name) is not None})
-            return f"no row with {name}={_listed(wanted)}; the rows have {_listed(have) or 'none'}"
+        if not any(gate.meets(name, row) for row in rows):  # where each alone has some, no row has all
+            have = sorted({value for row in rows for value in _places(row, name)})
+            return f"no row with {name}={_listed(getattr(gate, name))}; the rows have {_listed(have) or 'none'}"
     return "no row has all of these together"
+
+
+def _absent(gate: Gate, covered: Sequence[Row]) -> str:
+    """Which of the places that a gate lists no row has that it covers."""
+    absent = []
+    for name in PLACES:
+        have = {value for row in covered for value in _places(row, name)}
+        if lost := [value for value in getattr(gate, name) or () if value not in have]:
+            absent.append(f"no row with {name}={_listed(lost)} among those that are meant")
+    return "; ".join(absent)
+
+
+def _places(row: Row, name: str) -> list[Any]:
+    """What the row answers to at a place; to the weights also by the label of its source."""
+    found = (row.get(name), row.get("source") if name == "weights" else None)
+    return [value for value in found if value is not None]
 
 
 def _listed(values: Iterable[Any]) -> str:

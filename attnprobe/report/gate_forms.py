@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError, unknown
-from .gate import GATED, METRICS, PLACES, Gate
+from .gate import GATED, METRICS, NUMBERED, PLACES, Gate
 
 __all__ = ["parse_gate", "parse_gates"]
 
@@ -46,15 +46,19 @@ def parse_gate(text: str) -> Gate:
     return Gate(metric, statistic or "mean", max=limit)
 
 
-def parse_gates(entries: Sequence[Mapping[str, Any]]) -> list[Gate]:
-    """The gates of a config: mappings ``{metric, stat, method, d, n, layer, max, min}``.
+def parse_gates(entries: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> list[Gate]:
+    """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, max, min}``.
 
-    ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean; ``d``, ``n`` and ``layer`` are
-    whole numbers or lists of them.
+    ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
+    rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
+    words or lists of them.
+
+    Args:
+        names: what messages call each entry; None is ``gate 1`` and so on.
 
     Raises:
         UsageError: no list of mappings, an unknown key, metric or statistic (with the nearest one), a value of another
-            type, no limit, limits that no value can keep. The message numbers the gate from 1.
+            type, no limit, limits that no value can keep.
 
     >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "stat": "max", "max": 0, "d": [64, 128]}])]
     ['bad_rows.max <= 0 for d=64,128']
@@ -64,7 +68,8 @@ def parse_gates(entries: Sequence[Mapping[str, Any]]) -> list[Gate]:
     """
     if not isinstance(entries, (list, tuple)):
         raise UsageError(f"gates: need a list of mappings such as [{{metric: bad_rows, max: 0}}], not {entries!r}")
-    return [_gate(entry, f"gate {number}") for number, entry in enumerate(entries, 1)]
+    names = names or [f"gate {number}" for number in range(1, len(entries) + 1)]
+    return [_gate(entry, name) for entry, name in zip(entries, names, strict=True)]
 
 
 def _gate(entry: Any, where: str) -> Gate:
@@ -88,7 +93,7 @@ def _gate(entry: Any, where: str) -> Gate:
         raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
     if metric == "output_cosine_min" and least is None:
         raise UsageError(f"{where}: output_cosine_min: larger is better there; give min")
-    places = {name: _numbers(entry, name, where) for name in PLACES}
+    places = {name: (_numbers if name in NUMBERED else _words)(entry, name, where) for name in PLACES}
     return Gate(metric, stat, most, least, _text(entry, "method", where), **places)
 
 
@@ -126,3 +131,12 @@ def _numbers(entry: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] 
     if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
         raise UsageError(f"{where}: {key}: {entry[key]!r} is no whole number and no list of them")
     return tuple(values)
+
+
+def _words(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...] | None:
+    if key not in entry:
+        return None
+    values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
+    if not values or not all(isinstance(value, str) and value.strip() for value in values):
+        raise UsageError(f"{where}: {key}: {entry[key]!r} is no word and no list of them")
+    return tuple(value.strip() for value in values)

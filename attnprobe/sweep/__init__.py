@@ -1,9 +1,10 @@
 """Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
 
+from ..lists import parse_numbers
 from .condition import ConditionRequest, measure_conditions
 from .listing import Listed, listed, seconds_of
 from .maps import keep_maps
-from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
+from .plan import ErrorPlan, MethodRequest, parse_methods
 from .request import RunRequest, parse_layers
 from .run import Outcome, run_error
 from .session import ErrorRequest, Session, measure_errors

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import Unsupported, UsageError
 from ..linalg.condition import LARGEST, Condition, certified_condition, condition
+from ..lists import parse_numbers
 from ..methods import approximate
 from ..metrics import (
     EXACT,
@@ -29,7 +30,7 @@ from ..reference import exact, exact_output
 from ..timings import Timings
 from .folder import recorded
 from .limits import time_limit
-from .plan import ErrorPlan, Group, MethodRequest, parse_numbers, refused
+from .plan import ErrorPlan, Group, MethodRequest, refused
 from .run import Outcome, ending, said
 from .session import ErrorRequest, Session, planned, prepared
 

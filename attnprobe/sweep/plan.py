@@ -11,7 +11,7 @@ from ..methods import Method, by_family, get
 from ..qkv import QKV
 from ..records import LOWER_BOUND, cell_key, determining
 
-__all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods", "parse_numbers"]
+__all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods"]
 
 MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
 HELD = 2**29  # bytes of operators
@@ -80,48 +80,6 @@ def _add_option(found: tuple[str, dict[str, str]], item: str) -> None:
     if key in options:
         raise UsageError(f"{name}: option {key} is given twice")
     options[key] = value
-
-
-def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) -> list[int]:
-    """A list of whole numbers and ranges; ``all`` is everything ``available``. Doubles count once.
-
-    Raises:
-        UsageError: a part that is no number or range, a number below 0, or one that is not available.
-
-    >>> parse_numbers("0,5,2-4", "layer")
-    [0, 5, 2, 3, 4]
-    >>> parse_numbers("all", "head", range(3))
-    [0, 1, 2]
-    """
-    if text.strip() == "all" and available is not None:
-        return list(available)
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            everything = " or 'all'" if available is not None else ""
-            raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5{everything}")
-        if max(len(first), len(last)) > 9:
-            raise UsageError(f"{what}: {part.strip()[:20]}… is too large; choose a number below 1000000000")
-        low, high = int(first), int(last or first)
-        if high < low:
-            raise UsageError(f"{what}: the range {part.strip()} runs backwards; write {high}-{low}")
-        if high - low >= 100_000:
-            raise UsageError(f"{what}: the range {part.strip()} is too long")
-        numbers += range(low, high + 1)
-    if available is not None:
-        for number in numbers:
-            if number not in available:
-                raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
-    return list(dict.fromkeys(numbers))
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """``0-11``, or the numbers where they are not consecutive."""
-    numbers = list(numbers)
-    if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ", ".join(map(str, numbers))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import UsageError
+from ..lists import parse_numbers
 from ..sources import SourceSpec, resolve
 from ..timings import Timings
-from .plan import parse_numbers
 
 __all__ = ["MOST", "RunRequest", "parse_layers", "sources_of"]
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
+from ..lists import parse_numbers
 from ..records import RecordWriter
 from ..reference import TARGETS
 from ..timings import Timings
 from .folder import recorded
 from .maps import keep_maps
-from .plan import ErrorPlan, MethodRequest, parse_methods, parse_numbers
+from .plan import ErrorPlan, MethodRequest, parse_methods
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import Outcome, run_error
 

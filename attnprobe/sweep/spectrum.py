@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from ..errors import UsageError, nearest, unknown
+from ..lists import parse_numbers
 from ..methods import METHODS, approximate
 from ..metrics.duplicates import repeated_rows
 from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
@@ -18,7 +19,7 @@ from ..reference import TARGETS
 from ..timings import Timings
 from .folder import recorded
 from .limits import time_limit
-from .plan import MethodRequest, parse_methods, parse_numbers, refused
+from .plan import MethodRequest, parse_methods, refused
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import Outcome, said
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError, nearest
+from ..errors import UsageError, nearest
 
 __all__ = ["Config", "Setting", "read_config"]
 
 ALIASES = {"methods": "method", "figures": "plot"}
-CLASHES = (("qkv", ("model", "text", "tokenizer", "weights")), ("force", ("retry-failed",)))
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,15 @@ class Config:
 
     Attributes:
         command: its name. values: by the command's parameter names, as the command line would have given them.
-        gates: the mappings under ``gates``, unchecked. lines: where each key stands.
+        gates: the mappings under ``gates``, unchecked. places: what to call each, with its line. lines: where each
+            key stands.
     """
 
     path: Path
     command: str
     values: Mapping[str, Any]
     gates: Sequence[Any] = ()
+    places: Sequence[str] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -63,8 +64,8 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Sett
     """
     path = Path(path)
     pairs = _pairs(path)
-    lines = {key: line for key, (line, _) in pairs.items()}
-    found = {key: value for key, (_, value) in pairs.items()}
+    lines = {key: entry.line for key, entry in pairs.items()}
+    found = {key: entry.value for key, entry in pairs.items()}
     command = found.pop("command", "error")
     settings = settings_of(command) if isinstance(command, str) else None
     if settings is None:
@@ -83,14 +84,27 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Sett
         if setting.name in values:
             raise UsageError(f"{where}: {key} says again what another key says")
         values[setting.name] = _value(value, setting, f"{where}: {key}")
-    for one, others in CLASHES:
-        for other in others:
-            if one in found and other in found and found[one] and found[other]:
-                raise UsageError(f"{path}:{lines[other]}: {one} and {other} exclude each other")
-    return Config(path, command, values, gates, lines)
+    places = [f"{path}:{line}: gate {number}" for number, line in enumerate(pairs["gates"].items if gates else (), 1)]
+    return Config(path, command, values, list(map(_gate, gates, places)), places, lines)
 
 
-def _pairs(path: Path) -> dict[str, tuple[int, Any]]:
+@dataclass(frozen=True)
+class _Entry:
+    """A key's line, its value, and the lines of the value's items where it is a list."""
+
+    line: int
+    value: Any
+    items: tuple[int, ...]
+
+
+def _gate(entry: Any, where: str) -> Any:
+    """A gate with its method as the command line takes it."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("method"), Mapping):
+        return entry
+    return {**entry, "method": _method(entry["method"], f"{where}: method")}
+
+
+def _pairs(path: Path) -> dict[str, _Entry]:
     """The top-level keys with their lines and values."""
     import yaml
 
@@ -103,15 +117,17 @@ def _pairs(path: Path) -> dict[str, tuple[int, Any]]:
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             raise UsageError(f"{path}:1: a mapping of option names to values is needed, such as 'n: [512, 1024]'")
-        pairs: dict[str, tuple[int, Any]] = {}
+        pairs: dict[str, _Entry] = {}
         for key_node, value_node in root.value:
             line = key_node.start_mark.line + 1
             key = loader.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise UsageError(f"{path}:{line}: the key {key!r} is no option name")
             if key in pairs:
-                raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key][0]} already")
-            pairs[key] = (line, loader.construct_object(value_node, deep=True))
+                raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key].line} already")
+            listed = value_node.value if isinstance(value_node, yaml.SequenceNode) else ()
+            items = tuple(node.start_mark.line + 1 for node in listed)
+            pairs[key] = _Entry(line, loader.construct_object(value_node, deep=True), items)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1

@@ -1,0 +1,85 @@
+"""Options that exclude each other, and lists that are none: refused by name before anything heavy loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import UsageError
+from ..lists import parse_numbers
+from .files import Config
+
+__all__ = ["Asked", "refuse_lists", "refuse_pairs"]
+
+NAMES = {"methods": "method", "plots": "plot", "gates": "fail-above", "format_": "format"}
+READING = ("model", "weights", "weights_seed", "text", "split", "tokenizer", "positions")  # a model reads a text
+LISTS = ("n", "d", "layer", "head")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a command as they hold.
+
+    Attributes:
+        values, defaults, origins: by the command's parameter names; an origin is ``command line``, ``environment``,
+            ``file`` or ``default``. config: the sweep's file, where there is one.
+    """
+
+    values: Mapping[str, Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    config: Config | None = None
+
+    def given(self, name: str) -> bool:
+        """Whether an option has another value than it would have by itself."""
+        value = self.values.get(name)
+        return value is not None and value != self.defaults.get(name)
+
+    def called(self, name: str) -> str:
+        """An option as its user wrote it: ``c.yaml:3: layer``, ``ATTNPROBE_LAYER`` or ``--layer``."""
+        option = NAMES.get(name, name.replace("_", "-"))
+        if self.origins.get(name) == "file" and self.config is not None:
+            key = next((key for key in (option, name, "figures") if key in self.config.lines), option)
+            return f"{self.config.path}:{self.config.lines.get(key, 1)}: {key}"
+        if self.origins.get(name) == "environment":
+            return f"ATTNPROBE_{option.replace('-', '_').upper()}"
+        return f"--{option}"
+
+
+def refuse_lists(asked: Asked) -> None:
+    """Refuse lists of lengths, budgets, layers and heads that are none.
+
+    Raises:
+        UsageError: it names the option where its user wrote it.
+    """
+    for name in LISTS:
+        text = asked.values.get(name)
+        if text is not None and not (text.strip() == "all" and name in ("layer", "head")):
+            numbers = parse_numbers(text, asked.called(name) if asked.origins.get(name) == "file" else name)
+            if name == "n" and min(numbers) < 2:
+                raise UsageError(f"{asked.called(name)}={min(numbers)}: attention needs at least 2 tokens")
+
+
+def refuse_pairs(asked: Asked) -> None:
+    """Refuse options of which one would silently do nothing, or undo the other.
+
+    What is merely redundant stands: a tolerance without matrix errors, repeats of a method that draws nothing.
+
+    Raises:
+        UsageError: it names both, the one to drop where its user wrote it.
+    """
+    values = asked.values
+    if values.get("qkv") is not None:
+        for name in READING:
+            if asked.given(name):
+                why = f"--qkv {values['qkv']} holds Q, K and V already, and nothing reads a text"
+                raise UsageError(f"{asked.called(name)} and qkv exclude each other: {why}")
+    if values.get("force") and values.get("retry_failed"):
+        raise UsageError(f"{asked.called('retry_failed')} and force exclude each other: force measures all again")
+    text = values.get("text")
+    if asked.given("split") and text is not None and text not in ("wikitext-2", "wikitext-2:tokenised"):
+        raise UsageError(f"{asked.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
+    if values.get("junit") is not None and not values.get("gates") and not (asked.config and asked.config.gates):
+        raise UsageError(f"{asked.called('junit')} reports gates, and there are none; give --fail-above "
+                         "METRIC[.STAT]=VALUE, or gates in the file of a sweep")  # fmt: skip
