@@ -57,7 +57,8 @@ def test_the_mappings_of_a_config():
     (gate,) = parse_gates([every])
     assert gate == Gate("output_cosine_min", "p10", 1, -0.5, "skyformer", (64, 128), (512,), (0,))
     assert str(gate) == "output_cosine_min.p10 >= -0.5 and <= 1 for skyformer d=64,128 n=512 layer=0"
-    (gate,) = parse_gates([{"metric": "delta", "max": 1, "target": "softmax", "weights": ["pretrained", "initialized"]}])
+    words = {"target": "softmax", "weights": ["pretrained", "initialized"]}
+    (gate,) = parse_gates([{"metric": "delta", "max": 1, **words}])
     assert gate == Gate("delta", max=1, target=("softmax",), weights=("pretrained", "initialized"))
     assert str(gate) == "delta.mean <= 1 for target=softmax weights=pretrained,initialized"
     assert parse_gates(({"metric": "bad_rows", "max": 0},)) == [Gate("bad_rows", max=0)]

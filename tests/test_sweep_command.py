@@ -113,15 +113,17 @@ def test_several_weights_are_one_run(run, tiny_bert, text_file, tmp_path):
     assert {one["source"]["weights"] for one in read_records("r")} == {"pretrained", "initialized"}
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert set(manifest["plan"]) == {"pretrained", "initialized"} and len(manifest["source"]) == 2
+    assert manifest["config"]["weights"] == {"value": "pretrained,initialized", "origin": "file"}
     asked = ("--model", tiny_bert, "--text", text_file, "--n", "32", "--d", "8", "--method", "linear")
     for word in ("pretrained", "initialized"):
         assert run("error", *asked, "--weights", word, "--out", word)[0] == 0
+        assert json.loads(Path(word, "manifest.json").read_text())["config"]["weights"]["value"] == word
     assert records_of("r") == records_of("pretrained") | records_of("initialized")
 
 
 def test_a_gate_judges_one_of_several_weights(run, tiny_bert, text_file, tmp_path):
     text = f"model: {tiny_bert}\ntext: {text_file}\nweights: [pretrained, initialized]\nn: 32\nd: [8, 16]\n"
-    gate = "- {metric: output_spectral, max: 1e9, method: %s, weights: %s, d: 16}\n".replace("1e9", "1000000")
+    gate = "- {metric: output_spectral, max: 1000000, method: %s, weights: %s, d: 16}\n"
     text += "method: [performer, {name: performer, options: {eps: 0.001}}]\ngates:\n"
     text += gate % ("performer", "initialized") + gate % ("{name: performer, options: {eps: 1e-3}}", "pretrained")
     (tmp_path / "c.yaml").write_text(text)

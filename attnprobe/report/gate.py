@@ -195,7 +195,7 @@ def _seconds(row: Row) -> float | None:
 
 
 def _where(row: Row) -> str:
-    places = (f"{name}={row[name]}" for name in PLACES if row.get(name) is not None)
+    places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
     return " ".join(filter(None, [method_label(row), *places, source_heading(row)]))
 
 

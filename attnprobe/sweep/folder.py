@@ -177,8 +177,8 @@ def _manifest(
     request: Any, plan: Mapping[str, Any], sources: Sequence[Any], start: datetime, command: str
 ) -> dict[str, Any]:
     """What a run's folder says of itself; ``source`` is a list where there are several."""
-    values = {**{key: value for key, value in asdict(request).items() if key not in ("source", "origin")}}
-    values.update(asdict(request.source))
+    values = {key: value for key, value in asdict(request).items() if key not in ("source", "origin")}
+    values.update(asdict(request.source) | {"weights": ",".join(request.weights or (request.source.weights,))})
     config = {name: {"value": value, "origin": request.origin.get(name, "default")} for name, value in values.items()}
     facts = [source.facts for source in sources]
     return {
