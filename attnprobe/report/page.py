@@ -22,7 +22,7 @@ __all__ = ["html_page", "inline_svg"]
 
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 TITLES = {"error": "Errors of attention approximations", "spectrum": "Spectra of attention matrices",
-          "condition": "Condition numbers"}  # fmt: skip
+          "condition": "Condition numbers", "bench": "Cost of attention approximations"}  # fmt: skip
 
 
 def html_page(run: Run, parts: Sequence[Part], figures: Iterable[Path]) -> str:

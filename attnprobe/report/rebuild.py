@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .bench_tables import BenchReport
 from .condition import LEGEND, condition_rows, condition_tables, conditions_summary, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
@@ -28,7 +29,8 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "bench")
+LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # of bench, where no manifest says
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
         metric: what figures of errors show, beside the output error in the one that the command itself draws.
         references: values of papers, which stand beside those of a run of ``error``.
     """
-    makers = {"error": _error, "spectrum": _spectrum, "condition": _condition}
+    makers = {"error": _error, "spectrum": _spectrum, "condition": _condition, "bench": _bench}
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
 
@@ -102,3 +104,11 @@ def _condition(run: Run, records: Records, metric: str | None, references: Seque
     text = lambda kind: render_conditions(rows, summary, header, kind, str(run.path))
     tables = lambda: (condition_tables(summary), LEGEND)
     return Part("condition", header, text, {"condition": ("condition", draw)}, tables)
+
+
+def _bench(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    config = run.manifest.get("config") or {}
+    limits = {name: (config.get(name) or {}).get("value") or default for name, default in LIMITS.items()}
+    found = BenchReport.of(records, run.header(records), **limits)
+    text = lambda kind: found.text(kind, str(run.path))
+    return Part("bench", found.header, text, {"bench": ("bench", found.figures)}, found.tables)

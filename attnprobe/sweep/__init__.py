@@ -1,6 +1,7 @@
 """Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
 
 from ..lists import parse_numbers
+from .bench import BenchRequest, measure_bench
 from .condition import ConditionRequest, measure_conditions
 from .listing import Listed, listed, seconds_of
 from .maps import keep_maps
@@ -11,7 +12,7 @@ from .session import ErrorRequest, Session, measure_errors
 from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
 
 __all__ = [
-    "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest", "Session",
-    "SpectrumRequest", "SpectrumSession", "keep_maps", "listed", "measure_conditions", "measure_errors",
+    "BenchRequest", "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest",
+    "Session", "SpectrumRequest", "SpectrumSession", "keep_maps", "listed", "measure_bench", "measure_conditions", "measure_errors",
     "measure_spectra", "parse_layers", "parse_methods", "parse_numbers", "run_error", "seconds_of",
 ]  # fmt: skip
