@@ -138,8 +138,9 @@ def _choice(some: Sequence[Row]) -> Plain:
             lines.append([str(row["n"]), f"{row['value']:g}", f"none of {row['of']}", "", "", "", "", ""])
             continue
         budget = "" if row["d"] is None else str(row["d"])
-        numbers = (1e3 * row["seconds"], row["ratio_to_exact"], _mib(row["peak_bytes"]), row["error"])
-        lines.append([str(row["n"]), f"{row['value']:g}", method_label(row), budget, *(significant(x, 3) for x in numbers)])
+        costs = (1e3 * row["seconds"], row["ratio_to_exact"], _mib(row["peak_bytes"]), row["error"])
+        numbers = [significant(value, 3) for value in costs]
+        lines.append([str(row["n"]), f"{row['value']:g}", method_label(row), budget, *numbers])
     return Plain(f"{caption} · {' · '.join(filter(None, where))}", headings, lines, [])
 
 

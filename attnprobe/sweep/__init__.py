@@ -13,6 +13,6 @@ from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
 
 __all__ = [
     "BenchRequest", "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest",
-    "Session", "SpectrumRequest", "SpectrumSession", "keep_maps", "listed", "measure_bench", "measure_conditions", "measure_errors",
-    "measure_spectra", "parse_layers", "parse_methods", "parse_numbers", "run_error", "seconds_of",
+    "Session", "SpectrumRequest", "SpectrumSession", "keep_maps", "listed", "measure_bench", "measure_conditions",
+    "measure_errors", "measure_spectra", "parse_layers", "parse_methods", "parse_numbers", "run_error", "seconds_of",
 ]  # fmt: skip
