@@ -40,7 +40,7 @@ def _row(record: Record, label: str | None) -> Row:
     times, exact = metrics.get("seconds") or [], metrics.get("exact_seconds") or []
     ratios = [ours / theirs for ours, theirs in zip(times, exact, strict=False) if theirs]
     windows = [0] * len(record["heads"])
-    described = {name: describe(values, windows) for name, values in metrics.items()
+    described = {name: describe(values, windows) for name, values in sorted(metrics.items())
                  if name.startswith("output_") or name == "bad_rows"}  # fmt: skip
     visited = [value for value in metrics.get("visited") or [] if value is not None]
     names = ("method", "options", "target", "family", "cost", "n", "d", "layer", "backward", "gradient", "status",
@@ -83,8 +83,9 @@ def _spread(values: Sequence[float]) -> float | None:
 def bench_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (source, layer, target, backward, method, options, d): how time and memory grow with n.
 
-    ``time_exponent`` and ``memory_exponent`` are those of `exponent`; ``faster_from`` and ``smaller_from`` the n from
-    which it takes less time, and less memory, than exact attention; ``growth`` is what the leading cost claims.
+    ``time_exponent`` and ``memory_exponent`` are those of `exponent`, ``time_exponent_spread`` that of the rounds; ``faster_from``
+    and ``smaller_from`` the n from which it takes less time, and less memory, than exact attention; ``growth`` is what
+    the leading cost claims.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -99,11 +100,19 @@ def bench_summary(rows: Iterable[Row]) -> list[Row]:
         entry["growth"] = growth(some[0]["cost"] or "")
         for name, cost in (("time", "seconds"), ("memory", "peak_bytes")):
             entry[f"{name}_exponent"] = exponent(_at(some, cost))
+        entry["time_exponent_spread"] = _exponent_spread(some)
         for name, cost in (("faster_from", "seconds"), ("smaller_from", "peak_bytes")):
             entry[name] = None if some is theirs else faster_from(_at(some, cost), _at(theirs, cost))
         entry["longest_n"] = max(_at(some, "seconds"), default=None)
         found.append(entry)
     return found
+
+
+def _exponent_spread(rows: Sequence[Row]) -> float | None:
+    """The spread of the exponents of the rounds, each fitted alone."""
+    rounds = min((len(row["seconds_rounds"]) for row in rows if row["seconds"]), default=0)
+    each = [exponent({row["n"]: row["seconds_rounds"][i] for row in rows if row["seconds"]}) for i in range(rounds)]
+    return None if None in each else _spread(each)
 
 
 def _at(rows: Sequence[Row], cost: str) -> dict[int, float]:

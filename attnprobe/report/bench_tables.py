@@ -24,7 +24,7 @@ __all__ = ["BenchReport", "bench_legend", "bench_tables", "render_bench"]
 
 Row = dict[str, Any]
 
-GROWTH = ("method", "d", "claimed", "time", "memory", "faster from n", "smaller from n")
+GROWTH = ("method", "d", "claimed", "time ~ n^", "memory ~ n^", "faster from n", "smaller from n")
 
 
 def render_bench(
@@ -93,8 +93,8 @@ def _more(summary: Sequence[Row], choices: Sequence[Row]) -> list[Plain]:
 def _more_legend(summary: Sequence[Row], choices: Sequence[Row]) -> str:
     parts = []
     if any(row["time_exponent"] is not None for row in summary):
-        parts.append(f"time, memory: exponents of n, the slope of log cost over log n by least squares for n ≥ "
-                     f"{FIT_FROM}; claimed: by the leading cost.")  # fmt: skip
+        parts.append(f"time ~ n^, memory ~ n^: exponents, the slope of log cost over log n by least squares for n ≥ "
+                     f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost.")  # fmt: skip
     if summary:
         parts.append("faster, smaller from n: less time, less memory than exact attention from there on.")
     if choices:
@@ -117,6 +117,8 @@ def _growth(some: Sequence[Row]) -> Plain:
     lines = []
     for row in known:
         exponents = ["" if row[name] is None else f"{row[name]:.2f}" for name in ("time_exponent", "memory_exponent")]
+        if row["time_exponent_spread"] is not None:
+            exponents[0] += f" ± {row['time_exponent_spread']:.2f}"
         crossings = ["" if row["method"] == EXACT else f"> {row['longest_n']}" if row[name] is None
                      else f"{row[name]:.0f}" for name in ("faster_from", "smaller_from")]  # fmt: skip
         budget = "" if row["d"] is None else str(row["d"])
