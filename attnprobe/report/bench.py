@@ -83,9 +83,9 @@ def _spread(values: Sequence[float]) -> float | None:
 def bench_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (source, layer, target, backward, method, options, d): how time and memory grow with n.
 
-    ``time_exponent`` and ``memory_exponent`` are those of `exponent`, ``time_exponent_spread`` that of the rounds; ``faster_from``
-    and ``smaller_from`` the n from which it takes less time, and less memory, than exact attention; ``growth`` is what
-    the leading cost claims.
+    ``time_exponent`` and ``memory_exponent`` are those of `exponent`, ``time_exponent_spread`` that of the rounds;
+    ``faster_from`` and ``smaller_from`` the n from which it takes less time, and less memory, than exact attention;
+    ``growth`` is what the leading cost claims.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -103,6 +103,7 @@ def bench_summary(rows: Iterable[Row]) -> list[Row]:
         entry["time_exponent_spread"] = _exponent_spread(some)
         for name, cost in (("faster_from", "seconds"), ("smaller_from", "peak_bytes")):
             entry[name] = None if some is theirs else faster_from(_at(some, cost), _at(theirs, cost))
+        entry["lengths"] = len(_at(some, "seconds"))
         entry["longest_n"] = max(_at(some, "seconds"), default=None)
         found.append(entry)
     return found

@@ -25,7 +25,7 @@ COSTS = {  # heading, factor, label
     "peak_bytes": ("memory", 2.0**-20, "peak memory beyond Q, K, V, MiB"),
     "flops": ("products", 1e-9, "matrix products, GFLOP"),
 }
-SPAN = 30.0  # times V-Mean's error: what lies above is drawn at the edge
+SPAN = 4.0  # times V-Mean's error: what lies above is drawn at the edge
 BLACK = {"color": "black", "linewidth": 2.0, "marker": "o", "markersize": 3.5, "zorder": 2.5}
 EXACT_LABEL = "exact attention, fused"
 
@@ -97,7 +97,7 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
     methods = [row for row in kept if not row["reference"]]
     split = len({text_label(row) for row in methods}) > MOST_IN_PANEL
     families = list(dict.fromkeys(map(family, methods))) if split else [None]
-    told = f"{lead}: {label.partition(',')[0]} against n; exponents in brackets are fitted for n ≥ 2048"
+    told = f"{lead}: {label.rpartition(',')[0]} against n; exponents in brackets are fitted for n ≥ 2048"
     longest = max(sum(1 for _ in _lines(_of(methods, name))) for name in families)
     extra = 0.19 * longest * math.ceil(len(families) / 4) / (1 if split else 2)
     figure, axes, inches = _canvas(len(families), min(4, len(families)), 2.3 if split else 3.4, extra, title, told,
@@ -105,6 +105,7 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
     lengths = sorted({row["n"] for row in kept})
     exact = _curve([row for row in kept if row["method"] == EXACT], cost, factor)
     vmean = _curve([row for row in kept if row["method"] == "vmean" and row["reference"]], cost, factor)
+    lowest, highest = min(factor * row[cost] for row in kept), max(factor * row[cost] for row in kept)
     shared: dict[str, Any] = {}
     for index, (axis, name) in enumerate(zip(axes, families, strict=True)):
         if exact[0]:
@@ -122,11 +123,15 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
         _log_axes(axis, lengths)
         axis.set_title(name or "")
         axis.set_ylabel(label if index % 4 == 0 else "")
+        axis.set_ylim(lowest / 2, highest * 2)
+        axis.set_xlabel("n")
         axis.tick_params(labelbottom=True)
-        columns = 1 if split else legend_columns(list(own), inches)
-        axis.legend(own.values(), own, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, fontsize=7.5,
-                    ncols=columns, title="n", title_fontsize=9)  # fmt: skip
-    figure.legend(shared.values(), shared, loc="outside lower center", ncols=len(shared), frameon=False)
+        if split:
+            axis.legend(own.values(), own, loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, fontsize=7.5)
+        else:
+            shared = {**own, **shared}
+    figure.legend(shared.values(), shared, loc="outside lower center", frameon=False,
+                  ncols=legend_columns(list(shared), inches))  # fmt: skip
     return figure
 
 
@@ -180,8 +185,8 @@ def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
     highest = SPAN * (vmean or sorted(row["error"] for row in points)[len(points) // 2])
     styles = _family_styles(points)
-    told = f"{lead}: median output error against cost; the steps are the frontier, dots on it are named"
-    told += "; at the upper edge: errors beyond it" if any(row["error"] > highest for row in points) else ""
+    told = f"{lead}: median output error against cost; steps: the frontier, whose methods are named"
+    told += "; at the upper edge: beyond it" if any(row["error"] > highest for row in points) else ""
     lines = -(-len(styles) // legend_columns(list(styles), 2.75 * max(3, len(costs))))
     figure, axes, inches = _canvas(len(costs), len(costs), 3.6, 0.17 * lines, title, told, sharey=True)
     handles: dict[str, Any] = {}
@@ -193,11 +198,12 @@ def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
         if vmean:
             look = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
             handles["V-Mean"] = axis.axhline(vmean, **look)
-        _cost_axes(axis)
         axis.set_xlabel(COSTS[cost][2])
         axis.set_ylabel(r"$\|(B-\tilde{B})V\|_2\;/\;\|BV\|_2$" if index == 0 else "")
-    low = min(row["error"] for row in points)
-    axes[0].set_ylim(low / 1.6, min(highest, 1.6 * max(max(row["error"] for row in points), vmean or 0)))
+    low, high = min(row["error"] for row in points), max([vmean or 0, *(row["error"] for row in points)])
+    axes[0].set_ylim(low / 1.6, min(highest, 1.6 * high))
+    for axis in axes:
+        _cost_axes(axis)
     order = [*(label for label in styles if label in handles), *(key for key in handles if key not in styles)]
     figure.legend([handles[key] for key in order], order, loc="outside lower center", frameon=False, fontsize=8,
                   ncols=legend_columns(order, inches))  # fmt: skip
@@ -227,11 +233,11 @@ def _cloud(
         for row in some:
             rank = 1.0 if row["d"] is None or len(budgets) < 2 else budgets.index(row["d"]) / (len(budgets) - 1)
             look = {**styles[label], "linestyle": "", "markersize": 4 + 3.5 * rank, "markeredgecolor": "white"}
-            (handles[label],) = axis.plot(*at(row), markeredgewidth=0.5, zorder=3, **look)
+            (handles[label],) = axis.plot(*at(row), markeredgewidth=0.5, zorder=3, clip_on=False, **look)
     best = frontier(map(at, kept))
     if best:
         x, y = zip(*best, strict=True)
-        axis.plot(x, y, drawstyle="steps-post", color="#222222", linewidth=1.0, alpha=0.75, zorder=1.5)
+        axis.plot(x, y, drawstyle="steps-post", color="#222222", linewidth=1.3, alpha=0.8, zorder=1.5)
         _name_frontier(axis, kept, best, at)
 
 
@@ -253,9 +259,8 @@ def _cost_axes(axis: Any) -> None:
 
     axis.set_xscale("log")
     axis.set_yscale("log")
-    low, high = axis.get_xlim()
-    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
-    for each in (axis.xaxis, axis.yaxis):
+    for each, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+        each.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
         each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         each.set_minor_formatter(NullFormatter())
     axis.grid(color="#e3e3e3", linewidth=0.6)

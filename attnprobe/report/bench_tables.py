@@ -85,7 +85,8 @@ def bench_legend(rows: Sequence[Row], columns: Sequence[Column]) -> str:
 
 def _more(summary: Sequence[Row], choices: Sequence[Row]) -> list[Plain]:
     """Growth, and choices, for each place."""
-    tables = [_growth(some) for some in _by(summary, lambda row: (source_heading(row), row["layer"], row["target"]))]
+    several = [row for row in summary if row["lengths"] > 1]
+    tables = [_growth(some) for some in _by(several, lambda row: (source_heading(row), row["layer"], row["target"]))]
     place = lambda row: (source_heading(row), row["layer"], row["target"], row["limit"])
     return [table for table in tables if table.lines] + [_choice(some) for some in _by(choices, place)]
 
@@ -95,7 +96,7 @@ def _more_legend(summary: Sequence[Row], choices: Sequence[Row]) -> str:
     if any(row["time_exponent"] is not None for row in summary):
         parts.append(f"time ~ n^, memory ~ n^: exponents, the slope of log cost over log n by least squares for n ≥ "
                      f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost.")  # fmt: skip
-    if summary:
+    if any(row["lengths"] > 1 for row in summary):
         parts.append("faster, smaller from n: less time, less memory than exact attention from there on.")
     if choices:
         parts.append("error: median of ‖E‖₂ / ‖BV‖₂ over heads; references are not chosen from.")
