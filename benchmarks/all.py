@@ -3,8 +3,8 @@
     python benchmarks/all.py [--only methods,startup] [--text FILE] [--out benchmarks/RESULTS.md]
 
 Each script runs alone, in a process of its own, and hands back its numbers with `--json`. A goal is missed where the
-number falls short of it by more than the measured spread, half the range between the quartiles of the rounds. RESULTS.md
-keeps the last result of each benchmark with its conditions: those that are not run now stay as they are.
+number falls short of it by more than the measured spread, half the range between the quartiles of the rounds. What
+RESULTS.md holds of a benchmark is its last result with its conditions: what is not run now stays as it is.
 
 Exits 1 where a goal is missed, or a script ends without its numbers.
 """
@@ -36,6 +36,11 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "sweep": ["--weights", "initialized", "--rounds", "3", *TEXT],
 }
 
+HEAD = """# What the benchmarks found last
+
+`python benchmarks/all.py` writes this page. A goal is missed where a number falls short of it by more than the spread of
+its rounds. The two sides of a ratio are timed in turn, in one process."""
+
 
 def run(name: str, text: str | None) -> tuple[list[Goal] | None, str]:
     """What a script found, None where it did not say, and its section of RESULTS.md."""
@@ -49,7 +54,7 @@ def run(name: str, text: str | None) -> tuple[list[Goal] | None, str]:
     told = " ".join(Path(part).name if "/" in part else part for part in arguments)
     took = (datetime.now(UTC) - begin).total_seconds()
     lines = [f"## {name}", "", f"`python benchmarks/{name}.py{' ' if told else ''}{told}`"]
-    lines += [f"{begin:%Y-%m-%d}, {took:.0f} s, load average {before:.1f} before and {os.getloadavg()[0]:.1f} after.", ""]
+    lines += [f"{begin:%Y-%m-%d}, {took:.0f} s, load average {before:.1f} before, {os.getloadavg()[0]:.1f} after.", ""]
     if goals is None:
         return None, "\n".join([*lines, f"Ended with {done.returncode} and without its numbers."])
     lines += ["| what | found | goal | |", "| --- | ---: | ---: | --- |"]
@@ -99,10 +104,7 @@ def main() -> int:
         goals[name] = found or []
         broken += [name] if found is None else []
     body = [kept[name] for name in SCRIPTS if name in kept]
-    head = "# What the benchmarks found last\n\n`python benchmarks/all.py` writes this page; a goal is missed where a " \
-           "number falls short of it by more than the spread of its\nrounds. Times of one benchmark are taken in turn " \
-           f"in one process.\n\n{conditions()}"  # fmt: skip
-    args.out.write_text("\n\n".join([head, *body]) + "\n", encoding="utf-8")
+    args.out.write_text("\n\n".join([HEAD, conditions(), *body]) + "\n", encoding="utf-8")
     width = max((len(goal.name) for some in goals.values() for goal in some), default=0)
     for name, some in goals.items():
         for goal in some:

@@ -264,7 +264,8 @@ PLACE = {"source": None, "layer": 0, "target": "softmax", "backward": False, "we
 
 def planted(method, seconds, error, n=64, **rest):
     times = {"seconds": seconds, "seconds_rounds": [seconds] * 3, "ratio_to_exact": 1.0, "peak_bytes": 1}
-    return {**PLACE, **times, "method": method, "n": n, "d": 8, "error": error, "status": "ok", "reference": False, **rest}
+    state = {"error": error, "status": "ok", "reference": False}
+    return {**PLACE, **times, **state, "method": method, "n": n, "d": 8, **rest}
 
 
 def test_choices_are_the_fastest_within_an_error_and_the_best_within_a_time():
