@@ -38,8 +38,8 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
 
 HEAD = """# What the benchmarks found last
 
-`python benchmarks/all.py` writes this page. A goal is missed where a number falls short of it by more than the spread of
-its rounds. The two sides of a ratio are timed in turn, in one process."""
+`python benchmarks/all.py` writes this page. A goal is missed where a number falls short of it by more than the spread
+of its rounds. The two sides of a ratio are timed in turn, in one process."""
 
 
 def run(name: str, text: str | None) -> tuple[list[Goal] | None, str]:

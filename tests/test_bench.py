@@ -229,6 +229,15 @@ def test_the_gradient_is_that_of_the_sum_of_the_output():
             assert torch.allclose(ours, leaf.grad, atol=1e-5), name
 
 
+@pytest.mark.parametrize("name", ["window", "longformer", "bigbird", "nystromformer", "mss"])
+def test_methods_that_are_exact_have_the_exact_gradient(name):
+    qkv = inputs(16, 2, 4).to(dtype=torch.float64)
+    d, options = METHODS[name].exact_at(16)
+    ours, theirs = (Work(*asked, backward=True).call(qkv)() for asked in ((name, d, options), ("softmax",)))
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
 def test_backward_says_whom_a_gradient_reaches_and_skips_what_has_none(tmp_path, monkeypatch):
     def opaque(qkv, d, **options):
         with torch.no_grad():
