@@ -49,7 +49,7 @@ def run(name: str, text: str | None) -> tuple[list[Goal] | None, str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "goals.json"
         command = [sys.executable, str(HERE / f"{name}.py"), *arguments, "--json", str(path)]
-        done = subprocess.run(command, stdout=sys.stderr)
+        done = subprocess.run(command, stdout=2)  # what it prints is progress here
         goals = [Goal(**one) for one in json.loads(path.read_text())] if path.exists() else None
     told = " ".join(Path(part).name if "/" in part else part for part in arguments)
     took = (datetime.now(UTC) - begin).total_seconds()
