@@ -54,7 +54,8 @@ def run(name: str, text: str | None) -> tuple[list[Goal] | None, str]:
     told = " ".join(Path(part).name if "/" in part else part for part in arguments)
     took = (datetime.now(UTC) - begin).total_seconds()
     lines = [f"## {name}", "", f"`python benchmarks/{name}.py{' ' if told else ''}{told}`"]
-    lines += [f"{begin:%Y-%m-%d}, {took:.0f} s, load average {before:.1f} before, {os.getloadavg()[0]:.1f} after.", ""]
+    loads = f"load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    lines += ["", f"{begin:%Y-%m-%d}, {took:.0f} s, {loads}; {conditions()}", ""]
     if goals is None:
         return None, "\n".join([*lines, f"Ended with {done.returncode} and without its numbers."])
     lines += ["| what | found | goal | |", "| --- | ---: | ---: | --- |"]
@@ -81,9 +82,10 @@ def sections(path: Path) -> dict[str, str]:
 
 
 def conditions() -> str:
-    """Where the benchmarks ran last."""
+    """Where a benchmark runs."""
     facts, known, clock = machine("cpu"), versions(), clock_mhz()
-    told = f"{facts['cpu']}, {facts['threads']} threads of {facts['cores']} cores, {facts['system']}"
+    several = "s" if facts["threads"] != 1 else ""
+    told = f"{facts['cpu']}, {facts['threads']} thread{several} of {facts['cores']} cores, {facts['system']}"
     told += f", {clock:.0f} MHz" if clock else ""
     commit = (git_commit() or "unknown").removesuffix("-dirty")[:12]
     return f"{told}; torch {known['torch']}, Python {known['python']}, after commit {commit}."
@@ -104,7 +106,7 @@ def main() -> int:
         goals[name] = found or []
         broken += [name] if found is None else []
     body = [kept[name] for name in SCRIPTS if name in kept]
-    args.out.write_text("\n\n".join([HEAD, conditions(), *body]) + "\n", encoding="utf-8")
+    args.out.write_text("\n\n".join([HEAD, *body]) + "\n", encoding="utf-8")
     width = max((len(goal.name) for some in goals.values() for goal in some), default=0)
     for name, some in goals.items():
         for goal in some:
