@@ -14,7 +14,7 @@ import torch
 from . import __version__
 from .sources import cached_models, describe_defaults, hub_reachable, packaged_weights
 
-__all__ = ["device_name", "examine", "git_commit", "threads", "versions"]
+__all__ = ["clock_mhz", "device_name", "examine", "git_commit", "machine", "threads", "versions"]
 
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "safetensors", "huggingface-hub", "numpy", "scipy",
             "matplotlib", "rich", "click", "pyyaml")  # fmt: skip
@@ -51,6 +51,32 @@ def device_name(device: str) -> str:
 def threads() -> int:
     """How many threads torch's CPU kernels use."""
     return torch.get_num_threads()
+
+
+def machine(device: str) -> dict[str, str | int]:
+    """What a time depends on beside the work: two runs whose machines differ cannot be compared."""
+    found = {"device": device_name(device), "cpu": _cpu_name(), "cores": os.cpu_count() or 0, "threads": threads()}
+    return {**found, "system": f"{platform.system()} {platform.machine()}"}
+
+
+def _cpu_name() -> str:
+    """The processor's own name where Linux tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def clock_mhz() -> float | None:
+    """The first core's clock: its highest where the kernel tells that, else what it is now; None where neither is."""
+    with suppress(OSError, ValueError):
+        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text()) / 1000
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("cpu MHz"):
+                return float(line.partition(":")[2])
+    return None
 
 
 def examine() -> dict[str, list[str]]:

@@ -1,12 +1,13 @@
-"""The grammar of lists of whole numbers: ``512,1024``, ``0-5``, ``all``."""
+"""The grammar of lists: of whole numbers, ``512,1024``, ``0-5``, ``all``, and of positive ones, ``0.05,0.1``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from .errors import UsageError
 
-__all__ = ["parse_numbers"]
+__all__ = ["parse_numbers", "parse_positive"]
 
 
 def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) -> list[int]:
@@ -41,6 +42,27 @@ def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) 
             if number not in available:
                 raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
     return list(dict.fromkeys(numbers))
+
+
+def parse_positive(text: str, what: str) -> list[float]:
+    """A list of numbers above 0, in rising order. Doubles count once.
+
+    Raises:
+        UsageError: a part that is no number, or none above 0.
+
+    >>> parse_positive("0.5,0.1", "epsilon")
+    [0.1, 0.5]
+    """
+    numbers: set[float] = set()
+    for part in text.split(","):
+        try:
+            number = float(part)
+        except ValueError:
+            number = 0.0
+        if not (isfinite(number) and number > 0):
+            raise UsageError(f"{what}: '{part.strip()}' is not a number above 0")
+        numbers.add(number)
+    return sorted(numbers)
 
 
 def _spans(numbers: Sequence[int]) -> str:

@@ -20,17 +20,18 @@ value. Exits 1 where one is missed.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import multiprocessing
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from measuring import peak_mib, timed
+from measuring import Goal, arguments, finish, timed
 from torch import Tensor
 
 from attnprobe import QKV, approximate, exact, load_qkv, matrix_errors
 from attnprobe.metrics import shared_matrix_errors
+from attnprobe.metrics.cost import peak_bytes
 from attnprobe.operators import Operator
 
 TOL = 1e-3
@@ -70,14 +71,12 @@ def loaded(weights: str, n: int, args: argparse.Namespace) -> QKV:
     return QKV(*(x[: args.heads].contiguous() for x in (qkv.q, qkv.k, qkv.v)), label=qkv.label)
 
 
-def peak_extra_mib(path: str, method: str, d: int) -> float:
-    """Peak memory of `matrix_errors` beyond its operators; to run in a process of its own."""
-    qkv = QKV(*torch.load(path))
+def make(path: str, method: str, d: int, few: bool = False) -> Callable[[], Any]:
+    """`matrix_errors` of a method on inputs from a file, its operators made."""
+    q, k, v = torch.load(path)
+    qkv = QKV(*(x[:1, :600] for x in (q, k, v))) if few else QKV(q, k, v)
     op, b = approximate(method, qkv, d).operator, exact(qkv)
-    few = QKV(*(x[:1, :600] for x in (qkv.q, qkv.k, qkv.v)))
-    matrix_errors(exact(few), approximate(method, few, d).operator)  # thread pools and kernels are no cost of ours
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that nothing hides in it
-    return peak_mib(lambda: matrix_errors(b, op))
+    return lambda: matrix_errors(b, op)
 
 
 def closed(found: list[dict[str, Tensor]]) -> float:
@@ -85,11 +84,11 @@ def closed(found: list[dict[str, Tensor]]) -> float:
     return max(float((one["matrix_spectral_upper"] / one["matrix_spectral_lower"] - 1).max()) for one in found)
 
 
-def compare(weights: str, n: int, method: str, args: argparse.Namespace) -> list[str]:
-    """One line of the table; the goals that it misses."""
+def compare(weights: str, n: int, method: str, args: argparse.Namespace) -> list[Goal]:
+    """One line of the table; its goals."""
     qkv = loaded(weights, n, args)
     op, few = approximate(method, qkv, args.d).operator, min(args.dense_heads, args.heads)
-    seconds, results = timed(
+    times = timed(
         {
             "ours": lambda: matrix_errors(exact(qkv), op, tol=TOL),
             "dense": lambda: dense_norms(qkv, op, few),
@@ -98,8 +97,8 @@ def compare(weights: str, n: int, method: str, args: argparse.Namespace) -> list
         },
         args.rounds,
     )
-    found, ours = results["ours"], seconds["ours"]
-    dense, power, alone = (seconds[name] * args.heads / few for name in ("dense", "power", "power of E"))
+    results, found, ours = times.results, times.results["ours"], times.median("ours")
+    dense, power, alone = (times.median(name) * args.heads / few for name in ("dense", "power", "power of E"))
     width, passes = closed([found]), found["matrix_spectral_passes"].tolist()
     true = results["dense"].double()
     slack = SHARED * (found["matrix_spectral"] / found["matrix_spectral_relative"])[:few]
@@ -112,57 +111,57 @@ def compare(weights: str, n: int, method: str, args: argparse.Namespace) -> list
         f"{alone:8.2f} {alone / ours:6.2f} {width:8.0e} {off:9.0e}  {' '.join(map(str, passes))}",
         flush=True,
     )
-    where, missed = f"{weights} {method} n={n}", []
-    if n in SPEED_GOALS and dense / ours < SPEED_GOALS[n]:
-        missed.append(f"{where}: {dense / ours:.1f} times faster than matrix_norm, goal {SPEED_GOALS[n]:.0f}")
-    if n in SPEED_GOALS and power / ours < POWER_GOAL:
-        missed.append(f"{where}: {power / ours:.2f} times faster than the power iteration, goal {POWER_GOAL}")
-    if not width < TOL:
-        missed.append(f"{where}: an interval of {width:.0e}, goal {TOL:.0e}")
-    if not inside.all():
-        missed.append(f"{where}: an interval does not hold the dense norm")
-    return missed
+    where, goals = f"{weights} {method} n={n}", []
+    if n in SPEED_GOALS:
+        for name, what, goal in (("dense", "matrix_norm", SPEED_GOALS[n]), ("power", "power iterations", POWER_GOAL)):
+            ratio, beside = times.ratio(name, "ours", args.heads / few)
+            goals.append(Goal(f"{what} over ours, time, {where}", ratio, goal, spread=beside))
+    outside = int((~inside).sum())
+    return [*goals, Goal(f"widest interval, {where}", width, TOL, False),
+            Goal(f"intervals without the dense norm, {where}", outside, 0, False)]  # fmt: skip
 
 
-def sweep(weights: str, args: argparse.Namespace) -> list[str]:
-    """All configurations in shared passes; the goals that they miss."""
+def sweep(weights: str, args: argparse.Namespace) -> list[Goal]:
+    """All configurations in shared passes; their goals."""
     qkv = loaded(weights, args.sweep_n, args)
     few = min(args.dense_heads, args.heads)
     ops = {(name, d): approximate(name, qkv, d).operator for name in SWEEP_METHODS for d in SWEEP_BUDGETS}
-    seconds, results = timed(
+    times = timed(
         {
             "ours": lambda: shared_matrix_errors(exact(qkv), list(ops.values()), tol=TOL),
             "dense": lambda: [dense_norms(qkv, ops[name, 64], few) for name in SWEEP_METHODS],
         },
         args.rounds,
     )
-    dense = seconds["dense"] * len(SWEEP_BUDGETS) * args.heads / few
-    ratio, width = dense / seconds["ours"], closed([one.metrics for one in results["ours"]])
+    factor = len(SWEEP_BUDGETS) * args.heads / few
+    ratio, beside = times.ratio("dense", "ours", factor)
+    ours, dense = times.median("ours"), factor * times.median("dense")
+    width = closed([one.metrics for one in times.results["ours"]])
     print(
-        f"{weights:12} {len(ops)} configurations, n={args.sweep_n}: ours {seconds['ours']:.2f} s, dense {dense:.0f} s, "
+        f"{weights:12} {len(ops)} configurations, n={args.sweep_n}: ours {ours:.2f} s, dense {dense:.0f} s, "
         f"{ratio:.1f} times, widest interval {width:.0e}",
         flush=True,
     )
-    missed = [] if ratio >= SWEEP_GOAL else [f"{weights} sweep: {ratio:.1f} times faster, goal {SWEEP_GOAL:.0f}"]
-    return missed if width < TOL else [*missed, f"{weights} sweep: an interval of {width:.0e}, goal {TOL:.0e}"]
+    where = f"{weights} {len(ops)} configurations n={args.sweep_n}"
+    return [Goal(f"matrix_norm over ours, time, {where}", ratio, SWEEP_GOAL, spread=beside),
+            Goal(f"widest interval, {where}", width, TOL, False)]  # fmt: skip
 
 
-def memory(weights: str, n: int, args: argparse.Namespace) -> list[str]:
-    """Peak memory of each method at n; the goals that it misses."""
-    qkv, missed = loaded(weights, n, args), []
-    processes = multiprocessing.get_context("spawn")
-    with tempfile.NamedTemporaryFile(suffix=".pt") as file, processes.Pool(1, maxtasksperchild=1) as pool:
+def memory(weights: str, n: int, args: argparse.Namespace) -> list[Goal]:
+    """Peak memory of each method at n beyond Q, K, V and its operators."""
+    qkv, goals = loaded(weights, n, args), []
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
         torch.save((qkv.q, qkv.k, qkv.v), file.name)
         for method in args.methods:
-            peak = pool.apply(peak_extra_mib, (file.name, method, args.d))
+            peak = peak_bytes(make, file.name, method, args.d) / 2**20
             print(f"{weights:12} {method:14} n={n}: {peak:.0f} MiB", flush=True)
-            if peak > MEMORY_GOALS.get(n, float("inf")):
-                missed.append(f"{weights} {method} n={n}: {peak:.0f} MiB, goal {MEMORY_GOALS[n]:.0f}")
-    return missed
+            if n in MEMORY_GOALS:
+                goals.append(Goal(f"MiB of ours, {weights} {method} n={n}", peak, MEMORY_GOALS[n], False))
+    return goals
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--weights", default="initialized,pretrained")
     parser.add_argument("--text", help="see attnprobe.load_qkv; it must be long enough")
     parser.add_argument("--layer", type=int, default=0)
@@ -181,7 +180,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> int:
-    args, missed = parsed(), []
+    args, goals = parsed(), []
     print(f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32, {args.heads} heads, d={args.d}")
     print(f"norm(2) and power iterations on {args.dense_heads} of {args.heads} heads, multiplied: norm(2) finds ‖E‖₂,")
     print("power ‖E‖₂ and ‖B‖₂, of E: ‖E‖₂; ours both with their intervals, ‖E‖_F and ‖E‖_∞")
@@ -192,15 +191,13 @@ def main() -> int:
     for weights in args.weights:
         for n in args.lengths:
             for method in args.methods:
-                missed += compare(weights, n, method, args)
+                goals += compare(weights, n, method, args)
     for weights in args.weights if args.sweep_n else []:
-        missed += sweep(weights, args)
+        goals += sweep(weights, args)
     for weights in args.weights:
         for n in args.memory_lengths:
-            missed += memory(weights, n, args)
-    for line in missed:
-        print("missed:", line)
-    return 1 if missed else 0
+            goals += memory(weights, n, args)
+    return finish(goals, args.json)
 
 
 if __name__ == "__main__":

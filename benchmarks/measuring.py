@@ -1,38 +1,89 @@
-"""What the benchmarks share: interleaved medians, and peak memory (Linux)."""
+"""What the benchmarks share: interleaved rounds, goals, and how a script hands its numbers back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
-from typing import TypeVar
-
-Result = TypeVar("Result")
+from typing import Any
 
 
-def timed(
-    work: dict[str, Callable[[], Result]], rounds: int, warm_up: int = 1
-) -> tuple[dict[str, float], dict[str, Result]]:
-    """Medians of interleaved rounds after ``warm_up`` others, which find cold caches, and what the last one gave."""
+def spread(values: Sequence[float]) -> float:
+    """Half the range between the quartiles, 0 for a single value."""
+    if len(values) < 2:
+        return 0.0
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return (third - first) / 2
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A number that a benchmark found, and the least (or the most) that it should be.
+
+    It is missed where it falls short by more than ``spread``, half the range between the quartiles of the rounds.
+    """
+
+    name: str
+    value: float
+    goal: float
+    at_least: bool = True
+    spread: float = 0.0
+
+    @property
+    def missed(self) -> bool:
+        gap = self.goal - self.value if self.at_least else self.value - self.goal
+        return not gap <= self.spread
+
+    def __str__(self) -> str:
+        sign, found = "≥" if self.at_least else "≤", f"{self.value:.3g}"
+        beside = f" ± {self.spread:.2g}" if self.spread else ""
+        return f"{self.name}: {found}{beside}, goal {sign} {self.goal:g}"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of each call in every round, and what each gave last."""
+
+    seconds: Mapping[str, Sequence[float]]
+    results: Mapping[str, Any]
+
+    def median(self, name: str) -> float:
+        return median(self.seconds[name])
+
+    def ratio(self, name: str, other: str, factor: float = 1.0) -> tuple[float, float]:
+        """``factor`` times the time of ``name`` over that of ``other``: median of the rounds, and their spread."""
+        pairs = zip(self.seconds[name], self.seconds[other], strict=True)
+        each = [factor * ours / theirs for ours, theirs in pairs]
+        return median(each), spread(each)
+
+
+def timed(work: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> Timed:
+    """Every call in turn, ``rounds`` times over, after ``warm_up`` rounds that find cold caches and do not count."""
     seconds, results = {name: [] for name in work}, {}
     for _ in range(rounds + warm_up):
         for name, once in work.items():
             begin = perf_counter()
             results[name] = once()
             seconds[name].append(perf_counter() - begin)
-    return {name: median(every[warm_up:]) for name, every in seconds.items()}, results
+    return Timed({name: every[warm_up:] for name, every in seconds.items()}, results)
 
 
-def peak_mib(work: Callable[[], object]) -> float:
-    """Peak memory of ``work()`` beyond what this process holds."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = resident_mib("VmRSS")
-    work()
-    return resident_mib("VmHWM") - before
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the script's docstring and ``--json``, by which `all.py` gets the numbers."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the numbers that have goals there")
+    return parser
 
 
-def resident_mib(what: str) -> float:
-    """``VmRSS`` or its peak ``VmHWM`` of this process."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in status if line.startswith(what))
+def finish(goals: Sequence[Goal], path: str | None) -> int:
+    """Print the goals that are missed, hand all of them back where asked to, and give the exit code."""
+    if path is not None:
+        Path(path).write_text(json.dumps([asdict(goal) for goal in goals]))
+    for goal in goals:
+        if goal.missed:
+            print("missed:", goal)
+    return int(any(goal.missed for goal in goals))

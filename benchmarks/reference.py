@@ -9,28 +9,18 @@ is missed.
 
 from __future__ import annotations
 
-import argparse
-import subprocess
 import sys
-from statistics import median
-from time import perf_counter
+from collections.abc import Callable
 
 import torch
-from measuring import resident_mib
+from measuring import Goal, arguments, finish, timed
 
 from attnprobe import QKV
+from attnprobe.metrics.cost import peak_bytes
 from attnprobe.reference import exact_output
+from attnprobe.sources import RandomSource
 
-SPEED_GOAL, MEMORY_GOAL, GOAL_N = 4.0, 200.0, 8192
-
-
-def inputs(n: int, heads: int, p: int) -> QKV:
-    generator = torch.Generator().manual_seed(n)
-    return QKV(*torch.randn(3, heads, n, p, generator=generator))
-
-
-def streamed(qkv: QKV) -> torch.Tensor:
-    return exact_output(qkv)
+SPEED_GOAL, MEMORY_GOAL, SAME, GOAL_N = 4.0, 200.0, 1e-13, 8192
 
 
 def dense(qkv: QKV) -> torch.Tensor:
@@ -42,65 +32,40 @@ def dense(qkv: QKV) -> torch.Tensor:
     return out
 
 
-FUNCTIONS = {"streamed": streamed, "dense": dense}
+FUNCTIONS = {"streamed": exact_output, "dense": dense}
 
 
-def peak_extra_mib(name: str, n: int, heads: int, p: int) -> float:
-    """Peak resident memory beyond the inputs, of one call in a fresh process."""
-    command = [sys.executable, __file__, "--child", name, "--n", str(n), "--heads", str(heads), "--p", str(p)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def child(name: str, n: int, heads: int, p: int) -> None:
-    qkv = inputs(n, heads, p)
-    FUNCTIONS[name](inputs(64, 1, p))  # thread pools and kernels are no cost of the method
-    before = resident_mib("VmRSS")
-    FUNCTIONS[name](qkv)
-    print(resident_mib("VmHWM") - before)
-
-
-def timed(name: str, qkv: QKV) -> float:
-    begin = perf_counter()
-    FUNCTIONS[name](qkv)
-    return perf_counter() - begin
+def make(name: str, n: int, heads: int, p: int, few: bool = False) -> Callable[[], torch.Tensor]:
+    qkv = RandomSource(1 if few else heads, p, "cpu").qkv(64 if few else n, [0], 0)[0]
+    return lambda: FUNCTIONS[name](qkv)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--n", default="4096,8192")
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--p", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", choices=FUNCTIONS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        child(args.child, int(args.n), args.heads, args.p)
-        return 0
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.heads} heads, p={args.p}, float64")
     print(f"{'n':>6} {'ours s':>11} {'dense s':>9} {'ratio':>6} {'ours MiB':>13} {'dense MiB':>10} {'max diff':>9}")
-    missed = []
+    goals = []
     for n in map(int, args.n.split(",")):
-        qkv = inputs(n, args.heads, args.p)
-        difference = float((streamed(qkv) - dense(qkv)).abs().max())
-        times = {name: [] for name in FUNCTIONS}
-        for _ in range(args.rounds):
-            for name, found in times.items():
-                found.append(timed(name, qkv))
-        ours, theirs = median(times["streamed"]), median(times["dense"])
-        memory = {name: peak_extra_mib(name, n, args.heads, args.p) for name in FUNCTIONS}
+        shape = (n, args.heads, args.p)
+        found = timed({name: make(name, *shape) for name in FUNCTIONS}, args.rounds)
+        difference = float((found.results["streamed"] - found.results["dense"]).abs().max())
+        ratio, beside = found.ratio("dense", "streamed")
+        memory = {name: peak_bytes(make, name, *shape) / 2**20 for name in FUNCTIONS}
         print(
-            f"{n:6} {ours:11.3f} {theirs:9.3f} {theirs / ours:6.1f} {memory['streamed']:13.0f} "
-            f"{memory['dense']:10.0f} {difference:9.1e}"
+            f"{n:6} {found.median('streamed'):11.3f} {found.median('dense'):9.3f} {ratio:6.1f} "
+            f"{memory['streamed']:13.0f} {memory['dense']:10.0f} {difference:9.1e}",
+            flush=True,
         )
-        if n == GOAL_N and theirs / ours < SPEED_GOAL:
-            missed.append(f"n={n}: {theirs / ours:.1f} times faster, goal {SPEED_GOAL}")
-        if n == GOAL_N and memory["streamed"] > MEMORY_GOAL:
-            missed.append(f"n={n}: {memory['streamed']:.0f} MiB, goal {MEMORY_GOAL:.0f}")
-        if difference > 1e-13:
-            missed.append(f"n={n}: differs by {difference:.1e}")
-    for line in missed:
-        print("missed:", line)
-    return 1 if missed else 0
+        if n == GOAL_N:
+            goals.append(Goal(f"dense over ours, time, n={n}", ratio, SPEED_GOAL, spread=beside))
+            goals.append(Goal(f"MiB of ours, n={n}", memory["streamed"], MEMORY_GOAL, False))
+        goals.append(Goal(f"largest difference, n={n}", difference, SAME, False))
+    return finish(goals, args.json)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import os
 import sys
 
 import torch
-from measuring import timed
+from measuring import Goal, arguments, finish, timed
 from torch import Tensor
 
 from attnprobe import QKV, load_qkv, spectra
@@ -62,10 +62,10 @@ def false(found: Spectrum, true: Tensor) -> list[str]:
     return [line for line, holds in said.items() if not holds.all()]
 
 
-def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> list[str]:
-    """One line of the table; the goals that it misses."""
+def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> list[Goal]:
+    """One line of the table; its goals."""
     qkv = loaded(weights, layer, head, args)
-    seconds, results = timed(
+    times = timed(
         {
             "ours": lambda: spectra(qkv, k=args.k)[0],
             "float64": lambda: dense_values(qkv, torch.float64),
@@ -73,29 +73,30 @@ def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> li
         },
         args.rounds,
     )
+    seconds, results = {name: times.median(name) for name in times.seconds}, times.results
     found, true = results["ours"], results["float64"]
-    ratios = {name: seconds[name] / seconds["ours"] for name in SPEED_GOALS}
+    ratios = {name: times.ratio(name, "ours") for name in SPEED_GOALS}
     error = off(found.values, true)
     print(
         f"{weights:12} {layer:5}:{head:<3} {found.passes:6} {seconds['ours']:7.2f} {seconds['float64']:8.2f} "
-        f"{ratios['float64']:6.1f} {seconds['float32']:8.2f} {ratios['float32']:6.1f} {error:8.0e} "
+        f"{ratios['float64'][0]:6.1f} {seconds['float32']:8.2f} {ratios['float32'][0]:6.1f} {error:8.0e} "
         f"{float((found.error / found.values).max()):8.0e} {off(results['float32'][: args.k], true):8.0e} "
         f"{float(true[args.k - 1] / true[0]):8.0e} {os.getloadavg()[0]:5.1f}",
         flush=True,
     )
     where = f"{weights} {layer}:{head} n={args.n} k={args.k}"
-    missed = [f"{where}: {line}" for line in false(found, true)]
+    wrong = false(found, true)
+    for line in wrong:
+        print(f"{where}: {line}")
+    goals = [Goal(f"false statements, {where}", len(wrong), 0, False)]
     if (args.n, args.k) == (4096, 64):
-        missed += [
-            f"{where}: {ratios[name]:.1f} times faster than {name} svdvals, goal {goal:.0f}"
-            for name, goal in SPEED_GOALS.items()
-            if ratios[name] < goal
-        ]
-    return missed if error <= ACCURACY_GOAL else [*missed, f"{where}: {error:.0e} off, goal {ACCURACY_GOAL:.0e}"]
+        goals += [Goal(f"{name} svdvals over ours, time, {where}", ratios[name][0], goal, spread=ratios[name][1])
+                  for name, goal in SPEED_GOALS.items()]  # fmt: skip
+    return [*goals, Goal(f"largest relative error, {where}", error, ACCURACY_GOAL, False)]
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--weights", default="initialized,pretrained")
     parser.add_argument("--heads", default="0:0,2:3", help="layer:head, separated by commas")
     parser.add_argument("--text", help="see attnprobe.load_qkv; it must be long enough")
@@ -109,7 +110,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> int:
-    args, missed = parsed(), []
+    args, goals = parsed(), []
     print(f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, n={args.n}, k={args.k}, seconds a head")
     print(
         f"{'weights':12} {'layer':>5}:{'head':3} {'passes':>6} {'ours s':>7} {'svd64 s':>8} {'ratio':>6} "
@@ -117,10 +118,8 @@ def main() -> int:
     )
     for weights in args.weights:
         for layer, head in args.heads:
-            missed += compare(weights, layer, head, args)
-    for line in missed:
-        print("missed:", line)
-    return 1 if missed else 0
+            goals += compare(weights, layer, head, args)
+    return finish(goals, args.json)
 
 
 if __name__ == "__main__":

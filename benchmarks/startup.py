@@ -7,11 +7,10 @@ The two commands run in turn. Goal: the median difference is under 0.3 s; exits 
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
-from statistics import median
-from time import perf_counter
+
+from measuring import Goal, arguments, finish, spread, timed
 
 GOAL = 0.3
 COMMANDS = {
@@ -20,26 +19,21 @@ COMMANDS = {
 }
 
 
-def timed(command: list[str]) -> float:
-    begin = perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return perf_counter() - begin
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
-    found = {name: [] for name in COMMANDS}
-    for _ in range(rounds + 1):
-        for name, command in COMMANDS.items():
-            found[name].append(timed(command))
-    bare, ours = (sorted(times[1:]) for times in found.values())  # the first round fills the file cache
-    for name, times in zip(COMMANDS, (bare, ours), strict=True):
-        print(f"{name:18} median {median(times):.3f} s  ({times[0]:.3f} - {times[-1]:.3f})")
-    extra = median(ours) - median(bare)
-    print(f"{'extra':18} {extra:.3f} s, goal {GOAL} s; ratio {median(ours) / median(bare):.1f}")
-    return 0 if extra < GOAL else 1
+    args = parser.parse_args()
+    calls = {name: lambda command=command: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+             for name, command in COMMANDS.items()}  # fmt: skip
+    found = timed(calls, args.rounds)
+    for name, times in found.seconds.items():
+        print(f"{name:18} median {found.median(name):.3f} s  ({min(times):.3f} - {max(times):.3f})")
+    bare, ours = COMMANDS
+    extra = found.median(ours) - found.median(bare)
+    print(f"{'extra':18} {extra:.3f} s, goal {GOAL} s; ratio {found.ratio(ours, bare)[0]:.1f}")
+    beside = spread([b - a for a, b in zip(found.seconds[bare], found.seconds[ours], strict=True)])
+    goal = Goal("seconds of attnprobe --help beyond a bare interpreter", extra, GOAL, False, beside)
+    return finish([goal], args.json)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ of different sources."""
 def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_: str, debug: bool) -> None:
     """Compare run B with run A, cell by cell, and exit 1 where B is worse.
 
-    A and B are folders of `attnprobe error`, or records.jsonl files. Only runs of the same sources are compared: the
+    A and B are folders of `attnprobe error` or of `attnprobe bench`, or records.jsonl files. Of bench, time over that
+    of exact attention and peak memory are compared, or what --metric names of ratio_to_exact, seconds, peak_bytes and
+    flops; runs of different machines are refused. Only runs of the same sources are compared: the
     same weights, text, tokenizer, positions and dtype, by their hashes.
     """
     from ..errors import unknown

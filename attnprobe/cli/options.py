@@ -9,8 +9,8 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
-    "debug_option", "format_option", "kinds_from", "origins", "place_options", "refuse_contradictions", "run_options",
-    "source_from", "source_options", "weights_from",
+    "PLACES", "debug_option", "format_option", "kinds_from", "origins", "place_options", "refuse_contradictions",
+    "run_options", "source_from", "source_options", "weights_from",
 ]  # fmt: skip
 
 SOURCE = [

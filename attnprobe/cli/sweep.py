@@ -15,7 +15,7 @@ from .options import refuse_contradictions
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
-  command: error            # or spectrum, condition, theory; error where it is left out
+  command: error            # or spectrum, condition, theory, bench; error where it is left out
   weights: [pretrained, initialized-qkv]
   method:
     - nystromformer
@@ -42,7 +42,7 @@ In Python:
 \b
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
-COMMANDS = ("error", "spectrum", "condition", "theory")
+COMMANDS = ("error", "spectrum", "condition", "theory", "bench")
 GATED = ("error", "theory")
 # these say how results are shown, not which
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
@@ -113,7 +113,7 @@ def settings_of(name: str) -> dict[str, Setting] | None:
             continue
         number = KINDS.get(option.type.name.split()[0], "text")  # "float", and "float range"
         kind = "flag" if option.is_flag and not option.multiple else number
-        listed = option.metavar == "LIST" or (option.name == "weights" and name != "condition")
+        listed = option.metavar == "LIST" or (option.name == "weights" and name in ("error", "spectrum"))
         for opt in option.opts:
             found[opt.removeprefix("--")] = Setting(option.name, kind, listed, option.multiple)
     return found

@@ -12,7 +12,8 @@ from .files import Config
 
 __all__ = ["Asked", "refuse_lists", "refuse_pairs"]
 
-NAMES = {"methods": "method", "plots": "plot", "gates": "fail-above", "format_": "format"}
+NAMES = {"methods": "method", "plots": "plot", "gates": "fail-above", "format_": "format", "inputs": "source"}
+SHAPE = ("heads", "p")  # of random Q, K and V
 READING = ("model", "weights", "weights_seed", "text", "split", "tokenizer", "positions")  # a model reads a text
 LISTS = ("n", "d", "layer", "head")
 
@@ -76,6 +77,13 @@ def refuse_pairs(asked: Asked) -> None:
                 option = name.replace("_", "-")
                 why = f"--qkv {values['qkv']} holds Q, K and V already: drop --{option}"
                 raise UsageError(f"{asked.called(name)} and qkv exclude each other: {why}")
+    if "inputs" in values:
+        named = values["inputs"]
+        excluded = {"random": ("qkv", *READING, "layer", "head"), "model": SHAPE}.get(named, ())
+        for name in excluded:
+            if asked.given(name):
+                other = "model" if named == "random" else "random"
+                raise UsageError(f"{asked.called(name)} is read by --source {other} alone, and the source is {named}")
     if values.get("force") and values.get("retry_failed"):
         raise UsageError(f"{asked.called('retry_failed')} and force exclude each other: force measures all again")
     text = values.get("text")

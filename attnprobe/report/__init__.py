@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .bench import bench_rows, bench_summary
+from .bench_tables import BenchReport
 from .comparison import compare_runs
 from .comparison_tables import comparison_line
 from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
@@ -15,6 +17,7 @@ from .gate import check
 from .gate_forms import parse_gate, parse_gates
 from .gate_plan import hopeless
 from .gate_results import gates_table, junit_xml
+from .growth import exponent, growth
 from .head_figure import head_figures
 from .maps import map_figures
 from .page import html_page
@@ -30,10 +33,13 @@ from .theory import theory_rows, theory_summary
 from .theory_figures import theory_figures
 
 __all__ = [
+    "BenchReport",
     "FORMATS",
     "GATED_METRICS",
     "PLOTS",
     "Header",
+    "bench_rows",
+    "bench_summary",
     "check",
     "compare_runs",
     "comparison_line",
@@ -45,8 +51,10 @@ __all__ = [
     "conditions_summary",
     "cost_figure",
     "error_figure",
+    "exponent",
     "gates_table",
     "junit_xml",
+    "growth",
     "head_figures",
     "hopeless",
     "html_page",

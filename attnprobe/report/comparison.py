@@ -1,4 +1,4 @@
-"""Two runs of `error`, cell by cell: what differs, by how much beside its standard error, and whether it is worse."""
+"""Two runs, cell by cell: what differs, by how much beside its standard error, and whether it is worse."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError, unknown
+from .bench_comparison import compare_bench
 from .gate import METRICS
 from .paired import Row, blank, compared, paired, per_head
 from .run_cells import Key, Record, cells_of, grouped, shared_sources
@@ -71,6 +72,8 @@ def compare_runs(
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
       heads. They are in no mean.
 
+    Two runs of bench are compared by `compare_bench`.
+
     Larger is worse, except for ``output_cosine_min``. Lower bounds are the source's, not a method's: left out.
 
     Args:
@@ -86,13 +89,16 @@ def compare_runs(
     >>> [row[name] for name in ("a", "b", "difference", "se", "difference_in_se", "ratio", "paired", "verdict")]
     [1.5, 3.0, 1.5, 0.5, 3.0, 2.0, 'cells', 'worse']
     """
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise UsageError(f"tolerance={tolerance:g}: choose a share of A's value, such as 0.05")
+    a, b = list(a), list(b)
+    if all(record.get("command") == "bench" for record in (*a, *b)) and a and b:
+        return Comparison(*compare_bench(a, b, metrics, tolerance))
     for metric in metrics:
         if metric not in METRICS:
             raise unknown("metric", metric, DIRECTED)
         if metric not in DIRECTED:
             raise UsageError(f"--metric {metric}: no value of it is better than another; choose another metric")
-    if not (math.isfinite(tolerance) and tolerance >= 0):
-        raise UsageError(f"tolerance={tolerance:g}: choose a share of A's value, such as 0.05")
     runs = [cells_of(records, name) for name, records in zip("AB", (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes = _notes(*runs)

@@ -18,7 +18,7 @@ from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
 from .theory import SPARE, theory_legend, theory_summary, theory_tables
 
-__all__ = ["FORMATS", "Plain", "render", "tables_of"]
+__all__ = ["FORMATS", "Plain", "latex", "markdown", "render", "tables_of"]
 
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
 Row = Mapping[str, Any]
@@ -53,6 +53,8 @@ LATEX = {
     "·": r"$\cdot$",
     "✗": r"$\times$",
     "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "³": "$^3$",
     "≈": r"$\approx$",
     "√": r"$\surd$",
     "∞": r"$\infty$",
@@ -61,7 +63,6 @@ LATEX = {
     "ρ": r"$\rho$",
     "ᵀ": r"$^\top$",
     "Ā": r"$\bar{A}$",
-    "≤": r"$\leq$",
     "⪯": r"$\preceq$",
     "β": r"$\beta$",
     "η": r"$\eta$",
@@ -118,9 +119,9 @@ def render(
             else flat_table(rows, header, run, width)
         )
     if format == "md":
-        return _markdown(rows, bounds, header, run, command)
+        return markdown(*tables_of(rows, bounds, command), header, run)
     if format == "latex":
-        return _latex(rows, bounds, header, run, command)
+        return latex(*tables_of(rows, bounds, command), header, run)
     raise unknown("format", format, FORMATS)
 
 
@@ -195,11 +196,11 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
     return tables, legend(groups, columns)
 
 
-def _markdown(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str | None, command: str) -> str:
+def markdown(tables: Sequence[Plain], told: str, header: Header, run: str | None) -> str:
+    """Tables and their legend as Markdown."""
     escape = lambda text: re.sub(r"([\\|*_~<`])", r"\\\1", text.replace("\n", " "))
     lines = [f"- {escape(line)}" for line in header.facts]
     lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
-    tables, told = tables_of(rows, bounds, command)
     for table in tables:
         lines += ["", f"**{escape(table.caption)}**", ""]
         lines.append(f"| {' | '.join(map(escape, table.headings))} |")
@@ -214,11 +215,11 @@ def _markdown(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: s
     return "\n".join(lines).strip("\n")
 
 
-def _latex(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str | None, command: str) -> str:
+def latex(tables: Sequence[Plain], told: str, header: Header, run: str | None) -> str:
+    """Tables and their legend as LaTeX."""
     lines = [r"% needs \usepackage{booktabs}"]
     if run is not None:
         lines.append(f"% run: {run}".replace("\n", " "))
-    tables, told = tables_of(rows, bounds, command)
     for table in tables:
         facts = [table.caption, *header.facts, *(f"Warning: {line}" for line in header.warnings)]
         lines += [

@@ -24,7 +24,8 @@ __all__ = ["html_page", "inline_svg"]
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
 TITLES = {"error": "Errors of attention approximations", "spectrum": "Spectra of attention matrices",
-          "condition": "Condition numbers", "theory": "What the theorems promise, and what is"}  # fmt: skip
+          "condition": "Condition numbers", "theory": "What the theorems promise, and what is",
+          "bench": "Cost of attention approximations"}  # fmt: skip
 
 
 def html_page(run: Run, parts: Sequence[Part], figures: Iterable[Path]) -> str:

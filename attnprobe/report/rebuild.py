@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .bench_tables import BenchReport
 from .condition import LEGEND, condition_rows, condition_tables, conditions_summary, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
@@ -30,7 +31,8 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "bench")
+LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # of bench, where no manifest says
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
         metric: what figures of errors show, beside the output error in the one that the command itself draws.
         references: values of papers, which stand beside those of a run of ``error``.
     """
-    makers = {"error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory}
+    makers = {
+        "error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory, "bench": _bench,
+    }  # fmt: skip
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
 
@@ -113,3 +117,11 @@ def _theory(run: Run, records: Records, metric: str | None, references: Sequence
     draw = lambda place: theory_figures(records, title, place)
     text = lambda kind: render(rows, [], header, kind, str(run.path), "theory")
     return Part("theory", header, text, {"theory": ("theory", draw)}, lambda: tables_of(rows, [], "theory"))
+
+
+def _bench(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    config = run.manifest.get("config") or {}
+    limits = {name: (config.get(name) or {}).get("value") or default for name, default in LIMITS.items()}
+    found = BenchReport.of(records, run.header(records), **limits)
+    text = lambda kind: found.text(kind, str(run.path))
+    return Part("bench", found.header, text, {"bench": ("bench", found.figures)}, found.tables)

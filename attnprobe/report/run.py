@@ -17,7 +17,7 @@ __all__ = ["KNOWN", "Run", "open_run"]
 
 Record = Mapping[str, Any]
 
-KNOWN = ("error", "spectrum", "condition", "theory")  # commands whose records can be shown
+KNOWN = ("error", "spectrum", "condition", "theory", "bench")  # commands whose records can be shown
 # what a record of each command must hold: name and kinds of value
 SHAPE = {
     "key": (str,), "status": (str,), "metrics": (dict,), "heads": (list,), "source": (dict,), "options": (dict,),
@@ -28,6 +28,7 @@ ALSO = {
     "spectrum": {"of": (str,), "kind": (str,), "head": (int,)},
     "condition": {"matrices": (list,)},
     "theory": {"theorem": (str,), "paper": (str,), "says": (str,), "findings": (list,)},
+    "bench": {"method": (str,), "machine": (dict,), "versions": (dict,), "reference": (bool,)},
 }
 FINDING = ("at", "assumption", "promise", "sense", "met", "bound", "measured", "lower", "upper", "rounding", "vacuous",
            "slack", "verdict", "details")  # fmt: skip
@@ -146,7 +147,7 @@ def _check(record: Record, path: Path) -> None:
             raise UsageError(f"{where}: its {name} is {strict_json(value)[:60]}, not {_word(kinds[0])}")
     if record["status"] not in STATUSES:
         raise UsageError(f"{where}: its status is '{record['status']}', not one of {', '.join(STATUSES)}")
-    for name, value in record["metrics"].items() if command == "error" else ():
+    for name, value in record["metrics"].items() if command in ("error", "bench") else ():
         if not all(one is None or _number(one) for one in (value if isinstance(value, list) else [value])):
             raise UsageError(f"{where}: its {name} holds what is no number")
     for matrix in record["matrices"] if command == "condition" else ():
@@ -220,7 +221,9 @@ def _first(record: Record) -> int | None:
     """The place of what no one asked for: lower bounds, then V-Mean, then exact matrices stand before methods."""
     if record.get("method") == LOWER_BOUND:
         return -3
-    if record["command"] == "error" and not record["requested"]:
+    if record["command"] == "bench" and record["method"] == "exact":
+        return -3
+    if record["command"] in ("error", "bench") and not record["requested"]:
         return -2
     return -1 if record["command"] == "condition" and record.get("method") is None else None
 
@@ -239,6 +242,8 @@ def _described(facts: Mapping[str, Any]) -> list[str]:
     """A source's facts in lines, where no manifest has its own."""
     if "qkv" in facts:
         return [f"qkv: {facts['qkv']}, sha256 {facts.get('qkv_sha256')}"]
+    if "random" in facts:
+        return [f"random: {facts['random']}, {facts.get('heads')} heads, p={facts.get('p')}, {facts.get('dtype')}"]
     seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"
     digest = f", sha256 {facts['model_sha256']}" if facts.get("model_sha256") else ""
     lines = [f"model: {facts.get('model')}, weights {facts.get('weights')}{seed}{digest}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -15,7 +15,8 @@ from .columns import Column, Group, columns_of, family, grouped, legend, mark, n
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
 from .numbers import aligned, significant
 
-__all__ = ["error_tables", "flat_table", "plain_tables", "timings_table"]
+__all__ = ["error_tables", "family_tables", "flat_table", "plain_tables", "timings_table"]
+
 
 def error_tables(
     rows: Sequence[Mapping[str, Any]],
@@ -24,19 +25,32 @@ def error_tables(
     run: str | None = None,
     width: int | None = None,
 ) -> str:
-    """The tables of `error`, one per (layer, n, target), between the header and a legend.
+    """The tables of `error`, one per (layer, n, target); see `family_tables`."""
+    groups = grouped(rows, bounds)
+    every = columns_of([row for group in groups for row in group.rows])
+    return family_tables(groups, every, lambda shown: legend(groups, shown), header, run, width)
+
+
+def family_tables(
+    groups: Sequence[Group],
+    every: Sequence[Column],
+    told: Callable[[Sequence[Column]], str],
+    header: Header,
+    run: str | None = None,
+    width: int | None = None,
+) -> str:
+    """One table for each group, its methods by family, between the header and a legend.
 
     On a terminal too narrow for every column those that matter least are left out, and the legend says which; a pipe
     gets them all, however wide. Rows that are not ok, or have bad rows, carry a mark as well as a colour, and their
     reasons stand beneath the table.
 
     Args:
+        told: the legend of the columns that are shown.
         width: the terminal's width; ``None`` asks standard output, and a pipe has no width.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    groups = grouped(rows, bounds)
-    every = columns_of([row for group in groups for row in group.rows])
     shown = [column for column in every if column.name != "family" or not terminal]  # a terminal has headings
     while (needed := max((width_of(_table(group, shown)) for group in groups), default=0)) > room:
         spare = max(shown, key=lambda column: column.spare, default=None)
@@ -58,11 +72,11 @@ def error_tables(
     if not groups:
         console.print("no rows")
     console.print()
-    told = legend(groups, shown)
+    text = told(shown)
     missing = [column for column in every if column not in shown and column.name != "family"]
     if left_out := [" ".join(filter(None, column.heading)) for column in missing]:
-        told += f" Left out at this width: {', '.join(left_out)} (`--format md` has all)."
-    console.print(Text(told, style="dim"), width=min(wide, max(80, min(needed, 120))))
+        text += f" Left out at this width: {', '.join(left_out)} (`--format md` has all)."
+    console.print(Text(text, style="dim"), width=min(wide, max(80, min(needed, 120))))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return finished(console)

@@ -13,11 +13,13 @@ from .files import FileSource, save_qkv
 from .hub import cached_models, hub_reachable, note
 from .model import ModelSource
 from .packaged import packaged_weights
+from .random import RandomSource
 from .spec import Source, SourceSpec
 
 __all__ = [
     "FileSource",
     "ModelSource",
+    "RandomSource",
     "Source",
     "SourceSpec",
     "cached_models",

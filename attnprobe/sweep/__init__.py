@@ -1,6 +1,7 @@
 """Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
 
 from ..lists import parse_numbers
+from .bench import BenchRequest, measure_bench
 from .condition import ConditionRequest, measure_conditions
 from .listing import Listed, listed, seconds_of
 from .maps import keep_maps
@@ -13,8 +14,8 @@ from .theorems import findings
 from .theory import TheoryRequest, measure_theory
 
 __all__ = [
-    "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest", "Session",
-    "SpectrumRequest", "SpectrumSession", "TheoryRequest", "findings", "keep_maps", "listed", "measure_conditions",
-    "measure_errors", "measure_spectra", "measure_theory", "parse_layers", "parse_methods", "parse_numbers",
-    "run_error", "seconds_of",
+    "BenchRequest", "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest",
+    "Session", "SpectrumRequest", "SpectrumSession", "TheoryRequest", "findings", "keep_maps", "listed",
+    "measure_bench", "measure_conditions", "measure_errors", "measure_spectra", "measure_theory", "parse_layers",
+    "parse_methods", "parse_numbers", "run_error", "seconds_of",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import torch
 
 from ..records import LOWER_BOUND
 from ..timings import Timings
+from .bench import BenchRequest, bench_cells, bench_prepared
 from .condition import ConditionRequest, condition_cells
 from .folder import held_already
 from .session import ErrorRequest, prepared
@@ -47,7 +48,7 @@ def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> l
     """
     kept = {} if request.force else held_already(request)
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
-    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems}
+    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench}
     cells = kinds.get(type(request), _of_errors)
     return list(cells(request, done, notify))
 
@@ -78,6 +79,17 @@ def _of_theorems(request: TheoryRequest, done: set[str], notify: Callable[[str],
                     work, size = work + runs * once, size + beside
                 place = (str(source.facts.get("weights") or "file"), n, group.window, layer)
                 yield Listed(place, cell.name, None, cell.key in done, work, size)
+
+
+def _of_bench(request: BenchRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    """A cell is called once for each round, and thrice before and after them."""
+    source, plan = bench_prepared(request, notify)
+    h = len(source.head_numbers if plan.heads is None else plan.heads)
+    for (n, layer), cells in bench_cells(request, plan, source).items():
+        for cell in cells:
+            work, size = _sizes(cell.work.name, n, cell.d or 64, h, matrix=False, dense=False)
+            place = (str(source.facts.get("weights") or request.inputs), n, 0, layer)
+            yield Listed(place, cell.work.name, cell.d, cell.key in done, (request.rounds + 3) * work, size)
 
 
 def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:

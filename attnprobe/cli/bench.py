@@ -1,0 +1,108 @@
+"""``attnprobe bench``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import (
+    PLACES,
+    debug_option,
+    format_option,
+    origins,
+    refuse_contradictions,
+    run_options,
+    source_from,
+    source_options,
+)
+
+layer_option, head_option, _ = PLACES
+
+EPILOG = """\b
+Examples:
+  attnprobe bench --method nystromformer,skyformer,performer --n 1024,4096,16384 --plot
+  attnprobe bench --method all --d 32,64,128,256 --n 4096 --source model --plot
+  attnprobe bench --method linear,performer --backward --dtype bfloat16
+\b
+In Python:
+  from attnprobe.sweep import BenchRequest, measure_bench
+  from attnprobe.report import bench_rows
+  run = measure_bench(BenchRequest(methods=("skyformer",), n="1024,4096"))
+  bench_rows(run.outcome.records)
+\b
+Exit codes: 0 fine, 2 usage or an impossible value, 3 a named source or device is
+absent or refused, 4 some cells failed or diverged, 130 interrupted."""
+
+
+@click.command("bench", epilog=EPILOG)
+@click.option("--method", "methods", multiple=True, default=("all",), metavar="NAME[:k=v,…]",
+              help="Methods whose cost is measured; repeatable and comma-separated. [default: all]")
+@click.option("--n", metavar="LIST", help="Sequence lengths. [default: 512,1024,…,16384; to 4096 of a model; all of a "
+              "--qkv file]")
+@click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
+@click.option("--source", "inputs", default="random", show_default=True, metavar="random|model",
+              help="Independent normal numbers, or Q, K and V of a model or a --qkv file.")
+@click.option("--heads", default=2, show_default=True, help="Heads of random Q, K and V.")
+@click.option("--p", default=64, show_default=True, help="Head dimension of random Q, K and V.")
+@layer_option
+@head_option
+@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
+              help="The exact matrix that the methods stand for; times are over exact softmax attention always.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws.")
+@click.option("--rounds", default=5, show_default=True, help="How often each call is timed.")
+@click.option("--backward", is_flag=True, help="Add the gradient of the output's sum with respect to Q, K and V.")
+@click.option("--memory/--no-memory", default=True, show_default=True, help="Measure peak memory, on a CPU in a fresh "
+              "process for each cell.")
+@click.option("--errors/--no-errors", default=None, help="Measure output errors too. [default: of a model alone]")
+@click.option("--quadratic-n", default=4096, show_default=True, metavar="N",
+              help="The longest n of methods that cost n²; those that cost n³ go to a quarter of it.")
+@click.option("--epsilon", default="0.05,0.1,0.2,0.5", show_default=True, metavar="LIST",
+              help="Errors under which the fastest method is named, where errors are measured.")
+@click.option("--under-ms", default="1,10,100", show_default=True, metavar="LIST",
+              help="Milliseconds under which the smallest error is named.")
+@source_options
+@run_options
+@format_option
+@click.option("--plot", is_flag=True, help="Draw time and memory against n, and error against cost, into the run's "
+              "figures/ (SVG and PNG).")
+@debug_option
+def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **given: Any) -> None:
+    """Measure what methods cost, in time, memory and products, beside exact attention in the same rounds.
+
+    A call is all that a method does: its draws, its operator and the product with V. The calls of one length take
+    turns, so that a machine that slows down slows all of them; a time is the median over the rounds. Exact attention is
+    torch's fused kernel in the same dtype. Times depend on the machine: the record says which, and `attnprobe compare`
+    refuses two runs of different ones.
+    """
+    refuse_contradictions()
+    from ..errors import unknown
+    from ..report import FORMATS
+    from ..sweep import measure_bench
+    from .progress import progress_bar
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    request = request_of({"methods": methods, **given})
+    with progress_bar() as (progress, notify):
+        session = measure_bench(request, notify=notify, progress=progress)
+    _report(session, request, format_, plot)
+    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
+    raise click.exceptions.Exit(4 if broken else 0)
+
+
+def request_of(given: dict[str, Any]) -> Any:
+    """What the parsed options ask for."""
+    from ..sweep import BenchRequest
+
+    return BenchRequest(source=source_from(given), origin=origins(), **given)
+
+
+def _report(session: Any, request: Any, format_: str, plot: bool) -> None:
+    """Print the rows, and leave tables and figures in the run's folder."""
+    from ..report import BenchReport
+    from .output import draw, header_of, show
+
+    found = BenchReport.of(session.outcome.records, header_of(session.sources), request.epsilon, request.under_ms)
+    show(session.path, "bench", format_, lambda kind: found.text(kind, str(session.path)))
+    draw(session.path, plot, "bench", found.figures, "nothing was measured that could be drawn")

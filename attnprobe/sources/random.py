@@ -1,0 +1,53 @@
+"""Queries, keys and values that no model made: independent normal numbers, for what depends on shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..errors import UsageError
+from ..qkv import QKV
+from ..rng import generator
+from .spec import DTYPES, Source, check_sizes, choose_device
+
+__all__ = ["RandomSource"]
+
+MOST = 2**16  # heads, and the head dimension
+
+
+class RandomSource(Source):
+    """Q, K and V of independent N(0, 1) numbers, each (heads, n, p): the same for the same shape on every device.
+
+    Raises:
+        UsageError: a number of heads or a head dimension that cannot be. SourceError: a device that is not there.
+
+    >>> RandomSource(heads=2, p=4, device="cpu").qkv(8, [0], 0)[0]
+    QKV(h=2, n_q=8, n_k=8, p=4, p_v=4, scale=0.5, dtype=torch.float32, device=cpu, layer=0, window=0)
+    """
+
+    layers = 1
+
+    def __init__(self, heads: int = 2, p: int = 64, device: str = "auto", dtype: str = "float32") -> None:
+        for name, value in (("heads", heads), ("p", p)):
+            if not 1 <= value <= MOST:
+                raise UsageError(f"{name}={value}: choose a number from 1 to {MOST}")
+        self.heads, self.p = heads, p
+        self.device, self.dtype = choose_device(device), DTYPES[dtype]
+        self.facts = {"random": "independent N(0, 1)", "heads": heads, "p": p, "dtype": dtype, "fallback": []}
+
+    def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
+        check_sizes(n, windows)
+        for layer in layers:
+            if layer != 0:
+                raise UsageError(f"layer {layer}: random Q, K and V have layer 0 alone")
+
+    def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
+        self.check(n, window + 1, layers)
+        drawn = torch.randn(3, self.heads, n, self.p, generator=generator(0, "random", window, n))
+        tensors = drawn.to(device=self.device, dtype=self.dtype)
+        return {0: QKV(*tensors, label={"layer": 0, "window": window, "n": n, **self.facts})}
+
+    def describe(self) -> list[str]:
+        facts = self.facts
+        return [f"random: {facts['random']}, {self.heads} head{'s' * (self.heads != 1)}, p={self.p}, {facts['dtype']}"]

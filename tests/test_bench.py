@@ -1,0 +1,445 @@
+"""Costs: products against hand counts, planted growth, a known allocation, the command, its records and comparisons."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attnprobe.errors import UsageError
+from attnprobe.installation import machine
+from attnprobe.methods import METHODS
+from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
+from attnprobe.records import read_records
+from attnprobe.report import bench_rows, bench_summary, compare_runs, exponent, growth
+from attnprobe.report.bench import bench_choices, frontier
+from attnprobe.report.growth import faster_from
+from attnprobe.sources import RandomSource, SourceSpec
+from attnprobe.sweep import BenchRequest, measure_bench
+from attnprobe.sweep.calls import Work
+
+CONTRACT = {"method", "n", "d", "seconds", "peak_bytes", "flops", "visited", "ratio_to_exact"}
+SMALL = ("--n", "32,64", "--d", "8", "--p", "8", "--rounds", "2", "--device", "cpu")
+
+
+def inputs(n=64, heads=2, p=8):
+    return RandomSource(heads, p, "cpu").qkv(n, [0], 0)[0]
+
+
+def counted(name, n=64, d=16, heads=3, p=8):
+    return counted_flops(lambda: Work(name, d if METHODS[name].budget else None).run(inputs(n, heads, p)))
+
+
+def test_products_are_those_counted_by_hand():
+    """Two operations a multiply-add: Q Kᵀ and B V; φ(K)ᵀ V and φ(Q) times it; projections of Q, K and the two again."""
+    n, d, h, p = 64, 16, 3, 8
+    assert counted_flops(lambda: Work("exact").run(inputs(n, h, p))) == 2 * h * (n * n * p + n * n * p)
+    assert counted("softmax") == 2 * h * 2 * n * n * p
+    assert counted("linear") == 2 * h * 2 * n * p * p
+    assert counted("performer") == 2 * h * (2 * n * d * p + 2 * n * d * p)
+    assert counted("linformer") == 2 * h * (2 * n * d * p + 2 * n * d * p)  # two sketches, scores, values
+    assert counted("vmean") == 2 * h * n * p
+
+
+@pytest.mark.parametrize("name", [name for name, one in METHODS.items() if "O(" not in one.cost and one.kind != "user"])
+def test_products_are_about_what_the_leading_cost_says(name):
+    """At sizes where each term stands apart; selections, the rest of a block and d x d work are lower order."""
+    n, d, h, p = 512, 32, 1, 16
+    if METHODS[name].max_n or "softmax" not in METHODS[name].targets:
+        pytest.skip("not at this size")
+    wanted = 2 * h * leading_products(METHODS[name].cost, n, d, p)
+    assert 0.5 * wanted <= counted(name, n, d, h, p) <= 2 * wanted
+
+
+def test_every_cost_in_the_registry_can_be_read():
+    for entry in METHODS.values():
+        found = leading_products(entry.cost, 100, 10, 4)
+        assert (found is None) == entry.cost.startswith("O("), entry.name
+        assert found is None or found > 0
+    assert leading_products("4 n d p", 100, None, 4) is None
+    assert leading_products("n² (p + d)", 10, 3, 4) == 700 and leading_products("n √n p", 100, 1, 4) == 4000
+
+
+def test_exponents_of_planted_costs():
+    for power in (1.0, 1.5, 2.0):
+        cost = {n: 3e-9 * n**power for n in (2048, 4096, 8192, 16384)}
+        assert exponent({512: 1.0, 1024: 1.0, **cost}) == pytest.approx(power, abs=1e-9)
+    assert exponent({1024: 1.0, 2048: 2.0}) is None and exponent({}) is None
+    noisy = {2048: 1.0, 4096: 2.2, 8192: 3.8, 16384: 8.0}
+    wanted = np.polyfit(np.log(list(noisy)), np.log(list(noisy.values())), 1)[0]
+    assert exponent(noisy) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_the_crossover_is_where_two_planted_costs_meet():
+    lengths = (256, 512, 1024, 2048, 4096)
+    method, exact = {n: 1e-6 * n for n in lengths}, {n: 1e-9 * n**2 for n in lengths}
+    assert faster_from(method, exact) == pytest.approx(1000)
+    assert faster_from(exact, method) is None
+    assert faster_from({n: 0.5 * t for n, t in exact.items()}, exact) == 256
+    bump = {256: 1.0, 512: 9.0, 1024: 1.0}
+    assert faster_from(bump, dict.fromkeys(bump, 3.0)) == pytest.approx(724, 1e-3)
+    assert faster_from({}, exact) is None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_growth_says_what_the_tag_says(name):
+    assert (growth(METHODS[name].cost) in ("n²", "n³")) == ("diagnostic" in METHODS[name].tags)
+
+
+def allocation(mebibytes, few=False):
+    """A call that holds so many MiB for a moment."""
+    return lambda: torch.ones((1 if few else mebibytes) * 2**18).sum()
+
+
+def broken(few=False):
+    raise RuntimeError("no such call")
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
+@pytest.mark.parametrize("mebibytes", [8, 64])
+def test_peak_memory_of_a_known_allocation(mebibytes):
+    found = peak_bytes(allocation, mebibytes) / 2**20
+    assert mebibytes - 1 <= found <= mebibytes + 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
+def test_peak_memory_of_a_call_that_raises():
+    with pytest.raises(RuntimeError, match="no such call"):
+        peak_bytes(broken)
+
+
+def test_calls_take_turns_and_warm_up_is_not_kept():
+    order = []
+    found = interleaved({name: lambda name=name: order.append(name) for name in "ab"}, rounds=3)
+    assert {name: len(times) for name, times in found.items()} == {"a": 3, "b": 3}
+    assert "".join(dict.fromkeys(order)) == "ab" and "ba" in "".join(order)
+    assert all(time > 0 for times in found.values() for time in times)
+
+
+def measured(tmp_path, name="r", **rest):
+    asked = {"methods": ("performer,linear",), "n": "32,64", "d": "8", "p": 8, "rounds": 2, "memory": False, **rest}
+    source = SourceSpec(device="cpu", dtype=asked.pop("dtype", "float32"))
+    return measure_bench(BenchRequest(source=source, out=str(tmp_path / name), **asked)).outcome
+
+
+def by_name(records):
+    return {(one["method"], one["n"], one["d"]): one for one in records}
+
+
+def test_records_say_what_was_measured_and_under_what_conditions(tmp_path):
+    records = measured(tmp_path, memory=True, errors=True).records
+    assert [(one["method"], one["n"]) for one in records] == [
+        (name, n) for n in (32, 64) for name in ("exact", "vmean", "performer", "linear")
+    ]
+    for one in records:
+        metrics = one["metrics"]
+        assert one["status"] == "ok" and one["command"] == "bench" and one["heads"] == [0, 1]
+        assert len(metrics["seconds"]) == len(metrics["exact_seconds"]) == 2
+        assert metrics["peak_bytes"][0] is None or metrics["peak_bytes"][0] >= 0
+        assert one["machine"] == machine("cpu") and set(one["versions"]) == {"attnprobe", "python", "torch"}
+        assert one["load"] >= 0 and (one["clock_mhz"] is None or one["clock_mhz"] > 0)
+    found = by_name(records)
+    assert found["exact", 64, None]["metrics"]["flops"] == [2 * 2 * 2 * 64 * 64 * 8]
+    assert found["performer", 64, 8]["metrics"]["visited"] == [2 * 64 * 8] * 2
+    assert len(found["performer", 64, 8]["metrics"]["output_spectral_relative"]) == 2
+    assert "output_spectral_relative" not in found["exact", 64, None]["metrics"]
+
+
+def test_rows_hold_what_the_contract_says(tmp_path):
+    rows = bench_rows(measured(tmp_path).records)
+    assert all(set(row) >= CONTRACT for row in rows)
+    for row in rows:
+        ours, theirs = row["seconds_rounds"], [t / r for t, r in zip(row["seconds_rounds"], [1, 1], strict=True)]
+        assert row["seconds"] == pytest.approx(sum(ours) / 2) and row["seconds_spread"] == pytest.approx(
+            abs(ours[0] - theirs[1]) / 4
+        )
+        assert row["ratio_to_exact"] > 0 and row["peak_bytes"] is None and row["error"] is None
+    [exact] = [row for row in rows if row["method"] == "exact" and row["n"] == 64]
+    assert exact["visited"] == 2 * 64**2 and exact["visited_fraction"] == 1 and exact["reference"]
+
+
+def test_a_run_is_gone_on_with_and_forced(tmp_path):
+    first = measured(tmp_path)
+    again = measured(tmp_path)
+    assert first.measured == 8 and again.measured == 0 and again.records == first.records
+    more = measured(tmp_path, n="32,64,48")
+    assert more.measured == 4 and more.done_before == 8
+    assert measured(tmp_path, rounds=3).done_before == 0 and measured(tmp_path, backward=True).done_before == 0
+    assert measured(tmp_path, force=True).measured == 8
+
+
+def test_what_is_missing_of_a_length_is_measured_beside_exact_attention(tmp_path):
+    before = measured(tmp_path, methods=("linear",))
+    after = measured(tmp_path, methods=("linear,performer",))
+    assert after.measured == 2 and after.done_before == before.measured == 6
+    rows = {(row["method"], row["n"]): row for row in bench_rows(after.records)}
+    assert rows["performer", 64]["ratio_to_exact"] > 0
+
+
+def test_yardsticks_stop_at_their_length_with_the_reason(tmp_path):
+    records = measured(tmp_path, methods=("amm,svd,linear",), quadratic_n=40).records
+    found = by_name(records)
+    assert found["amm", 32, 8]["status"] == "ok" and found["amm", 64, 8]["status"] == "skipped"
+    assert "costs n² p + 2 n d p: called up to n=40, n=64 needs a larger --quadratic-n" in found["amm", 64, 8]["reason"]
+    assert "n=10" in found["svd", 32, 8]["reason"] and found["linear", 64, None]["status"] == "ok"
+
+
+def test_what_cannot_be_is_skipped_and_what_raises_fails(tmp_path, monkeypatch):
+    def bad_day(*args, **options):
+        raise RuntimeError("a bad day\nmore")
+
+    bad = replace(METHODS["performer"], function=wraps(METHODS["performer"].function)(bad_day))
+    monkeypatch.setitem(METHODS, "performer", bad)
+    records = measured(tmp_path, methods=("performer,linformer,spectral-shift",), d="8,48").records
+    found = by_name(records)
+    assert found["performer", 32, 8]["reason"] == "RuntimeError: a bad day"
+    assert found["performer", 32, 8]["status"] == "failed"
+    assert found["linformer", 32, 48]["status"] == "skipped" and "d=48" in found["linformer", 32, 48]["reason"]
+    assert "does not take target=softmax" in found["spectral-shift", 32, 8]["reason"]
+    assert found["linformer", 64, 48]["status"] == "ok"
+
+
+def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, monkeypatch):
+    calls = []
+
+    def tired(*args, **options):
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("tired")
+        return METHODS["linear"].function(*args, **options)
+
+    monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=tired))
+    found = by_name(measured(tmp_path, methods=("efficient,performer",), n="64").records)
+    assert found["efficient", 64, None]["status"] == "failed" and "tired" in found["efficient", 64, None]["reason"]
+    assert found["performer", 64, 8]["status"] == "ok" and len(found["performer", 64, 8]["metrics"]["seconds"]) == 2
+
+
+def test_the_gradient_is_that_of_the_sum_of_the_output():
+    qkv = inputs(16, 1, 4)
+    leaves = [x.clone().requires_grad_() for x in (qkv.q, qkv.k, qkv.v)]
+    torch.softmax(leaves[0] @ leaves[1].mT / 2, -1).matmul(leaves[2]).sum().backward()
+    for name in ("exact", "softmax"):
+        found = Work(name, backward=True).call(qkv)()
+        for ours, leaf in zip(found, leaves, strict=True):
+            assert torch.allclose(ours, leaf.grad, atol=1e-5), name
+
+
+@pytest.mark.parametrize("name", ["window", "longformer", "bigbird", "nystromformer", "mss"])
+def test_methods_that_are_exact_have_the_exact_gradient(name):
+    qkv = inputs(16, 2, 4).to(dtype=torch.float64)
+    d, options = METHODS[name].exact_at(16)
+    ours, theirs = (Work(*asked, backward=True).call(qkv)() for asked in ((name, d, options), ("softmax",)))
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
+def test_backward_says_whom_a_gradient_reaches_and_skips_what_has_none(tmp_path, monkeypatch):
+    def opaque(qkv, d, **options):
+        with torch.no_grad():
+            return METHODS["linear"].function(qkv, d, **options)
+
+    monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=opaque))
+    found = by_name(measured(tmp_path, methods=("performer,efficient",), backward=True, n="64").records)
+    assert found["exact", 64, None]["gradient"] == "QKV" and found["vmean", 64, None]["gradient"] == "V"
+    assert found["performer", 64, 8]["gradient"] == "QKV"
+    assert found["efficient", 64, None]["status"] == "skipped"
+    assert found["efficient", 64, None]["reason"] == "does not differentiate: no gradient reaches its output"
+    forward = counted_flops(lambda: Work("performer", 8).run(inputs()))
+    assert found["performer", 64, 8]["metrics"]["flops"][0] > 2 * forward
+    assert found["performer", 64, 8]["metrics"]["leading_flops"] == [None]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_any_dtype(tmp_path, dtype):
+    found = by_name(measured(tmp_path, dtype=dtype, methods=("linear",), n="64").records)
+    assert found["exact", 64, None]["status"] == "ok" and found["linear", 64, None]["status"] in ("ok", "diverged")
+
+
+def test_random_inputs_are_the_same_whoever_asks():
+    first, again = inputs(), inputs()
+    assert torch.equal(first.q, again.q) and torch.equal(first.v, again.v) and not torch.equal(first.q, first.k)
+    assert torch.equal(RandomSource(2, 8, "cpu", "float64").qkv(64, [0], 0)[0].k, first.k.double())
+    with pytest.raises(UsageError, match="layer 0 alone"):
+        RandomSource(2, 8, "cpu").check(8, 1, [1])
+
+
+PLACE = {"source": None, "layer": 0, "target": "softmax", "backward": False, "weights": None, "options": {}}
+
+
+def planted(method, seconds, error, n=64, **rest):
+    times = {"seconds": seconds, "seconds_rounds": [seconds] * 3, "ratio_to_exact": 1.0, "peak_bytes": 1}
+    state = {"error": error, "status": "ok", "reference": False}
+    return {**PLACE, **times, **state, "method": method, "n": n, "d": 8, **rest}
+
+
+def test_choices_are_the_fastest_within_an_error_and_the_best_within_a_time():
+    rows = [planted("a", 1e-3, 0.4), planted("b", 2e-3, 0.1), planted("c", 9e-3, 0.01), planted("v", 1e-6, 0.0,
+            reference=True), planted("x", 1e-6, 0.0, status="failed")]  # fmt: skip
+    found = [(one["limit"], one["value"], one["method"]) for one in bench_choices(rows, [0.05, 0.5], [0.5, 2.0])]
+    assert found == [("error", 0.05, "c"), ("error", 0.5, "a"), ("ms", 0.5, None), ("ms", 2.0, "b")]
+
+
+def test_no_point_of_the_frontier_is_beaten():
+    points = [tuple(pair) for pair in torch.rand(60, 2, generator=torch.Generator().manual_seed(0)).tolist()]
+    best = frontier(points)
+    beaten = lambda point: any(x <= point[0] and y <= point[1] and (x, y) != point for x, y in points)
+    assert set(best) == {point for point in points if not beaten(point)}
+
+
+def test_the_summary_reads_growth_off_the_rows():
+    rows = []
+    for n in (2048, 4096, 8192):
+        for name, power, size in (("exact", 2, 1e-9), ("performer", 1, 1e-5)):
+            rows.append({**planted(name, size * n**power, None, n), "family": "x", "cost": "2 n² p", "peak_bytes": n,
+                         "d": None, "reference": name == "exact"})  # fmt: skip
+    found = {one["method"]: one for one in bench_summary(rows)}
+    assert found["exact"]["time_exponent_spread"] == pytest.approx(0)
+    assert found["exact"]["time_exponent"] == pytest.approx(2) and found["exact"]["faster_from"] is None
+    assert found["performer"]["time_exponent"] == pytest.approx(1)
+    assert found["performer"]["memory_exponent"] == pytest.approx(1)
+    assert found["performer"]["faster_from"] is None and found["performer"]["longest_n"] == 8192
+
+
+@pytest.fixture
+def bench(run):
+    """``attnprobe bench`` in this process: ``(code, stdout, stderr)``."""
+    return lambda *args: run("bench", *args)
+
+
+def test_the_command_leaves_a_run_that_a_report_rebuilds(run, bench, tmp_path):
+    options = ("--method", "performer,linear,nystromformer", "--errors", "--no-memory", "--plot", "--out", "r")
+    code, out, err = bench(*SMALL, *options, "--format", "json", "--epsilon", "0.9,9")
+    assert code == 0, err
+    found = json.loads(out)
+    assert {"schema", "command", "source", "rows", "summary", "choices", "run"} <= set(found)
+    assert found["command"] == "bench" and all(set(row) >= CONTRACT for row in found["rows"])
+    assert {one["value"] for one in found["choices"] if one["limit"] == "error"} == {0.9, 9.0}
+    figures = {path.name: path.read_bytes() for path in Path("r/figures").iterdir()}
+    assert set(figures) == {f"bench-{name}.{kind}" for name in ("time-d8", "pareto-n32", "pareto-n64")
+                            for kind in ("svg", "png")}  # fmt: skip
+    tables = {path.name: path.read_bytes() for path in Path("r/tables").iterdir()}
+    code, _, err = run("report", "r")
+    assert code == 0, err
+    assert {path.name: path.read_bytes() for path in Path("r/figures").iterdir()} == figures
+    assert {name: Path("r/tables", name).read_bytes() for name in tables} == tables
+    assert Path("r/report.html").exists() and Path("r/tables/bench.tex").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
+def test_memory_has_a_figure_of_its_own(bench):
+    code, out, err = bench("--n", "512,1024", "--rounds", 1, "--method", "linear", "--device", "cpu", "--plot",
+                           "--out", "r")  # fmt: skip
+    assert code == 0 and "MiB" in out, err
+    names = {path.name for path in Path("r/figures").iterdir()}
+    assert names == {f"bench-{name}.{kind}" for name in ("time", "memory") for kind in ("svg", "png")}
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
+def test_every_format_names_the_methods(bench, format_):
+    code, out, err = bench(*SMALL, "--method", "performer,amm", "--no-memory", "--format", format_, "--quadratic-n", 40)
+    assert code == 0, err
+    assert "performer" in out and "exact" in out and "quadratic-n" in out.replace(r"\_", "_")
+
+
+@pytest.mark.parametrize("args, told", [
+    (("--source", "file"), "source 'file'"),
+    (("--method", "nystromfomer"), "did you mean 'nystromformer'"),
+    (("--n", "1"), "at least 2 tokens"),
+    (("--n", "a"), "not a whole number"),
+    (("--d", "0", "--method", "performer"), "d=0 is not positive"),
+    (("--rounds", "0"), "rounds=0"),
+    (("--heads", "0"), "heads=0"),
+    (("--dtype", "int8"), "dtype 'int8'"),
+    (("--target", "both"), "target 'both'"),
+    (("--epsilon", "0"), "epsilon: '0' is not a number above 0"),
+    (("--under-ms", "fast"), "under-ms: 'fast'"),
+    (("--quadratic-n", "1"), "quadratic_n=1"),
+    (("--method", "amm", "--n", "64", "--d", "8", "--quadratic-n", "32"), "amm costs n² p + 2 n d p: called up to n=3"),
+    (("--model", "minilm"), "--model is read by --source model alone"),
+    (("--layer", "1"), "--layer is read by --source model alone"),
+    (("--source", "model", "--heads", "4"), "--heads is read by --source random alone"),
+    (("--format", "xml"), "format 'xml'"),
+    (("--force", "--retry-failed"), "exclude each other"),
+])  # fmt: skip
+def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(bench, args, told):
+    code, out, err = bench("--device", "cpu", "--out", "r", *args)
+    assert code == 2 and told in err and out == "" and not Path("r").exists(), err
+
+
+def test_a_file_of_queries_is_a_source(bench, qkv):
+    code, out, err = bench("--source", "model", "--qkv", qkv, "--d", 8, "--method", "linear", "--rounds", 1,
+                           "--no-memory", "--format", "json", "--device", "cpu")  # fmt: skip
+    assert code == 0, err
+    rows = json.loads(out)["rows"]
+    assert {row["n"] for row in rows} == {96} and all(row["error"] is not None for row in rows[1:])
+    code, _, err = bench("--source", "model", "--qkv", "nowhere.safetensors")
+    assert code == 3 and "does not exist" in err
+
+
+def test_a_method_that_fails_exits_4(bench, monkeypatch):
+    def bad_day(*args, **options):
+        raise RuntimeError("a bad day")
+
+    monkeypatch.setitem(METHODS, "linear", replace(METHODS["linear"], function=bad_day))
+    code, out, _ = bench(*SMALL, "--method", "linear,performer", "--no-memory")
+    assert code == 4 and "a bad day" in out
+
+
+def test_a_sweep_takes_it_and_tells_its_plan(run, tmp_path):
+    Path("c.yaml").write_text("command: bench\nmethod: [linear, performer]\nn: [32, 64]\nd: 8\np: 8\nrounds: 1\n"
+                              "memory: false\ndevice: cpu\n")  # fmt: skip
+    code, out, err = run("sweep", "c.yaml", "--dry-run")
+    assert code == 0 and "8 cells, 0 done" in out, err
+    assert run("sweep", "c.yaml")[0] == 0
+    [folder] = Path("outputs").iterdir()
+    before = (folder / "records.jsonl").read_bytes()
+    assert run("sweep", "c.yaml")[0] == 0 and (folder / "records.jsonl").read_bytes() == before
+    Path("g.yaml").write_text("command: bench\ngates: [{metric: seconds, max: 1}]\n")
+    code, _, err = run("sweep", "g.yaml")
+    assert code == 2 and "g.yaml:2: gates are of command error" in err
+
+
+def test_runs_of_different_machines_are_not_compared(run, tmp_path):
+    measured(tmp_path, "a")
+    lines = (tmp_path / "a/records.jsonl").read_text().splitlines()
+    (tmp_path / "b").mkdir()
+    other = [json.loads(line) for line in lines]
+    for one in other:
+        one["machine"] = {**one["machine"], "cpu": "Z80", "threads": 64}
+    (tmp_path / "b/records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in other))
+    code, _, err = run("compare", "a", "b")
+    threads = machine("cpu")["threads"]
+    assert code == 2 and "Z80" in err and f"threads {threads} in A, 64 in B" in err
+
+
+def test_a_slower_method_is_a_regression(run, tmp_path):
+    measured(tmp_path, "a", n="64")
+    lines = [json.loads(line) for line in (tmp_path / "a/records.jsonl").read_text().splitlines()]
+    for name, factor in (("same", 1.0), ("slow", 3.0)):
+        for one in lines:
+            ratio = factor if one["method"] == "performer" else 1.0
+            one["metrics"] |= {"exact_seconds": [1.0, 1.01], "seconds": [ratio * 2.0, ratio * 2.02]}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert run("compare", "same", "same")[0] == 0
+    code, out, err = run("compare", "same", "slow", "--format", "json")
+    assert code == 1, err
+    worse = [(row["method"], row["metric"]) for row in json.loads(out)["rows"] if row["verdict"] == "worse"]
+    assert worse == [("performer", "ratio_to_exact")]
+    assert run("compare", "slow", "same")[0] == 0
+    assert run("compare", "same", "slow", "--metric", "flops")[0] == 0
+    assert run("compare", "same", "slow", "--metric", "speed")[0] == 2
+    found = compare_runs(read_records("same"), read_records("slow"), ["seconds"])
+    assert [row["method"] for row in found.regressions] == ["performer"]
+
+
+def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
+    measured(tmp_path, "a", n="64")
+    assert run("error", "--qkv", qkv, "--d", 8, "--no-matrix", "--out", "e")[0] == 0
+    code, _, err = run("compare", "a", "e")
+    assert code == 2 and "bench" in err
