@@ -60,7 +60,7 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
     ("", 1, "a mapping"), ("- 1", 1, "a mapping"), ("n: [1", 1, "no YAML"), ("n: 1\nd: {", 2, "no YAML"),
     ("n: 512\n\nwindos: 2", 3, "did you mean 'windows'?"), ("n: 1\nn: 2", 2, "stands at line 1 already"),
     ("method: vmean\nmethods: svd", 2, "says again"),
-    ("command: inject", 1, "no command 'inject'"), ("command: [error]", 1, "no command"),
+    ("command: nothing", 1, "no command 'nothing'"), ("command: [error]", 1, "no command"),
     ("command: spectrum\nmethod: vmean", 2, "unknown key 'method' of command spectrum"),
     ("n: []", 1, "an empty list"), ("n:", 1, "no value"), ("windows: [1, 2]", 1, "takes one value"),
     ("windows: two", 1, "a whole number"), ("windows: true", 1, "a whole number"),

@@ -23,7 +23,7 @@ class RandomSource(Source):
         UsageError: a number of heads or a head dimension that cannot be. SourceError: a device that is not there.
 
     >>> RandomSource(heads=2, p=4, device="cpu").qkv(8, [0], 0)[0]
-    QKV(h=2, n_q=8, n_k=8, p=4, p_v=4, scale=0.5, dtype=torch.float32, device=cpu, layer=0, window=0)
+    QKV(h=2, n_q=8, n_k=8, p=4, p_v=4, scale=0.5, dtype=float32, device=cpu, layer=0, window=0)
     """
 
     layers = 1
