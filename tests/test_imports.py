@@ -28,7 +28,7 @@ MAY = {
     "linalg": {"errors", "rng", "operators"},
     "methods": CORE,
     "metrics": CORE,
-    "sources": {"qkv", "rng", "errors", "timings"},
+    "sources": {"qkv", "rng", "errors", "timings", "lists"},
     "lists": {"errors"},
     "records": {"errors"},
     "config": {"errors", "lists"},
