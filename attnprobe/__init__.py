@@ -40,6 +40,7 @@ _PUBLIC = {
     "Approximation": "approximation",
     "Operator": "operators",
     "approximate": "methods",
+    "capture": "sources",
     "exact": "reference",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
@@ -47,7 +48,7 @@ _PUBLIC = {
     "spectra": "metrics",
 }
 __all__ = [
-    "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "load_qkv",
+    "QKV", "Approximation", "Operator", "__version__", "approximate", "capture", "exact", "load_qkv",
     "matrix_errors", "output_errors", "spectra",
 ]  # fmt: skip
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact
-    from .sources import load_qkv
+    from .sources import capture, load_qkv
 
 
 def __getattr__(name: str) -> Any:

@@ -8,25 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..qkv import QKV
+from .call import AttentionCall
+from .capturing import capture
 from .choose import describe_defaults, resolve
 from .files import FileSource, save_qkv
 from .hub import cached_models, hub_reachable, note
 from .model import ModelSource
 from .packaged import packaged_weights
 from .spec import Source, SourceSpec
+from .surveying import survey
 
 __all__ = [
+    "AttentionCall",
     "FileSource",
     "ModelSource",
     "Source",
     "SourceSpec",
     "cached_models",
+    "capture",
     "describe_defaults",
     "hub_reachable",
     "load_qkv",
     "packaged_weights",
     "resolve",
     "save_qkv",
+    "survey",
 ]
 
 

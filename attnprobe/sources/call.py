@@ -34,6 +34,7 @@ class AttentionCall:
         sinks: a further score of each head, (h,), whose key has no value; None is none.
         pattern: what ``visible`` is: padding, causal, a window.
         cross: the queries are other tokens than the keys.
+        window: the sliding window that the model states, which hides nothing in shorter inputs; None is none.
         delta: relative Frobenius distance of this attention, in float64, from what the model computed.
     """
 
@@ -51,6 +52,7 @@ class AttentionCall:
     sinks: Tensor | None = None
     pattern: Pattern = field(default=FULL)
     cross: bool = False
+    window: int | None = None
     delta: float = float("nan")
 
     def __repr__(self) -> str:
@@ -72,8 +74,9 @@ class AttentionCall:
         return [*facts, f"scale={self.scale:.6g}", f"mask={self.pattern}", *self.extras()]
 
     def extras(self) -> list[str]:
-        """What stands beside the scale and the mask: ``bias``, ``softcap=50``, ``sinks``, ``cross``."""
+        """What stands beside the scale and the mask: ``cross``, ``bias``, ``softcap=50``, ``sinks``, a wider window."""
         extras = ["cross"] if self.cross else []
+        extras += [f"window={self.window}"] if self.window and self.pattern.left is None else []
         extras += ["bias"] if self.bias is not None else []
         extras += [f"softcap={self.softcap:g}"] if self.softcap is not None else []
         return extras + (["sinks"] if self.sinks is not None else [])
@@ -95,11 +98,12 @@ class AttentionCall:
     def output_blocks(self) -> Iterator[tuple[int, int, Tensor, float]]:
         """``(start, stop, rows, largest score)``; queries that see no key have rows of 0."""
         k, v = (repeated(x.double(), self.heads) for x in (self.k, self.v))
+        cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
         for start, stop in blocks(self.q, k, bytes_each=8):
-            cut = lambda x: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
             rows, largest = exact_rows(
                 self.q[:, :, start:stop].double(), k, v, self.scale,
-                visible=cut(self.visible), bias=cut(self.bias), softcap=self.softcap, sinks=self.sinks,
+                visible=cut(self.visible, start, stop), bias=cut(self.bias, start, stop), softcap=self.softcap,
+                sinks=self.sinks,
             )  # fmt: skip
             yield start, stop, rows, largest
 

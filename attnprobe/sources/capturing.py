@@ -24,7 +24,7 @@ from .masks import Pattern, pattern_of, split_mask
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["call_of", "capture", "capture_layers"]
+__all__ = ["call_of", "capture", "capture_all", "capture_layers"]
 
 NAME = "attnprobe_capture"
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -69,7 +69,28 @@ def capture(
     missing = recorder.wanted.missing(recorder.seen)
     if missing:
         raise UsageError(f"{recorder.model}: {missing} was never reached, it made {recorder.calls} attention calls")
-    return {(call.module, call.call): call for call in recorder.captured.values()}
+    return recorder.by_name()
+
+
+def capture_all(
+    model: PreTrainedModel, inputs: Mapping[str, Any], name: str | None = None
+) -> tuple[dict[tuple[str, int], AttentionCall], float]:
+    """Every attention call of a forward, and how far the model's outputs under capture lie from its own eager run.
+
+    That distance, relative and the largest over the output tensors, is what would show a mask that never arrived:
+    each call is proved with the mask that it got.
+
+    Raises:
+        SourceError: see `capture`.
+    """
+    recorder = _Recorder(name or type(model).__name__, Selection(), _names(model))
+    with torch.no_grad():
+        ours = _run(recorder, model, lambda: model(**inputs))
+        with switched(model, "eager", recorder.model):
+            own = model(**inputs)
+    pairs = [(a, b) for a, b in zip(ours.to_tuple(), own.to_tuple(), strict=True) if isinstance(a, Tensor)]
+    away = [float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-300)) for a, b in pairs]
+    return recorder.by_name(), max(away)
 
 
 def capture_layers(
@@ -112,6 +133,9 @@ class _Recorder:
     def refuse(self, layer: int, why: str) -> SourceError:
         return SourceError(f"{self.model} is refused at layer {layer}: {why}")
 
+    def by_name(self) -> dict[tuple[str, int], AttentionCall]:
+        return {(call.module, call.call): call for call in self.captured.values()}
+
     def next(self, module: torch.nn.Module) -> tuple[str, int, int]:
         """The name of the module, which call of it this is, and which of all."""
         path = self.names.get(id(module), type(module).__name__)
@@ -125,12 +149,14 @@ def _names(model: torch.nn.Module) -> dict[int, str]:
     return {id(module): path for path, module in model.named_modules()}
 
 
-def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]) -> None:
+def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]) -> Any:
+    """What ``forward`` returns with its attention recorded; None where it was left early."""
+    result = None
     put(NAME, _attention)
     token = _active.set(recorder)
     try:
         with switched(model, NAME, recorder.model), torch.no_grad():
-            forward()
+            result = forward()
     except _Finished:
         pass
     except (SourceError, UsageError):
@@ -142,6 +168,7 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
         _active.reset(token)
     if recorder.calls == 0:
         raise bypassed(model, recorder.model)
+    return result
 
 
 def _attention(
@@ -206,7 +233,7 @@ def call_of(
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return AttentionCall(
         path, call, number, type(module).__name__, query, key, value, scale, visible, bias,
-        extras.get("softcap"), sinks, pattern, cross,
+        extras.get("softcap"), sinks, pattern, cross, extras.get("sliding_window"),
     )  # fmt: skip
 
 
@@ -223,7 +250,7 @@ def _mask_of(
     stated = is_cross(module, path, n_q, n_k, causal=True)  # as far as the module itself says
     if (id(mask), stated) not in masks:
         visible, bias = split_mask(mask, (query.shape[0], n_q, n_k))
-        masks[id(mask), stated] = (visible, bias, pattern_of(visible, stated), mask)  # kept, so that its id stays its own
+        masks[id(mask), stated] = (visible, bias, pattern_of(visible, stated), mask)  # held: its id stays its own
     visible, bias, pattern, _ = masks[id(mask), stated]
     cross = is_cross(module, path, n_q, n_k, pattern.causal or pattern.band)
     return visible, bias, pattern, cross
