@@ -42,18 +42,21 @@ _PUBLIC = {
     "approximate": "methods",
     "capture": "sources",
     "exact": "reference",
+    "injected": "inject",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "output_errors": "metrics",
+    "register_attention": "inject",
     "spectra": "metrics",
 }
 __all__ = [
-    "QKV", "Approximation", "Operator", "__version__", "approximate", "capture", "exact", "load_qkv",
-    "matrix_errors", "output_errors", "spectra",
+    "QKV", "Approximation", "Operator", "__version__", "approximate", "capture", "exact", "injected",
+    "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .approximation import Approximation
+    from .inject import injected, register_attention
     from .methods import approximate
     from .metrics import matrix_errors, output_errors, spectra
     from .operators import Operator

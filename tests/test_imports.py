@@ -16,7 +16,8 @@ import attnprobe
 ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
 MAY = {
-    "__init__": {"approximation", "methods", "metrics", "operators", "qkv", "reference", "sources"},  # for typing only
+    # for typing only
+    "__init__": {"approximation", "inject", "methods", "metrics", "operators", "qkv", "reference", "sources"},
     "__main__": {"cli"},
     "errors": set(),
     "rng": set(),
@@ -34,6 +35,7 @@ MAY = {
     "config": {"errors", "lists"},
     "report": {"errors", "lists", "records"},
     "installation": {"__init__", "sources"},
+    "inject": CORE | {"methods", "sources"},
     "sweep": CORE | {"methods", "metrics", "sources", "lists", "records", "timings", "installation"},
     "cli": {"__init__", "config", "errors"},
 }
