@@ -40,26 +40,30 @@ _PUBLIC = {
     "Approximation": "approximation",
     "Operator": "operators",
     "approximate": "methods",
+    "capture": "sources",
     "exact": "reference",
     "findings": "sweep",
+    "injected": "inject",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "output_errors": "metrics",
+    "register_attention": "inject",
     "spectra": "metrics",
 }
 __all__ = [
-    "QKV", "Approximation", "Operator", "__version__", "approximate", "exact", "findings",
-    "load_qkv", "matrix_errors", "output_errors", "spectra",
+    "QKV", "Approximation", "Operator", "__version__", "approximate", "capture", "exact", "findings", "injected",
+    "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .approximation import Approximation
+    from .inject import injected, register_attention
     from .methods import approximate
     from .metrics import matrix_errors, output_errors, spectra
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact
-    from .sources import load_qkv
+    from .sources import capture, load_qkv
     from .sweep import findings
 
 

@@ -17,7 +17,7 @@ ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
 MAY = {
     # for typing only
-    "__init__": {"approximation", "methods", "metrics", "operators", "qkv", "reference", "sources", "sweep"},
+    "__init__": {"approximation", "inject", "methods", "metrics", "operators", "qkv", "reference", "sources", "sweep"},
     "__main__": {"cli"},
     "errors": set(),
     "rng": set(),
@@ -29,12 +29,13 @@ MAY = {
     "linalg": {"errors", "rng", "operators"},
     "methods": CORE,
     "metrics": CORE,
-    "sources": {"qkv", "rng", "errors", "timings"},
+    "sources": {"qkv", "rng", "errors", "timings", "lists"},
     "lists": {"errors"},
     "records": {"errors"},
     "config": {"errors", "lists"},
     "report": {"errors", "lists", "records"},
     "installation": {"__init__", "sources"},
+    "inject": CORE | {"methods", "sources"},
     "sweep": CORE | {"methods", "metrics", "sources", "lists", "records", "timings", "installation"},
     "cli": {"__init__", "config", "errors"},
 }

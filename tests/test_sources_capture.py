@@ -116,7 +116,7 @@ def test_interpolate_stretches_the_table_and_restores_it(tiny_bert, text_file, w
 def test_blocks_of_rows_change_nothing(tiny_bert, text_file, monkeypatch):
     src = source(tiny_bert, text_file, dtype="float64", positions="wrap")
     whole = src.qkv(40, [2], 0)[2]
-    monkeypatch.setattr("attnprobe.sources.capture.BLOCK_BYTES", 4 * 4 * 40 * 7)
+    monkeypatch.setattr("attnprobe.sources.call.BLOCK_BYTES", 4 * 4 * 40 * 7)
     torch.testing.assert_close(src.qkv(40, [2], 0)[2].q, whole.q, rtol=0, atol=1e-12)
 
 
@@ -235,9 +235,9 @@ def families(tmp_path_factory):
         ("gpt2", 1, "refused at layer 1: causal attention is not supported yet"),
         ("deberta", 0, "bypasses transformers' attention interface (DebertaV2Model made no call)"),
         ("longformer", 1, "bypasses transformers' attention interface (LongformerModel made no call)"),
-        ("t5", 0, "differs from its own by"),
+        ("t5", 0, "refused at layer 0: it adds a bias to its scores"),
         ("vit", 0, "a vit reads no text"),
-        ("modernbert", 1, "refused at layer 1: sliding-window attention is not supported yet"),
+        ("modernbert", 1, "refused at layer 1: sliding-window (9) attention is not supported yet"),
     ],
 )
 def test_models_that_q_k_v_alone_do_not_describe_are_refused_by_name(families, text_file, name, layer, says):
@@ -258,7 +258,7 @@ def test_blocks_of_rows_cut_the_masks_of_layers_on_the_way(families, text_file, 
     """ModernBERT's layers 1 and 2 see a window, 0 and 3 everything: layer 3 is right only if 1 and 2 were."""
     src = source(families("modernbert"), text_file)
     whole = src.qkv(32, [3], 0)[3]
-    monkeypatch.setattr("attnprobe.sources.capture.BLOCK_BYTES", 4 * 4 * 32 * 7)
+    monkeypatch.setattr("attnprobe.sources.call.BLOCK_BYTES", 4 * 4 * 32 * 7)
     torch.testing.assert_close(src.qkv(32, [3], 0)[3].q, whole.q, rtol=0, atol=1e-5)
 
 

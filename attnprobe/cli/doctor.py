@@ -8,14 +8,29 @@ from .options import debug_option
 
 EPILOG = """\b
 In Python:
-  from attnprobe.sources import describe_defaults
-  describe_defaults()"""
+  from attnprobe.sources import describe_defaults, survey
+  describe_defaults()
+  survey("minilm")"""
 
 
 @click.command("doctor", epilog=EPILOG)
+@click.option("--model", metavar="ID|DIR", help="Show what would be captured of a model: hub id, directory, minilm.")
+@click.option(
+    "--weights", default="pretrained", show_default=True, help="Weights of --model: pretrained or initialized."
+)
 @debug_option
-def command(debug: bool) -> None:
-    """Show devices, versions, threads, what the hub and the caches hold, and what the defaults resolve to."""
+def command(model: str | None, weights: str, debug: bool) -> None:
+    """Show devices, versions, threads, what the hub and the caches hold, and what the defaults resolve to.
+
+    With --model: every attention module by name, with its heads, scale and mask, how exactly it is captured, and
+    whether Q, K and V alone describe it, as methods need, or why it is refused.
+    """
+    if model is not None:
+        from ..sources import survey
+
+        for line in survey(model, weights):
+            click.echo(line)
+        return
     from ..installation import examine
 
     width = 12

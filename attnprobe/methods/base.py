@@ -78,10 +78,10 @@ def segment_means(x: Tensor, count: int) -> Tensor:
 def softmax_in_place(scores: Tensor) -> Tensor:
     """The softmax over the last dimension, in the memory of ``scores``: of tall factors, new memory costs more.
 
-    Where a gradient is wanted it has memory of its own, as the gradient needs what would be written over.
+    Where gradients are wanted it takes new memory.
     """
     if scores.requires_grad:
-        return torch.softmax(scores, dim=-1)
+        return torch.softmax(scores, -1)
     scores.sub_(scores.amax(-1, keepdim=True)).exp_()
     return scores.div_(scores.sum(-1, keepdim=True))
 
@@ -170,5 +170,6 @@ def sparse_softmax(
             absent = (columns < 0)[:, None]
             absent = absent if has is None else absent | ~has[rows].unflatten(0, (len(columns), -1))
             row = torch.softmax(scores.masked_fill_(absent, float("-inf")), -1)
-            weights[head, rows] = row.masked_fill(absent, 0).flatten(0, 1)  # a row without a column was NaN
+            fill = row.masked_fill if row.requires_grad else row.masked_fill_
+            weights[head, rows] = fill(absent, 0).flatten(0, 1)  # a row without a column was NaN
     return Sparse(index, weights, k.shape[1], group)

@@ -129,8 +129,13 @@ def performer_relu(
         Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
     """
     q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm, share_heads)
-    log_q, log_k = ((x @ w.to(x).mT).relu_().add_(eps).log_() for x in (q, k))  # (h, n, d)
+    log_q, log_k = (_log_relu(x @ w.to(x).mT, eps) for x in (q, k))  # (h, n, d)
     return _approximation(qkv, d, log_q, log_k, w)
+
+
+def _log_relu(x: Tensor, eps: float) -> Tensor:
+    """``log(relu(x) + eps)``, in the memory of ``x`` unless gradients are wanted."""
+    return (torch.relu(x) + eps).log() if x.requires_grad else x.relu_().add_(eps).log_()
 
 
 def log_features(x: Tensor, w: Tensor) -> Tensor:

@@ -162,10 +162,10 @@ def skyformer(
 
     half = _half(landmarks, scale)  # (h, d)
     left = torch.baddbmm(-half[:, None, :], q, scale * landmarks.mT)  # log(E_Q L), (h, n_q, d)
-    row_shift = left.amax(-1)  # (h, n_q)
+    row_shift = left.detach().amax(-1)  # (h, n_q); the shifts cancel, and so would their gradients
     left = left.sub_(row_shift[..., None]).exp_()
     right = torch.baddbmm(-half[..., None], scale * landmarks, k.mT)  # log(R E_K), (h, d, n_k)
-    head_shift = right.amax((1, 2))  # (h,)
+    head_shift = right.detach().amax((1, 2))  # (h,)
     right = right.sub_(head_shift[:, None, None]).exp_()
     low_rank = LowRank(left, middle, right)
     mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..qkv import QKV
+from .call import AttentionCall
+from .capturing import capture
 from .choose import describe_defaults, resolve
 from .files import FileSource, save_qkv
 from .hub import cached_models, hub_reachable, note
@@ -15,20 +17,24 @@ from .model import ModelSource
 from .packaged import packaged_weights
 from .random import RandomSource
 from .spec import Source, SourceSpec
+from .surveying import survey
 
 __all__ = [
+    "AttentionCall",
     "FileSource",
     "ModelSource",
     "RandomSource",
     "Source",
     "SourceSpec",
     "cached_models",
+    "capture",
     "describe_defaults",
     "hub_reachable",
     "load_qkv",
     "packaged_weights",
     "resolve",
     "save_qkv",
+    "survey",
 ]
 
 

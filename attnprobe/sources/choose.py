@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..errors import SourceError, nearest
+import torch
+
+from ..errors import SourceError, nearest, unknown
 from ..timings import Timings
 from .files import FileSource
 from .folder import ModelFolder, directory, looks_like_a_path
@@ -20,12 +22,12 @@ from .packaged import INSTALL, MINILM, minilm, packaged_weights
 from .spec import Source, SourceSpec, choose_device, stage
 from .text import Text, embedded, open_text, wikitext
 from .vocabulary import Vocabulary, fallback_vocabulary, of_folder, open_tokenizer
-from .weights import bert_base, configuration
+from .weights import bert_base, configuration, initialized, pretrained
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["describe_defaults", "resolve"]
+__all__ = ["describe_defaults", "open_model", "resolve"]
 
 DEFAULT_MODEL = "bert-base-cased"
 BUILT_IN = "bert-base (built-in configuration)"
@@ -88,6 +90,23 @@ def resolve(
         fallback=substitutions.lines,
         timings=timings,
     )
+
+
+def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrainedModel:
+    """The whole model of a hub id, a directory or ``minilm``, in float32 and evaluation mode, without a text.
+
+    Raises:
+        SourceError: it is absent, damaged, refused or out of reach. UsageError: ``weights`` are neither ``pretrained``
+            nor ``initialized``.
+    """
+    if weights not in ("pretrained", "initialized"):
+        raise unknown("weights", weights, ("pretrained", "initialized"))
+    folder, _ = _model(SourceSpec(model=name, weights=weights), _Substitutions(True, lambda line: None))
+    if weights == "pretrained":
+        return pretrained(folder, torch.float32, whole=True)
+    config = configuration(folder)
+    layers = getattr(config, "num_hidden_layers", None) or 1
+    return initialized(config, seed, layers, torch.float32, name, whole=True)
 
 
 def describe_defaults() -> list[str]:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from .capture import BLOCK_BYTES, Captured, capture
+from .call import BLOCK_BYTES, AttentionCall, repeated
+from .capturing import capture_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,7 +48,7 @@ def read(
 
     Raises:
         UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
-        SourceError: see `capture`.
+        SourceError: see `capture_layers`.
     """
     if policy == "segment" or len(segments) == 1:
         return _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)])
@@ -68,7 +69,7 @@ def _forward(
     batch: Sequence[Sequence[int]],
     layers: Sequence[int],
     rows: list[int] | None = None,
-) -> dict[int, Captured]:
+) -> dict[int, AttentionCall]:
     ids = torch.tensor(batch, device=model.device)
     extras: dict[str, Any] = {}
     accepted = inspect.signature(model.forward).parameters
@@ -78,7 +79,7 @@ def _forward(
             extras["token_type_ids"] = torch.zeros_like(ids)
     if "use_cache" in accepted:
         extras["use_cache"] = False
-    return capture(model, name, layers, lambda: model(input_ids=ids, **extras))
+    return capture_layers(model, name, layers, lambda: model(input_ids=ids, **extras))
 
 
 def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
@@ -91,12 +92,13 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
             yield equal[start : start + step]
 
 
-def _joined(parts: Sequence[dict[int, Captured]]) -> dict[int, tuple[Tensor, Tensor, Tensor, float]]:
+def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, tuple[Tensor, Tensor, Tensor, float]]:
     """Batches of segments side by side along the tokens."""
     flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
     joined = {}
     for layer, call in parts[0].items():
-        q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
+        of = lambda part, axis, layer=layer: repeated(getattr(part[layer], axis), part[layer].heads)
+        q, k, v = (torch.cat([flat(of(part, axis)) for part in parts], dim=1) for axis in "qkv")
         joined[layer] = (q, k, v, call.scale)
     return joined
 

@@ -52,8 +52,10 @@ def configuration(folder: ModelFolder) -> PreTrainedConfig:
         raise SourceError(f"{folder.name}/config.json: {what}: transformers cannot load it: {_line(error)}") from error
 
 
-def pretrained(folder: ModelFolder, dtype: torch.dtype) -> PreTrainedModel:
-    """The model in a directory, from safetensors only, in evaluation mode.
+def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) -> PreTrainedModel:
+    """The model in a directory, from safetensors only, in evaluation mode; of an encoder-decoder the encoder alone.
+
+    ``whole`` keeps the decoder.
 
     Raises:
         SourceError: weights that are pickled, damaged, missing, or of another shape than config.json says.
@@ -80,10 +82,12 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype) -> PreTrainedModel:
         where = files[0].name if len(files) == 1 else "its safetensors files"
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise SourceError(f"{folder.name}: {where} lacks {missing[0]}{more}; it is not the whole model")
-    return _encoder(model)
+    return _encoder(model, whole)
 
 
-def initialized(config: PreTrainedConfig, seed: int, layers: int, dtype: torch.dtype, name: str) -> PreTrainedModel:
+def initialized(
+    config: PreTrainedConfig, seed: int, layers: int, dtype: torch.dtype, name: str, *, whole: bool = False
+) -> PreTrainedModel:
     """The model of a configuration with every weight random.
 
     Weights of two and more axes (Linear, Embedding) are N(0, initializer_range²) with a zero padding row; normalising
@@ -91,6 +95,7 @@ def initialized(config: PreTrainedConfig, seed: int, layers: int, dtype: torch.d
 
     Args:
         layers: at least the first ``layers`` layers are built, where the model is a plain stack; else all.
+        whole: keep the decoder of an encoder-decoder.
     """
     from transformers import AutoModel
 
@@ -117,7 +122,7 @@ def initialized(config: PreTrainedConfig, seed: int, layers: int, dtype: torch.d
                 parameter.data[paddings[parameter_name]] = 0
         else:
             parameter.data.fill_(1.0 if parameter_name.endswith("weight") else 0.0)
-    return _encoder(model.to(dtype))
+    return _encoder(model.to(dtype), whole)
 
 
 def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
@@ -147,9 +152,9 @@ def _draw(parameter: torch.nn.Parameter, seed: int, name: str, std: float) -> No
     parameter.data.copy_(values.normal_(0.0, std, generator=generator(seed, "weights", name)))
 
 
-def _encoder(model: PreTrainedModel) -> PreTrainedModel:
-    """The half that reads a text, without gradients."""
-    if getattr(model.config, "is_encoder_decoder", False):
+def _encoder(model: PreTrainedModel, whole: bool) -> PreTrainedModel:
+    """The half that reads a text, or all of it, without gradients."""
+    if not whole and getattr(model.config, "is_encoder_decoder", False):
         model = model.get_encoder()
     return model.eval().requires_grad_(False)
 

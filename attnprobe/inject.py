@@ -1,0 +1,294 @@
+"""A method in place of a model's attention: ``injected`` for a block, ``register_attention`` by name.
+
+transformers hands every attention call over with its mask (see `attnprobe.sources.interface`). A call that Q, K, V and
+a padding mask describe goes to the method row by row, on the valid tokens, in float32 at least; gradients flow through
+it. A call with a causal mask, a window, a bias, a cap or sinks goes to methods that have such a form: the exact
+``softmax``, which computes what the model says, and methods whose own option ``causal`` is true. For every other
+method it is refused; nothing is left out without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from .errors import SourceError, Unsupported, UsageError
+from .methods import approximate, get
+from .qkv import QKV
+from .sources.call import AttentionCall, blocks, exact_rows, repeated
+from .sources.capturing import call_of
+from .sources.interface import Selection, bypassed, eager_of, put, switched
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["injected", "register_attention"]
+
+NAME = "attnprobe_injected"
+EXACT = "softmax"
+
+_injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _Replacement:
+    """A method with its budget, seed and options, as an attention function."""
+
+    method: str
+    d: int | None
+    seed: int
+    target: str
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        entry = get(self.method)
+        entry.check(self.target, self.options)
+        if entry.budget is not None and self.d is None:
+            raise UsageError(f"{self.method} needs a budget: pass d ({entry.budget})")
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        """The output that takes the place of the call's own, (b, n_q, h, p_v) in its dtype.
+
+        Raises:
+            Unsupported: the method cannot take the call's mask, extras or length; the line names the module.
+        """
+        wide = torch.promote_types(call.q.dtype, torch.float32)
+        full = replace(call, **{name: getattr(call, name).to(wide) for name in "qkv"})
+        if call.beyond() is not None and self.method == EXACT and self.target == EXACT:
+            return _as_the_model_says(full).to(call.q.dtype)
+        try:
+            rows = [self._row(full, row) for row in range(len(call.q))]
+        except UsageError as error:
+            line = str(error)
+            raise type(error)(line if line.startswith(call.module) else f"{call.module}: {line}") from error
+        return torch.stack(rows).transpose(1, 2).to(call.q.dtype)
+
+    def _row(self, call: AttentionCall, row: int) -> Tensor:
+        """The method's output for one row of the batch, (h, n_q, p_v); rows of padding are 0."""
+        return approximate(
+            self.method, self._qkv(call, row), self.d, seed=self.seed, target=self.target, **self.options
+        ).output
+
+    def _qkv(self, call: AttentionCall, row: int) -> QKV:
+        """What the method takes: a causal call as Q, K, V alone where the method itself is causal."""
+        why, pattern = call.beyond(), call.pattern
+        plain = replace(call, pattern=replace(pattern, left=None, right=None))
+        causal = get(self.method).options.get("causal")
+        if why is None:
+            if causal is not None and self._is_causal():
+                raise Unsupported(f"{call.module}: {self.method}:causal=true, and {pattern} attention looks ahead")
+            return call.qkv(row)
+        alone = call.q.shape[2] == call.k.shape[2]  # and no cache in front of it
+        if plain.beyond() is None and pattern.causal and pattern.left is None and alone and not call.cross:
+            if causal is not None and self._is_causal():
+                return plain.qkv(row)
+            way_out = "" if causal is None else f"; use {self.method}:causal=true"
+            raise Unsupported(f"{call.module}: attention is causal, and {self.method} has no causal form{way_out}")
+        raise Unsupported(f"{call.module}: {why}, and {self.method} has no form for it")
+
+    def _is_causal(self) -> bool:
+        option = get(self.method).options["causal"]
+        return bool(option.coerce(self.options.get("causal", option.default), self.method))
+
+
+@dataclass(eq=False)
+class _Injection:
+    """What is injected into one model: which calls, and where in a forward it is."""
+
+    replacement: _Replacement
+    wanted: Selection
+    names: dict[int, str]
+    calls: int = 0
+    depth: int = 0
+    forwards: int = 0
+    first: dict[str, int] = field(default_factory=dict)
+    seen: set[tuple[int, str]] = field(default_factory=set)
+    masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
+
+    def begin(self, *_: Any) -> None:
+        """A forward of the model, or of a model in it, begins."""
+        if self.depth == 0:
+            self.calls = 0
+            self.masks.clear()
+        self.depth += 1
+
+    def end(self, *_: Any) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.forwards += 1
+            self.masks.clear()
+
+    def next(self, module: nn.Module) -> tuple[str, int, int]:
+        """The name of the module, 0, and the number of this call; outside of a forward a module is called again."""
+        path = self.names[id(module)]
+        if self.depth == 0:  # gradient checkpoints compute a forward twice
+            return path, 0, self.first.get(path, 0)
+        number = self.calls
+        self.calls += 1
+        self.first.setdefault(path, number)
+        self.seen.add((number, path))
+        return path, 0, number
+
+
+@contextmanager
+def injected(
+    model: PreTrainedModel,
+    method: str,
+    d: int | None = None,
+    *,
+    layer: str | int | Iterable[str | int] = "all",
+    seed: int = 0,
+    target: str = "softmax",
+    **options: Any,
+) -> Iterator[PreTrainedModel]:
+    """Within the block ``model`` computes its attention by a method; behind it, by its own again.
+
+    Every row of a batch is approximated by itself on its valid tokens, with the draws of ``seed``, the layer's and the
+    head's number: it gets what it would get alone, and every forward gets the same. Outputs at padded tokens are 0
+    before the output projection. Half precision is computed in float32. Calls that are not chosen go to the model's
+    own eager attention. Gradients flow to Q, K and V; attention dropout, which is the model's own, is left out.
+
+    Args:
+        model: any model that goes through transformers' attention interface.
+        method, d, seed, target, options: as in `approximate`.
+        layer: which attention calls, in the order of the forward: ``"all"``, numbers and ranges (``"0-5"``, ``[0, 3]``)
+            or patterns of module names (``"decoder.*.encoder_attn"``).
+
+    Raises:
+        SourceError: the model bypasses the interface. UsageError: an unknown method or option, or a layer that no
+            forward in the block reached. Unsupported, in a forward: what the method cannot take, such as a causal mask
+            or a budget above the tokens of a row; the line names the module.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+    ...                              initializer_range=0.5)).eval()
+    >>> ids = torch.arange(6)[None]
+    >>> own = model(ids).last_hidden_state
+    >>> with injected(model, "softmax"):
+    ...     exact = model(ids).last_hidden_state
+    >>> with injected(model, "skyformer", d=4, layer="1"):
+    ...     rough = model(ids).last_hidden_state
+    >>> bool((exact - own).abs().max() < 1e-5), bool((rough - own).abs().max() > 1e-5)
+    (True, True)
+    """
+    replacement = _Replacement(method, d, seed, target, options)
+    names = {id(module): path for path, module in model.named_modules()}
+    injection = _Injection(replacement, Selection(layer), names)
+    modules = list(model.modules())
+    if any(module in _injections for module in modules):
+        raise UsageError(f"{type(model).__name__} has a method injected already; leave that block first")
+    put(NAME, _injected_attention)
+    models = [module for module in modules if hasattr(module, "set_attn_implementation")]
+    hooks = [inner.register_forward_pre_hook(injection.begin) for inner in models]
+    hooks += [inner.register_forward_hook(injection.end, always_call=True) for inner in models]
+    try:
+        with switched(model, NAME):
+            for module in modules:
+                _injections[module] = injection
+            yield model
+    finally:
+        for module in modules:
+            _injections.pop(module, None)
+        for hook in hooks:
+            hook.remove()
+    if injection.forwards == 0:
+        return
+    if not injection.seen:
+        raise bypassed(model)
+    missing = injection.wanted.missing(injection.seen)
+    if missing:
+        most = 1 + max(number for number, _ in injection.seen)
+        raise UsageError(f"{type(model).__name__}: {missing} was never reached, it made {most} attention calls")
+
+
+def register_attention(
+    method: str,
+    d: int | None = None,
+    *,
+    seed: int = 0,
+    target: str = "softmax",
+    name: str | None = None,
+    **options: Any,
+) -> str:
+    """Register a method with transformers; returns the name for ``model.set_attn_implementation``.
+
+    Like `injected` in every layer, for models that keep the method, such as in training. Draws depend on the layer
+    that a module states (``layer_idx``; 0 where it states none).
+
+    Args:
+        name: ``attnprobe-METHOD`` by default. Registering a name again replaces it.
+
+    Raises:
+        UsageError: an unknown method or option, or a budget that is missing.
+
+    >>> register_attention("skyformer", d=4)
+    'attnprobe-skyformer'
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2))
+    >>> model.set_attn_implementation("attnprobe-skyformer")
+    >>> model(torch.arange(6)[None]).last_hidden_state.shape
+    torch.Size([1, 6, 8])
+    """
+    name = f"attnprobe-{method}" if name is None else name
+    put(name, partial(_registered_attention, _Replacement(method, d, seed, target, options)))
+    return name
+
+
+def _injected_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **extras: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls within `injected`."""
+    injection = _injections.get(module)
+    if injection is None:  # another model took over the name from a configuration that it shares
+        raise SourceError(f"{type(module).__name__} has no method injected: leave `injected` before using its model")
+    where = injection.next(module)
+    if not injection.wanted.takes(where[2], where[0]):
+        own = eager_of(module)(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **extras)
+        return own[0], None
+    masks = injection.masks if injection.depth else None
+    call = call_of(module, query, key, value, attention_mask, scaling, extras, where, masks)
+    return injection.replacement(call), None
+
+
+def _registered_attention(
+    replacement: _Replacement,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **extras: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls under a name of `register_attention`."""
+    number = getattr(module, "layer_idx", None)
+    where = (type(module).__name__, 0, number if isinstance(number, int) else 0)
+    return replacement(call_of(module, query, key, value, attention_mask, scaling, extras, where)), None
+
+
+def _as_the_model_says(call: AttentionCall) -> Tensor:
+    """Exact attention with the call's mask, bias, cap and sinks in the dtype of Q, (b, n_q, h, p_v), by blocks."""
+    k, v = repeated(call.k, call.heads), repeated(call.v, call.heads)
+    cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
+    return torch.cat([
+        exact_rows(
+            call.q[:, :, start:stop], k, v, call.scale, visible=cut(call.visible, start, stop),
+            bias=cut(call.bias, start, stop), softcap=call.softcap, sinks=call.sinks,
+        )[0]
+        for start, stop in blocks(call.q, k)
+    ], dim=1)  # fmt: skip

@@ -1,0 +1,173 @@
+"""One attention call of a model, with everything that its exact attention needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import Unsupported
+from ..qkv import QKV
+from .masks import FULL, Pattern
+
+__all__ = ["AttentionCall", "blocks", "exact_rows", "repeated"]
+
+BLOCK_BYTES = 2**25  # of scores alive at a time: on a CPU 2.5 times faster than blocks of 2**28
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One call of one attention module: ``softmax(cap(scale · Q Kᵀ) + bias) V`` over the visible keys.
+
+    Attributes:
+        module, call: the module's qualified name, and which of its calls this is (ALBERT has one module for all).
+        number: which attention call of the forward this is, from 0: what ``--layer`` counts.
+        kind: the module's class.
+        q: (b, h, n_q, p). k: (b, h_kv, n_k, p). v: (b, h_kv, n_k, p_v). All after RoPE and norms; h is a multiple of
+            h_kv, and consecutive heads share keys.
+        scale: what the model passed.
+        visible: which keys each query sees, (b, 1 or h, n_q, n_k) bool; None is all.
+        bias: added to the scores, (b or 1, 1 or h, n_q or 1, n_k); None is nothing.
+        softcap: c of ``cap(s) = c tanh(s / c)``; None is no cap.
+        sinks: a further score of each head, (h,), whose key has no value; None is none.
+        pattern: what ``visible`` is: padding, causal, a window.
+        cross: the queries are other tokens than the keys.
+        window: the sliding window that the model states, which hides nothing in shorter inputs; None is none.
+        delta: relative Frobenius distance of this attention, in float64, from what the model computed.
+    """
+
+    module: str
+    call: int
+    number: int
+    kind: str
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    pattern: Pattern = field(default=FULL)
+    cross: bool = False
+    window: int | None = None
+    delta: float = float("nan")
+
+    def __repr__(self) -> str:
+        return f"AttentionCall({self.module}, call={self.call}, {', '.join(self.facts())}, delta={self.delta:.1e})"
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.k.shape[1]
+
+    def facts(self) -> list[str]:
+        """Sizes, scale, mask and what else the model does to its scores, in words."""
+        (b, h, n_q, p), (_, h_kv, n_k, p_v) = self.q.shape, self.v.shape
+        facts = [f"batch={b}", f"h={h}" if h == h_kv else f"h={h} (kv {h_kv})"]
+        facts += [f"n={n_q}" if n_q == n_k else f"n_q={n_q}, n_k={n_k}", f"p={p}" if p == p_v else f"p={p}, p_v={p_v}"]
+        return [*facts, f"scale={self.scale:.6g}", f"mask={self.pattern}", *self.extras()]
+
+    def extras(self) -> list[str]:
+        """What stands beside the scale and the mask: ``cross``, ``bias``, ``softcap=50``, ``sinks``, a wider window."""
+        extras = ["cross"] if self.cross else []
+        extras += [f"window={self.window}"] if self.window and self.pattern.left is None else []
+        extras += ["bias"] if self.bias is not None else []
+        extras += [f"softcap={self.softcap:g}"] if self.softcap is not None else []
+        return extras + (["sinks"] if self.sinks is not None else [])
+
+    def beyond(self) -> str | None:
+        """Why Q, K, V and a padding mask do not describe this call; None where they do."""
+        if self.bias is not None:
+            return "it adds a bias to its scores"
+        if self.softcap is not None:
+            return f"it caps its scores at {self.softcap:g}"
+        if self.sinks is not None:
+            return "it has attention sinks of its own"
+        return f"{self.pattern} attention is not supported yet" if self.pattern.band else None
+
+    def output(self) -> Tensor:
+        """The exact attention of this call in float64, (b, n_q, h, p_v), made in blocks of rows."""
+        return torch.cat([rows for _, _, rows, _ in self.output_blocks()], dim=1)
+
+    def output_blocks(self) -> Iterator[tuple[int, int, Tensor, float]]:
+        """``(start, stop, rows, largest score)``; queries that see no key have rows of 0."""
+        k, v = (repeated(x.double(), self.heads) for x in (self.k, self.v))
+        cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
+        for start, stop in blocks(self.q, k, bytes_each=8):
+            rows, largest = exact_rows(
+                self.q[:, :, start:stop].double(), k, v, self.scale,
+                visible=cut(self.visible, start, stop), bias=cut(self.bias, start, stop), softcap=self.softcap,
+                sinks=self.sinks,
+            )  # fmt: skip
+            yield start, stop, rows, largest
+
+    def qkv(self, row: int = 0) -> QKV:
+        """Q, K, V of one batch row, heads repeated, with its padding mask: the form that methods take.
+
+        In self-attention a padded key is a padded query; in cross attention padded keys are left out.
+
+        Raises:
+            Unsupported: the call has a mask, bias, cap or sinks that a `QKV` does not hold.
+        """
+        why = self.beyond()
+        if why is not None:
+            raise Unsupported(f"{self.module}: {why}, and a method that gets its Q, K and V alone would miss it")
+        q, k, v = self.q[row], repeated(self.k, self.heads)[row], repeated(self.v, self.heads)[row]
+        mask = None if self.pattern.keys is None else self.pattern.keys[row]
+        if mask is not None and bool(mask.all()):
+            mask = None
+        if mask is not None and self.cross:
+            k, v, mask = k[:, mask], v[:, mask], None
+        return QKV(q, k, v, scale=self.scale, mask=mask, label={"layer": self.number, "window": 0})
+
+
+def exact_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    *,
+    visible: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, float]:
+    """Exact attention of some queries over all keys, (b, n_q, h, p_v), and the largest |score|; heads already equal.
+
+    ``softmax([c tanh(S / c) + bias, sink]) [V; 0]`` with hidden keys at -∞. A query that sees no key has output 0.
+    """
+    scores = (q * scale) @ k.mT  # (b, h, n_q, n_k)
+    largest = float(scores.detach().abs().amax())
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    if sinks is not None:
+        sink = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : k.shape[-2]]
+    if visible is not None:
+        weights = weights.masked_fill(~visible, 0.0)
+    return (weights @ v).transpose(1, 2), largest
+
+
+def repeated(x: Tensor, heads: int) -> Tensor:
+    """Keys or values (b, h_kv, n, ·) as every head sees them, (b, h, n, ·)."""
+    groups = heads // x.shape[1]
+    return x.repeat_interleave(groups, dim=1) if groups > 1 else x
+
+
+def blocks(q: Tensor, k: Tensor, bytes_each: int = 4) -> Iterator[tuple[int, int]]:
+    """Blocks of query rows whose scores stay below `BLOCK_BYTES`."""
+    row = q.shape[0] * q.shape[1] * k.shape[2] * bytes_each
+    step = max(1, BLOCK_BYTES // row)
+    for start in range(0, q.shape[2], step):
+        yield start, min(start + step, q.shape[2])

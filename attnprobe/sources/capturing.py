@@ -1,0 +1,311 @@
+"""Reading Q, K, V out of a running model, and proving that they are what its attention used.
+
+Our function in transformers' attention interface computes what the model's own eager function computes, so the model
+goes on as it would, and keeps Q, K, V, the mask and the model's own extras (a bias, a cap, sinks) of the calls that
+are wanted. Whether that is all of it is proved: exact attention, rebuilt in float64 from what was captured, must equal
+what the model computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import SourceError, UsageError
+from .call import AttentionCall, blocks
+from .interface import Selection, bypassed, eager_of, is_cross, put, switched
+from .masks import Pattern, pattern_of, split_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["call_of", "capture", "capture_all", "capture_layers"]
+
+NAME = "attnprobe_capture"
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+_active: ContextVar[_Recorder | None] = ContextVar("attnprobe_capture", default=None)
+
+
+class _Finished(Exception):
+    """Ends a forward behind the last call that is wanted."""
+
+
+def capture(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    layers: str | int | Iterable[str | int] | None = None,
+) -> dict[tuple[str, int], AttentionCall]:
+    """Run ``model(**inputs)`` and return its attention calls, each proved, by module name and call.
+
+    Any model that goes through transformers' attention interface: encoders, decoders, encoder-decoders, images. Each
+    call holds Q, K, V after RoPE and norms, the scale, mask, bias, cap and sinks as the model has them, and ``delta``,
+    the relative distance of the attention rebuilt from them from the model's own.
+
+    Args:
+        model: in evaluation mode. inputs: what its forward takes.
+        layers: numbers of attention calls in the order of the forward (``"0-5"``), patterns of module names
+            (``"decoder.*.encoder_attn"``), or None for all. A forward is left behind the last number.
+
+    Raises:
+        SourceError: the model bypasses the interface, or does something else than is captured; or its forward fails.
+        UsageError: a layer that was never reached, or a model in training mode.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)).eval()
+    >>> calls = capture(model, {"input_ids": torch.arange(6)[None]})
+    >>> list(calls), calls["encoder.layer.0.attention.self", 0].q.shape
+    ([('encoder.layer.0.attention.self', 0)], torch.Size([1, 2, 6, 4]))
+    """
+    if model.training:
+        raise UsageError(f"{type(model).__name__} is in training mode, where dropout is part of it: call model.eval()")
+    recorder = _Recorder(type(model).__name__, Selection(layers), _names(model))
+    _run(recorder, model, lambda: model(**inputs))
+    missing = recorder.wanted.missing(recorder.seen)
+    if missing:
+        raise UsageError(f"{recorder.model}: {missing} was never reached, it made {recorder.calls} attention calls")
+    return recorder.by_name()
+
+
+def capture_all(
+    model: PreTrainedModel, inputs: Mapping[str, Any], name: str | None = None
+) -> tuple[dict[tuple[str, int], AttentionCall], float]:
+    """Every attention call of a forward, and how far the model's outputs under capture lie from its own eager run.
+
+    That distance, relative and the largest over the output tensors, is what would show a mask that never arrived:
+    each call is proved with the mask that it got.
+
+    Raises:
+        SourceError: see `capture`.
+    """
+    recorder = _Recorder(name or type(model).__name__, Selection(), _names(model))
+    with torch.no_grad():
+        ours = _run(recorder, model, lambda: model(**inputs))
+        with switched(model, "eager", recorder.model):
+            own = model(**inputs)
+    pairs = [(a, b) for a, b in zip(ours.to_tuple(), own.to_tuple(), strict=True) if isinstance(a, Tensor)]
+    away = [float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-300)) for a, b in pairs]
+    return recorder.by_name(), max(away)
+
+
+def capture_layers(
+    model: PreTrainedModel, name: str, layers: Iterable[int], forward: Callable[[], Any]
+) -> dict[int, AttentionCall]:
+    """Run ``forward``, a call of ``model``, and return the calls ``layers``: full self-attention alone.
+
+    Args:
+        model: any transformers model, in evaluation mode.
+        name: what messages call it.
+        layers: numbers of attention calls in the order in which the forward makes them.
+        forward: it is left at the last wanted layer by an exception of our own.
+
+    Raises:
+        SourceError: the model bypasses the interface, masks tokens, or computes something else than
+            ``softmax(scale · Q Kᵀ) V``; its forward fails; or a layer was never reached.
+    """
+    recorder = _Recorder(name, Selection(layers), _names(model), plain=True)
+    _run(recorder, model, forward)
+    missing = recorder.wanted.missing(recorder.seen)
+    if missing:
+        raise SourceError(f"{name}: {missing} was never reached, it made {recorder.calls} attention calls")
+    return recorder.captured
+
+
+@dataclass
+class _Recorder:
+    """Counts attention calls (call number = layer) and keeps the wanted ones."""
+
+    model: str
+    wanted: Selection
+    names: dict[int, str]
+    plain: bool = False
+    calls: int = 0
+    by_module: dict[str, int] = field(default_factory=dict)
+    seen: list[tuple[int, str]] = field(default_factory=list)
+    captured: dict[int, AttentionCall] = field(default_factory=dict)
+    masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
+
+    def refuse(self, layer: int, why: str) -> SourceError:
+        return SourceError(f"{self.model} is refused at layer {layer}: {why}")
+
+    def by_name(self) -> dict[tuple[str, int], AttentionCall]:
+        return {(call.module, call.call): call for call in self.captured.values()}
+
+    def next(self, module: torch.nn.Module) -> tuple[str, int, int]:
+        """The name of the module, which call of it this is, and which of all."""
+        path = self.names.get(id(module), type(module).__name__)
+        call, number = self.by_module.get(path, 0), self.calls
+        self.by_module[path], self.calls = call + 1, number + 1
+        self.seen.append((number, path))
+        return path, call, number
+
+
+def _names(model: torch.nn.Module) -> dict[int, str]:
+    return {id(module): path for path, module in model.named_modules()}
+
+
+def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]) -> Any:
+    """What ``forward`` returns with its attention recorded; None where it was left early."""
+    result = None
+    put(NAME, _attention)
+    token = _active.set(recorder)
+    try:
+        with switched(model, NAME, recorder.model), torch.no_grad():
+            result = forward()
+    except _Finished:
+        pass
+    except (SourceError, UsageError):
+        raise
+    except Exception as error:  # whatever a model raises that does not read its inputs as we feed them
+        line = (str(error).strip().splitlines() or [""])[0]
+        raise SourceError(f"{recorder.model}: its forward failed ({type(error).__name__}: {line})") from error
+    finally:
+        _active.reset(token)
+    if recorder.calls == 0:
+        raise bypassed(model, recorder.model)
+    return result
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls: query (b, h, n, p), key and value (b, h_kv, n, ·), mask additive (b, 1, n, n)."""
+    recorder = _active.get()
+    eager = eager_of(module)
+
+    def rows(start: int, stop: int) -> Tensor:
+        """The model's own attention of some query rows, (b, rows, h, p_v)."""
+        cut = lambda x: _query_rows(x, query.shape[2], key.shape[2], start, stop)
+        extras = {name: cut(extra) for name, extra in kwargs.items()}
+        arguments = (module, query[:, :, start:stop], key, value, cut(attention_mask))
+        return eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0]
+
+    output = torch.cat([rows(*block) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
+    if recorder is not None:
+        path, call, number = recorder.next(module)
+        if recorder.wanted.takes(number, path):
+            found = call_of(
+                module, query, key, value, attention_mask, scaling, kwargs, (path, call, number), recorder.masks
+            )
+            if recorder.plain:
+                _check_plain(recorder, found)
+            recorder.captured[number] = _proved(recorder, found, output)
+        if number == recorder.wanted.last:
+            raise _Finished
+    return output, None
+
+
+def call_of(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    extras: Mapping[str, Any],
+    where: tuple[str, int, int],
+    masks: dict[tuple[int, bool], tuple[Any, ...]] | None = None,
+) -> AttentionCall:
+    """An attention call as transformers hands it over, not proved yet; ``where`` is its module, call and number.
+
+    ``masks`` keeps what is known of a mask: models pass one tensor to all layers.
+    """
+    path, call, number = where
+    visible, bias, pattern, cross = _mask_of(module, path, query, key, mask, {} if masks is None else masks)
+    position = extras.get("position_bias")
+    if position is not None:
+        bias = position if bias is None else bias + position
+        bias = bias if bool((bias != 0).any()) else None
+    sinks = extras.get("s_aux")
+    sinks = getattr(module, "sinks", None) if sinks is None else sinks
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    return AttentionCall(
+        path, call, number, type(module).__name__, query, key, value, scale, visible, bias,
+        extras.get("softcap"), sinks, pattern, cross, extras.get("sliding_window"),
+    )  # fmt: skip
+
+
+def _mask_of(
+    module: torch.nn.Module,
+    path: str,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    masks: dict[tuple[int, bool], tuple[Any, ...]],
+) -> tuple[Tensor | None, Tensor | None, Pattern, bool]:
+    """What a mask hides and adds, its pattern, and whether the call is cross attention."""
+    n_q, n_k = query.shape[2], key.shape[2]
+    stated = is_cross(module, path, n_q, n_k, causal=True)  # as far as the module itself says
+    if (id(mask), stated) not in masks:
+        visible, bias = split_mask(mask, (query.shape[0], n_q, n_k))
+        masks[id(mask), stated] = (visible, bias, pattern_of(visible, stated), mask)  # held: its id stays its own
+    visible, bias, pattern, _ = masks[id(mask), stated]
+    cross = is_cross(module, path, n_q, n_k, pattern.causal or pattern.band)
+    return visible, bias, pattern, cross
+
+
+def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
+    """Refuse everything but full self-attention."""
+    n_q, n_k = call.q.shape[2], call.k.shape[2]
+    if n_q != n_k:
+        raise recorder.refuse(call.number, f"{n_q} queries, {n_k} keys: self-attention is needed")
+    why = call.beyond()
+    if why is None and call.pattern.keys is not None:
+        why = "masked attention is not supported yet"
+    if why is not None:
+        raise recorder.refuse(call.number, f"{why}, only softmax(scale · Q Kᵀ) V over all tokens")
+
+
+def _proved(recorder: _Recorder, call: AttentionCall, output: Tensor) -> AttentionCall:
+    """The captured call, once it is shown that what was captured gives the model's own output."""
+    for letter, tensor in (("Q", call.q), ("K", call.k), ("V", call.v)):
+        if not bool(torch.isfinite(tensor).all()):
+            raise recorder.refuse(call.number, f"its {letter} holds NaN or infinity; are its weights damaged?")
+    delta, largest = _distance(call, output)
+    eps = torch.finfo(call.q.dtype).eps
+    allowed = max(TOLERANCE.get(call.q.dtype, 1e-2), eps * largest)  # a score s is only known to about s·eps
+    if not delta < allowed:
+        raise recorder.refuse(
+            call.number,
+            f"attention rebuilt from its Q, K, V differs from its own by {delta:.1e} (relative; {allowed:.0e} is "
+            f"allowed), so {call.kind} does more than is captured",
+        )
+    return replace(call, delta=delta)
+
+
+def _distance(call: AttentionCall, output: Tensor) -> tuple[float, float]:
+    """Relative Frobenius distance of exact attention (float64) to ``output``, and the largest score.
+
+    Queries that see no key are left out: softmax of nothing is whatever a kernel makes of it.
+    """
+    difference = norm = largest = 0.0
+    sees = None if call.visible is None else call.visible.any(-1)  # (b, 1 or h, n_q)
+    for start, stop, exact, top in call.output_blocks():
+        gap = exact - output[:, start:stop].reshape(exact.shape)
+        if sees is not None:
+            gap = gap.masked_fill(~sees[:, :, start:stop].transpose(1, 2)[..., None], 0.0)
+        difference += float(gap.square().sum())
+        norm += float(exact.square().sum())
+        largest = max(largest, top)
+    if norm == 0.0:
+        return difference**0.5, largest
+    return (difference / norm) ** 0.5, largest
+
+
+def _query_rows(x: Any, n_q: int, n_k: int, start: int, stop: int) -> Any:
+    """The rows of anything shaped like scores, (…, n_q, n_k); everything else as it is."""
+    if isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2] == n_q and x.shape[-1] == n_k:
+        return x[..., start:stop, :]
+    return x

@@ -1,0 +1,110 @@
+"""What an attention mask hides, told from its values: padding, the future, what lies outside of a window.
+
+A mask arrives as numbers added to the scores. Numbers near the most negative one hide a key; all others are a bias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["FULL", "Pattern", "pattern_of", "split_mask"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """A query at place c sees the valid keys from ``c - left`` to ``c + right``; c is n_k - n_q + its number.
+
+    Attributes:
+        keys: the valid keys of each batch row, (b, n_k) bool; None is all.
+        left, right: None where nothing ends on that side.
+        regular: whether that is all of the mask; if not, the mask is one of its own.
+    """
+
+    keys: Tensor | None = None
+    left: int | None = None
+    right: int | None = None
+    regular: bool = True
+
+    @property
+    def causal(self) -> bool:
+        """No query sees a key behind it."""
+        return self.regular and self.right is not None and self.right <= 0
+
+    @property
+    def band(self) -> bool:
+        """Something else than whole keys is hidden."""
+        return not self.regular or self.left is not None or self.right is not None
+
+    def __str__(self) -> str:
+        padded = "" if self.keys is None else " with padding"
+        if not self.regular:
+            return "custom"
+        if not self.band:
+            return "padding" if padded else "full"
+        width = 1 + (self.left or 0) + max(0, self.right or 0)
+        if self.causal and self.right == 0:
+            return ("causal" if self.left is None else f"causal sliding-window ({width})") + padded
+        return f"sliding-window ({width})" + padded if None not in (self.left, self.right) else "custom"
+
+
+FULL = Pattern()
+
+
+def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor | None, Tensor | None]:
+    """The keys that each query sees, bool, and what is added to their scores; each (b, 1 or h, n_q, n_k) or None.
+
+    Args:
+        mask: as a model passes it, additive or bool, any shape that broadcasts. sizes: b, n_q, n_k.
+    """
+    if mask is None:
+        return None, None
+    b, n_q, n_k = sizes
+    visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    bias = None
+    if mask.dtype != torch.bool:
+        rest = mask.masked_fill(~visible, 0)
+        bias = rest if bool((rest != 0).any()) else None
+    if bool(visible.all()):
+        return None, bias
+    return visible.expand(b, visible.shape[1], n_q, n_k), bias
+
+
+def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
+    """What a mask (b, 1 or h, n_q, n_k) of visible keys is. Rows of padded queries, which mean nothing, do not count.
+
+    >>> str(pattern_of(torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()))
+    'causal'
+    >>> str(pattern_of(torch.ones(1, 1, 4, 4, dtype=torch.bool).tril(1).triu(-1)))
+    'sliding-window (3)'
+    """
+    if visible is None:
+        return FULL
+    if visible.shape[1] > 1 and not bool((visible == visible[:, :1]).all()):
+        return Pattern(regular=False)
+    seen = visible[:, 0]  # (b, n_q, n_k)
+    n_q, n_k = seen.shape[1:]
+    keys = seen.any(1)  # (b, n_k)
+    rows = seen.any(2)  # (b, n_q)
+    if n_q == n_k and not cross:
+        rows = rows & keys
+    place = torch.arange(n_k, device=seen.device)
+    centre = torch.arange(n_k - n_q, n_k, device=seen.device)  # (n_q,)
+    first, last = seen.byte().argmax(2), n_k - 1 - seen.flip(2).byte().argmax(2)
+    lowest, highest = keys.byte().argmax(1)[:, None], (n_k - 1 - keys.flip(1).byte().argmax(1))[:, None]
+    right = int(torch.where(rows, last - centre, -n_k).max())
+    left = int(torch.where(rows, centre - first, -n_k).max())
+    ends_right = bool((rows & (highest > centre + right)).any())
+    ends_left = bool((rows & (lowest < centre - left)).any())
+    told = keys[:, None].expand_as(seen)
+    if ends_right:
+        told = told & (place <= (centre + right)[:, None])
+    if ends_left:
+        told = told & (place >= (centre - left)[:, None])
+    regular = not bool(((told != seen) & rows[..., None]).any())
+    all_keys = bool(keys.all())
+    return Pattern(
+        None if all_keys else keys, left if ends_left else None, right if ends_right else None, regular
+    )

@@ -1,0 +1,73 @@
+"""What would be captured of a model: every attention module by name, its sizes and its mask, or why it is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import SourceError
+from ..rng import generator
+from .call import AttentionCall
+from .capturing import capture_all
+from .choose import open_model
+from .interface import bypassing
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["survey"]
+
+TOKENS = 32
+COLUMNS = ("layer", "module", "class", "heads", "kv", "p", "scale", "mask", "delta", "q k v suffice")
+
+
+def survey(name: str, weights: str = "pretrained") -> list[str]:
+    """Lines about every attention call of a model, from one forward over 32 tokens (or one image).
+
+    ``mask`` is what that input shows, with a wider window as the model states it. ``delta`` is the relative distance of
+    exact attention, rebuilt from what was captured, from the model's own; the last column says whether Q, K, V and a
+    padding mask describe the call, so that a method can run on it, or why not.
+
+    Raises:
+        SourceError: the model is absent, goes round transformers' attention interface, or reads neither text nor
+            images.
+    """
+    model = open_model(name, weights)
+    calls, whole = capture_all(model, example(model, name), name)
+    rows = [COLUMNS, *(_row(call) for call in calls.values())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    silent = bypassing(model, [path for path, _ in calls])
+    lines += [f"refused: {path}: {type(module).__name__} made no call through the interface" for path, module in silent]
+    head = f"{name}: {type(model).__name__}, weights {weights}, {len(calls)} attention calls"
+    return [head, *lines, f"outputs under capture differ from its own by {whole:.1e}"]
+
+
+def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
+    """The inputs of a short forward, from a fixed seed.
+
+    Raises:
+        SourceError: the model reads neither text nor images.
+    """
+    draws = generator(0, "survey")
+    config, main = model.config, model.main_input_name
+    if main == "pixel_values":
+        size = getattr(config, "image_size", None) or 224
+        height, width = (size, size) if isinstance(size, int) else size
+        return {main: torch.randn(1, getattr(config, "num_channels", 3), height, width, generator=draws)}
+    if main != "input_ids":
+        raise SourceError(f"{name}: a {config.model_type} reads {main}; doctor feeds text and images alone")
+    words = config.get_text_config().vocab_size
+    batch = {main: torch.randint(words // 2, words, (1, TOKENS), generator=draws)}  # special tokens come first
+    if config.is_encoder_decoder:
+        batch["decoder_input_ids"] = torch.randint(words // 2, words, (1, TOKENS // 2), generator=draws)
+    return batch
+
+
+def _row(call: AttentionCall) -> tuple[str, ...]:
+    path = call.module if call.call == 0 else f"{call.module} (call {call.call + 1})"
+    p, p_v = call.q.shape[3], call.v.shape[3]
+    mask = ", ".join([str(call.pattern), *call.extras()])
+    sizes = (str(call.heads), str(call.kv_heads), str(p) if p == p_v else f"{p}/{p_v}", f"{call.scale:.4g}")
+    return (str(call.number), path, call.kind, *sizes, mask, f"{call.delta:.0e}", call.beyond() or "yes")

@@ -1,0 +1,274 @@
+"""Capture of any architecture: what is kept rebuilds what the model computed, and what is not kept is refused."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_models
+import torch
+from tiny_models import CAPTURED, REFUSED, VALID, N
+
+from attnprobe import capture
+from attnprobe.errors import SourceError, Unsupported, UsageError
+from attnprobe.reference import exact_output
+from attnprobe.sources.capturing import capture_all
+from attnprobe.sources.masks import pattern_of
+
+DELTA = 1e-6
+
+
+@pytest.fixture(scope="module")
+def built():
+    """Each tiny model with a padded batch, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            model = tiny_models.build(name)
+            made[name] = (model, tiny_models.inputs(model))
+        return made[name]
+
+    return get
+
+
+#: the masks and extras of each architecture, in the order of its calls; one entry stands for all
+PADDED, CAUSAL, WINDOW = "padding", "causal with padding", "causal sliding-window (6) with padding"
+PAIR = [PADDED] * 2 + ["causal", "padding, cross"] * 2
+KINDS = {
+    **dict.fromkeys(("BERT", "RoBERTa", "XLM-R", "ELECTRA", "ALBERT", "DistilBERT", "EuroBERT"), [PADDED]),
+    **dict.fromkeys(("GPT-2", "GPT-NeoX", "OPT", "Llama", "Phi-3", "OLMo-2", "Qwen2", "Qwen3", "Gemma"), [CAUSAL]),
+    **dict.fromkeys(("ViT", "DeiT", "DINOv2", "CLIP (vision)", "SigLIP (vision)"), ["full"]),
+    **dict.fromkeys(("BART", "mBART"), PAIR),
+    "BERT decoder": ["causal", "padding, cross"] * 2,
+    "ModernBERT": [PADDED, *["sliding-window (9) with padding"] * 2, PADDED],
+    "Mistral": [WINDOW],
+    "Gemma 2": [f"{WINDOW}, softcap=2", f"{CAUSAL}, softcap=2"],
+    "Gemma 3": [WINDOW, CAUSAL],
+    "GPT-OSS": [f"{WINDOW}, sinks", f"{CAUSAL}, sinks"],
+    "T5": ["padding, bias"] * 2 + ["causal, bias", "padding, cross"] * 2,
+}
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_every_call_rebuilds_what_the_model_computed(built, name):
+    model, batch = built(name)
+    calls, whole = capture_all(model, batch)
+    assert max(call.delta for call in calls.values()) <= DELTA and whole <= DELTA
+    assert [call.number for call in calls.values()] == list(range(len(calls)))
+    kinds = [", ".join([str(call.pattern), *call.extras()]) for call in calls.values()]
+    expected = KINDS[name]
+    assert kinds == (expected * len(kinds) if len(expected) == 1 else expected)
+    modules = dict(model.named_modules())
+    for (path, number), call in calls.items():
+        assert type(modules[path]).__name__ == call.kind and number == call.call
+        assert call.heads % call.kv_heads == 0 and call.output().shape == (2, call.q.shape[2], 4, call.v.shape[3])
+
+
+def slow(call, row: int, head: int) -> torch.Tensor:
+    """One head of one row of a batch by the formula, a query at a time in float64."""
+    group = call.heads // call.kv_heads
+    q, k, v = call.q[row, head].double(), call.k[row, head // group].double(), call.v[row, head // group].double()
+    out = torch.zeros(len(q), v.shape[1], dtype=torch.float64)
+    for i in range(len(q)):
+        weights = []
+        for j in range(len(k)):
+            score = call.scale * float(q[i] @ k[j])
+            if call.softcap is not None:
+                score = call.softcap * float(torch.tanh(torch.tensor(score / call.softcap, dtype=torch.float64)))
+            if call.bias is not None:
+                score += float(call.bias.expand(2, call.heads, len(q), len(k))[row, head, i, j])
+            seen = call.visible is None or bool(call.visible.expand(2, call.heads, -1, -1)[row, head, i, j])
+            weights.append(torch.tensor(score if seen else float("-inf"), dtype=torch.float64).exp())
+        total = sum(weights) + (0.0 if call.sinks is None else call.sinks[head].double().exp())
+        for j, weight in enumerate(weights):
+            if float(total):  # a padded query may see no key at all
+                out[i] += weight / total * v[j]
+    return out
+
+
+@pytest.mark.parametrize("name", ["Gemma 2", "GPT-OSS", "T5", "ModernBERT"])
+def test_the_rebuilt_attention_is_the_formula(built, name):
+    model, batch = built(name)
+    for call in list(capture(model, batch).values())[:3]:
+        torch.testing.assert_close(call.output()[1, :, 3], slow(call, 1, 3), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_round_the_interface_is_refused_by_name(built, name):
+    model, batch = built(name)
+    with pytest.raises(SourceError) as caught:
+        capture(model, batch)
+    said = str(caught.value)
+    assert said.startswith(f"{type(model).__name__} bypasses transformers' attention interface")
+    assert name == "FNet" or "SelfAttention is computed by code of its own" in said
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_padding_mask_is_kept_and_a_qkv_gets_it(built):
+    model, batch = built("BERT")
+    call = capture(model, batch)["encoder.layer.1.attention.self", 0]
+    assert torch.equal(call.pattern.keys, batch["attention_mask"].bool())
+    whole, part = call.qkv(0), call.qkv(1)
+    assert whole.mask is None and torch.equal(part.mask, batch["attention_mask"][1].bool())
+    assert part.layer == 1 and part.scale == call.scale
+    output = call.output().transpose(1, 2)  # (b, h, n, p_v)
+    torch.testing.assert_close(exact_output(whole), output[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(exact_output(part)[:, :VALID], output[1, :, :VALID], rtol=0, atol=1e-6)
+
+
+def test_padded_keys_of_cross_attention_are_no_padded_queries(built):
+    model, batch = built("BART")
+    qkv = capture(model, batch, "decoder.layers.1.encoder_attn")["decoder.layers.1.encoder_attn", 0].qkv(1)
+    assert (qkv.n_q, qkv.n_k, qkv.mask) == (N, VALID, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Llama", "layers.0.self_attn: causal with padding attention is not supported yet"),
+        ("ModernBERT", "sliding-window (9) with padding attention is not supported yet"),
+        ("Gemma 2", "it caps its scores at 2"),
+        ("GPT-OSS", "it has attention sinks of its own"),
+        ("T5", "it adds a bias to its scores"),
+    ],
+)
+def test_a_call_that_q_k_v_do_not_describe_gives_no_qkv(built, name, why):
+    """A causal or windowed mask, a bias, a cap or sinks never vanish between a capture and a method."""
+    model, batch = built(name)
+    refused = []
+    for call in capture(model, batch).values():
+        try:
+            qkv = call.qkv(0)
+            torch.testing.assert_close(exact_output(qkv), call.output()[0].transpose(0, 1), rtol=0, atol=1e-6)
+        except Unsupported as error:
+            refused.append(str(error))
+    assert refused and any(why in line for line in refused)
+
+
+def test_grouped_keys_are_kept_once_and_repeated_for_a_qkv():
+    model = tiny_models.build("EuroBERT")
+    call = capture(model, tiny_models.inputs(model, padded=False))["layers.1.self_attn", 0]
+    k = call.qkv(0).k
+    assert (call.kv_heads, len(k)) == (2, 4)
+    assert torch.equal(k[0], call.k[0, 0]) and torch.equal(k[1], call.k[0, 0]) and torch.equal(k[2], call.k[0, 1])
+
+
+def test_one_module_called_twice_has_two_calls(built):
+    calls = capture(*built("ALBERT"))
+    assert len({path for path, _ in calls}) == 1 and [number for _, number in calls] == [0, 1]
+    first, second = calls.values()
+    assert not torch.equal(first.q, second.q)
+
+
+def test_layers_by_number_range_and_name(built):
+    model, batch = built("BART")
+    every = list(capture(model, batch))
+    assert list(capture(model, batch, [1, 3])) == [every[1], every[3]]
+    assert list(capture(model, batch, "0-2")) == every[:3]
+    cross = list(capture(model, batch, "decoder.*.encoder_attn"))
+    assert [path for path, _ in cross] == ["decoder.layers.0.encoder_attn", "decoder.layers.1.encoder_attn"]
+    for wanted, absent in (([0, 6], "layer 6"), ("encoder.*, lm_head", "'lm_head'")):
+        with pytest.raises(UsageError, match=f"BartModel: {absent} was never reached, it made 6 attention calls"):
+            capture(model, batch, wanted)
+
+
+def test_a_forward_is_left_behind_the_last_layer(built):
+    model, batch = built("BERT")
+    ran = []
+    handle = model.encoder.layer[1].register_forward_hook(lambda *_: ran.append(1))
+    try:
+        capture(model, batch, 0)
+        assert not ran
+        capture(model, batch)
+    finally:
+        handle.remove()
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("before", ["eager", "sdpa"])
+def test_the_model_is_as_it_was(before):
+    model = tiny_models.build("BART")
+    model.set_attn_implementation(before)
+    batch = tiny_models.inputs(model)
+    own = tiny_models.hidden(model, batch)
+    capture(model, batch)
+    with pytest.raises(SourceError, match="its forward failed"):
+        capture(model, {"input_ids": torch.full((1, 4), 10_000)})
+    assert {module.config._attn_implementation for module in (model, model.encoder, model.decoder)} == {before}
+    assert torch.equal(tiny_models.hidden(model, batch), own)
+
+
+def test_a_model_in_training_mode_is_refused(built):
+    model = tiny_models.build("BERT").train()
+    with pytest.raises(UsageError, match=r"BertModel is in training mode.*call model.eval\(\)"):
+        capture(model, tiny_models.inputs(model))
+
+
+def test_half_precision_is_proved_to_its_own_rounding():
+    model = tiny_models.build("Qwen3").to(torch.bfloat16)
+    calls = capture(model, tiny_models.inputs(model))
+    assert all(call.q.dtype == torch.bfloat16 and 1e-5 < call.delta < 1e-2 for call in calls.values())
+
+
+def test_an_attention_that_does_more_is_refused(built, monkeypatch):
+    """An extra that is not captured (here a gate on the output) does not pass the proof."""
+    from transformers.models.llama import modeling_llama
+
+    eager = modeling_llama.eager_attention_forward
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", lambda *a, **k: (eager(*a, **k)[0] * 1.001, None))
+    model, batch = built("Llama")
+    with pytest.raises(SourceError, match="refused at layer 0.*by 1.0e-03.*LlamaAttention does more than is captured"):
+        capture(model, batch)
+
+
+def lower(n, m=None):
+    return torch.ones(1, 1, n, m or n, dtype=torch.bool).tril((m or n) - n)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        (None, "full"),
+        (lower(6), "causal"),
+        (lower(2, 6), "causal"),  # new tokens behind a cache
+        (lower(6).triu(-2), "causal sliding-window (3)"),
+        (torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(2).triu(-2), "sliding-window (5)"),
+        (lower(6) & (torch.arange(6) >= 2), "causal with padding"),  # padded on the left
+        (lower(6) & (torch.arange(6) < 4), "causal with padding"),
+        ((torch.arange(6) < 4).expand(1, 1, 6, 6), "padding"),
+        (lower(6) | (torch.arange(6) < 3), "custom"),  # a prefix that everyone sees
+        (lower(6) & (torch.arange(6)[:, None] // 3 == torch.arange(6) // 3), "custom"),  # two texts in one row
+        (lower(6).mT, "custom"),  # the future alone
+        (torch.stack([lower(6)[0, 0], lower(6)[0, 0].mT])[None], "custom"),  # heads that differ
+    ],
+)
+def test_what_a_mask_is_called(mask, says):
+    assert str(pattern_of(mask)) == says
+    assert pattern_of(mask).causal is (says.startswith("causal"))
+
+
+def test_doctor_tells_every_attention_by_name(run, tmp_path):
+    tiny_models.build("BART").save_pretrained(tmp_path / "bart")
+    code, out, _ = run("doctor", "--model", tmp_path / "bart")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].endswith("BartModel, weights pretrained, 6 attention calls")
+    cells = [line.split() for line in lines[2:8]]
+    assert [row[1] for row in cells][2:4] == ["decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn"]
+    assert lines[4].endswith("causal attention is not supported yet") and cells[3][-1] == "yes"
+    assert [row[2:7] for row in cells] == [["BartAttention", "4", "4", "8", "0.3536"]] * 6
+    assert all(float(next(cell for cell in row if "e-" in cell)) <= DELTA for row in cells)
+
+
+def test_doctor_says_a_window_that_its_input_is_too_short_to_show(run, tmp_path):
+    import transformers
+
+    transformers.MistralConfig(**tiny_models.grouped(sliding_window=4096)).save_pretrained(tmp_path / "mistral")
+    code, out, _ = run("doctor", "--model", tmp_path / "mistral", "--weights", "initialized")
+    assert code == 0 and out.count("causal, window=4096") == 2
+
+
+def test_doctor_refuses_by_name(run, tmp_path):
+    tiny_models.build("MPNet").save_pretrained(tmp_path / "mpnet")
+    code, _, err = run("doctor", "--model", tmp_path / "mpnet")
+    assert code == 3 and "mpnet bypasses transformers' attention interface (MPNetModel made no call)" in err
+    assert run("doctor", "--model", tmp_path / "mpnet", "--weights", "initialised")[0] == 2
+    assert run("doctor", "--model", tmp_path / "nothing")[0] == 3

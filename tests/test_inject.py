@@ -1,0 +1,313 @@
+"""A method in place of attention: the exact one changes nothing, the others do what `approximate` does, row by row."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_models
+import torch
+from sources_helpers import needs_minilm
+from tiny_models import VALID, N
+
+from attnprobe import QKV, approximate, capture, injected, register_attention
+from attnprobe.errors import SourceError, Unsupported, UsageError
+from attnprobe.methods import METHODS
+from attnprobe.rng import generator
+
+SAME = 2e-6  # relative, in float32, over a few layers
+EXACT_IN = ("BERT", "BERT decoder", "ALBERT", "ModernBERT", "GPT-2", "Llama", "Mistral", "Qwen3", "Gemma 2", "GPT-OSS",
+            "BART", "T5", "ViT")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built():
+    made = {}
+
+    def get(name):
+        if name not in made:
+            model = tiny_models.build(name)
+            made[name] = (model, tiny_models.inputs(model))
+        return made[name]
+
+    return get
+
+
+def apart(a: torch.Tensor, b: torch.Tensor, batch=None) -> float:
+    """Relative distance of two hidden states at the tokens that are not padding."""
+    if batch is not None and "attention_mask" in batch and "decoder_input_ids" not in batch:
+        valid = batch["attention_mask"].bool()
+        a, b = a[valid], b[valid]
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+@pytest.mark.parametrize("name", EXACT_IN)
+def test_the_exact_method_reproduces_the_model(built, name):
+    """Padded batches, grouped keys, causal masks, windows, caps, sinks, biases and cross attention included."""
+    model, batch = built(name)
+    own = tiny_models.hidden(model, batch)
+    with injected(model, "softmax"):
+        got = tiny_models.hidden(model, batch)
+    assert apart(got, own, batch) <= SAME
+    assert torch.equal(tiny_models.hidden(model, batch), own)
+
+
+def context(model, path, batch, *arguments, **options):
+    """What the attention module at ``path`` hands on within `injected`, (b, n, h p)."""
+    kept = []
+    hook = model.get_submodule(path).register_forward_hook(lambda _, __, out: kept.append(out[0]))
+    try:
+        with injected(model, *arguments, **options):
+            model(**batch)
+    finally:
+        hook.remove()
+    return kept[0]
+
+
+@pytest.mark.parametrize("method", ["skyformer", "nystromformer", "performer", "window", "reformer"])
+def test_a_method_gives_what_approximate_gives_for_each_row(built, method):
+    model, batch = built("BERT")
+    path = "encoder.layer.1.attention.self"
+    got = context(model, path, batch, method, 12, layer=1, seed=3)
+    call = capture(model, batch, 1)[path, 0]
+    for row, valid in enumerate((N, VALID)):
+        qkv = QKV(*(getattr(call, x)[row, :, :valid] for x in "qkv"), scale=call.scale, label={"layer": 1})
+        expected = approximate(method, qkv, 12, seed=3).output.transpose(0, 1).flatten(1)  # (n, h p)
+        torch.testing.assert_close(got[row, :valid], expected, rtol=1e-5, atol=1e-5)
+        assert not got[row, valid:].any()
+
+
+def test_a_row_of_a_padded_batch_gets_what_it_gets_alone(built):
+    model, batch = built("BERT")
+    alone = {"input_ids": batch["input_ids"][1:, :VALID]}
+    with injected(model, "skyformer", d=8):
+        together, single = tiny_models.hidden(model, batch), tiny_models.hidden(model, alone)
+        again = tiny_models.hidden(model, batch)
+    assert apart(together[1:, :VALID], single) <= SAME and torch.equal(together, again)
+    with injected(model, "skyformer", d=8, seed=1):
+        assert apart(tiny_models.hidden(model, batch), together, batch) > 1e-3
+
+
+def test_only_the_chosen_layers_are_replaced(built):
+    model, batch = built("BERT")
+    states = lambda: model(**batch, output_hidden_states=True).hidden_states
+    own = states()
+    with injected(model, "vmean", layer="1"):
+        part = states()
+    assert torch.equal(part[1], own[1]) and apart(part[2], own[2], batch) > 1e-2
+    with injected(model, "vmean", layer="encoder.layer.0.*"):
+        assert apart(states()[1], own[1], batch) > 1e-2
+    with injected(model, "vmean", layer=[0, 1]):
+        both = states()[2]
+    with injected(model, "vmean"):
+        assert torch.equal(states()[2], both)
+
+
+@pytest.mark.parametrize("layer", ["5", "encoder.layer.9.*"])
+def test_a_layer_that_no_forward_reaches_is_an_error(built, layer):
+    model, batch = built("BERT")
+    with pytest.raises(UsageError, match="was never reached, it made 2 attention calls"), injected(
+        model, "vmean", layer=layer
+    ):
+        model(**batch)
+
+
+@pytest.mark.parametrize("before", ["eager", "sdpa"])
+def test_the_model_is_restored_even_behind_an_error(before):
+    model = tiny_models.build("BART")
+    model.set_attn_implementation(before)
+    batch = tiny_models.inputs(model)
+    own = tiny_models.hidden(model, batch)
+    with pytest.raises(ZeroDivisionError), injected(model, "vmean", layer="encoder.*"):
+        model(**batch)
+        _ = 1 / 0
+    with pytest.raises(Unsupported), injected(model, "skyformer", d=8):  # in the middle of a forward
+        model(**batch)
+    assert {module.config._attn_implementation for module in (model, model.encoder, model.decoder)} == {before}
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(tiny_models.hidden(model, batch), own)
+    with injected(model, "softmax"):
+        assert apart(tiny_models.hidden(model, batch), own) <= SAME
+
+
+def test_two_models_at_once_and_one_only_once():
+    one, other = tiny_models.build("BERT"), tiny_models.build("BERT", seed=1)
+    batch = tiny_models.inputs(one)
+    with injected(one, "vmean"):
+        first = tiny_models.hidden(one, batch)
+        with injected(other, "softmax"):
+            assert torch.equal(tiny_models.hidden(one, batch), first)
+            second = tiny_models.hidden(other, batch)
+        with pytest.raises(UsageError, match="has a method injected already"), injected(one, "softmax"):
+            pass
+        assert torch.equal(tiny_models.hidden(one, batch), first)
+    assert apart(second, tiny_models.hidden(other, batch), batch) <= SAME
+
+
+def test_a_part_of_a_model_may_be_run_by_itself():
+    model = tiny_models.build("BART")
+    batch = tiny_models.inputs(model)
+    part = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with injected(model, "vmean", layer=1):
+        alone, whole = model.encoder(**part).last_hidden_state, model(**batch).encoder_last_hidden_state
+    assert torch.equal(alone, whole) and apart(alone, model.encoder(**part).last_hidden_state) > 1e-2
+
+
+@pytest.mark.parametrize("name", tiny_models.REFUSED)
+def test_a_model_round_the_interface_is_refused(name):
+    model = tiny_models.build(name)
+    with pytest.raises(SourceError, match=f"{type(model).__name__} bypasses"), injected(model, "vmean"):
+        model(**tiny_models.inputs(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "d", "options", "says"),
+    [
+        ("Llama", "skyformer", 8, {}, "layers.0.self_attn: attention is causal, and skyformer has no causal form"),
+        ("GPT-2", "vmean", None, {}, "h.0.attn: attention is causal, and vmean has no causal form"),
+        ("Llama", "window", 8, {}, "window has no causal form; use window:causal=true"),
+        ("BERT", "window", 8, {"causal": True}, "window:causal=true, and padding attention looks ahead"),
+        ("Mistral", "window", 8, {"causal": True}, "causal sliding-window (6) with padding attention is not supported"),
+        ("ModernBERT", "skyformer", 8, {}, "layers.1.attn: sliding-window (9) with padding attention is not supported"),
+        ("Gemma 2", "skyformer", 8, {}, "it caps its scores at 2, and skyformer has no form for it"),
+        ("GPT-OSS", "nystromformer", 8, {}, "it has attention sinks of its own, and nystromformer has no form for it"),
+        ("T5", "performer", 8, {}, "encoder.block.0.layer.0.SelfAttention: it adds a bias to its scores, and"),
+        ("BART", "skyformer", 8, {}, "decoder.layers.0.self_attn: attention is causal"),
+        ("BERT", "skyformer", 40, {}, "encoder.layer.0.attention.self: skyformer: d=40 exceeds"),
+    ],
+)
+def test_what_a_method_has_no_form_for_is_refused_by_name(built, name, method, d, options, says):
+    model, batch = built(name)
+    with pytest.raises(Unsupported) as caught, injected(model, method, d, **options):
+        model(**batch)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_method_that_is_causal_itself_runs_in_a_causal_model(side):
+    """A causal window as wide as the text is the model's own attention, grouped keys and padding included."""
+    model = tiny_models.build("Llama")
+    batch = tiny_models.inputs(model)
+    if side == "left":
+        batch["attention_mask"] = batch["attention_mask"].flip(1)
+    own = tiny_models.hidden(model, batch)
+    with injected(model, "window", d=N + 4, causal=True):
+        assert apart(tiny_models.hidden(model, batch), own, batch) <= SAME
+    with injected(model, "window", d=8, causal=True):
+        narrow = tiny_models.hidden(model, batch)
+        batch["input_ids"][0, 20:] = 5
+        future = tiny_models.hidden(model, batch)
+    assert apart(narrow, own, batch) > 1e-3
+    torch.testing.assert_close(future[0, :20], narrow[0, :20], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "says"),
+    [
+        ("skyfromer", {"d": 4}, "did you mean 'skyformer'"),
+        ("skyformer", {}, "skyformer needs a budget"),
+        ("skyformer", {"d": 4, "gama": 1}, "unknown option of skyformer 'gama'"),
+        ("nystromformer", {"d": 4, "target": "gaussian"}, "does not take target=gaussian"),
+        ("vmean", {"layer": "3-1"}, "runs backwards"),
+        ("vmean", {"layer": []}, "layer: none is named"),
+    ],
+)
+def test_impossible_requests_are_refused_before_any_forward(built, method, options, says):
+    with pytest.raises(UsageError, match=says), injected(built("BERT")[0], method, **options):
+        raise AssertionError("the block was entered")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    model = tiny_models.build("BERT").to(dtype)
+    batch = tiny_models.inputs(model)
+    own = tiny_models.hidden(model, batch)
+    with injected(model, "softmax"):
+        exact = tiny_models.hidden(model, batch)
+    with injected(model, "skyformer", d=8):
+        rough = tiny_models.hidden(model, batch)
+    assert exact.dtype == rough.dtype == dtype
+    assert apart(exact, own, batch) < 8 * torch.finfo(dtype).eps and bool(torch.isfinite(rough).all())
+
+
+def directional(output, x, towards):
+    """The derivative of a weighted sum of the output by autograd, and by central differences."""
+    leaf = [t.clone().requires_grad_() for t in x]
+    grads = torch.autograd.grad(output(*leaf), leaf, allow_unused=True)
+    by_autograd = sum(0.0 if g is None else float((g * t).sum()) for g, t in zip(grads, towards, strict=True))
+    step = 1e-6
+    ends = [output(*(a + sign * step * t for a, t in zip(x, towards, strict=True))) for sign in (1, -1)]
+    return by_autograd, float(ends[0] - ends[1]) / (2 * step)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_gradients_flow_through_every_method(method):
+    """Draws and choices held, the derivative along a random direction is that of finite differences."""
+    g = generator(0, "gradients")
+    x, towards = (list(torch.randn(3, 2, 40, 8, generator=g, dtype=torch.float64) * 0.7) for _ in range(2))
+    weights = torch.randn(2, 40, 8, generator=g, dtype=torch.float64)
+    for target in METHODS[method].targets:
+        output = lambda *qkv, target=target: (approximate(method, QKV(*qkv), 20, target=target).output * weights).sum()
+        by_autograd, by_differences = directional(output, x, towards)
+        assert by_autograd == pytest.approx(by_differences, rel=1e-4, abs=1e-4) and by_autograd != 0.0
+
+
+def test_gradients_reach_the_weights_and_checkpoints_change_nothing():
+    model = tiny_models.build("BERT").requires_grad_(True)
+    batch = tiny_models.inputs(model)
+    weight = model.encoder.layer[0].attention.self.query.weight
+
+    def gradient(**settings):
+        model.zero_grad()
+        with injected(model, "skyformer", d=8, **settings):
+            model(**batch).last_hidden_state[:, 0].square().sum().backward()
+        return weight.grad.clone()
+
+    plain, last = gradient(), gradient(layer=1)
+    assert float(plain.norm()) > 0 and not torch.equal(plain, last)
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    torch.testing.assert_close(gradient(), plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient(layer=1), last, rtol=1e-4, atol=1e-5)
+
+
+def test_a_registered_name_does_what_injected_does():
+    model = tiny_models.build("BERT")
+    batch = tiny_models.inputs(model)
+    with injected(model, "skyformer", d=8, seed=2):
+        expected = tiny_models.hidden(model, batch)
+    assert register_attention("skyformer", d=8, seed=2) == "attnprobe-skyformer"
+    model.set_attn_implementation("attnprobe-skyformer")
+    assert torch.equal(tiny_models.hidden(model, batch), expected)
+    assert register_attention("softmax", name="attnprobe-skyformer") == "attnprobe-skyformer"
+    got = tiny_models.hidden(model, batch)
+    model.set_attn_implementation("eager")
+    assert apart(got, tiny_models.hidden(model, batch), batch) <= SAME
+    with pytest.raises(UsageError, match="needs a budget"):
+        register_attention("skyformer")
+
+
+def test_a_registered_method_refuses_a_causal_model():
+    model = tiny_models.build("Llama")
+    model.set_attn_implementation(register_attention("vmean"))
+    with pytest.raises(Unsupported, match="LlamaAttention: attention is causal, and vmean has no causal form"):
+        model(**tiny_models.inputs(model))
+
+
+@needs_minilm
+def test_minilm_with_every_method():
+    from attnprobe.sources.choose import open_model
+
+    model = open_model("minilm")
+    ids = torch.randint(1000, 20_000, (2, 40), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 35:] = 0
+    batch = {"input_ids": ids, "attention_mask": mask}
+    own = tiny_models.hidden(model, batch)
+    for name, entry in METHODS.items():
+        if "softmax" not in entry.targets:
+            continue
+        with injected(model, name, 32, layer="0"):
+            away = apart(tiny_models.hidden(model, batch), own, batch)
+        assert away <= SAME if name == "softmax" else SAME < away < 2, (name, away)

@@ -1,0 +1,145 @@
+"""Small, seeded models of real architectures, built from configurations of the installed transformers.
+
+Each entry of `CAPTURED` builds a model and the inputs of a forward; a batch of two rows, the second padded where the
+model takes a padding mask. Weights are drawn with a large deviation, so that attention is far from uniform. `REFUSED`
+are architectures whose attention does not go through transformers' interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+N, VOCABULARY, VALID = 24, 60, 17  # tokens, words, and the tokens of the second row that are not padding
+SPECIAL = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+
+
+def sizes(**changes: Any) -> dict[str, Any]:
+    """What most configurations call their sizes: 2 layers, 4 heads of 8."""
+    plain = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return {**plain, "intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.3, **changes}
+
+
+def grouped(**changes: Any) -> dict[str, Any]:
+    return sizes(num_key_value_heads=2, **SPECIAL, **changes)
+
+
+def _image(**changes: Any) -> dict[str, Any]:
+    plain = {"image_size": 16, "patch_size": 4, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return {**plain, "intermediate_size": 48, "initializer_range": 0.3, **changes}
+
+
+def _pair(**changes: Any) -> dict[str, Any]:
+    plain = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "init_std": 0.3}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64}
+    feed_forward = {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    return {**plain, **heads, **feed_forward, **SPECIAL, "decoder_start_token_id": 2, **changes}
+
+
+def _specials() -> dict[str, int]:
+    return {**SPECIAL, "cls_token_id": 0, "sep_token_id": 0}
+
+
+#: name -> (the class of the model, the class of its configuration, its settings)
+CAPTURED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
+    "BERT": ("BertModel", "BertConfig", sizes),
+    "BERT decoder": ("BertModel", "BertConfig", lambda: sizes(is_decoder=True, add_cross_attention=True)),
+    "RoBERTa": ("RobertaModel", "RobertaConfig", lambda: sizes(pad_token_id=1)),
+    "XLM-R": ("XLMRobertaModel", "XLMRobertaConfig", lambda: sizes(pad_token_id=1)),
+    "ELECTRA": ("ElectraModel", "ElectraConfig", lambda: sizes(embedding_size=16)),
+    "ALBERT": ("AlbertModel", "AlbertConfig", lambda: sizes(embedding_size=16)),
+    "DistilBERT": ("DistilBertModel", "DistilBertConfig", lambda: {
+        "vocab_size": VOCABULARY, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3,
+    }),
+    "ModernBERT": ("ModernBertModel", "ModernBertConfig", lambda: sizes(
+        num_hidden_layers=4, local_attention=8, **_specials())),
+    "EuroBERT": ("EuroBertModel", "EuroBertConfig", lambda: grouped(mask_token_id=0)),
+    "GPT-2": ("GPT2Model", "GPT2Config", lambda: {
+        "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3,
+    }),
+    "GPT-NeoX": ("GPTNeoXModel", "GPTNeoXConfig", sizes),
+    "OPT": ("OPTModel", "OPTConfig", lambda: {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
+        "max_position_embeddings": 64, "word_embed_proj_dim": 32, "init_std": 0.3,
+    }),
+    "Llama": ("LlamaModel", "LlamaConfig", grouped),
+    "Mistral": ("MistralModel", "MistralConfig", lambda: grouped(sliding_window=6)),
+    "Phi-3": ("Phi3Model", "Phi3Config", grouped),
+    "OLMo-2": ("Olmo2Model", "Olmo2Config", grouped),
+    "Qwen2": ("Qwen2Model", "Qwen2Config", grouped),
+    "Qwen3": ("Qwen3Model", "Qwen3Config", lambda: grouped(head_dim=16)),
+    "Gemma": ("GemmaModel", "GemmaConfig", lambda: grouped(head_dim=16)),
+    "Gemma 2": ("Gemma2Model", "Gemma2Config", lambda: grouped(
+        head_dim=16, sliding_window=6, query_pre_attn_scalar=12, attn_logit_softcapping=2.0)),
+    "Gemma 3": ("Gemma3TextModel", "Gemma3TextConfig", lambda: grouped(
+        head_dim=16, sliding_window=6, layer_types=["sliding_attention", "full_attention"])),
+    "GPT-OSS": ("GptOssModel", "GptOssConfig", lambda: grouped(
+        head_dim=8, sliding_window=6, num_local_experts=2, num_experts_per_tok=1)),
+    "BART": ("BartModel", "BartConfig", _pair),
+    "mBART": ("MBartModel", "MBartConfig", _pair),
+    "T5": ("T5Model", "T5Config", lambda: {
+        "vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
+        "decoder_start_token_id": 0,
+    }),
+    "ViT": ("ViTModel", "ViTConfig", _image),
+    "DeiT": ("DeiTModel", "DeiTConfig", _image),
+    "DINOv2": ("Dinov2Model", "Dinov2Config", _image),
+    "CLIP (vision)": ("CLIPVisionModel", "CLIPVisionConfig", _image),
+    "SigLIP (vision)": ("SiglipVisionModel", "SiglipVisionConfig", _image),
+}  # fmt: skip
+
+REFUSED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
+    "DeBERTa-v2": ("DebertaV2Model", "DebertaV2Config", lambda: sizes(relative_attention=True)),
+    "Longformer": ("LongformerModel", "LongformerConfig", lambda: sizes(attention_window=8)),
+    "BigBird": ("BigBirdModel", "BigBirdConfig", lambda: sizes(attention_type="original_full")),
+    "MPNet": ("MPNetModel", "MPNetConfig", sizes),
+    "Nystromformer": ("NystromformerModel", "NystromformerConfig", lambda: sizes(
+        num_landmarks=4, segment_means_seq_len=N)),
+    "FNet": ("FNetModel", "FNetConfig", lambda: {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}),
+}  # fmt: skip
+
+
+def build(name: str, seed: int = 0):
+    """The model, in evaluation mode; torch's own state stays as it was."""
+    import transformers
+
+    model_class, config_class, settings = {**CAPTURED, **REFUSED}[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = getattr(transformers, config_class)(**settings())
+        model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
+        if name == "GPT-OSS":  # its sinks are not initialized by transformers
+            for path, parameter in model.named_parameters():
+                if path.endswith("sinks") or not bool(torch.isfinite(parameter).all()):
+                    parameter.data.normal_(0.0, 0.5)
+    return model.requires_grad_(False)
+
+
+def inputs(model, padded: bool = True) -> dict[str, torch.Tensor]:
+    """Two rows of tokens or pixels; with ``padded`` the second row ends with padding."""
+    generator = torch.Generator().manual_seed(1)
+    if model.main_input_name == "pixel_values":
+        config = model.config
+        return {"pixel_values": torch.randn(2, 3, config.image_size, config.image_size, generator=generator)}
+    ids = torch.randint(3, VOCABULARY, (2, N), generator=generator)
+    mask = torch.ones(2, N, dtype=torch.long)
+    if padded:
+        mask[1, VALID:] = 0
+    batch = {"input_ids": ids, "attention_mask": mask}
+    if model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = torch.randint(3, VOCABULARY, (2, N), generator=generator)
+    if getattr(model.config, "add_cross_attention", False):
+        batch["encoder_hidden_states"] = torch.randn(2, N, 32, generator=generator)
+        batch["encoder_attention_mask"] = mask
+        batch["attention_mask"] = torch.ones(2, N, dtype=torch.long)
+    if "use_cache" in model.forward.__code__.co_varnames or hasattr(model.config, "use_cache"):
+        model.config.use_cache = False
+    return batch
+
+
+def hidden(model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The last hidden states of a forward, (b, n, hidden)."""
+    return model(**batch).last_hidden_state
