@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from sources_helpers import bert_config, save, seeded, text_of
 
 from attnprobe.cli import main
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of their own would fight for them
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of what tests start
 
 
 @pytest.fixture(scope="session")
