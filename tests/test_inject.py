@@ -224,6 +224,10 @@ def test_half_precision_is_computed_in_float32(dtype):
         exact = tiny_models.hidden(model, batch)
     with injected(model, "skyformer", d=8):
         rough = tiny_models.hidden(model, batch)
+    path = "encoder.layer.0.attention.self"
+    got, call = context(model, path, batch, "performer", 8), capture(model, batch, 0)[path, 0]
+    wide = QKV(*(getattr(call, x)[0].float() for x in "qkv"), scale=call.scale)
+    assert torch.equal(got[0], approximate("performer", wide, 8).output.transpose(0, 1).flatten(1).to(dtype))
     assert exact.dtype == rough.dtype == dtype
     assert apart(exact, own, batch) < 8 * torch.finfo(dtype).eps and bool(torch.isfinite(rough).all())
 
