@@ -11,12 +11,12 @@ or where a model that goes round the interface is not refused.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import torch
 import transformers
+from measuring import Goal, arguments, finish
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -75,20 +75,20 @@ def refusal(name: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--write", type=Path, help="a file for the table; stdout without it")
-    arguments = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     rows = [row(name) for name in tiny_models.CAPTURED]
     text = HEAD + "".join(line for line, _ in rows) + REFUSED + "".join(map(refusal, tiny_models.REFUSED))
-    if arguments.write is None:
+    if args.write is None:
         print(text, end="")
     else:
-        arguments.write.write_text(text)
+        args.write.write_text(text)
     worst = max(delta for _, delta in rows)
     print(f"{len(rows)} architectures, the largest distance is {worst:.1e} (goal {GOAL:.0e})", file=sys.stderr)
-    return int(not worst <= GOAL)
+    return finish([Goal(f"largest distance over {len(rows)} architectures", worst, GOAL, False)], args.json)
 
 
 if __name__ == "__main__":
