@@ -73,7 +73,8 @@ def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> li
     values = " ".join(f"{value:.1f}" for value in true.tolist())
     print(
         f"{weights:12} {layer:5}:{head:<3} {int(found.steps):5} {times.median('ours'):7.2f} "
-        f"{times.median('eigvalsh'):10.2f} {ratio:6.1f} {float(off.max()):6.2f} {float((found.standard_error[0] / true).max()):7.0e} "
+        f"{times.median('eigvalsh'):10.2f} {ratio:6.1f} {float(off.max()):6.2f} "
+        f"{float((found.standard_error[0] / true).max()):7.0e} "
         f"{os.getloadavg()[0]:5.1f}  {values}",
         flush=True,
     )
