@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnprobe import QKV
 
 
 def spread(values: Sequence[float]) -> float:
@@ -77,6 +80,20 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="write the numbers that have goals there")
     return parser
+
+
+def layers_and_heads(text: str) -> list[tuple[int, int]]:
+    """``0:0,2:3``: layers and heads."""
+    return [tuple(map(int, pair.split(":"))) for pair in text.split(",")]
+
+
+def one_head(weights: str, layer: int, head: int, args: argparse.Namespace) -> QKV:
+    """Q, K and V of one head, of ``args.n`` tokens of ``args.text``."""
+    from attnprobe import QKV, load_qkv
+
+    qkv = load_qkv(weights=weights, n=args.n, layer=layer, text=args.text, device="cpu", notify=lambda line: None)
+    one = slice(head, head + 1)
+    return QKV(*(x[one].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
 
 
 def finish(goals: Sequence[Goal], path: str | None) -> int:

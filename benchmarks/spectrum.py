@@ -22,10 +22,10 @@ import os
 import sys
 
 import torch
-from measuring import Goal, arguments, finish, timed
+from measuring import Goal, arguments, finish, layers_and_heads, one_head, timed
 from torch import Tensor
 
-from attnprobe import QKV, load_qkv, spectra
+from attnprobe import QKV, spectra
 from attnprobe.metrics import Spectrum
 
 SPEED_GOALS = {"float64": 8.0, "float32": 5.0}  # at n=4096 and k=64
@@ -37,12 +37,6 @@ def dense_values(qkv: QKV, dtype: torch.dtype) -> Tensor:
     """What a notebook does: all singular values of B of the one head, in ``dtype``."""
     q, k = qkv.q[0].to(dtype), qkv.k[0].to(dtype)
     return torch.linalg.svdvals(torch.softmax(q @ k.T * qkv.scale, dim=-1))
-
-
-def loaded(weights: str, layer: int, head: int, args: argparse.Namespace) -> QKV:
-    qkv = load_qkv(weights=weights, n=args.n, layer=layer, text=args.text, device="cpu", notify=lambda line: None)
-    one = slice(head, head + 1)
-    return QKV(*(x[one].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
 
 
 def off(values: Tensor, true: Tensor) -> float:
@@ -64,7 +58,7 @@ def false(found: Spectrum, true: Tensor) -> list[str]:
 
 def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> list[Goal]:
     """One line of the table; its goals."""
-    qkv = loaded(weights, layer, head, args)
+    qkv = one_head(weights, layer, head, args)
     times = timed(
         {
             "ours": lambda: spectra(qkv, k=args.k)[0],
@@ -105,7 +99,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     args.weights = args.weights.split(",")
-    args.heads = [tuple(map(int, pair.split(":"))) for pair in args.heads.split(",")]
+    args.heads = layers_and_heads(args.heads)
     return args
 
 

@@ -21,10 +21,9 @@ import os
 import sys
 
 import torch
-from measuring import Goal, arguments, finish, timed
+from measuring import Goal, arguments, finish, layers_and_heads, one_head, timed
 from torch import Tensor
 
-from attnprobe import QKV, load_qkv
 from attnprobe.linalg.dimension import Dimension, statistical_dimension
 from attnprobe.linalg.spectra import held, leading_singular_values
 from attnprobe.operators import GaussianAttention
@@ -40,12 +39,6 @@ def by_eigenvalues(op: GaussianAttention, lambdas: Tensor) -> Tensor:
     return (values / (values + lambdas[:, None])).sum(-1)
 
 
-def loaded(weights: str, layer: int, head: int, args: argparse.Namespace) -> QKV:
-    qkv = load_qkv(weights=weights, n=args.n, layer=layer, text=args.text, device="cpu", notify=lambda line: None)
-    one = slice(head, head + 1)
-    return QKV(*(x[one].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
-
-
 def stated(found: Dimension, true: Tensor) -> Tensor:
     """The error over the half width of the band, on the side where it lies, (L,)."""
     low, high = (end[0] for end in found.band(ERRORS))
@@ -57,7 +50,7 @@ def stated(found: Dimension, true: Tensor) -> Tensor:
 
 def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> list[Goal]:
     """One line of the table, and what it found beside its goals."""
-    qkv = loaded(weights, layer, head, args)
+    qkv = one_head(weights, layer, head, args)
     x = torch.cat([qkv.q, qkv.k], 1)
     op, block = GaussianAttention(x, x, qkv.scale), GaussianAttention(qkv.q, qkv.k, qkv.scale)
     size = float(leading_singular_values(block, 1).values[0])
@@ -97,7 +90,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
     args.weights, args.epsilons = args.weights.split(","), [float(x) for x in args.epsilon.split(",")]
-    args.heads = [tuple(map(int, pair.split(":"))) for pair in args.heads.split(",")]
+    args.heads = layers_and_heads(args.heads)
     args.passes = getattr(torch, args.dtype) if args.dtype else None
     return args
 

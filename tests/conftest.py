@@ -25,6 +25,22 @@ def tiny_bert(tmp_path_factory) -> str:
     return str(save(seeded(lambda: BertModel(bert_config())), folder))
 
 
+@pytest.fixture(scope="module")
+def built():
+    """Each tiny model with a padded batch, made once."""
+    import tiny_models
+
+    made = {}
+
+    def get(name):
+        if name not in made:
+            model = tiny_models.build(name)
+            made[name] = (model, tiny_models.inputs(model))
+        return made[name]
+
+    return get
+
+
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory) -> str:
     """A text of 300 words, each one token of the tiny vocabulary."""

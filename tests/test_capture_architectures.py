@@ -16,20 +16,6 @@ from attnprobe.sources.masks import pattern_of
 DELTA = 1e-6
 
 
-@pytest.fixture(scope="module")
-def built():
-    """Each tiny model with a padded batch, made once."""
-    made = {}
-
-    def get(name):
-        if name not in made:
-            model = tiny_models.build(name)
-            made[name] = (model, tiny_models.inputs(model))
-        return made[name]
-
-    return get
-
-
 #: the masks and extras of each architecture, in the order of its calls; one entry stands for all
 PADDED, CAUSAL, WINDOW = "padding", "causal with padding", "causal sliding-window (6) with padding"
 PAIR = [PADDED] * 2 + ["causal", "padding, cross"] * 2

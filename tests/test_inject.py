@@ -18,19 +18,6 @@ EXACT_IN = ("BERT", "BERT decoder", "ALBERT", "ModernBERT", "GPT-2", "Llama", "M
             "BART", "T5", "ViT")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def built():
-    made = {}
-
-    def get(name):
-        if name not in made:
-            model = tiny_models.build(name)
-            made[name] = (model, tiny_models.inputs(model))
-        return made[name]
-
-    return get
-
-
 def apart(a: torch.Tensor, b: torch.Tensor, batch=None) -> float:
     """Relative distance of two hidden states at the tokens that are not padding."""
     if batch is not None and "attention_mask" in batch and "decoder_input_ids" not in batch:

@@ -11,7 +11,7 @@ import torch
 
 from ..records import LOWER_BOUND
 from ..timings import Timings
-from .bench import BenchRequest, bench_cells, bench_prepared
+from .bench_plan import BenchRequest, bench_cells, bench_prepared
 from .condition import ConditionRequest, condition_cells
 from .folder import held_already
 from .session import ErrorRequest, prepared

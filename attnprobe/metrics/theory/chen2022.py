@@ -17,7 +17,7 @@ from torch import Tensor
 from ...operators import SoftmaxAttention
 from ...qkv import QKV
 from .finding import Finding
-from .frequency import clopper_pearson, quantile_interval
+from .frequency import frequency, quantile_interval
 from .registry import Setting, theorem
 from .sketched import SketchedHead, chen2022_quality
 
@@ -259,9 +259,6 @@ def _column(values) -> Tensor:
 
 def _frequency(failed: Tensor, delta: float) -> dict[str, Tensor]:
     """The frequency of failures (h, R) against δ, with its exact interval."""
-    trials = failed.shape[1]
-    ends = _column([clopper_pearson(int(count), trials) for count in failed.sum(1)])
-    measured = failed.double().mean(1)
-    return {
-        "bound": torch.full_like(measured, delta), "measured": measured, "lower": ends[:, 0], "upper": ends[:, 1]
-    }  # fmt: skip
+    found = frequency(failed.T)
+    bound = torch.full_like(found.value, delta)
+    return {"bound": bound, "measured": found.value, "lower": found.lower, "upper": found.upper}
