@@ -16,7 +16,17 @@ from attnprobe.installation import machine
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from attnprobe.records import read_records
-from attnprobe.report import bench_rows, bench_summary, compare_runs, exponent, growth
+from attnprobe.report import (
+    bench_judged,
+    bench_rows,
+    bench_summary,
+    check,
+    compare_runs,
+    exponent,
+    growth,
+    parse_gate,
+    parse_gates,
+)
 from attnprobe.report.bench import bench_choices, frontier
 from attnprobe.report.growth import faster_from
 from attnprobe.sources import RandomSource, SourceSpec
@@ -399,7 +409,7 @@ def test_a_sweep_takes_it_and_tells_its_plan(run, tmp_path):
     [folder] = Path("outputs").iterdir()
     before = (folder / "records.jsonl").read_bytes()
     assert run("sweep", "c.yaml")[0] == 0 and (folder / "records.jsonl").read_bytes() == before
-    Path("g.yaml").write_text("command: bench\ngates: [{metric: seconds, max: 1}]\n")
+    Path("g.yaml").write_text("command: spectrum\ngates: [{metric: seconds, max: 1}]\n")
     code, _, err = run("sweep", "g.yaml")
     assert code == 2 and "g.yaml:2: gates are of command error" in err
 
@@ -443,3 +453,60 @@ def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
     assert run("error", "--qkv", qkv, "--d", 8, "--no-matrix", "--out", "e")[0] == 0
     code, _, err = run("compare", "a", "e")
     assert code == 2 and "bench" in err
+
+
+def judged(text, rows):
+    """What became of a gate, by method and n."""
+    results = check(bench_judged(rows, bench_summary(rows)), [parse_gate(text, "bench")])
+    return {result.where: result.passed for result in results}
+
+
+def gated(method, n, seconds, **rest):
+    rounds = {"seconds_rounds": seconds, "ratio_rounds": [s / 1e-3 for s in seconds]}
+    costs = {"flops": 8.0, "visited_fraction": 0.5, "metrics": {}, "heads": 2, "family": "x", "cost": "n d p"}
+    return {**planted(method, sorted(seconds)[1], None, n), **rounds, **costs, "requested": True, **rest}
+
+
+def test_gates_judge_costs_over_rounds_and_growth_over_lengths():
+    rows = [gated("linear", n, [t, 3 * t, 2 * t]) for n, t in ((2048, 1e-3), (4096, 4e-3))]
+    rows.append(gated("vmean", 4096, [9.0] * 3, reference=True, requested=False))
+    assert judged("ratio_to_exact.median=2.1", rows) == {"linear d=8 n=2048 layer=0": True,
+                                                         "linear d=8 n=4096 layer=0": False}  # fmt: skip
+    assert list(judged("ratio_to_exact.max=11.9", rows).values()) == [True, False]
+    assert judged("time_exponent=1.99", rows) == {"linear d=8 layer=0": False}
+    assert judged("time_exponent=2.01", rows) == {"linear d=8 layer=0": True}
+    assert judged("memory_exponent=0.01", rows) == {"linear d=8 layer=0": True}
+
+
+def test_gates_on_what_was_not_measured_fail():
+    unknown = {"peak_bytes": None, "status": "ok"}
+    rows = [gated("linear", n, [1e-3] * 3, **unknown) for n in (64, 128)]
+    assert set(judged("peak_bytes=1e12", rows).values()) == {False}
+    assert judged("time_exponent=9", rows) == {"linear d=8 layer=0": False}  # no two lengths from 2048 on
+    assert set(judged("output_spectral=9", rows).values()) == {False}
+    half = {"output_spectral": {"mean": 0.1, "count": 1}}
+    assert set(judged("output_spectral=9", [{**row, "metrics": half} for row in rows]).values()) == {False}
+    with pytest.raises(UsageError, match="time_exponent is of all n together"):
+        parse_gates([{"metric": "time_exponent", "max": 1, "n": 64}], "bench")
+
+
+def test_a_failed_gate_exits_1(run, tmp_path):
+    base = ("bench", "--method", "linear", "--n", "32", "--rounds", "2", "--no-memory", "--p", "8")
+    code, _, err = run(*base, "--fail-above", "seconds=0", "--junit", "gates.xml")
+    assert code == 1 and "gate failed: seconds.mean <= 0: linear n=32" in err and (tmp_path / "gates.xml").exists()
+    code, _, err = run(*base, "--fail-above", "seconds.max=60")
+    assert code == 0 and "gates passed" in err
+    assert run(*base, "--fail-above", "sceonds=1")[0] == 2
+    gates = "gates: [{metric: output_spectral, max: 1}]\n"
+    Path("c.yaml").write_text(f"command: bench\nmethod: linear\nn: 32\nrounds: 2\nerrors: false\n{gates}")
+    code, _, err = run("sweep", "c.yaml")
+    assert code == 2 and "errors: false measures no output_spectral" in err
+    Path("c.yaml").write_text("command: bench\nmethod: linear\nn: 32\nrounds: 2\nmemory: false\n"
+                              "gates: [{metric: seconds, stat: median, max: 0}]\n")  # fmt: skip
+    assert run("sweep", "c.yaml")[0] == 1
+
+
+def test_a_memory_that_was_not_measured_has_no_crossing():
+    rows = [gated("linear", n, [1e-3] * 3, peak_bytes=None) for n in (64, 128)]
+    [entry] = bench_summary(rows)
+    assert entry["lengths"] == 2 and entry["memory_lengths"] == 0 and entry["smaller_from"] is None

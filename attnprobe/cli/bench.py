@@ -31,7 +31,11 @@ In Python:
   run = measure_bench(BenchRequest(methods=("skyformer",), n="1024,4096"))
   bench_rows(run.outcome.records)
 \b
-Exit codes: 0 fine, 2 usage or an impossible value, 3 a named source or device is
+--fail-above takes seconds, ratio_to_exact, peak_bytes, flops, visited_fraction and output errors of every
+row, and time_exponent, memory_exponent, faster_from and smaller_from of every method:
+  attnprobe bench --method skyformer --fail-above time_exponent=1.15 --fail-above ratio_to_exact.median=1
+\b
+Exit codes: 0 fine, 1 a gate failed, 2 usage or an impossible value, 3 a named source or device is
 absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 
 
@@ -66,8 +70,13 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 @format_option
 @click.option("--plot", is_flag=True, help="Draw time and memory against n, and error against cost, into the run's "
               "figures/ (SVG and PNG).")
+@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
+              help="Exit 1 where a statistic (default: mean) over the rounds of a requested method exceeds the value, "
+              "or is missing.")
+@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
 @debug_option
-def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **given: Any) -> None:
+def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool,
+            **given: Any) -> None:
     """Measure what methods cost, in time, memory and products, beside exact attention in the same rounds.
 
     A call is all that a method does: its draws, its operator and the product with V. The calls of one length take
@@ -77,18 +86,26 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     """
     refuse_contradictions()
     from ..errors import unknown
-    from ..report import FORMATS
+    from ..report import FORMATS, BenchReport, bench_judged
     from ..sweep import measure_bench
+    from .gating import gates_of, settled
+    from .output import draw, header_of, show, whatever_fits
     from .progress import progress_bar
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
+    asked = gates_of("bench", gates, junit)
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_bench(request, notify=notify, progress=progress)
-    _report(session, request, format_, plot)
+    header = header_of(session.sources)
+    found = BenchReport.of(session.outcome.records, header, request.epsilon, request.under_ms)
+    with whatever_fits(session.path) as lost:
+        show(session.path, "bench", format_, lambda kind: found.text(kind, str(session.path)))
+        draw(session.path, plot, "bench", found.figures, "nothing was measured that could be drawn")
+    failed = settled(bench_judged(found.rows, found.summary), asked, junit)
     broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(4 if broken else 0)
+    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -96,13 +113,3 @@ def request_of(given: dict[str, Any]) -> Any:
     from ..sweep import BenchRequest
 
     return BenchRequest(source=source_from(given), origin=origins(), **given)
-
-
-def _report(session: Any, request: Any, format_: str, plot: bool) -> None:
-    """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import BenchReport
-    from .output import draw, header_of, show
-
-    found = BenchReport.of(session.outcome.records, header_of(session.sources), request.epsilon, request.under_ms)
-    show(session.path, "bench", format_, lambda kind: found.text(kind, str(session.path)))
-    draw(session.path, plot, "bench", found.figures, "nothing was measured that could be drawn")

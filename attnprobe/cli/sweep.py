@@ -43,7 +43,7 @@ In Python:
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
 COMMANDS = ("error", "spectrum", "condition", "theory", "bench")
-GATED = ("error", "theory")
+GATED = ("error", "theory", "bench")
 # these say how results are shown, not which
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
 FOLDER = {"out", "force", "retry_failed", "cell_timeout"}

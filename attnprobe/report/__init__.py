@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .bench import bench_rows, bench_summary
+from .bench_gates import bench_judged
 from .bench_tables import BenchReport
 from .comparison import compare_runs
 from .comparison_tables import comparison_line
@@ -38,6 +39,7 @@ __all__ = [
     "GATED_METRICS",
     "PLOTS",
     "Header",
+    "bench_judged",
     "bench_rows",
     "bench_summary",
     "check",

@@ -56,6 +56,7 @@ def _row(record: Record, label: str | None) -> Row:
         "seconds_spread": _spread(times),
         "seconds_rounds": times,
         "ratio_to_exact": median(ratios) if ratios else None,
+        "ratio_rounds": ratios,
         "ratio_spread": _spread(ratios),
         "peak_bytes": _one(metrics.get("peak_bytes")),
         "flops": _one(metrics.get("flops")),
@@ -85,7 +86,7 @@ def bench_summary(rows: Iterable[Row]) -> list[Row]:
 
     ``time_exponent`` and ``memory_exponent`` are those of `exponent`, ``time_exponent_spread`` that of the rounds;
     ``faster_from`` and ``smaller_from`` the n from which it takes less time, and less memory, than exact attention;
-    ``growth`` is what the leading cost claims.
+    ``growth`` is what the leading cost claims; ``lengths`` and ``memory_lengths`` are how many n were measured.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -104,6 +105,7 @@ def bench_summary(rows: Iterable[Row]) -> list[Row]:
         for name, cost in (("faster_from", "seconds"), ("smaller_from", "peak_bytes")):
             entry[name] = None if some is theirs else faster_from(_at(some, cost), _at(theirs, cost))
         entry["lengths"] = len(_at(some, "seconds"))
+        entry["memory_lengths"] = len(_at(some, "peak_bytes"))
         entry["longest_n"] = max(_at(some, "seconds"), default=None)
         found.append(entry)
     return found

@@ -25,6 +25,7 @@ __all__ = ["BenchReport", "bench_legend", "bench_tables", "render_bench"]
 Row = dict[str, Any]
 
 GROWTH = ("method", "d", "claimed", "time ~ n^", "memory ~ n^", "faster from n", "smaller from n")
+CROSSINGS = {"faster_from": "lengths", "smaller_from": "memory_lengths"}  # and of how many n they are known
 
 
 def render_bench(
@@ -120,8 +121,8 @@ def _growth(some: Sequence[Row]) -> Plain:
         exponents = ["" if row[name] is None else f"{row[name]:.2f}" for name in ("time_exponent", "memory_exponent")]
         if row["time_exponent_spread"] is not None:
             exponents[0] += f" ± {row['time_exponent_spread']:.2f}"
-        crossings = ["" if row["method"] == EXACT else f"> {row['longest_n']}" if row[name] is None
-                     else f"{row[name]:.0f}" for name in ("faster_from", "smaller_from")]  # fmt: skip
+        crossings = ["" if row["method"] == EXACT or not row[known] else f"> {row['longest_n']}" if row[name] is None
+                     else f"{row[name]:.0f}" for name, known in CROSSINGS.items()]  # fmt: skip
         budget = "" if row["d"] is None else str(row["d"])
         lines.append([_name(row), budget, row["growth"], *exponents, *crossings])
     kept = [i for i in range(len(GROWTH)) if any(line[i] for line in lines)]

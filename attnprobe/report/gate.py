@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import nearest
+from .bench_gates import BENCH_METRICS
 from .numbers import method_label
 from .sources import source_heading
 from .theory import THEORY_METRICS, at_label
@@ -33,7 +34,7 @@ METRICS = (
     "delta",
     "seconds",
 )
-METRICS_OF = {"error": METRICS, "theory": THEORY_METRICS}  # by command
+METRICS_OF = {"error": METRICS, "theory": THEORY_METRICS, "bench": BENCH_METRICS}  # by command
 LARGER = ("output_cosine_min", "slack", "holds")  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
@@ -89,7 +90,9 @@ class Gate:
         return f"{self.metric}.{self.stat} {self.limit}{self.selection}"
 
     def covers(self, row: Row) -> bool:
-        """Whether the row is at the places that the gate names."""
+        """Whether the row answers for the gate's metric, and is at the places that the gate names."""
+        if self.metric not in row.get("judges", (self.metric,)):
+            return False
         if not all(self.meets(name, row) for name in PLACES):
             return False
         if self.theorem not in (None, row.get("theorem")):
@@ -177,7 +180,7 @@ def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | No
     if found is None:
         return None, f"{name} was not measured"
     value, count = found.get(gate.stat), found.get("count")
-    expected = row.get("cells" if gate.metric == "seconds" else "values")
+    expected = found.get("of", row.get("cells" if gate.metric == "seconds" else "values"))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         value = None
     if count == 0 or (expected is not None and count != expected):

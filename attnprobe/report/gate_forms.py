@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError, unknown
+from .bench_gates import GROWTH_METRICS
 from .gate import GATED, LARGER, METRICS_OF, NUMBERED, PLACES, Gate
 
 __all__ = ["parse_gate", "parse_gates"]
 
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
-KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS)}
+KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "bench": KEYS}
 
 
 def parse_gate(text: str, command: str = "error") -> Gate:
@@ -97,6 +98,8 @@ def _gate(entry: Any, where: str, command: str) -> Gate:
         raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
     if metric in LARGER and least is None:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
+    if metric in GROWTH_METRICS and "n" in entry:
+        raise UsageError(f"{where}: {metric} is of all n together; leave n out")
     places = {name: (_numbers if name in NUMBERED else _words)(entry, name, where) for name in PLACES}
     who = {name: _text(entry, name, where) for name in ("method", "theorem")}
     return Gate(metric, stat, most, least, **who, **places)

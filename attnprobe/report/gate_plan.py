@@ -13,11 +13,12 @@ __all__ = ["hopeless"]
 
 
 def hopeless(gate: Gate, settings: Mapping[str, Any]) -> str | None:
-    """Why a gate can only fail under these settings of ``error``; None where it may pass, or that is not known yet.
+    """Why a gate can only fail under these settings of a command; None where it may pass, or that is not known yet.
 
     Args:
-        settings: by the names of `attnprobe error`'s parameters: ``methods``, ``n``, ``d``, ``layer``, ``target``,
-            ``weights``, ``qkv``, ``windows`` and ``matrix``, each as the user wrote it. What lacks is not known.
+        settings: by the names of a command's parameters: ``methods``, ``n``, ``d``, ``layer``, ``target``,
+            ``weights``, ``qkv``, ``windows``, ``matrix``, ``errors`` and ``memory``, each as the user wrote it. What
+            lacks is not known.
 
     >>> hopeless(Gate("matrix_spectral", max=1), {"matrix": False})
     'matrix: false measures no matrix_spectral'
@@ -26,6 +27,9 @@ def hopeless(gate: Gate, settings: Mapping[str, Any]) -> str | None:
     """
     if gate.metric.startswith("matrix_") and settings.get("matrix") is False:
         return f"matrix: false measures no {gate.metric}"
+    for setting, measured in (("errors", "output_"), ("memory", "peak_bytes")):  # of bench
+        if gate.metric.startswith(measured) and settings.get(setting) is False:
+            return f"{setting}: false measures no {gate.metric}"
     if gate.stat == "se" and settings.get("windows") == 1:
         return "one text window has no standard error; give more windows, or gate another statistic"
     names = _methods(settings.get("methods"))
