@@ -79,7 +79,8 @@ def informer(
     for row, head in enumerate(qkv.heads):
         stream = (streams.shared if share_heads else partial(streams.head, head))("sampled_keys")
         sampled[row] = torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu")
-        measured = _measure(qkv.q[row].double(), qkv.k[row], sampled[row], qkv.scale, measure)
+        q, k = qkv.q[row].detach(), qkv.k[row].detach()  # a choice of rows has no gradient
+        measured = _measure(q.double(), k, sampled[row], qkv.scale, measure)
         top.append(measured.sort(descending=True, stable=True).indices[:u])
     rows = torch.stack(top)  # (h, u)
     draws = {"sampled_keys": sampled, "top_queries": rows.cpu()}
