@@ -18,6 +18,7 @@ from attnprobe.operators import (
     SoftmaxAttention,
     Sparse,
     Sum,
+    base,
     row_blocks,
     row_groups,
 )
@@ -279,3 +280,43 @@ def test_row_blocks_cover_every_row_once(n, size):
     blocks = list(row_blocks(n, size))
     assert [i for start, stop in blocks for i in range(start, stop)] == list(range(n))
     assert all(0 < stop - start <= size for start, stop in blocks)
+
+
+@pytest.mark.parametrize(("n_q", "group"), [(5, 1), (7, 3), (6, 2)])
+def test_the_gradient_of_a_sparse_product_is_that_of_the_dense_one(n_q, group, monkeypatch):
+    monkeypatch.setattr(base, "GATHERED_ENTRIES", 16)  # several blocks
+    empty = torch.randint(-1, 6, (2, -(-n_q // group), 4), generator=generator(0, "columns"))
+    weight, x = randn(2, n_q, 4).requires_grad_(), randn(2, 6, 3).requires_grad_()
+
+    def product(weight, x):
+        return Sparse(empty, weight, 6, group) @ x
+
+    def literal(weight, x):
+        rows = empty.repeat_interleave(group, 1)[:, :n_q]
+        dense = torch.zeros(2, n_q, 6, dtype=F64).scatter_add(2, rows.clamp(min=0), weight * (rows >= 0))
+        return dense @ x
+
+    towards = randn(2, n_q, 3)
+    ours = torch.autograd.grad((product(weight, x) * towards).sum(), (weight, x))
+    theirs = torch.autograd.grad((literal(weight, x) * towards).sum(), (weight, x))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert torch.autograd.gradcheck(product, (weight, x))
+    [alone] = torch.autograd.grad((product(weight.detach(), x) * towards).sum(), x)
+    torch.testing.assert_close(alone, theirs[1], rtol=1e-12, atol=1e-14)
+
+
+def test_the_gradient_of_a_sparse_product_keeps_no_gathered_rows():
+    """Saved for the backward pass: the index, the weight and x, not the rows of x that were gathered."""
+    index = torch.zeros(1, 64, 32, dtype=torch.int64)
+    weight, x = randn(1, 64, 32).requires_grad_(), randn(1, 64, 16).requires_grad_()
+    largest = 0
+
+    def seen(tensor):
+        nonlocal largest
+        largest = max(largest, tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(seen, lambda tensor: tensor):
+        Sparse(index, weight, 64) @ x
+    assert 0 < largest <= 64 * 32

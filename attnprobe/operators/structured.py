@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..errors import UsageError
 from .base import Operator, row_groups
@@ -151,29 +153,63 @@ class Sparse(Operator):
     def to(self, dtype: torch.dtype) -> Sparse:
         return Sparse(self.index, self.weight.to(dtype), self.shape[2], self.group)
 
-    def _blocks(self, columns: int):
-        for groups, rows in row_groups(self.shape[1], self.group, self.index.shape[2] * columns):
-            for head in range(self.shape[0]):
-                index = self.index[head, groups]  # (m, u)
-                yield head, rows, index, self.weight[head, rows].unflatten(0, (len(index), -1))  # (m, group, u)
-
     def _apply(self, x: Tensor) -> Tensor:
-        out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])
-        for head, rows, index, weight in self._blocks(x.shape[2]):
-            out[head, rows] = (weight @ x[head][index]).flatten(0, 1)  # (m, u, c) gathered
-        return out
+        return _Gathered.apply(self.index, self.weight, x, self.group)
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
-        out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])
-        for head, rows, index, weight in self._blocks(y.shape[2]):
-            terms = weight.mT @ y[head, rows].unflatten(0, (len(index), -1))  # (m, u, c)
-            out[head].index_add_(0, index.flatten(), terms.flatten(0, 1))
-        return out
+        return _scattered(self.index, self.weight, y, self.group, self.shape[2])
 
     def _rows(self, start: int, stop: int) -> Tensor:
         index = self.index[:, torch.arange(start, stop, device=self.device) // self.group]
         block = self.weight.new_zeros(self.shape[0], stop - start, self.shape[2])
         return block.scatter_add(2, index, self.weight[:, start:stop])
+
+
+def _blocks(index: Tensor, weight: Tensor, group: int, columns: int) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
+    """(head, rows, index (m, u), weight (m, group, u)): block by block, as many rows as may gather ``columns`` each."""
+    for groups, rows in row_groups(weight.shape[1], group, index.shape[2] * columns):
+        for head in range(len(index)):
+            some = index[head, groups]
+            yield head, rows, some, weight[head, rows].unflatten(0, (len(some), -1))
+
+
+def _scattered(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -> Tensor:
+    """The product of the transpose with y (h, n_q, c)."""
+    out = y.new_zeros(len(index), n_k, y.shape[2])
+    for head, rows, some, of_rows in _blocks(index, weight, group, y.shape[2]):
+        terms = of_rows.mT @ y[head, rows].unflatten(0, (len(some), -1))  # (m, u, c)
+        out[head].index_add_(0, some.flatten(), terms.flatten(0, 1))
+    return out
+
+
+class _Gathered(torch.autograd.Function):
+    """The product with x (h, n_k, c). Its gradient gathers again, so that neither holds more than a block of ``n u c``.
+
+    The gradient of each block's gather by itself is as large as x, which would make a product quadratic in n.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, index: Tensor, weight: Tensor, x: Tensor, group: int) -> Tensor:
+        ctx.save_for_backward(index, weight, x)
+        ctx.group = group
+        out = x.new_empty(len(index), weight.shape[1], x.shape[2])
+        for head, rows, some, of_rows in _blocks(index, weight, group, x.shape[2]):
+            out[head, rows] = (of_rows @ x[head][some]).flatten(0, 1)  # (m, u, c) gathered
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None, None]:
+        index, weight, x = ctx.saved_tensors
+        of_weight = of_x = None
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.empty_like(weight)
+            for head, rows, some, _ in _blocks(index, weight, ctx.group, x.shape[2]):
+                of_rows = gradient[head, rows].unflatten(0, (len(some), -1))  # (m, group, c)
+                of_weight[head, rows] = (of_rows @ x[head][some].mT).flatten(0, 1)
+        if ctx.needs_input_grad[2]:
+            of_x = _scattered(index, weight, gradient, ctx.group, x.shape[1])
+        return None, of_weight, of_x, None
 
 
 class Columns(Operator):
