@@ -32,7 +32,7 @@ def test_error_prints_the_contract_json(run, qkv):
                          "--format", "json")  # fmt: skip
     assert code == 0, err
     result = json.loads(out)
-    assert set(result) == {"schema", "command", "source", "rows", "bounds", "run"}
+    assert set(result) == {"schema", "command", "source", "rows", "bounds", "inputs", "run"}
     assert (result["schema"], result["command"]) == (1, "error")
     rows = {(row["method"], row["d"]): row for row in result["rows"]}
     assert set(rows) == {("vmean", None), *((m, d) for m in ("skyformer", "nystromformer") for d in (8, 16))}
