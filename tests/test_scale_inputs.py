@@ -96,7 +96,7 @@ def test_the_factor_one_is_the_source_itself(file):
     source = resolve(SourceSpec(qkv=file, device="cpu"))
     one, two = scaled_inputs(source, [1.0, 2.0])
     assert one is source and two.facts == {**source.facts, "scale_inputs": 2.0}
-    assert two.describe()[:-1] == source.describe() and "scores times 2 " in two.describe()[-1]
+    assert two.describe()[:-1] == source.describe() and two.describe()[-1].startswith("scores x 2: Q and K each times 1.41421")
     assert (two.available, two.head_numbers, two.default_n) == (source.available, source.head_numbers, source.default_n)
 
 
@@ -159,7 +159,7 @@ def test_a_report_has_every_factor_apart(command, file, tmp_path, capsys):
                         "--out", tmp_path / "run")  # fmt: skip
     assert code == 0
     shown = capsys.readouterr().out
-    assert "scores x 4" in shown and "scores x 1" in shown and "scores times 4 (Q and K each times 2)" in shown
+    assert "scores x 4" in shown and "scores x 1" in shown and "scores x 4: Q and K each times 2" in shown
     figures = {path.name: path.read_bytes() for path in (tmp_path / "run" / "figures").iterdir()}
     tables = {path.name: path.read_bytes() for path in (tmp_path / "run" / "tables").iterdir()}
     assert command_line("report", tmp_path / "run") == 0

@@ -258,7 +258,7 @@ def _index(values: Any, value: Any) -> int:
 
 def _described(facts: Mapping[str, Any]) -> list[str]:
     """A source's facts in lines, where no manifest has its own."""
-    factor = [f"scale-inputs: scores times {scale_of(facts):g}"] if scale_of(facts) != 1 else []
+    factor = [f"scores x {scale_of(facts):g}: --scale-inputs"] if scale_of(facts) != 1 else []
     if "qkv" in facts:
         return [f"qkv: {facts['qkv']}, sha256 {facts.get('qkv_sha256')}", *factor]
     if "random" in facts:

@@ -63,7 +63,7 @@ class ScaledSource(Source):
 
     def describe(self) -> list[str]:
         root = f"{self.factor**0.5:.6g}"
-        return [*self.source.describe(), f"scale-inputs: scores times {self.factor:g} (Q and K each times {root})"]
+        return [*self.source.describe(), f"scores x {self.factor:g}: Q and K each times {root} (--scale-inputs)"]
 
 
 def scaled_inputs(source: Source, factors: Sequence[float]) -> list[Source]:
