@@ -96,7 +96,8 @@ def test_the_factor_one_is_the_source_itself(file):
     source = resolve(SourceSpec(qkv=file, device="cpu"))
     one, two = scaled_inputs(source, [1.0, 2.0])
     assert one is source and two.facts == {**source.facts, "scale_inputs": 2.0}
-    assert two.describe()[:-1] == source.describe() and two.describe()[-1].startswith("scores x 2: Q and K each times 1.41421")
+    *shared, last = two.describe()
+    assert shared == source.describe() and last == "scores x 2: Q and K each times 1.41421 (--scale-inputs)"
     assert (two.available, two.head_numbers, two.default_n) == (source.available, source.head_numbers, source.default_n)
 
 
