@@ -44,6 +44,7 @@ _PUBLIC = {
     "exact": "reference",
     "findings": "sweep",
     "injected": "inject",
+    "input_statistics": "metrics",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "output_errors": "metrics",
@@ -52,14 +53,14 @@ _PUBLIC = {
 }
 __all__ = [
     "QKV", "Approximation", "Operator", "__version__", "approximate", "capture", "exact", "findings", "injected",
-    "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
+    "input_statistics", "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .approximation import Approximation
     from .inject import injected, register_attention
     from .methods import approximate
-    from .metrics import matrix_errors, output_errors, spectra
+    from .metrics import input_statistics, matrix_errors, output_errors, spectra
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact

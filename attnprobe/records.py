@@ -37,11 +37,13 @@ __all__ = [
     "RecordWriter",
     "cell_key",
     "exact_map_path",
+    "inputs_path",
     "map_path",
     "mapped",
     "missing_maps",
     "missing_maps_path",
     "plain",
+    "read_inputs",
     "read_records",
     "run_directory",
     "strict_json",
@@ -107,6 +109,21 @@ def cell_key(**determinants: Any) -> str:
 def determining(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a source that determine a result."""
     return {name: fact for name, fact in facts.items() if name not in NAMES}
+
+
+def inputs_path(run: str | os.PathLike[str]) -> Path:
+    """Where a run's folder keeps what its Q, K and V are like, a record for each layer that was read."""
+    return Path(run) / "inputs.jsonl"
+
+
+def read_inputs(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of `inputs_path`; none where a run has no such file, as those of older versions.
+
+    Raises:
+        UsageError: as `read_records`.
+    """
+    path = inputs_path(run)
+    return read_records(path) if path.is_file() else []
 
 
 def map_path(run: str | os.PathLike[str], key: str) -> Path:

@@ -32,7 +32,7 @@ def test_error_prints_the_contract_json(run, qkv):
                          "--format", "json")  # fmt: skip
     assert code == 0, err
     result = json.loads(out)
-    assert set(result) == {"schema", "command", "source", "rows", "bounds", "run"}
+    assert set(result) == {"schema", "command", "source", "rows", "bounds", "inputs", "run"}
     assert (result["schema"], result["command"]) == (1, "error")
     rows = {(row["method"], row["d"]): row for row in result["rows"]}
     assert set(rows) == {("vmean", None), *((m, d) for m in ("skyformer", "nystromformer") for d in (8, 16))}
@@ -72,7 +72,8 @@ def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
     assert len({record["key"] for record in records}) == 5
     sky = next(record for record in records if record["method"] == "skyformer")
     assert sky["heads"] == [0, 1] and len(sky["metrics"]["output_spectral"]) == 2 and sky["draws_hash"]
-    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {"error.md", "error.csv", "error.json"}
+    tables = {f"{stem}.{kind}" for stem in ("error", "error-inputs") for kind in ("md", "csv", "json")}
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     assert {path.suffix for path in (tmp_path / "r/figures").iterdir()} == {".svg", ".png"}
 
 

@@ -481,9 +481,8 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     names = {path.name for path in (tmp_path / "r/figures").iterdir()}
     stems = [f"condition{kind}-n80-d{d}" for kind in ("", "-error", "-iterations") for d in (4, 8)]
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
-    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {
-        f"condition.{k}" for k in ("md", "csv", "json")
-    }
+    tables = {f"{stem}.{kind}" for stem in ("condition", "condition-inputs") for kind in ("md", "csv", "json")}
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     before = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
     run("--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--out", "r")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}

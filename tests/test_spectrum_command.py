@@ -35,7 +35,7 @@ def test_the_rows_keep_the_contract_and_agree_with_python(run, qkv):
     code, out, err = run("--qkv", qkv, "--of", "softmax,unnormalised,skyformer", "--d", "4,8", "--format", "json")
     assert code == 0, err
     result = json.loads(out)
-    assert set(result) == {"schema", "command", "source", "rows", "bounds", "run"}
+    assert set(result) == {"schema", "command", "source", "rows", "bounds", "inputs", "run"}
     assert (result["schema"], result["command"]) == (1, "spectrum") and result["source"]["qkv_sha256"]
     places = [(row["of"], row["d"], row["head"]) for row in result["rows"]]
     assert places == [(of, d, head) for of, d in
@@ -73,7 +73,8 @@ def test_a_run_leaves_its_folder_and_is_not_computed_again(run, qkv, tmp_path):
     assert manifest["config"]["of"] == {"value": ["softmax,output"], "origin": "command line"}
     records = (tmp_path / "r/records.jsonl").read_bytes()
     assert len(records.splitlines()) == 4  # one for each head
-    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {f"spectrum.{x}" for x in ("md", "csv", "json")}
+    tables = {f"{stem}.{kind}" for stem in ("spectrum", "spectrum-inputs") for kind in ("md", "csv", "json")}
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     names = {f"spectrum-{name}.{kind}" for name in ("decay", "cumulative") for kind in ("svg", "png")}
     figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
     assert set(figures) == names

@@ -331,7 +331,8 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     assert {"schema", "command", "source", "rows", "summary", "run"} <= set(found) and found["command"] == "theory"
     assert {row["verdict"] for row in found["rows"]} == set(VERDICTS)
     assert {row["method"] for row in found["rows"]} == {None, "skyformer", "nystromformer"}
-    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == {f"theory.{k}" for k in ("md", "csv", "json")}
+    tables = {f"{stem}.{kind}" for stem in ("theory", "theory-inputs") for kind in ("md", "csv", "json")}
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
     assert set(figures) == {f"theory-bounds-n48.{kind}" for kind in ("svg", "png")}
     for path in (tmp_path / "r/figures").iterdir():

@@ -98,7 +98,7 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_bench(request, notify=notify, progress=progress)
-    header = header_of(session.sources)
+    header = header_of(session.sources, session.path, session.outcome.records)
     found = BenchReport.of(session.outcome.records, header, request.epsilon, request.under_ms)
     with whatever_fits(session.path) as lost:
         show(session.path, "bench", format_, lambda kind: found.text(kind, str(session.path)))

@@ -9,6 +9,7 @@ import click
 from .options import (
     debug_option,
     format_option,
+    input_options,
     origins,
     place_options,
     refuse_contradictions,
@@ -39,6 +40,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
               "[default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
+@input_options
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
               help="The exact matrix that the methods stand for, and that their error is against.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of --sensitivity's.")
@@ -101,9 +103,9 @@ def _report(session: Any, format_: str, plot: bool) -> None:
 
     rows = condition_rows(session.outcome.records)
     summary = conditions_summary(rows)
-    header = header_of(session.sources)
+    header = header_of(session.sources, session.path, session.outcome.records)
     run = str(session.path)
-    show(session.path, "condition", format_, lambda kind: render_conditions(rows, summary, header, kind, run))
+    show(session.path, "condition", format_, lambda kind: render_conditions(rows, summary, header, kind, run), header)
     title = "\n".join([*header.lines, *header.warnings])
     draw(session.path, plot, "condition", lambda place: condition_figures(rows, summary, title, place),
          "nothing was measured that could be drawn")  # fmt: skip

@@ -11,6 +11,7 @@ import click
 from .options import (
     debug_option,
     format_option,
+    input_options,
     kinds_from,
     origins,
     place_options,
@@ -55,6 +56,7 @@ PLOTS = ("errors", "maps")
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
+@input_options
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
               help="The exact matrix that the methods stand for.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws.")
@@ -127,9 +129,9 @@ def _report(session: Any, rows: list[Any], bounds: list[Any], format_: str, plot
     from ..report import error_figure, map_figures, render
     from .output import draw, header_of, show
 
-    header = header_of(session.sources)
+    header = header_of(session.sources, session.path, session.outcome.records)
     run = str(session.path)
-    show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run))
+    show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run), header)
     title = "\n".join([*header.lines, *header.warnings])
     draw(session.path, "errors" in plots, "error", lambda place: error_figure(rows, bounds, title, place),
          "no requested method has an error to draw")  # fmt: skip

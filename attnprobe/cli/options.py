@@ -9,8 +9,8 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
-    "PLACES", "debug_option", "format_option", "kinds_from", "origins", "place_options", "refuse_contradictions",
-    "run_options", "source_from", "source_options", "weights_from",
+    "PLACES", "debug_option", "format_option", "input_options", "kinds_from", "origins", "place_options",
+    "refuse_contradictions", "run_options", "source_from", "source_options", "weights_from",
 ]  # fmt: skip
 
 SOURCE = [
@@ -50,6 +50,13 @@ PLACES = (
 )
 
 
+INPUTS = (
+    click.option("--scale-inputs", default="1", show_default=True, metavar="LIST",
+                 help="Factors s of the scores, such as 0.5,1,2,4, each measured beside the others: Q and K are each "
+                 "multiplied by √s, so B is softmax(s S) and C_ij is C_ij^s. Stresses methods beyond the data."),
+    click.option("--input-statistics/--no-input-statistics", default=True, show_default=True,
+                 help="Whether to tell what Q, K and V are like: scores, entropy, sinks, norms, stable ranks."),
+)  # fmt: skip
 RUN = (
     click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
                  "[default: a new one under outputs/]"),
@@ -64,6 +71,13 @@ RUN = (
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where a run's folder is, and what becomes of what it holds."""
     for option in reversed(RUN):
+        function = option(function)
+    return function
+
+
+def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what is made of Q, K and V before anything is measured."""
+    for option in reversed(INPUTS):
         function = option(function)
     return function
 

@@ -15,13 +15,27 @@ from .progress import note
 __all__ = ["draw", "header_of", "pictures", "show", "whatever_fits"]
 
 
-def show(folder: Path, command: str, format_: str, rendered: Callable[[str], str]) -> None:
-    """Print ``rendered(format_)`` and write ``tables/COMMAND.md``, ``.csv`` and ``.json``."""
+def show(
+    folder: Path, command: str, format_: str, rendered: Callable[[str], str], header: Any = None,
+    kinds: Sequence[str] = ("md", "csv", "json"),
+) -> None:  # fmt: skip
+    """Print ``rendered(format_)`` and write it into ``tables/COMMAND.…`` in every one of ``kinds``.
+
+    What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it.
+    """
     from ..records import write_text
 
     click.echo(rendered(format_))
-    for kind in ("md", "csv", "json"):
-        write_text(folder / "tables" / f"{command}.{kind}", rendered(kind) + "\n")
+    forms = {kind: "latex" if kind == "tex" else kind for kind in kinds}
+    for kind, form in forms.items():
+        write_text(folder / "tables" / f"{command}.{kind}", rendered(form) + "\n")
+    if header is not None and header.inputs:
+        from ..report import Header, render
+
+        plain = Header(header.source, header.lines, header.warnings)
+        for kind, form in forms.items():
+            text = render(header.inputs, [], plain, form, None, "inputs")
+            write_text(folder / "tables" / f"{command}-inputs.{kind}", text + "\n")
 
 
 @contextmanager
@@ -35,16 +49,24 @@ def whatever_fits(folder: Path) -> Iterator[list[str]]:
         note(f"{error}: tables and figures are not all there; `attnprobe report {folder}` makes them from the records")
 
 
-def header_of(sources: Sequence[Any]) -> Any:
-    """What stands above the tables and figures of a run: what its sources share once, and what each has of its own."""
-    from ..report import Header
+def header_of(sources: Sequence[Any], folder: Path, records: Sequence[Any]) -> Any:
+    """What stands above the tables and figures of a run: what its sources share once, and what each has of its own.
+
+    Args:
+        folder: where the inputs' statistics stand. records: of the run's cells.
+    """
+    from ..records import read_inputs
+    from ..report import Header, input_lines, input_rows, source_labels
 
     facts = [source.facts for source in sources]
     told = [source.describe() for source in sources]
     shared = [line for line in told[0] if all(line in other for other in told)]
     lines = [*(line for own in told for line in own if line not in shared), *shared]
     warnings = list(dict.fromkeys(line for fact in facts for line in fact.get("fallback", ())))
-    return Header(facts[0] if len(facts) == 1 else {fact["weights"]: fact for fact in facts}, lines, warnings)
+    labels = source_labels({"source": fact} for fact in facts).values()
+    source = facts[0] if len(facts) == 1 else dict(zip(labels, facts, strict=True))
+    rows = input_rows(read_inputs(folder), records)
+    return Header(source, lines, warnings, rows, input_lines(rows))
 
 
 def pictures(folder: str | Path | None, stem: str) -> list[Path]:

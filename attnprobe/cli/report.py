@@ -82,8 +82,7 @@ def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> list[Path
     from ..records import write_text
     from .output import draw, show
 
-    show(folder, part.command, format_, part.text)
-    write_text(folder / "tables" / f"{part.command}.tex", part.text("latex") + "\n")
+    show(folder, part.command, format_, part.text, part.header, ("md", "csv", "json", "tex"))
     for name, text in part.more.items():
         for kind in ("md", "csv", "json"):
             write_text(folder / "tables" / f"{name}.{kind}", text(kind) + "\n")

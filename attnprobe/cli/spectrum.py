@@ -10,6 +10,7 @@ import click
 from .options import (
     debug_option,
     format_option,
+    input_options,
     origins,
     place_options,
     refuse_contradictions,
@@ -57,6 +58,7 @@ absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets of methods, such as 16,32,64.")
 @place_options
+@input_options
 @click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
               help="The exact matrix that methods stand for.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of a start block.")
@@ -115,9 +117,9 @@ def _report(session: Any, format_: str, plot: bool) -> None:
     from .progress import note
 
     rows = spectrum_rows(session.outcome.records)
-    header = header_of(session.sources)
+    header = header_of(session.sources, session.path, session.outcome.records)
     run = str(session.path)
-    show(session.path, "spectrum", format_, lambda kind: render(rows, [], header, kind, run, "spectrum"))
+    show(session.path, "spectrum", format_, lambda kind: render(rows, [], header, kind, run, "spectrum"), header)
     title = "\n".join([*header.lines, *header.warnings])
     paths = draw(session.path, plot, "spectrum", lambda place: spectrum_figures(rows, title, place),
                  "no spectrum to draw")  # fmt: skip

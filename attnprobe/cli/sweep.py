@@ -24,6 +24,7 @@ A file holds the long option names of a command, and their values:
   d: [16, 32, 64, 128, 256]
   layer: 0-5
   windows: 4
+  scale-inputs: [1, 4]
   plot: [errors, maps]
   gates:
     - {metric: output_spectral_relative, stat: median, max: 0.3}
@@ -46,6 +47,8 @@ COMMANDS = ("error", "spectrum", "condition", "theory", "bench")
 GATED = ("error", "theory", "bench")
 # these say how results are shown, not which
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
+# at these values they change no cell: a folder that was named before they were there is found again
+LATER = {"scale_inputs": "1", "input_statistics": True}
 FOLDER = {"out", "force", "retry_failed", "cell_timeout"}
 
 
@@ -99,7 +102,8 @@ def folder(config: Config, params: Mapping[str, Any]) -> Path:
     """Where a sweep without ``--out`` leaves its run: the same for the same settings."""
     from ..records import cell_key
 
-    settings = {name: value for name, value in params.items() if name not in SHOWN | FOLDER}
+    later = {name for name, value in LATER.items() if params.get(name) == value}
+    settings = {name: value for name, value in params.items() if name not in SHOWN | FOLDER | later}
     return Path("outputs") / f"{config.path.stem}-{cell_key(command=config.command, settings=settings)[:6]}"
 
 

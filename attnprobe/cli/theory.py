@@ -9,6 +9,7 @@ import click
 from .options import (
     debug_option,
     format_option,
+    input_options,
     origins,
     place_options,
     refuse_contradictions,
@@ -44,6 +45,7 @@ value, 3 a named source or device is absent or refused, 4 some cells failed, 130
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
+@input_options
 @click.option("--epsilon", default="0.05,0.1,0.2,0.5", show_default=True, metavar="LIST", help="Relative errors ε.")
 @click.option("--delta", default=0.1, show_default=True, metavar="SHARE",
               help="The probability δ with which a statement may fail.")
@@ -130,9 +132,9 @@ def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) 
     from .output import draw, header_of, show
 
     records = session.outcome.records
-    header = header_of(session.sources)
+    header = header_of(session.sources, session.path, session.outcome.records)
     run = str(session.path)
-    show(session.path, "theory", format_, lambda kind: render(rows, [], header, kind, run, "theory"))
+    show(session.path, "theory", format_, lambda kind: render(rows, [], header, kind, run, "theory"), header)
     title = "\n".join([*header.lines, *header.warnings])
     draw(session.path, plot, "theory", lambda place: theory_figures(records, title, place),
          "nothing was found that could be drawn")  # fmt: skip

@@ -52,8 +52,8 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Sett
     """Read and check a sweep's file.
 
     Keys are ``command`` (``error`` where it is left out), ``gates``, and the long option names of that command,
-    ``methods``, ``theorems`` and ``figures`` standing for ``method``, ``theorem`` and ``plot``. Lists may be YAML
-    lists. A method is ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
+    ``methods``, ``theorems`` and ``figures`` standing for ``method``, ``theorem`` and ``plot``, and ``_`` for ``-``.
+    Lists may be YAML lists. A method is ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
 
     Args:
         settings_of: the options of a command by long name without dashes, or None where there is no such command.
@@ -76,7 +76,7 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Sett
     values: dict[str, Any] = {}
     for key, value in found.items():
         where = f"{path}:{lines[key]}"
-        name = ALIASES[key] if ALIASES.get(key) in settings else key
+        name = ALIASES[key] if ALIASES.get(key) in settings else key.replace("_", "-")
         if name not in settings:
             known = ["command", "gates", *settings]
             raise UsageError(f"{where}: unknown key '{key}' of command {command}{nearest(key, known)}")

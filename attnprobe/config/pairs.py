@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UsageError
-from ..lists import parse_numbers
+from ..lists import parse_numbers, parse_positive
 from .files import Config
 
 __all__ = ["Asked", "refuse_lists", "refuse_pairs"]
@@ -49,7 +49,7 @@ class Asked:
 
 
 def refuse_lists(asked: Asked) -> None:
-    """Refuse lists of lengths, budgets, layers and heads that are none.
+    """Refuse lists of lengths, budgets, layers, heads and factors that are none.
 
     Raises:
         UsageError: it names the option where its user wrote it.
@@ -60,6 +60,9 @@ def refuse_lists(asked: Asked) -> None:
             numbers = parse_numbers(text, asked.called(name) if asked.origins.get(name) == "file" else name)
             if name == "n" and min(numbers) < 2:
                 raise UsageError(f"{asked.called(name)}={min(numbers)}: attention needs at least 2 tokens")
+    if asked.values.get("scale_inputs") is not None:
+        name = asked.called("scale_inputs") if asked.origins.get("scale_inputs") == "file" else "scale-inputs"
+        parse_positive(asked.values["scale_inputs"], name)
 
 
 def refuse_pairs(asked: Asked) -> None:

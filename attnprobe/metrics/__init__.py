@@ -14,14 +14,15 @@ from .condition import (
 )
 from .duplicates import repeated_rows
 from .error import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
+from .inputs import INPUT_STATISTICS, input_statistics
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, MatrixErrors, matrix_errors, shared_matrix_errors
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
-    "CORES", "EXACT", "MAP_BLOCKS", "MATRIX_METRICS", "OUTPUT_METRICS", "Core", "ExactOutput", "MatrixErrors",
-    "Spectrum",
-    "attention_maps", "attention_matrix", "core_matrices", "exact_matrices", "inverse_gradient", "iteration_gradient",
-    "lemma3_interval", "lower_bound", "matrix_errors", "output_errors", "repeated_rows", "schulz_residuals",
-    "sensitivity", "shared_matrix_errors", "spectra",
+    "CORES", "EXACT", "INPUT_STATISTICS", "MAP_BLOCKS", "MATRIX_METRICS", "OUTPUT_METRICS", "Core", "ExactOutput",
+    "MatrixErrors", "Spectrum",
+    "attention_maps", "attention_matrix", "core_matrices", "exact_matrices", "input_statistics", "inverse_gradient",
+    "iteration_gradient", "lemma3_interval", "lower_bound", "matrix_errors", "output_errors", "repeated_rows",
+    "schulz_residuals", "sensitivity", "shared_matrix_errors", "spectra",
 ]  # fmt: skip

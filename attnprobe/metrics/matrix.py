@@ -15,7 +15,7 @@ from ..linalg.krylov import start_block
 from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
 from ..operators import Operator, Padded
 
-__all__ = ["MATRIX_METRICS", "MatrixErrors", "matrix_errors", "shared_matrix_errors"]
+__all__ = ["MATRIX_METRICS", "MatrixErrors", "exact_norms", "matrix_errors", "shared_matrix_errors"]
 
 MATRIX_METRICS = {
     "matrix_spectral": "‖B - B~‖₂, absolute",
@@ -135,6 +135,17 @@ def shared_matrix_errors(
         )
         for one, f, i in zip(spectral[1:], frobenius[1:], infinity[1:], strict=True)
     ]
+
+
+@torch.no_grad()
+def exact_norms(exact: Operator, *, tol: float = 1e-3, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """``‖B‖₂``, found as by `matrix_errors`, and ``‖B‖_F`` of each head, float64 (h,)."""
+    exact = at_least_float32(exact)
+    if exact.shape[2] <= DENSE:
+        spectral, frobenius, _ = _held(exact, [None])
+    else:
+        spectral, frobenius, _ = _streamed(exact, [None], tol, DELTA, seed, lambda label: None)
+    return spectral[0].value, frobenius[0]
 
 
 def at_least_float32(op: Operator) -> Operator:

@@ -20,12 +20,14 @@ from .gate_plan import hopeless
 from .gate_results import gates_table, junit_xml
 from .growth import exponent, growth
 from .head_figure import head_figures
+from .inputs import input_lines, input_rows
 from .maps import map_figures
 from .page import html_page
 from .paper_figure import paper_figure
 from .rebuild import PLOTS, Part, parts
 from .reference import Reference, read_reference
 from .run import Run, open_run
+from .sources import source_labels
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
 from .statistics import summarise
@@ -60,6 +62,8 @@ __all__ = [
     "head_figures",
     "hopeless",
     "html_page",
+    "input_lines",
+    "input_rows",
     "map_figures",
     "open_run",
     "paper_figure",
@@ -73,6 +77,7 @@ __all__ = [
     "render_conditions",
     "spectrum_figures",
     "spectrum_rows",
+    "source_labels",
     "summarise",
     "theory_figures",
     "theory_rows",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +218,7 @@ class BenchReport:
         limits = (parse_positive(epsilon, "epsilon"), parse_positive(under_ms, "under-ms"))
         choices = bench_choices(rows, *limits) if any(row["error"] is not None for row in rows) else []
         lines = [*header.lines, *conditions(records)]
-        return cls(rows, bench_summary(rows), choices, Header(header.source, lines, header.warnings))
+        return cls(rows, bench_summary(rows), choices, replace(header, lines=lines))
 
     def text(self, format: str, run: str | None) -> str:
         return render_bench(self.rows, self.summary, self.choices, self.header, format, run)

@@ -131,6 +131,11 @@ def notes(rows: Iterable[Row]) -> list[tuple[str, str]]:
     return lines
 
 
+def _factor(row: Row) -> tuple[str]:
+    factor = row.get("scale_inputs")
+    return ("" if factor is None else f"{factor:g}",)
+
+
 def _budget(row: Row) -> tuple[str, str]:
     d, realised = row.get("d"), row.get("realised_d")
     used = "" if realised is None or realised == d else f"({realised:.1f})".replace(".0)", ")")
@@ -172,6 +177,13 @@ def _milliseconds(row: Row) -> tuple[str]:
 COLUMNS = (
     Column("method", ("method", ""), lambda row: (label(row),)),
     Column("family", ("family", ""), lambda row: (family(row),)),
+    Column(
+        "scale_inputs",
+        ("scores", "times"),
+        _factor,
+        meaning="scores times: the factor s of --scale-inputs, Q and K each times √s",
+        spare=9,
+    ),
     Column(
         "d", ("d", "(used)"), _budget, (("", ""), (" ", "")), "d: the budget, and (used) what the method made of it"
     ),
@@ -256,12 +268,15 @@ COLUMNS = (
 
 
 def columns_of(rows: Sequence[Row]) -> list[Column]:
-    """The columns in which at least one of the rows has something to say; the family where there are several."""
-    several = len({family(row) for row in rows} - {""}) > 1
+    """The columns in which at least one of the rows has something to say; families and factors where others exist."""
+    several = {
+        "family": len({family(row) for row in rows} - {""}) > 1,
+        "scale_inputs": any(row.get("scale_inputs", 1) != 1 for row in rows),
+    }
     return [
         column
         for column in COLUMNS
-        if any(any(column.pieces(row)) for row in rows) and (several or column.name != "family")
+        if any(any(column.pieces(row)) for row in rows) and several.get(column.name, True)
     ]
 
 

@@ -39,7 +39,7 @@ class Comparison:
 
     def sources_in_words(self) -> list[str]:
         """A line for each source: what it is called, and what else determines it."""
-        names = ("model", "weights", "weights_seed", "text", "qkv", "tokenizer", "positions", "dtype")
+        names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "dtype")
         lines = []
         for facts in self.sources:
             told = (f"{name} {facts[name]}" for name in names if facts.get(name) is not None)

@@ -18,7 +18,7 @@ from ..records import SCHEMA, strict_json
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
 from .formats import FORMATS, Plain, render
 from .numbers import brief, method_label, significant
-from .sources import identity, source_heading, source_labels
+from .sources import identity, scale_of, source_heading, source_labels
 from .statistics import quantiles
 
 __all__ = [
@@ -51,6 +51,7 @@ def condition_rows(records: Iterable[Record]) -> list[Row]:
         place = {name: record.get(name) for name in ("method", "options", "target", "layer", "window", "n", "d")}
         place["weights"] = (record.get("source") or {}).get("weights")
         place["source"] = labels[identity(record.get("source"))]
+        place["scale_inputs"] = scale_of(record.get("source"))
         state = {"status": record["status"], "reason": record.get("reason")}
         errors = record["metrics"].get(ERROR)
         changes = dict(record["metrics"].get("sensitivity") or {})
@@ -119,6 +120,8 @@ def render_conditions(
     if format == "json":
         whole = {"schema": SCHEMA, "command": "condition", "source": header.source, "rows": rows, "summary": summary,
                  "bounds": [], "run": run}  # fmt: skip
+        if header.inputs:
+            whole["inputs"] = header.inputs
         return strict_json(whole, indent=2)
     if format in ("jsonl", "csv"):
         return render(rows, [], header, format, run, command="condition")
@@ -148,7 +151,8 @@ def condition_tables(summary: Sequence[Row]) -> list[Plain]:
 def _summary(some: Sequence[Row]) -> Row:
     """The summary of the rows of one matrix."""
     first = some[0]
-    names = ("matrix", "method", "options", "target", "weights", "source", "layer", "n", "d", "size", "inverted")
+    names = ("matrix", "method", "options", "target", "weights", "source", "scale_inputs", "layer", "n", "d", "size",
+             "inverted")  # fmt: skip
     found = {name: first.get(name) for name in names}
     statuses = [row["status"] for row in some]
     found["status"] = next((word for word in ("failed", "diverged", "skipped") if word in statuses), "ok")

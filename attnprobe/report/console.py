@@ -24,12 +24,15 @@ UNLIMITED = 10_000
 class Header:
     """What stands above every table: the source's facts as data and as lines, and warnings (each fallback is one).
 
-    A line that repeats a warning is shown once, as the warning.
+    A line that repeats a warning is shown once, as the warning. ``inputs`` is what Q, K and V are like, a row per layer
+    and head (see `input_rows`), and ``measured`` the same in a few lines.
     """
 
     source: Mapping[str, Any] = field(default_factory=dict)
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
+    inputs: Sequence[Mapping[str, Any]] = ()
+    measured: Sequence[str] = ()
 
     @property
     def facts(self) -> list[str]:
@@ -38,11 +41,13 @@ class Header:
 
 
 def print_header(console: Console, header: Header, terminal: bool) -> None:
-    """The source's facts and the warnings, a line each."""
+    """The source's facts, the warnings, and what the inputs are like, a line each."""
     for line in header.facts:
         console.print(Text(short_hashes(line)), soft_wrap=not terminal)
     for line in header.warnings:
         console.print(Text(f"! {line}", style="bold yellow"), soft_wrap=not terminal)
+    for line in header.measured:
+        console.print(Text(line, style="dim"), soft_wrap=not terminal)
 
 
 def console_of(width: int, terminal: bool) -> Console:

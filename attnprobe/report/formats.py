@@ -14,6 +14,7 @@ from ..records import SCHEMA, strict_json
 from .columns import columns_of, grouped, legend, mark, notes
 from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
+from .inputs import INPUTS_LEGEND, input_tables
 from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
 from .theory import SPARE, theory_legend, theory_summary, theory_tables
@@ -101,6 +102,8 @@ def render(
             "bounds": bounds,
             "run": run,
         }
+        if header.inputs:
+            whole["inputs"] = header.inputs
         if command == "theory":
             whole["summary"] = theory_summary(rows)
         return strict_json(whole, indent=2)
@@ -173,6 +176,8 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
     """The tables of a command and the legend beneath them."""
     if command == "spectrum":
         return [Plain(*table) for table in spectrum_tables(rows)], spectrum_legend(rows) if rows else ""
+    if command == "inputs":
+        return [Plain(*table) for table in input_tables(rows)], INPUTS_LEGEND if rows else ""
     if command == "compare":
         return [Plain(*table) for table in comparison_tables(rows)], comparison_legend(rows)
     if command == "theory":
@@ -201,6 +206,7 @@ def markdown(tables: Sequence[Plain], told: str, header: Header, run: str | None
     escape = lambda text: re.sub(r"([\\|*_~<`])", r"\\\1", text.replace("\n", " "))
     lines = [f"- {escape(line)}" for line in header.facts]
     lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
+    lines += [f"- {escape(line)}" for line in header.measured]
     for table in tables:
         lines += ["", f"**{escape(table.caption)}**", ""]
         lines.append(f"| {' | '.join(map(escape, table.headings))} |")

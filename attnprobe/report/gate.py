@@ -38,7 +38,7 @@ METRICS_OF = {"error": METRICS, "theory": THEORY_METRICS, "bench": BENCH_METRICS
 LARGER = ("output_cosine_min", "slack", "holds")  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
-PLACES = (*NUMBERED, "target", "weights")
+PLACES = (*NUMBERED, "target", "weights", "scale_inputs")
 
 Row = Mapping[str, Any]
 
@@ -63,6 +63,7 @@ class Gate:
     layer: tuple[int, ...] | None = None
     target: tuple[str, ...] | None = None
     weights: tuple[str, ...] | None = None
+    scale_inputs: tuple[float, ...] | None = None
     theorem: str | None = None
 
     @property

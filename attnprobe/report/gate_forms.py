@@ -51,11 +51,11 @@ def parse_gate(text: str, command: str = "error") -> Gate:
 def parse_gates(
     entries: Sequence[Mapping[str, Any]], command: str = "error", names: Sequence[str] | None = None
 ) -> list[Gate]:
-    """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, max, min}``.
+    """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, scale_inputs, max, min}``.
 
     ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
     rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
-    words or lists of them; ``theory`` also takes ``theorem``.
+    words or lists of them, ``scale_inputs`` numbers; ``theory`` also takes ``theorem``.
 
     Args:
         names: what messages call each entry; None is ``gate 1`` and so on.
@@ -100,7 +100,8 @@ def _gate(entry: Any, where: str, command: str) -> Gate:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
     if metric in GROWTH_METRICS and "n" in entry:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")
-    places = {name: (_numbers if name in NUMBERED else _words)(entry, name, where) for name in PLACES}
+    kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
+    places = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
     who = {name: _text(entry, name, where) for name in ("method", "theorem")}
     return Gate(metric, stat, most, least, **who, **places)
 
@@ -138,6 +139,15 @@ def _numbers(entry: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] 
     values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
     if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
         raise UsageError(f"{where}: {key}: {entry[key]!r} is no whole number and no list of them")
+    return tuple(values)
+
+
+def _factors(entry: Mapping[str, Any], key: str, where: str) -> tuple[float, ...] | None:
+    if key not in entry:
+        return None
+    values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
+    if not values or not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        raise UsageError(f"{where}: {key}: {entry[key]!r} is no number and no list of them")
     return tuple(values)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import nearest
-from ..lists import parse_numbers
+from ..lists import parse_numbers, parse_positive
 from .gate import NUMBERED, PLACES, Gate
 
 __all__ = ["hopeless"]
@@ -17,8 +17,8 @@ def hopeless(gate: Gate, settings: Mapping[str, Any]) -> str | None:
 
     Args:
         settings: by the names of a command's parameters: ``methods``, ``n``, ``d``, ``layer``, ``target``,
-            ``weights``, ``qkv``, ``windows``, ``matrix``, ``errors`` and ``memory``, each as the user wrote it. What
-            lacks is not known.
+            ``weights``, ``scale_inputs``, ``qkv``, ``windows``, ``matrix``, ``errors`` and ``memory``, each as the user
+            wrote it. What lacks is not known.
 
     >>> hopeless(Gate("matrix_spectral", max=1), {"matrix": False})
     'matrix: false measures no matrix_spectral'
@@ -48,6 +48,8 @@ def _measured(place: str, settings: Mapping[str, Any]) -> list[Any] | None:
     text = settings.get(place)
     if text is None or text.strip() == "all" or (place == "weights" and settings.get("qkv") is not None):
         return None
+    if place == "scale_inputs":
+        return [int(value) if value.is_integer() else value for value in parse_positive(text, place)]
     return parse_numbers(text, place) if place in NUMBERED else [word.strip() for word in text.split(",")]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records import STATUSES, strict_json
-from .formats import Plain
+from .formats import Plain, tables_of
 from .numbers import short_hashes
 from .page_style import SCRIPT, STYLE
 from .rebuild import Part
@@ -177,10 +177,12 @@ def _figures(figures: Sequence[Path]) -> str:
 
 
 def _tables(part: Part, index: int) -> str:
-    tables, told = part.tables()
-    inner = "".join(map(_table, tables))
-    legend = f'<p class="legend">{_text(told)}</p>' if told else ""
-    return f'<section id="tables-{index}"><h2>Tables of {_text(part.command)}</h2>{inner}{legend}</section>'
+    inputs = tables_of(part.header.inputs, [], "inputs") if part.header.inputs else ([], "")
+    inner = "".join(
+        "".join(map(_table, tables)) + (f'<p class="legend">{_text(told)}</p>' if told else "")
+        for tables, told in (part.tables(), inputs)
+    )
+    return f'<section id="tables-{index}"><h2>Tables of {_text(part.command)}</h2>{inner}</section>'
 
 
 def _table(table: Plain) -> str:

@@ -119,6 +119,7 @@ def beside(row: Row, references: Sequence[Reference], rows: Sequence[Row]) -> li
     for reference in references:
         for value in reference.values:
             same = value.n == row.get("n") and folded(value.method) == folded(row["method"])
+            same = same and row.get("scale_inputs", 1) == 1
             if same and weights_of(value.init, rows) == row.get("weights") is not None:
                 found.setdefault(value.d, value)
     return [found[d] for d in sorted(found)]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..records import LOWER_BOUND, STATUSES, missing_maps, read_records, strict_json
+from ..records import LOWER_BOUND, STATUSES, inputs_path, missing_maps, read_inputs, read_records, strict_json
 from .console import Header
-from .sources import identity, source_labels
+from .inputs import input_lines, input_rows
+from .sources import identity, scale_of, source_labels
 
 __all__ = ["KNOWN", "Run", "open_run"]
 
@@ -43,6 +44,7 @@ class Run:
         left_out: how many records are of other settings than those that the run's last command named, and how many
             of commands that this version cannot show.
         missing: why cells have no map, by their keys.
+        inputs: what the layers' Q, K and V are like.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class Run:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[int, int] = (0, 0)
     missing: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[Record] = ()
 
     @property
     def everything(self) -> list[Record]:
@@ -78,7 +81,9 @@ class Run:
         own_lines = [line for some in lines for line in some if line not in shared]
         warnings = list(dict.fromkeys(line for fact, _ in own.values() for line in fact.get("fallback") or ()))
         source = {labels[key]: fact for key, (fact, _) in own.items()}
-        return Header(source if len(source) > 1 else next(iter(source.values())), [*own_lines, *shared], warnings)
+        source = source if len(source) > 1 else next(iter(source.values()))
+        rows = input_rows(self.inputs, records)
+        return Header(source, [*own_lines, *shared], warnings, rows, input_lines(rows))
 
     def _described(self) -> dict[str, tuple[Record, list[str]]]:
         """The manifest's facts of each source and its lines on them, by `identity`."""
@@ -118,7 +123,20 @@ def open_run(path: str | Path) -> Run:
     if not shown:
         raise UsageError(f"{path}: its records are of '{unknown[0]}', which this version cannot show; upgrade")
     left_out = (len(records) - len(kept), sum(len(by_command[command]) for command in unknown))
-    return Run(path, shown, manifest, left_out, missing_maps(path))
+    return Run(path, shown, manifest, left_out, missing_maps(path), _inputs(path))
+
+
+def _inputs(path: Path) -> list[Record]:
+    """What the folder says of the layers' inputs, as this program writes it."""
+    found = read_inputs(path)
+    for record in found:
+        numbers = [("n", int), ("layer", int), ("window", int), ("heads", list), ("source", dict), ("metrics", dict)]
+        whole = all(isinstance(record.get(name), kind) for name, kind in numbers)
+        if not whole or any(not isinstance(some, list) or len(some) != len(record["heads"])
+                            for some in record["metrics"].values()):  # fmt: skip
+            where = f"{inputs_path(path)}: record {record.get('key')}"
+            raise UsageError(f"{where} is none of this program; remove the file")
+    return found
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -240,12 +258,13 @@ def _index(values: Any, value: Any) -> int:
 
 def _described(facts: Mapping[str, Any]) -> list[str]:
     """A source's facts in lines, where no manifest has its own."""
+    factor = [f"scores x {scale_of(facts):g}: --scale-inputs"] if scale_of(facts) != 1 else []
     if "qkv" in facts:
-        return [f"qkv: {facts['qkv']}, sha256 {facts.get('qkv_sha256')}"]
+        return [f"qkv: {facts['qkv']}, sha256 {facts.get('qkv_sha256')}", *factor]
     if "random" in facts:
         return [f"random: {facts['random']}, {facts.get('heads')} heads, p={facts.get('p')}, {facts.get('dtype')}"]
     seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"
     digest = f", sha256 {facts['model_sha256']}" if facts.get("model_sha256") else ""
     lines = [f"model: {facts.get('model')}, weights {facts.get('weights')}{seed}{digest}"]
     lines += [f"{name}: {facts[name]}" for name in ("text", "tokenizer", "positions") if facts.get(name)]
-    return lines + [f"fallback: {line}" for line in facts.get("fallback") or ()]
+    return lines + factor + [f"fallback: {line}" for line in facts.get("fallback") or ()]

@@ -11,9 +11,10 @@ from typing import Any
 from ..records import NAMES, plain, strict_json
 from .numbers import short_hashes
 
-__all__ = ["file_tag", "identity", "source_heading", "source_labels"]
+__all__ = ["file_tag", "identity", "scale_of", "source_heading", "source_labels"]
 
-TELLING = ("weights_seed", "model_sha256", "text_sha256", "tokenizer_sha256", "positions", "dtype")  # asked in turn
+# asked in turn
+TELLING = ("scale_inputs", "weights_seed", "model_sha256", "text_sha256", "tokenizer_sha256", "positions", "dtype")
 BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "tokenizer", "qkv_sha256": "qkv"}
 
 
@@ -21,6 +22,11 @@ def identity(facts: Mapping[str, Any] | None) -> str:
     """What a source's tensors are determined by, as text: its facts but for those that only name what others hash."""
     told = {name: fact for name, fact in (facts or {}).items() if name not in NAMES}
     return json.dumps(told, sort_keys=True, default=plain)
+
+
+def scale_of(facts: Mapping[str, Any] | None) -> float:
+    """The factor of a source's scores; 1 where it has none of its own."""
+    return (facts or {}).get("scale_inputs", 1)
 
 
 def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
@@ -68,6 +74,8 @@ def file_tag(label: str | None) -> str:
 
 def _told(name: str, found: Mapping[str, Mapping[str, Any]], tied: list[str], key: str) -> str:
     """A fact as words: by the name of what is hashed, where the names differ too."""
+    if name == "scale_inputs":
+        return f"scores x {scale_of(found[key]):g}"
     short = BY_NAME.get(name)
     if short and len({found[other].get(short) for other in tied}) == len(tied):
         return f"{short} {found[key].get(short)}"

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from .numbers import method_label, significant
-from .sources import identity, source_labels
+from .sources import identity, scale_of, source_labels
 
 __all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectrum_tables"]
 
 Row = Mapping[str, Any]
 
 FIRST = ("of", "kind", "weights", "layer", "window", "head", "n", "status", "reason")
-FACTS = ("options", "target", "d", "size", "complete", "log_scale", "duplicates", "seed", "stable_rank", "entropy_rank",
-         "participation_ratio", "rank_90", "rank_95", "rank_99", "d_spectral", "d_frobenius", "frobenius", "error",
-         "upper", "passes", "closed", "draws_hash", "seconds")  # fmt: skip
+FACTS = ("options", "target", "d", "size", "complete", "log_scale", "duplicates", "seed", "scale_inputs", "stable_rank",
+         "entropy_rank", "participation_ratio", "rank_90", "rank_95", "rank_99", "d_spectral", "d_frobenius",
+         "frobenius", "error", "upper", "passes", "closed", "draws_hash", "seconds")  # fmt: skip
 MARKS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 SHARES = ("rank_90", "rank_95", "rank_99")
 
@@ -36,6 +36,7 @@ def spectrum_rows(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         values = "eigenvalues" if record["kind"] == "eigen" else "singular_values"
         names = [*FIRST, values, *FACTS]
         row = {name: record.get(name) for name in names}
+        row["scale_inputs"] = scale_of(record.get("source"))
         row["weights"] = labels[identity(record.get("source"))] or row["weights"]
         if record.get("method") is None:
             row.pop("target")  # a matrix is what it is, whatever methods shall stand for

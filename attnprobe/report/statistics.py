@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..records import LOWER_BOUND, STATUSES
-from .sources import identity, source_labels
+from .sources import identity, scale_of, source_labels
 
 __all__ = ["RATIOS", "STATISTICS", "describe", "quantiles", "summarise"]
 
@@ -150,6 +150,7 @@ def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]
         "layer": first.get("layer"),
         "weights": (first.get("source") or {}).get("weights"),
         "source": place[0],
+        "scale_inputs": scale_of(first.get("source")),
         "heads": len({head for cell in cells for head in cell.get("heads") or ()}),
         "windows": len({cell.get("window") for cell in cells}),
         "repeats": len({cell.get("repeat") for cell in cells}),

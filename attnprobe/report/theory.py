@@ -8,7 +8,7 @@ from typing import Any
 
 from ..records import strict_json
 from .numbers import brief, method_label
-from .sources import identity, source_heading, source_labels
+from .sources import identity, scale_of, source_heading, source_labels
 from .statistics import describe, quantiles
 
 __all__ = ["SPARE", "THEORY_METRICS", "at_label", "theory_legend", "theory_rows", "theory_summary", "theory_tables"]
@@ -46,6 +46,7 @@ def theory_rows(records: Iterable[Record]) -> list[Row]:
         place = {name: record.get(name) for name in names}
         place["weights"] = (record.get("source") or {}).get("weights")
         place["source"] = labels[identity(record.get("source"))]
+        place["scale_inputs"] = scale_of(record.get("source"))
         for finding in record["findings"]:
             shared = {name: finding.get(name) for name in ("d", "at", "assumption", "promise", "sense")}
             for index, head in enumerate(record["heads"]):
@@ -83,8 +84,8 @@ def theory_summary(rows: Iterable[Row]) -> list[Row]:
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = ("theorem", "paper", "says", "method", "options", "target", "weights", "source", "layer", "n", "d", "at",
-             "assumption", "promise", "sense", "status", "reason")  # fmt: skip
+    names = ("theorem", "paper", "says", "method", "options", "target", "weights", "source", "scale_inputs", "layer",
+             "n", "d", "at", "assumption", "promise", "sense", "status", "reason")  # fmt: skip
     found = {name: first.get(name) for name in names} | {"requested": True, "cells": len({r["window"] for r in some})}
     if first["status"] != "ok":
         return found | {"heads": 0, "windows": found["cells"], "values": 0, "verdicts": {}, "metrics": {}}

@@ -16,6 +16,7 @@ from .hub import cached_models, hub_reachable, note
 from .model import ModelSource
 from .packaged import packaged_weights
 from .random import RandomSource
+from .scaled import scaled, scaled_inputs
 from .spec import Source, SourceSpec
 from .surveying import survey
 
@@ -34,6 +35,8 @@ __all__ = [
     "packaged_weights",
     "resolve",
     "save_qkv",
+    "scaled",
+    "scaled_inputs",
     "survey",
 ]
 

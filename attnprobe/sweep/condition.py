@@ -29,10 +29,11 @@ from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..reference import exact, exact_output
 from ..timings import Timings
 from .folder import recorded
+from .inputs import InputKeeper
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, refused
 from .run import Outcome, ending, said
-from .session import ErrorRequest, Session, planned, prepared
+from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
 
 __all__ = ["ConditionRequest", "condition_cells", "measure_conditions"]
 
@@ -88,13 +89,21 @@ def measure_conditions(
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
     _refuse(request)
-    [(source, plan)] = prepared(request, notify, Timings())
+    parts = prepared(request, notify, Timings())
+    sources = [source for source, _ in parts]
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        return _run(request, plan, source, writer, done, run, progress)
+        outcome, inputs = Outcome(), keeper(request, writer, run)
+        total = sum(len(cells) for source, plan in parts for cells in condition_cells(request, plan, source).values())
+        show = lambda label: progress(len(outcome.records), total, label)
+        for source, plan in parts:
+            _run(request, plan, source, outcome, writer, done, run, show, inputs)
+        progress(total, total, "")
+        return outcome
 
-    outcome, path = recorded(request, "condition", planned(plan), [source], notify, measure, may_be_empty=True)
-    return Session(outcome, path, [source])
+    plan = shared_plan(sources, [planned(plan) for _, plan in parts])
+    outcome, path = recorded(request, "condition", plan, sources, notify, measure, may_be_empty=True)
+    return Session(outcome, path, sources)
 
 
 def _refuse(request: ConditionRequest) -> None:
@@ -131,19 +140,20 @@ def _run(
     request: ConditionRequest,
     plan: ErrorPlan,
     source: Any,
+    outcome: Outcome,
     writer: RecordWriter,
     done: Mapping[str, dict[str, Any]],
     run: str,
-    progress: Callable[[int, int, str], None],
-) -> Outcome:
-    """Measure every cell that is not ``done``; Q, K and V are captured once per (n, window)."""
-    outcome = Outcome()
+    show: Callable[[str], None],
+    inputs: InputKeeper,
+) -> None:
+    """Measure every cell of a source that is not ``done``; Q, K and V are captured once per (n, window)."""
     cells = [cell for some in condition_cells(request, plan, source).values() for cell in some]
     captured: dict[int, QKV] = {}
     place = None
-    for position, cell in enumerate(cells):
+    for cell in cells:
         name = "A, B, C" if cell.request is None else cell.request.name
-        progress(position, len(cells), f"n={cell.group.n} layer {cell.layer} {name}")
+        show(f"n={cell.group.n} layer {cell.layer} {name}")
         if cell.key in done:
             outcome.records.append(done[cell.key])
             outcome.done_before += 1
@@ -151,11 +161,10 @@ def _run(
         if place != cell.group:
             captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
         qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
+        inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
         with torch.no_grad():
             measured = _measured(cell, request, plan, qkv)
         outcome.keep({**_head(cell, plan, source, run, qkv), **measured}, writer)
-    progress(len(cells), len(cells), "")
-    return outcome
 
 
 def _head(cell: _Cell, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def _are_numbers(metrics: Any) -> bool:
 def _remove(path: Path) -> None:
     """Take back a folder that this run made and left without a record."""
     with suppress(OSError):
-        for name in ("manifest.json", "records.jsonl"):
+        for name in ("manifest.json", "records.jsonl", "inputs.jsonl"):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
 

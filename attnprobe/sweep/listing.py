@@ -28,8 +28,9 @@ class Listed:
     """One cell that a request asks for.
 
     Attributes:
-        place: weights, n, window and layer. name: of the method or the matrix. work: about how many float32
-            multiply-adds it takes, shared work included. bytes: about what it holds beside Q, K and V.
+        place: weights (and a factor of the scores), n, window and layer. name: of the method or the matrix.
+        work: about how many float32 multiply-adds it takes, shared work included. bytes: about what it holds
+            beside Q, K and V.
     """
 
     place: tuple[str, int, int, int]
@@ -62,7 +63,7 @@ def _of_errors(request: ErrorRequest, done: set[str], notify: Callable[[str], No
             for cell in cells:
                 name = EXACT if cell.request is None else cell.request.name
                 work, size = _sizes(name, group.n, cell.d or 64, h, matrix=plan.tol is not None, dense=conditions)
-                place = (str(source.facts.get("weights") or "file"), group.n, group.window, layer)
+                place = (_named(source), group.n, group.window, layer)
                 yield Listed(place, name, cell.d, cell.key in done, work, size)
 
 
@@ -77,7 +78,7 @@ def _of_theorems(request: TheoryRequest, done: set[str], notify: Callable[[str],
                 if cell.request is not None:
                     once, beside = _sizes(cell.name, n, d, h, matrix=True, dense=False)
                     work, size = work + runs * once, size + beside
-                place = (str(source.facts.get("weights") or "file"), n, group.window, layer)
+                place = (_named(source), n, group.window, layer)
                 yield Listed(place, cell.name, None, cell.key in done, work, size)
 
 
@@ -96,8 +97,14 @@ def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str]
     for place in spectrum_layers(request, notify):
         for cell in place.cells:
             work, size = _sizes(EXACT, place.n, cell.d or 64, 1, matrix=False, dense=True)
-            where = (str(place.source.facts.get("weights") or "file"), place.n, place.window, place.layer)
+            where = (_named(place.source), place.n, place.window, place.layer)
             yield Listed(where, cell.name, cell.d, cell.key in done, work / 3, size)
+
+
+def _named(source: Any) -> str:
+    """A source's weights, and the factor of its scores where it has one."""
+    told, factor = str(source.facts.get("weights") or "file"), source.facts.get("scale_inputs")
+    return told if factor is None else f"{told}, scores x {factor:g}"
 
 
 def _sizes(name: str, n: int, d: int, h: int, matrix: bool, dense: bool) -> tuple[float, float]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import UsageError
-from ..lists import parse_numbers
-from ..sources import SourceSpec, resolve
+from ..lists import parse_numbers, parse_positive
+from ..sources import SourceSpec, resolve, scaled_inputs
 from ..timings import Timings
 
 __all__ = ["MOST", "RunRequest", "parse_layers", "sources_of"]
@@ -23,6 +23,9 @@ class RunRequest:
     Args:
         source: with the first of the ``weights``.
         weights: the words of ``--weights``, each measured beside the others; None is the source's alone.
+        scale_inputs: factors of the scores, a list such as ``"0.5,1,2"``, each measured beside the others (see
+            `attnprobe.sources.scaled`).
+        input_statistics: whether what Q, K and V are like is kept beside the records (see `InputKeeper`).
         n, d: ``--n`` and ``--d``, lists such as ``"512,1024"``; n None is 512, or all tokens of a Q/K/V file.
         layer, head: lists, ranges or ``all``; layer None is 0, or a Q/K/V file's first.
         windows, seed, target: how many windows of the text, the seed of the methods' draws, the exact matrix.
@@ -35,6 +38,8 @@ class RunRequest:
 
     source: SourceSpec = field(default_factory=SourceSpec)
     weights: tuple[str, ...] | None = None
+    scale_inputs: str = "1"
+    input_statistics: bool = True
     n: str | None = None
     d: str = "128"
     layer: str | None = None
@@ -51,7 +56,8 @@ class RunRequest:
 
 
 def sources_of(request: RunRequest, notify: Callable[[str], None], timings: Timings) -> list[Any]:
-    """One source for each of a request's ``weights``; two that turn out to be the same count once."""
+    """One source for each of a request's ``weights`` and factors of the scores; two that are the same count once."""
+    factors = parse_positive(request.scale_inputs, "scale-inputs")
     words = request.weights or (request.source.weights,)
     if len(words) > 1 and request.source.qkv is not None:
         raise UsageError(f"--qkv {request.source.qkv} holds Q, K and V already: drop --weights")
@@ -70,7 +76,7 @@ def sources_of(request: RunRequest, notify: Callable[[str], None], timings: Timi
             notify(f"weights {word} are {source.facts['weights']} here, which stand there already")
         else:
             found.append(source)
-    return found
+    return [one for source in found for one in scaled_inputs(source, factors)]
 
 
 def parse_layers(text: str | None, source: Any) -> tuple[int, ...]:

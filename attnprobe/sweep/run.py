@@ -65,6 +65,7 @@ def run_error(
     timings: Timings | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
     cell_timeout: float | None = None,
+    keep_inputs: Callable[[Any, int, int, int, QKV], None] = lambda source, n, window, layer, qkv: None,
 ) -> Outcome:
     """Measure every cell of ``plan`` that is not ``done`` and append its record.
 
@@ -80,6 +81,7 @@ def run_error(
         progress: called before each cell, and each pass of matrix errors, with the number of cells done, the total
             and a label.
         cell_timeout: seconds that a method may take on one layer (see `time_limit`).
+        keep_inputs: called with every layer that is read, before its cells (see `InputKeeper.keep`).
     """
     timings, done, outcome = timings or Timings(), done or {}, Outcome()
     listed = plan.listed(source.facts)
@@ -100,6 +102,7 @@ def run_error(
             if outcome.measured == 0:
                 _warm_up(plan, qkv, cell_timeout)
             qkv = qkv if plan.heads is None else qkv.select(plan.heads)
+            keep_inputs(source, group.n, group.window, layer, qkv)
             bench = None
             for batch in plan.batches(cells, qkv):
                 missing = [cell for cell in batch if cell.key not in done]

@@ -13,6 +13,7 @@ from ..records import RecordWriter
 from ..reference import TARGETS
 from ..timings import Timings
 from .folder import recorded
+from .inputs import InputKeeper
 from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, parse_methods
 from .request import MOST, RunRequest, parse_layers, sources_of
@@ -72,12 +73,13 @@ def measure_errors(
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
         outcome, sizes = Outcome(), [plan.size(source.facts) for source, plan in parts]
+        inputs = keeper(request, writer, run, timings)
         for place, (source, plan) in enumerate(parts):
             before, total = sum(sizes[:place]), sum(sizes)
             show = lambda at, _, label, before=before, total=total: progress(before + at, total, label)
             part = run_error(
                 plan, source, writer, done=done, run=run, timings=timings, progress=show,
-                cell_timeout=request.cell_timeout,
+                cell_timeout=request.cell_timeout, keep_inputs=inputs.keep,
             )  # fmt: skip
             outcome.add(part)
             if maps:
@@ -85,8 +87,7 @@ def measure_errors(
                 unmapped.update(keep_maps(plan, source, part.records, folder, timings=timings, progress=progress))
         return outcome
 
-    plans = [planned(plan) for _, plan in parts]
-    plan = plans[0] if len(plans) == 1 else {s.facts["weights"]: p for s, p in zip(sources, plans, strict=True)}
+    plan = shared_plan(sources, [planned(plan) for _, plan in parts])
     outcome, path = recorded(request, "error", plan, sources, notify, measure)
     return Session(outcome, path, sources, unmapped)
 
@@ -149,6 +150,17 @@ def _asked(
 def _refuse_impossible(plan: ErrorPlan) -> None:
     if (why := plan.refusal()) is not None:
         raise UsageError(why)
+
+
+def keeper(request: RunRequest, writer: RecordWriter, run: str, timings: Timings | None = None) -> InputKeeper:
+    """What keeps the input statistics of a run that writes with ``writer``."""
+    return InputKeeper(writer.path.parent, run, request.input_statistics, request.force, timings)
+
+
+def shared_plan(sources: Sequence[Any], plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The plan of a manifest: that of all sources, or by the word of their weights; factors of scores share theirs."""
+    by_weights = {source.facts.get("weights"): plan for source, plan in zip(sources, plans, strict=True)}
+    return plans[0] if len(by_weights) == 1 else by_weights
 
 
 def planned(plan: ErrorPlan) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..reference import TARGETS
 from ..timings import Timings
 from .folder import recorded
+from .inputs import InputKeeper
 from .limits import time_limit
 from .plan import MethodRequest, parse_methods, refused
 from .request import MOST, RunRequest, parse_layers, sources_of
@@ -162,7 +163,8 @@ def measure_spectra(
     }  # fmt: skip
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        return _run(request, layers, epsilons, writer, done, run, timings, progress)
+        inputs = InputKeeper(writer.path.parent, run, request.input_statistics, request.force, timings)
+        return _run(request, layers, epsilons, writer, done, run, timings, progress, inputs)
 
     outcome, path = recorded(request, "spectrum", plan, sources, notify, measure)
     return SpectrumSession(outcome, path, sources)
@@ -251,7 +253,7 @@ def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
 
 def _run(
     request: SpectrumRequest, layers: Sequence[_Layer], epsilons: Sequence[float], writer: RecordWriter,
-    done: Mapping[str, dict[str, Any]], run: str, timings: Timings, progress: Progress,
+    done: Mapping[str, dict[str, Any]], run: str, timings: Timings, progress: Progress, inputs: InputKeeper,
 ) -> Outcome:  # fmt: skip
     outcome, position = Outcome(), 0
     total = sum(len(place.cells) for place in layers)
@@ -267,6 +269,9 @@ def _run(
                 progress(position, total, f"reading n={place.n}, window {place.window}")
                 captured = place.source.qkv(place.n, wanted, place.window)
         qkv, duplicates = captured.pop(place.layer, None), None
+        if qkv is not None:
+            heads = list(dict.fromkeys(cell.head for cell in place.cells))
+            inputs.keep(place.source, place.n, place.window, place.layer, qkv.select(heads))
         for cell in place.cells:
             progress(position, total, f"n={place.n} layer {place.layer} head {cell.head} {cell.name}")
             position += 1

@@ -16,10 +16,11 @@ from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..timings import Timings
 from .folder import recorded
+from .inputs import InputKeeper
 from .limits import time_limit, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, refused
 from .run import Outcome, said
-from .session import ErrorRequest, Session, planned, prepared
+from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
 from .theorems import Asked, asked_of, setting_of
 
 __all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
@@ -86,15 +87,14 @@ def measure_theory(
     total = sum(len(cells) for _, _, cells in listed)
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome = Outcome()
+        outcome, inputs = Outcome(), keeper(request, writer, run)
         for source, plan, cells in listed:
             show = lambda label: progress(len(outcome.records), total, label)
-            _measure(asked, plan, source, cells, outcome, writer, done, run, show, request.cell_timeout)
+            _measure(asked, plan, source, cells, outcome, writer, done, run, show, request.cell_timeout, inputs)
         progress(total, total, "")
         return outcome
 
-    manifest = [planned(plan) | _planned(asked) for _, plan in parts]
-    plan = manifest[0] if len(parts) == 1 else {s.facts["weights"]: p for s, p in zip(sources, manifest, strict=True)}
+    plan = shared_plan(sources, [planned(plan) | _planned(asked) for _, plan in parts])
     outcome, path = recorded(request, "theory", plan, sources, notify, measure)
     return Session(outcome, path, sources)
 
@@ -144,6 +144,7 @@ def _measure(
     run: str,
     show: Callable[[str], None],
     limit: float | None,
+    inputs: InputKeeper,
 ) -> None:
     """Evaluate every cell of a source that is not ``done``; Q, K and V are captured once per (n, window)."""
     captured: dict[int, QKV] = {}
@@ -157,6 +158,7 @@ def _measure(
         if place != cell.group:
             captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
         qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
+        inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
         with torch.no_grad():
             measured = _measured(cell, asked, plan, qkv, limit)
         outcome.keep({**_head(cell, asked, plan, source, run, qkv), **measured}, writer)

@@ -1,0 +1,111 @@
+"""What a layer's queries, keys and values are like, whatever the method: what makes attention easy or hard."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..linalg.norms import output_norms
+from ..operators import GPU_BLOCK, row_blocks
+from ..operators.attention import CPU_BLOCK
+from ..qkv import QKV
+from ..reference import exact
+from .matrix import exact_norms
+
+__all__ = ["INPUT_STATISTICS", "input_statistics"]
+
+INPUT_STATISTICS = {
+    "score_std": "standard deviation of all scores S_ij",
+    "score_max": "largest |S_ij|",
+    "entropy": "mean over rows of the entropy of B_i, in nats",
+    "entropy_share": "the same over ln n_k, the entropy of a uniform row",
+    "sink_first": "mean over rows of B_i0: the attention that the first token gets",
+    "sink_most": "the largest mean over rows of B_ij: the attention that the most attended token gets",
+    "stable_rank": "‖B‖_F² / ‖B‖₂²",
+    **{f"{x}_norm_mean": f"mean over rows of ‖{x}_i‖" for x in "qkv"},
+    **{f"{x}_norm_max": f"largest ‖{x}_i‖" for x in "qkv"},
+    **{f"{x}_norm_ratio": f"largest ‖{x}_i‖ over the median one" for x in "qkv"},
+    **{f"{x}_stable_rank": f"‖{x.upper()}‖_F² / ‖{x.upper()}‖₂²" for x in "qkv"},
+}
+
+
+@torch.no_grad()
+def input_statistics(qkv: QKV) -> dict[str, Tensor]:
+    """What Q, K and V (h, n, p) of one layer are like, head by head: (h,) float64 each, on the CPU.
+
+    With ``S = scale · Q Kᵀ`` and ``B = softmax(S)``, over valid tokens alone where there is a padding mask:
+
+    ===========================  =====================================================================================
+    ``score_std``                ``sqrt( Σ_ij (S_ij - S̄)² / (n_q n_k) )``, S̄ the mean of all scores
+    ``score_max``                ``max_ij |S_ij|``
+    ``entropy``                  ``Σ_i H_i / n_q`` with ``H_i = -Σ_j B_ij ln B_ij``, in nats
+    ``entropy_share``            ``entropy / ln n_k``: 1 where rows are uniform, NaN for one key
+    ``sink_first``               ``Σ_i B_i0 / n_q``: the attention that the first (valid) token gets
+    ``sink_most``                ``max_j Σ_i B_ij / n_q``: that of the most attended one; ``1/n_k`` where all are alike
+    ``stable_rank``              ``‖B‖_F² / ‖B‖₂²``
+    ``q_norm_mean, k_, v_``      ``Σ_i ‖q_i‖ / n_q``
+    ``q_norm_max, k_, v_``       ``max_i ‖q_i‖``
+    ``q_norm_ratio, k_, v_``     ``max_i ‖q_i‖ / median_i ‖q_i‖``: 1 where rows are of one size; NaN for zeros alone
+    ``q_stable_rank, k_, v_``    ``‖Q‖_F² / ‖Q‖₂²``
+    ===========================  =====================================================================================
+
+    One pass makes scores and exponentials in float64, 64 rows of one head at a time, so nothing n x n is held: memory
+    O(n p), ``n_q n_k (p + 2)`` multiply-adds and as many exponentials as B has entries. The standard deviation takes no
+    pass: around the means q̄ and k̄, ``S_ij - S̄ = scale (a_i·k̄ + q̄·b_j + a_i·b_j)``, whose parts are uncorrelated,
+
+        ``σ² = scale² ( Σ_i (a_i·k̄)² / n_q + Σ_j (q̄·b_j)² / n_k + tr(AᵀA BᵀB) / (n_q n_k) )``,
+
+    a sum in which nothing cancels. ‖B‖₂ takes the passes of `matrix_errors`, in the dtype of ``qkv`` (float32 where
+    that is half precision), until its interval is 1 % wide, where it is itself known to about 1e-4; the stable ranks of
+    Q, K and V come from p x p Gram matrices.
+
+    >>> uniform = input_statistics(QKV(torch.zeros(1, 8, 4), torch.zeros(1, 8, 4), torch.ones(1, 8, 2)))
+    >>> [round(float(uniform[name]), 6) for name in ("score_std", "entropy_share", "sink_first", "stable_rank")]
+    [0.0, 1.0, 0.125, 1.0]
+    """
+    inner = qkv.compressed()
+    found = {"score_std": torch.stack([_score_std(*_doubled(inner, row), inner.scale) for row in range(inner.h)])}
+    passes = [_pass(*_doubled(inner, row), inner.scale) for row in range(inner.h)]
+    found |= {name: torch.stack([one[name] for one in passes]) for name in passes[0]}
+    found["entropy_share"] = found["entropy"] / (math.log(inner.n_k) or math.nan)
+    spectral, frobenius = exact_norms(exact(inner), tol=1e-2)
+    found["stable_rank"] = (frobenius / spectral) ** 2
+    for name in "qkv":
+        x = getattr(inner, name)
+        norms = torch.stack([head.double().norm(dim=-1) for head in x])  # (h, n)
+        found[f"{name}_norm_mean"], found[f"{name}_norm_max"] = norms.mean(1), norms.amax(1)
+        found[f"{name}_norm_ratio"] = found[f"{name}_norm_max"] / norms.quantile(0.5, dim=1)
+        spectral, frobenius = output_norms(x)
+        found[f"{name}_stable_rank"] = (frobenius / spectral) ** 2
+    return {name: found[name].cpu() for name in INPUT_STATISTICS}
+
+
+def _doubled(qkv: QKV, row: int) -> tuple[Tensor, Tensor]:
+    return qkv.q[row].double(), qkv.k[row].double()
+
+
+def _score_std(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """The standard deviation of all scores of one head, from p x p matrices."""
+    q_mean, k_mean = q.mean(0), k.mean(0)
+    a, b = q - q_mean, k - k_mean
+    mixed = ((a.mT @ a) * (b.mT @ b)).sum() / (len(q) * len(k))
+    return scale * ((a @ k_mean).square().mean() + (b @ q_mean).square().mean() + mixed).clamp(min=0).sqrt()
+
+
+def _pass(q: Tensor, k: Tensor, scale: float) -> dict[str, Tensor]:
+    """What one pass over the rows of one head finds."""
+    n = len(k)
+    largest, entropy, mass = q.new_zeros(()), q.new_zeros(()), q.new_zeros(n)
+    for start, stop in row_blocks(len(q), CPU_BLOCK if q.device.type == "cpu" else GPU_BLOCK.rows(n)):
+        scores = (q[start:stop] * scale) @ k.mT  # (b, n)
+        low, high = scores.aminmax(dim=1)
+        largest = torch.maximum(largest, torch.maximum(-low, high).amax())
+        scores -= high[:, None]
+        weights = scores.exp()  # of sums Z_i: B_i = weights / Z_i, and H_i = ln Z_i - Σ_j B_ij (S_ij - max_i)
+        sums = weights.sum(1)
+        entropy += (sums.log() - torch.linalg.vecdot(weights, scores) / sums).sum()
+        mass += (1 / sums) @ weights
+    mass /= len(q)
+    return {"score_max": largest, "entropy": entropy / len(q), "sink_first": mass[0], "sink_most": mass.amax()}

@@ -1,0 +1,71 @@
+"""A source whose scores are multiplied: attention that is sharper, or flatter, than the data's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UsageError
+from ..qkv import QKV
+from .spec import Source
+
+__all__ = ["ScaledSource", "scaled", "scaled_inputs"]
+
+
+def scaled(qkv: QKV, factor: float) -> QKV:
+    """``qkv`` with every score multiplied by ``factor``: Q and K times its root, V and ``scale`` as they are.
+
+        ``Q' = √s Q,  K' = √s K:  S' = scale · Q'K'ᵀ = s S,  B' = softmax(s S),  C'_ij = exp(-s ‖q_i - k_j‖² scale/2)``
+
+    so a factor is an inverse temperature of both targets: every exponent is s times as large, A and C are their own
+    entrywise powers of s. It is not a mere change of ``scale``: methods that read Q and K themselves (features without
+    a scale, hashes, norms) see larger tensors, as with a model of larger weights.
+
+    Raises:
+        UsageError: a factor that is not positive, or products that overflow the dtype.
+
+    >>> import torch
+    >>> scaled(QKV(*torch.ones(3, 1, 2, 4)), 4.0).q[0, 0]
+    tensor([2., 2., 2., 2.])
+    """
+    if not 0 < factor < float("inf"):
+        raise UsageError(f"scale-inputs={factor:g}: choose a number above 0")
+    root = factor**0.5
+    try:
+        return replace(qkv, q=qkv.q * root, k=qkv.k * root, label={**qkv.label, "scale_inputs": factor})
+    except UsageError as error:
+        raise UsageError(f"scale-inputs={factor:g}: {error}") from error
+
+
+class ScaledSource(Source):
+    """Another source's Q, K and V with scores multiplied by ``factor`` (see `scaled`), which its facts tell."""
+
+    def __init__(self, source: Source, factor: float) -> None:
+        self.source, self.factor = source, factor
+        self.layers, self.heads, self.default_n = source.layers, source.heads, source.default_n
+        self.device = source.device
+        self.facts: dict[str, Any] = {**source.facts, "scale_inputs": factor}
+
+    @property
+    def head_numbers(self) -> tuple[int, ...]:
+        return self.source.head_numbers
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        return self.source.available
+
+    def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
+        self.source.check(n, windows, layers)
+
+    def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
+        return {layer: scaled(qkv, self.factor) for layer, qkv in self.source.qkv(n, layers, window).items()}
+
+    def describe(self) -> list[str]:
+        root = f"{self.factor**0.5:.6g}"
+        return [*self.source.describe(), f"scores x {self.factor:g}: Q and K each times {root} (--scale-inputs)"]
+
+
+def scaled_inputs(source: Source, factors: Sequence[float]) -> list[Source]:
+    """A source once for each factor; for 1 the source itself, whose facts and cells are those without any factor."""
+    return [source if factor == 1 else ScaledSource(source, factor) for factor in factors]

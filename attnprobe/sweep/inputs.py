@@ -1,0 +1,56 @@
+"""What the Q, K and V of a run are like: one record per layer read, in ``inputs.jsonl`` beside the records of cells."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..metrics import input_statistics
+from ..qkv import QKV
+from ..records import SCHEMA, RecordWriter, cell_key, determining, inputs_path, read_inputs
+from ..timings import Timings
+from .limits import with_smaller_blocks
+from .run import said
+
+__all__ = ["InputKeeper"]
+
+
+class InputKeeper:
+    """Keeps `input_statistics` of each layer that a run reads, once, whatever the number of its cells.
+
+    A record holds ``schema, key, run, command`` (``inputs``), ``status, reason, source, window, layer, heads, n`` and
+    ``metrics``, the statistics by name with one number per head. They stand in a file of their own: ``records.jsonl``
+    holds cells alone, whether or not there are statistics. A layer whose cells were all there already is not read for
+    them, and what stands in the file is not made again.
+
+    Args:
+        folder: the run's. wanted: whether anything is kept at all. force: make again what is there.
+    """
+
+    def __init__(self, folder: Path, run: str, wanted: bool, force: bool, timings: Timings | None = None) -> None:
+        self.path, self.run, self.wanted, self.timings = inputs_path(folder), run, wanted, timings or Timings()
+        found = [] if force or not wanted else read_inputs(folder)
+        self.there = {record["key"] for record in found if record.get("status") == "ok"}
+
+    def keep(self, source: Any, n: int, window: int, layer: int, qkv: QKV) -> None:
+        """Write the record of a layer, of the heads that ``qkv`` has; a disk without room loses it, and no more."""
+        place = {"n": n, "window": window, "layer": layer, "heads": list(qkv.heads)}
+        key = cell_key(command="inputs", source=determining(source.facts), **place)
+        if not self.wanted or key in self.there:
+            return
+        self.there.add(key)
+        status, reason, metrics = "ok", None, {}
+        with self.timings("input statistics"):
+            try:
+                found = with_smaller_blocks(lambda: input_statistics(qkv))
+                metrics = {name: values.tolist() for name, values in found.items()}
+            except Exception as error:  # the cells do not depend on it
+                status, reason = "failed", said(error)
+        record = {
+            "schema": SCHEMA, "key": key, "run": self.run, "command": "inputs", "status": status, "reason": reason,
+            "source": source.facts, **place, "metrics": metrics,
+        }  # fmt: skip
+        with suppress(UsageError), RecordWriter(self.path) as writer:
+            writer.append(record)
