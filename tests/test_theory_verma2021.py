@@ -182,7 +182,7 @@ def test_a_model_without_its_shift_is_seen(monkeypatch):
 
 
 def test_large_layers_are_refused():
-    with pytest.raises(Unsupported, match="up to 1024"):
-        check("shift-lemma-1", make(h=1, n=1025, p=2))
+    with pytest.raises(Unsupported, match="up to 4096"):
+        check("shift-lemma-1", make(h=1, n=4097, p=2))
     with pytest.raises(Unsupported, match="no budget"):
         check("shift-theorem-1", make(n=8), (8,))

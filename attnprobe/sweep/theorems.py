@@ -112,9 +112,10 @@ def setting_of(
     target = "softmax" if request is None else target
     known = {} if request is None else {_written(request): request}
 
-    def run(method: str, d: int | None, seed: int) -> Approximation:
+    def run(method: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
         one = known[method] if method in known else parse_methods([method], target)[0]
-        return approximate(one.name, qkv, d, seed=seed, target=target, **one.options)
+        some = qkv if row is None else qkv.select([qkv.heads[row]])
+        return approximate(one.name, some, d, seed=seed, target=target, **one.options)
 
     return Setting(
         budgets=budgets, epsilons=asked.epsilons, delta=asked.delta, seeds=seeds,
