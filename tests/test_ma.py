@@ -12,7 +12,7 @@ from inputs import make
 from attnprobe import Approximation, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.binomial import clopper_pearson
-from attnprobe.metrics.theory import Setting, get_theorem
+from attnprobe.metrics.theory import Setting, get_theorem, ma
 from attnprobe.metrics.theory.frequency import frequency
 from attnprobe.metrics.theory.ma import ma_errors
 from attnprobe.operators import LowRank, Scaled
@@ -198,3 +198,13 @@ def test_an_exact_method_has_no_error():
     none = Approximation.of(LowRank(torch.zeros(1, 16, 1).double(), None, torch.zeros(1, 1, 16).double()), qkv)
     value, lower, upper = ma_errors(qkv, [none], "softmax")["matrix"]
     assert float(value) == pytest.approx(1) and float(lower) <= 1 <= float(upper)
+
+
+def test_the_ends_of_a_relative_error_are_those_of_the_interval():
+    """The value and its ends scale alike; the lower one also covers an exact norm that is known to 1e-3."""
+    number = lambda *x: torch.tensor(x, dtype=torch.float64)
+    metrics = {"matrix_spectral": number(4.0, 0.0), "matrix_spectral_lower": number(3.0, 0.0),
+               "matrix_spectral_relative": number(2.0, 0.0), "matrix_spectral_relative_upper": number(2.5, 0.0)}  # fmt: skip
+    value, lower, upper = ma._relative(metrics)
+    assert value.tolist() == [2.0, 0.0] and upper.tolist() == [2.5, 0.0]
+    assert lower.tolist() == pytest.approx([2.0 * 3 / 4 / 1.001, 0.0])

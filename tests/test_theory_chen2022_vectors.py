@@ -94,6 +94,10 @@ def test_the_hardest_vector_is_the_one_whose_length_varies_most(monkeypatch):
                 p = head.probabilities(sketch)
                 spreads = [sum(float(x[i]) ** 4 / float(p[i]) for i in range(15)) / float(x @ x) ** 2 for x in vectors]
                 assert torch.equal(head.hardest(p, of), vectors[int(np.argmax(spreads))])
+    unequal = torch.ones(15, 2, dtype=torch.float64) * 100
+    unequal[:, 1] = torch.eye(15)[4]
+    head = SketchedHead(even(unequal), 0)
+    assert torch.equal(head.hardest(head.probabilities("uniform"), "columns of V"), head.v[:, 1])  # the short spike
     nothing = SketchedHead(even(torch.zeros(6, 2)), 0)
     assert not nothing.hardest(nothing.optimal, "columns of V").any()
     assert not nothing.length_errors(nothing.v, "gaussian", 3, setting_for(even(torch.zeros(6, 2)))).any()
