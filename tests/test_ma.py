@@ -203,8 +203,7 @@ def test_an_exact_method_has_no_error():
 def test_the_ends_of_a_relative_error_are_those_of_the_interval():
     """The value and its ends scale alike; the lower one also covers an exact norm that is known to 1e-3."""
     number = lambda *x: torch.tensor(x, dtype=torch.float64)
-    metrics = {"matrix_spectral": number(4.0, 0.0), "matrix_spectral_lower": number(3.0, 0.0),
-               "matrix_spectral_relative": number(2.0, 0.0), "matrix_spectral_relative_upper": number(2.5, 0.0)}  # fmt: skip
-    value, lower, upper = ma._relative(metrics)
+    ends = {"": (4.0, 0.0), "_lower": (3.0, 0.0), "_relative": (2.0, 0.0), "_relative_upper": (2.5, 0.0)}
+    value, lower, upper = ma._relative({f"matrix_spectral{end}": number(*two) for end, two in ends.items()})
     assert value.tolist() == [2.0, 0.0] and upper.tolist() == [2.5, 0.0]
     assert lower.tolist() == pytest.approx([2.0 * 3 / 4 / 1.001, 0.0])

@@ -427,6 +427,7 @@ def test_the_list_runs_nothing(run):
 @pytest.mark.parametrize("args, word", [
     (("--theorem", "frequencey"), "did you mean 'frequency'"), (("--theorem", "first,"), "empty theorem"),
     (("--epsilon", "0"), "epsilon: '0'"), (("--epsilon", "0.1,x"), "epsilon: 'x'"), (("--delta", "1"), "delta=1"),
+    (("--d", "0"), "d=0"), (("--theorem", "frequency", "--d", "8,0"), "d=0"),
     (("--delta", "nan"), "delta=nan"), (("--repeats", "0"), "repeats=0"), (("--head", "7"), "head 7"),
     (("--theorem", "worst", "--d", "64", "--method", "nystromformer"), "exceeds n"), (("--format", "yaml"), "format"),
     (("--method", "nystromfomer"), "did you mean"), (("--target", "x"), "target"), (("--layer", "4"), "layer 4"),

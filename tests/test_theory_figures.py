@@ -154,6 +154,11 @@ def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
     assert heights == [(0, 2.0), (0, 2.5), (0, 3.0), (1, 2.0), (1, 2.5), (1, 6.0)]
     line = next(line for line in axis.get_lines() if len(line.get_xdata()) == 2)
     assert set(line.get_ydata()) == {3.0} and axis.get_ylabel() == "measured, at most 3"
+    for sense, ends in (("at most", (3.0, axis.get_ylim()[1])), ("at least", (axis.get_ylim()[0], 3.0))):
+        found = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5), sense), layer=layer) for layer in (2, 5)]
+        axis = drawn(found)["theory-bounds-n64"].axes[0]
+        shaded = axis.patches[0].get_extents().transformed(axis.transData.inverted())
+        assert (shaded.y0, shaded.y1) == pytest.approx(ends)
 
 
 def test_a_table_counts_heads_and_windows_and_shows_their_quantiles():

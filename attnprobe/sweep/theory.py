@@ -20,7 +20,7 @@ from .limits import time_limit, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, refused
 from .run import Outcome, said
 from .session import ErrorRequest, Session, planned, prepared
-from .theorems import Asked, asked_of, setting_of
+from .theorems import Asked, asked_of, possible, setting_of
 
 __all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
 
@@ -82,6 +82,8 @@ def measure_theory(
     """
     asked = _asked(request)
     parts = prepared(request, notify, Timings(), refuse=all(one.per_method for one in asked.theorems))
+    for _, plan in parts:
+        possible(plan.d)
     sources = [source for source, _ in parts]
     listed = [(source, plan, _all_cells(request, plan, source)) for source, plan in parts]
     total = sum(len(cells) for _, _, cells in listed)
