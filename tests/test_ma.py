@@ -207,3 +207,12 @@ def test_the_ends_of_a_relative_error_are_those_of_the_interval():
     value, lower, upper = ma._relative({f"matrix_spectral{end}": number(*two) for end, two in ends.items()})
     assert value.tolist() == [2.0, 0.0] and upper.tolist() == [2.5, 0.0]
     assert lower.tolist() == pytest.approx([2.0 * 3 / 4 / 1.001, 0.0])
+
+
+def test_the_interval_of_a_probability_counts_what_is_certain_and_what_is_possible():
+    """Of ten seeds two exceed ε for certain, three more by their value, and five by the upper end alone."""
+    value = torch.tensor([[0.9]] * 2 + [[0.6]] * 3 + [[0.4]] * 5)
+    lower = torch.tensor([[0.8]] * 2 + [[0.4]] * 3 + [[0.3]] * 5)
+    found = ma._exceeded(value, lower, torch.full_like(value, 0.95), 0.5, drawn=True)
+    assert float(found.value) == 0.5
+    assert (float(found.lower), float(found.upper)) == (clopper_pearson(2, 10)[0], clopper_pearson(10, 10)[1])
