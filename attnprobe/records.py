@@ -7,6 +7,10 @@ named it), ``family, metrics`` (name: one number or null per head), ``draws_hash
 were measured, ``matrix_tol``, and per head ``matrix_kind`` (what proves the upper end, see `MatrixErrors`) and
 ``matrix_open`` (true where the interval ended wider than ``matrix_tol``). Only ``seconds`` varies between runs. The
 lower bound σ_{d+1}(BV) is a record of the method `LOWER_BOUND`.
+
+Numbers that are not finite are null: they are failures, and the status says so. The findings of ``attnprobe theory``
+alone tell infinity from NaN: there a bound or a slack may be infinite as a matter of fact, which is the text ``"inf"``
+or ``"-inf"`` (`spelt`, `unspelt`), and null is NaN.
 """
 
 from __future__ import annotations
@@ -46,7 +50,9 @@ __all__ = [
     "read_inputs",
     "read_records",
     "run_directory",
+    "spelt",
     "strict_json",
+    "unspelt",
     "write_bytes",
     "write_json",
     "write_text",
@@ -90,6 +96,28 @@ def strict_json(value: Any, indent: int | None = None) -> str:
     """
     separators = (",", ":") if indent is None else None
     return json.dumps(plain(value), sort_keys=True, allow_nan=False, indent=indent, separators=separators)
+
+
+def spelt(value: Any) -> Any:
+    """``value`` with infinity as the text ``"inf"`` or ``"-inf"``, in lists and mappings too, and NaN as it is.
+
+    >>> strict_json(spelt({"bound": [float("inf"), 1.5, float("nan")]}))
+    '{"bound":["inf",1.5,null]}'
+    """
+    if isinstance(value, float):
+        return str(value) if math.isinf(value) else value
+    if isinstance(value, Mapping):
+        return {key: spelt(item) for key, item in value.items()}
+    return [spelt(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def unspelt(value: float | str | None) -> float:
+    """The number that `spelt` and JSON made a text or null of.
+
+    >>> [unspelt(x) for x in (1.5, "-inf", None)]
+    [1.5, -inf, nan]
+    """
+    return math.nan if value is None else float(value)
 
 
 def cell_key(**determinants: Any) -> str:

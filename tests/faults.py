@@ -60,7 +60,11 @@ FILES = {
     "vmean": ("test_metrics.py",),
     "svd": ("test_metrics.py",),
     "lower bound": ("test_metrics.py",),
-}
+    "theorems": (
+        "test_theory_chen2022.py", "test_theory_chen2022_vectors.py", "test_theory_dong2021.py",
+        "test_theory_figures.py", "test_theory_finding.py", "test_theory_verma2021.py",
+    ),
+}  # fmt: skip
 
 EXACT = [
     Fault(
@@ -777,4 +781,67 @@ REFERENCE = [
     ),
 ]  # fmt: skip
 
-FAULTS = (*EXACT, *NYSTROM, *SAMPLING, *SKETCH, *FEATURES, *LSH, *SPARSE, *REFERENCE)
+THEORY = [
+    Fault(
+        "theory", "theorems", "scale", "metrics/theory/dong2021.py",
+        "return 2 * (ranges.sum(-1) * ranges.amax(-1) * base.amax(-1)).sqrt()",
+        "return (ranges.sum(-1) * ranges.amax(-1) * base.amax(-1)).sqrt()",
+        "the bound of rank collapse lacks its factor 2",
+    ),
+    Fault(
+        "theory", "theorems", "scale", "metrics/theory/chen2022_vectors.py",
+        "met=failure <= setting.delta",
+        "met=failure <= epsilon",
+        "ε stands for δ in the assumption of the JL guarantee",
+    ),
+    Fault(
+        "theory", "theorems", "half-norm", "metrics/theory/sketched.py",
+        "squares.sum(1).square()",
+        "squares.sum(1)",
+        "the hardest vector is a long one: its norm is squared once where it is twice",
+    ),
+    Fault(
+        "theory", "theorems", "axis", "report/theory_curves.py",
+        'extend(v for v in map(unspelt, point["details"][name]) if',
+        'extend(v for v in map(unspelt, point["details"][name][:1]) if',
+        "a curve shows the first head and not the median of all",
+    ),
+    Fault(
+        "theory", "theorems", "axis", "metrics/theory/dong2021.py",
+        "ranges.append(e.amax(1) - e.amin(1))",
+        "ranges.append(e.amax(0) - e.amin(0))",
+        "the range of scores is that of a column and not of a row",
+    ),
+    Fault(
+        "theory", "theorems", "clamp", "metrics/theory/sketched.py",
+        "return float((estimated[some] / optimal[some]).min().clamp(max=1))",
+        "return float((estimated[some] / optimal[some]).max().clamp(max=1))",
+        "β is the largest quotient of probabilities and not the least",
+    ),
+    Fault(
+        "theory", "theorems", "clamp", "metrics/theory/finding.py",
+        "NOT_MET if not met else VACUOUS if vacuous else None",
+        "VACUOUS if vacuous else NOT_MET if not met else None",
+        "a promise that is not made is called vacuous",
+    ),
+    Fault(
+        "theory", "theorems", "landmark", "metrics/theory/verma2021.py",
+        "tail = values.sort(descending=True).values[d:]",
+        "tail = values.sort(descending=True).values[d - 1 :]",
+        "the tail of the spectrum begins one eigenvalue too early",
+    ),
+    Fault(
+        "theory", "theorems", "generator", "metrics/theory/sketched.py",
+        'stream = setting.streams("skeinformer", seed).head(self.number, "pilot_rows")',
+        'stream = setting.streams("skeinformer", seed).head(self.number, "columns")',
+        "the pilots are drawn from the stream of the columns, and are not those of the method",
+    ),
+    Fault(
+        "theory", "theorems", "in-place", "metrics/theory/verma2021.py",
+        "bar = matrix.clone()",
+        "bar = matrix",
+        "the shift is taken from the kernel of the caller",
+    ),
+]  # fmt: skip
+
+FAULTS = (*EXACT, *NYSTROM, *SAMPLING, *SKETCH, *FEATURES, *LSH, *SPARSE, *REFERENCE, *THEORY)

@@ -39,6 +39,7 @@ from faults import FAULTS, FILES, KINDS, Fault
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "planted-faults.md"
 CONTRACT = "test_methods_contract.py"
+APART = ("lower bound", "theorems")  # no methods: the contract does not know them
 LAYERS = {
     "contract": "the suite that every registered method must pass: its tags, shapes, dtypes, draws, padding, limits",
     "twin": "comparisons with the literal twin: loops in float64 after the paper's equations, sharing only the draws",
@@ -56,7 +57,7 @@ class Broken(Exception):
 def test_files(method: str) -> tuple[str, ...]:
     """The files that judge a method; the contract suite is among them where it is a method."""
     own = FILES.get(method) or (f"test_{method.replace('-', '_')}.py",)
-    return own if method == "lower bound" else (CONTRACT, *own)
+    return own if method in APART else (CONTRACT, *own)
 
 
 def planted(text: str, fault: Fault) -> str:

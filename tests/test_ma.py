@@ -12,7 +12,7 @@ from inputs import make
 from attnprobe import Approximation, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.binomial import clopper_pearson
-from attnprobe.metrics.theory import Setting, get_theorem
+from attnprobe.metrics.theory import Setting, get_theorem, ma
 from attnprobe.metrics.theory.frequency import frequency
 from attnprobe.metrics.theory.ma import ma_errors
 from attnprobe.operators import LowRank, Scaled
@@ -198,3 +198,21 @@ def test_an_exact_method_has_no_error():
     none = Approximation.of(LowRank(torch.zeros(1, 16, 1).double(), None, torch.zeros(1, 1, 16).double()), qkv)
     value, lower, upper = ma_errors(qkv, [none], "softmax")["matrix"]
     assert float(value) == pytest.approx(1) and float(lower) <= 1 <= float(upper)
+
+
+def test_the_ends_of_a_relative_error_are_those_of_the_interval():
+    """The value and its ends scale alike; the lower one also covers an exact norm that is known to 1e-3."""
+    number = lambda *x: torch.tensor(x, dtype=torch.float64)
+    ends = {"": (4.0, 0.0), "_lower": (3.0, 0.0), "_relative": (2.0, 0.0), "_relative_upper": (2.5, 0.0)}
+    value, lower, upper = ma._relative({f"matrix_spectral{end}": number(*two) for end, two in ends.items()})
+    assert value.tolist() == [2.0, 0.0] and upper.tolist() == [2.5, 0.0]
+    assert lower.tolist() == pytest.approx([2.0 * 3 / 4 / 1.001, 0.0])
+
+
+def test_the_interval_of_a_probability_counts_what_is_certain_and_what_is_possible():
+    """Of ten seeds two exceed ε for certain, three more by their value, and five by the upper end alone."""
+    value = torch.tensor([[0.9]] * 2 + [[0.6]] * 3 + [[0.4]] * 5)
+    lower = torch.tensor([[0.8]] * 2 + [[0.4]] * 3 + [[0.3]] * 5)
+    found = ma._exceeded(value, lower, torch.full_like(value, 0.95), 0.5, drawn=True)
+    assert float(found.value) == 0.5
+    assert (float(found.lower), float(found.upper)) == (clopper_pearson(2, 10)[0], clopper_pearson(10, 10)[1])

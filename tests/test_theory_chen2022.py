@@ -174,6 +174,19 @@ def test_the_jl_verdicts():
     assert all(float(one.lower.min()) >= 0 and float(one.upper.max()) <= 1 for one in found)
 
 
+def test_the_assumption_of_the_guarantee_is_about_delta_and_not_about_epsilon():
+    """Each δ just above the failure that is bounded meets it, and just below does not, whatever ε is."""
+    qkv = constant(h=1, n=64)
+    for epsilon in (0.3, 0.6):
+        failure = chen2022_gaussian_failure(48, epsilon)
+        assert epsilon != failure
+        for delta, met in ((1.01 * failure, True), (0.99 * failure, False)):
+            if delta < 1:
+                found = check("skeinformer-jl", qkv, (48,), epsilons=(epsilon,), delta=delta, seeds=range(2))
+                one = next(one for one in found if one.at["sketch"] == "gaussian")
+                assert one.met.tolist() == [met] and float(one.details["failure"]) == failure
+
+
 def test_the_frequencies_are_those_of_the_errors():
     qkv, d, seeds = make(n=24, seed=5), 12, range(15)
     for one in check("skeinformer-jl", qkv, (d,), epsilons=(0.1, 0.2), seeds=seeds):
@@ -242,6 +255,12 @@ def test_the_mean_bound_fails_for_a_quality_that_is_too_high(monkeypatch):
     assert "violated" in found[1].verdicts()
 
 
+def test_the_pilots_needed_are_the_formula():
+    for spread, n, delta in ((1.0, 512, 0.1), (7.5, 30, 0.01)):
+        wanted = 10 * spread * (math.log(2) + math.log(n) - math.log(delta))
+        assert chen2022_pilots_needed(spread, n, delta) == pytest.approx(wanted, rel=1e-14)
+
+
 def test_lemma_1_holds_with_enough_pilots():
     qkv = make(n=64, score=0.05, seed=2)
     found = check("skeinformer-lemma-1", qkv, (4, 128))
@@ -288,7 +307,10 @@ def test_ranks_with_ties():
 def test_the_sparsity_measure_goes_with_the_row_norms():
     found = check("skeinformer-informer", make(n=60, score=2.0))[0]
     assert set(found.verdicts()) == {"holds"} and (found.measured > 0.5).all()
-    assert (found.lower < found.measured).all() and (found.measured < found.upper).all()
+    for rho, low, high in zip(found.measured.tolist(), found.lower.tolist(), found.upper.tolist(), strict=True):
+        half = 1.959964 * math.sqrt((1 + rho**2 / 2) / 57)
+        assert (low, high) == pytest.approx((math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)),
+                                            abs=1e-4)  # fmt: skip
 
 
 def test_an_opposite_order_is_violated(monkeypatch):

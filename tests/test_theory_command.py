@@ -25,14 +25,14 @@ HEADS = 4
 
 
 def first(qkv, setting):
-    """Every verdict once, an infinite bound, nothing measured, and a curve."""
+    """Every verdict once, an infinite bound, an infinite number measured, and a curve."""
     size = qkv.q.double().norm(dim=(1, 2))
     half, none = torch.tensor([True, True, True, False]), torch.zeros(HEADS, dtype=torch.bool)
     bound = torch.stack([2 * size[0], size[1] / 2, torch.tensor(math.inf), size[3]])
     yield Finding("first", "Q is given", half, "‖Q‖_F is at most b", bound, size, bound.isinf(),
                   details={"curve": torch.stack([size, 2 * size], 1), "twice": 2 * size})  # fmt: skip
-    yield Finding("first", "Q is given", ~none, "‖Q‖_F is at least b", bound, size * math.nan, none,
-                  at={"kind": "lost"}, sense="at least")  # fmt: skip
+    yield Finding("first", "Q is given", ~none, "−‖Q‖_F/0 is at least b", bound, -size / 0, none,
+                  at={"kind": "endless"}, sense="at least")  # fmt: skip
 
 
 def frequency(qkv, setting):
@@ -134,8 +134,8 @@ def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
         ("first", None, "ok"), ("frequency", None, "ok"), ("worst", "nystromformer", "ok")]  # fmt: skip
     one = records[0]["findings"]
     assert one[0]["verdict"] == ["holds", "violated", "vacuous", "assumption not met"] == list(VERDICTS)
-    assert one[0]["bound"][2] is None and one[0]["slack"][:2] == [2.0, 0.5] and one[0]["slack"][2] is None
-    assert one[1]["measured"] == [None] * 4 and set(one[1]["verdict"]) == {"violated"} and one[1]["lower"] is None
+    assert one[0]["bound"][2] == "inf" == one[0]["slack"][2] and one[0]["slack"][:2] == [2.0, 0.5]
+    assert one[1]["measured"] == ["-inf"] * 4 and set(one[1]["verdict"]) == {"violated"} and one[1]["lower"] is None
     assert one[0]["rounding"] == [0.0] * 4 and len(one[0]["details"]["curve"][3]) == 2
     places = [(f["d"], f["at"]) for f in records[1]["findings"]]
     assert places == [(d, {"epsilon": e, "delta": 0.1}) for d in (8, 16) for e in (0.1, 0.5)]
@@ -173,11 +173,46 @@ def test_rows_hold_what_the_contract_says(file, tmp_path):
 def test_a_summary_counts_verdicts_and_takes_what_is_not_finite_for_infinite(file, tmp_path):
     summary = theory_summary(theory_rows(measured(file, tmp_path).records))
     assert len(summary) == 2 + 4 + 2
-    one, lost = summary[:2]
+    one, endless = summary[:2]
     assert one["verdicts"] == {word: 1 for word in VERDICTS} and one["values"] == one["heads"] == 4
     assert one["metrics"]["violated"]["mean"] == 0.25 and one["metrics"]["slack"]["count"] == 3
     assert one["quantiles"]["bound"]["p90"] == math.inf and one["quantiles"]["bound"]["p10"] < math.inf
-    assert lost["verdicts"] == {"violated": 4} and lost["quantiles"]["measured"]["median"] == math.inf
+    assert endless["verdicts"] == {"violated": 4} and endless["quantiles"]["measured"]["median"] == -math.inf
+    assert endless["quantiles"]["slack"]["p10"] == -math.inf and endless["metrics"]["measured"]["count"] == 0
+
+
+def test_infinity_and_nan_are_told_apart(run, file, tmp_path):
+    """A bound that is infinite is a fact and has a verdict; what is NaN is a failure, has none, and ends with 4."""
+
+    def partly(qkv, setting):
+        yes = torch.ones(qkv.h, dtype=torch.bool)
+        measured = torch.tensor([1.0, math.nan, math.nan, math.nan], dtype=torch.float64)
+        bound, met, vacuous = torch.full_like(measured, math.inf), yes.clone(), ~yes
+        met[2], vacuous[3] = False, True
+        yield Finding("partly", "a", met, "p", bound, measured, vacuous, details={"x": bound})
+
+    theorem("partly", paper="p", says="s", cost="c")(partly)
+    args = ("--qkv", file, "--theorem", "partly", "--plot", "--out", "r")
+    code, out, err = run(*args)
+    assert code == 4 and "✗ layer 0 n = 48: diverged, nothing to compare: what was measured or its bound is NaN" in out
+    (record,) = read_records("r")
+    assert (record["status"], record["reason"]) == ("diverged", "1 of 1 findings are NaN in some head")
+    (one,) = record["findings"]
+    assert one["verdict"] == ["holds", None, "assumption not met", "vacuous"]
+    assert one["bound"] == ["inf"] * 4 == one["details"]["x"] and one["measured"] == [1.0, None, None, None]
+    assert one["slack"] == ["inf", None, None, None]
+    found = json.loads(run(*args, "--format", "json")[1], parse_constant=pytest.fail)
+    state = [(row["status"], row["bound"], row["measured"]) for row in found["rows"]]
+    assert state == [("ok", "inf", 1.0), ("diverged", "inf", None), ("ok", "inf", None), ("ok", "inf", None)]
+    assert found["summary"][0]["quantiles"] == {
+        "measured": {"p10": 1.0, "median": 1.0, "p90": 1.0}, "bound": dict.fromkeys(("p10", "median", "p90"), "inf"),
+        "slack": dict.fromkeys(("p10", "median", "p90"), "inf")}  # fmt: skip
+    lines = run(*args, "--format", "csv")[1].splitlines()
+    cells = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
+    assert [(cell["bound"], cell["measured"]) for cell in cells] == [("inf", "1.0"), *[("inf", "")] * 3]
+    code, _, err = run(*args, "--fail-above", "violated=1")
+    assert code == 1 and "diverged: nothing to compare" in err
+    assert run("report", "r")[0] == 0
 
 
 def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
@@ -393,6 +428,7 @@ def test_the_list_runs_nothing(run):
 @pytest.mark.parametrize("args, word", [
     (("--theorem", "frequencey"), "did you mean 'frequency'"), (("--theorem", "first,"), "empty theorem"),
     (("--epsilon", "0"), "epsilon: '0'"), (("--epsilon", "0.1,x"), "epsilon: 'x'"), (("--delta", "1"), "delta=1"),
+    (("--d", "0"), "d=0"), (("--theorem", "frequency", "--d", "8,0"), "d=0"),
     (("--delta", "nan"), "delta=nan"), (("--repeats", "0"), "repeats=0"), (("--head", "7"), "head 7"),
     (("--theorem", "worst", "--d", "64", "--method", "nystromformer"), "exceeds n"), (("--format", "yaml"), "format"),
     (("--method", "nystromfomer"), "did you mean"), (("--target", "x"), "target"), (("--layer", "4"), "layer 4"),
@@ -419,7 +455,7 @@ def test_a_gate_turns_a_violated_theorem_into_exit_1(run, file, tmp_path):
     args = ("--qkv", file, "--d", "8", "--theorem", "first", "--out", "r")
     assert run(*args)[0] == 0
     code, _, err = run(*args, "--fail-above", "violated=0.3", "--junit", "gates.xml")
-    assert code == 1 and "violated.mean <= 0.3: first n=48 layer=0 kind = lost: 1 is above 0.3" in err
+    assert code == 1 and "violated.mean <= 0.3: first n=48 layer=0 kind = endless: 1 is above 0.3" in err
     assert 'failures="1"' in (tmp_path / "gates.xml").read_text()
     assert run(*args, "--fail-above", "violated=1")[0] == 0
     code, _, err = run(*args, "--fail-above", "bound.max=100")
@@ -513,7 +549,7 @@ def test_records_that_are_none_are_refused_by_a_report(run, file):
     run("--qkv", file, "--d", 8, "--theorem", "first", "--out", "r")
     record = read_records("r")[0]
     for wrong in ({"findings": 3}, {"findings": [{}]}, {"findings": [record["findings"][0] | {"slack": [1]}]},
-                  {"says": None}):  # fmt: skip
+                  {"findings": [record["findings"][0] | {"bound": ["wide"] * 4}]}, {"says": None}):  # fmt: skip
         Path("r/records.jsonl").write_text(json.dumps(record | wrong) + "\n")
         code, _, err = run("report", "r")
         assert code == 2 and len(err.strip().splitlines()) == 1, wrong

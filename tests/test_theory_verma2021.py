@@ -9,7 +9,7 @@ from inputs import make, one_head
 from theory_settings import check, setting_for
 from twins_shift import lifted_kernel, shifted_kernel
 
-from attnprobe import exact
+from attnprobe import QKV, exact
 from attnprobe.errors import Unsupported
 from attnprobe.linalg.inverses import truncated_pinv
 from attnprobe.linalg.shifting import shifted
@@ -158,6 +158,23 @@ def test_lemma_1_is_exact_in_its_class_and_about_nothing_else():
             assert (one.measured > 1e-3).all()
 
 
+def test_columns_that_repeat_each_other_do_not_meet_the_lemma():
+    """One query and one key, three times each: in the class at d = 2, but two columns of a kind span half of C̄."""
+    g = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(12, 1, 4, generator=g, dtype=torch.float64).expand(12, 3, 4) for _ in range(3))
+    qkv = QKV(q, k, v)
+    setting = setting_for(qkv, (2,))
+    draws = [torch.randperm(6, generator=setting.streams("spectral-shift", 0).head(row, "indices"))[:2].tolist()
+             for row in range(12)]  # fmt: skip
+    both = [min(pair) < 3 <= max(pair) for pair in draws]
+    assert 0 < sum(both) < 12
+    for one in check("shift-lemma-1", qkv, (2,)):
+        if one.at["matrix"] == "C̄":
+            assert one.met.tolist() == both and set(one.verdicts()) == {"holds", "assumption not met"}
+            assert ((one.measured > 1e-3) == ~one.met).all() and (one.details["needed"] == 2).all()
+            assert one.details["rank"].tolist() == [1 + spans for spans in both]
+
+
 def test_theorem_1_holds_for_semidefinite_matrices_and_is_not_vacuous():
     for one in check("shift-theorem-1", make(n=16, score=2.0), (3, 6)):
         if one.at["matrix"] == "(B + Bᵀ)/2":
@@ -182,7 +199,7 @@ def test_a_model_without_its_shift_is_seen(monkeypatch):
 
 
 def test_large_layers_are_refused():
-    with pytest.raises(Unsupported, match="up to 1024"):
-        check("shift-lemma-1", make(h=1, n=1025, p=2))
+    with pytest.raises(Unsupported, match="up to 4096"):
+        check("shift-lemma-1", make(h=1, n=4097, p=2))
     with pytest.raises(Unsupported, match="no budget"):
         check("shift-theorem-1", make(n=8), (8,))

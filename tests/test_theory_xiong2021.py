@@ -139,7 +139,7 @@ def test_lemma_2_is_about_the_true_inverse():
     """With six steps in its place the same statement fails, and the check says so."""
     qkv = make(n=20)
     setting = setting_for(qkv)
-    wrong = replace(setting, run=lambda method, d, seed: setting.run("nystromformer", d, seed))
+    wrong = replace(setting, run=lambda method, d, seed, row: setting.run("nystromformer", d, seed, row))
     one = next(iter(THEOREMS["nystromformer-lemma-2"].check(qkv, wrong)))
     assert set(one.verdicts()) == {"violated"}
 
@@ -147,8 +147,8 @@ def test_lemma_2_is_about_the_true_inverse():
 def test_lemma_2_refuses_what_it_would_not_finish():
     with pytest.raises(Unsupported, match="21 queries, 20 keys"):
         check("nystromformer-lemma-2", make(n=21, n_k=20))
-    with pytest.raises(Unsupported, match="up to 1024"):
-        check("nystromformer-lemma-2", make(h=1, n=1025, p=2))
+    with pytest.raises(Unsupported, match="up to 4096"):
+        check("nystromformer-lemma-2", make(h=1, n=4097, p=2))
 
 
 def test_budgets_that_do_not_fit_are_left_out_and_refused_where_none_does():

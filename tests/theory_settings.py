@@ -13,9 +13,10 @@ from attnprobe.sweep.plan import parse_methods
 def setting_for(
     qkv, budgets=(6,), *, epsilons=(0.5,), delta=0.1, seeds=range(20), methods=(), target="softmax"
 ) -> Setting:
-    def run(method, d, seed):
+    def run(method, d, seed, row=None):
         one = parse_methods([method], target)[0]
-        return approximate(one.name, qkv, d, seed=seed, target=target, **one.options)
+        some = qkv if row is None else qkv.select([qkv.heads[row]])
+        return approximate(one.name, some, d, seed=seed, target=target, **one.options)
 
     return Setting(
         tuple(budgets), tuple(epsilons), delta, seeds, lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import unknown
-from ..records import SCHEMA, strict_json
+from ..records import SCHEMA, spelt, strict_json
 from .columns import columns_of, grouped, legend, mark, notes
 from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
@@ -105,7 +105,7 @@ def render(
         if header.inputs:
             whole["inputs"] = header.inputs
         if command == "theory":
-            whole["summary"] = theory_summary(rows)
+            whole["summary"] = spelt(theory_summary(rows))
         return strict_json(whole, indent=2)
     if format == "jsonl":
         return "\n".join(strict_json(row) for row in [*rows, *bounds])

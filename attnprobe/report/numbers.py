@@ -40,11 +40,11 @@ def significant(value: float | None, digits: int = 4) -> str:
 def brief(value: float | None) -> str:
     """Three digits, with a short exponent from 10⁴ on and below 10⁻³.
 
-    >>> [brief(x) for x in (1.0, 333.3, 4.42e7, 1.5e-16, 0.0, None)]
-    ['1.00', '333', '4.42e7', '1.50e-16', '0', '∞']
+    >>> [brief(x) for x in (1.0, 333.3, 4.42e7, 1.5e-16, 0.0, None, float("-inf"))]
+    ['1.00', '333', '4.42e7', '1.50e-16', '0', '∞', '−∞']
     """
     if value is None or math.isinf(value) or math.isnan(value):
-        return "∞"
+        return "−∞" if value == -math.inf else "∞"
     if value == 0 or 1e-3 <= abs(value) < 1e4:
         return significant(value, 3)
     digits, exponent = f"{value:.2e}".split("e")

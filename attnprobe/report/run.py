@@ -33,6 +33,8 @@ ALSO = {
 }
 FINDING = ("at", "assumption", "promise", "sense", "met", "bound", "measured", "lower", "upper", "rounding", "vacuous",
            "slack", "verdict", "details")  # fmt: skip
+ENDS = ("lower", "upper")  # of an interval, where there is one
+REALS = ("bound", "measured", *ENDS, "rounding", "slack")  # infinity is a text, NaN null
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
 
@@ -182,8 +184,12 @@ def _is_finding(finding: Record, heads: int) -> bool:
     """Whether an object has what a finding says, with one entry for each head."""
     if not finding.keys() >= set(FINDING) or not all(isinstance(finding[name], dict) for name in ("at", "details")):
         return False
-    listed = [finding[name] for name in FINDING[4:-1] if finding[name] is not None or name not in ("lower", "upper")]
-    return all(isinstance(some, list) and len(some) == heads for some in (*listed, *finding["details"].values()))
+    listed = {name: finding[name] for name in FINDING[4:-1] if finding[name] is not None or name not in ENDS}
+    several = (*listed.values(), *finding["details"].values())
+    if not all(isinstance(some, list) and len(some) == heads for some in several):
+        return False
+    known = lambda one: one is None or _number(one) or one in ("inf", "-inf")
+    return all(known(one) for name in REALS if name in listed for one in listed[name])
 
 
 def _number(value: Any) -> bool:

@@ -114,7 +114,8 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
         place = share * (len(ordered) - 1)
         low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
         part = place - math.floor(place)
-        found[name] = high if part and math.isinf(high) else low if not part else low + part * (high - low)
+        within = part and not math.isinf(low)
+        found[name] = low if not within else high if math.isinf(high) else low + part * (high - low)
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..records import strict_json
+from ..records import strict_json, unspelt
 from .numbers import brief, method_label
 from .sources import identity, scale_of, source_heading, source_labels
 from .statistics import describe, quantiles
@@ -19,6 +19,7 @@ Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, 
 
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
 NUMBERS = ("measured", "bound", "slack")
+LOST = "nothing to compare: what was measured or its bound is NaN"
 THEORY_METRICS = ("holds", "violated", "vacuous", "assumption_not_met", *NUMBERS)
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
 SPREAD = "p10 – p90"
@@ -26,16 +27,17 @@ SPREADS = tuple(f"{name}{of}" for name in NUMBERS for of in ("", f" {SPREAD}"))
 HEADINGS = ("method", "layer", "n", "d", "at", "verdict", *SPREADS, "assumption", "promise")
 SPARE = ("promise", "assumption", *(f"{name} {SPREAD}" for name in ("bound", "slack", "measured")))  # left out first
 LEGEND = (
-    "measured, bound, slack: median and p10 – p90 over heads and windows, ∞ where no number is finite. slack: the "
-    "room that is left, bound over measured where at most the bound is promised, measured over bound where at least. "
-    "verdict, of so many heads: holds; violated, beyond the measured interval and its rounding; vacuous, the bound "
-    "promises no more than is true of every matrix; assumption not met."
+    "measured, bound, slack: median and p10 – p90 over heads and windows, blank where there is none. slack: the room "
+    "that is left, bound over measured where at most the bound is promised, measured over bound where at least. "
+    "verdict, of so many heads, the first that applies: assumption not met, so nothing is promised; vacuous, the bound "
+    "promises no more than is true of every matrix; violated, beyond the measured interval and its rounding; holds."
 )
 
 
 def theory_rows(records: Iterable[Record]) -> list[Row]:
     """The rows of the JSON contract: one per finding and head; a cell or a budget without any is one with its reason.
 
+    An infinite number is ``"inf"``, NaN null; where a statement has no verdict because of it, the row is ``diverged``.
     ``details`` holds the finding's numbers of that head; its curves stand in the records alone.
     """
     records = list(records)
@@ -50,11 +52,11 @@ def theory_rows(records: Iterable[Record]) -> list[Row]:
         for finding in record["findings"]:
             shared = {name: finding.get(name) for name in ("d", "at", "assumption", "promise", "sense")}
             for index, head in enumerate(record["heads"]):
-                rows.append({**place, **shared, "head": head, **_of_head(finding, index), "status": "ok",
-                             "reason": None})  # fmt: skip
+                row = {**place, **shared, "head": head, **_of_head(finding, index), "status": "ok", "reason": None}
+                rows.append(row if row["verdict"] is not None else {**row, "status": "diverged", "reason": LOST})
         empty = {**place, **dict.fromkeys(("assumption", "promise", "verdict", "head")), "at": {}}
         lost = [(one["d"], "skipped", one["reason"]) for one in record.get("refused") or ()]
-        if record["status"] != "ok":
+        if record["status"] not in ("ok", "diverged"):  # what diverged stands among the findings
             lost.append((None, record["status"], record.get("reason")))
         rows += [{**empty, "d": d, "status": status, "reason": reason} for d, status, reason in lost]
     return rows
@@ -72,7 +74,7 @@ def theory_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (source, theorem, method with options, layer, n, d, at), over heads and windows.
 
     ``verdicts`` counts them; ``metrics`` describes `THEORY_METRICS`, of which the first four are shares of heads, and
-    ``quantiles`` those of the others with what is not finite counted as infinite.
+    ``quantiles`` those of the others, infinite numbers included, null where there is no number.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -92,17 +94,23 @@ def _summary(some: Sequence[Row]) -> Row:
     windows = [row["window"] for row in some]
     metrics = {word.replace(" ", "_"): describe([float(row["verdict"] == word) for row in some], windows)
                for word in VERDICTS}  # fmt: skip
-    metrics |= {name: describe([row[name] for row in some], windows) for name in NUMBERS}
+    numbers = {name: [unspelt(row[name]) for row in some] for name in NUMBERS}
+    metrics |= {name: describe(values, windows) for name, values in numbers.items()}
     said = [row["verdict"] for row in some]
     return found | {
         "heads": len({row["head"] for row in some}),
         "windows": found["cells"],
         "values": len(some),
         "verdicts": {word: said.count(word) for word in VERDICTS if word in said},
-        "quantiles": {name: quantiles([math.inf if row[name] is None else row[name] for row in some])
-                      for name in NUMBERS},
+        "quantiles": {name: _quantiles(values) for name, values in numbers.items()},
         "metrics": metrics,
-    }  # fmt: skip
+    }
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
+    """Those of the numbers among the values."""
+    kept = [value for value in values if not math.isnan(value)]
+    return quantiles(kept) if kept else dict.fromkeys(("p10", "median", "p90"))
 
 
 def theory_tables(summary: Sequence[Row]) -> list[Table]:
@@ -154,7 +162,8 @@ def _line(row: Row, texts: Mapping[str, bool]) -> list[str]:
     line.append(", ".join(f"{word} {count}" for word, count in row["verdicts"].items()) if len(row["verdicts"]) > 1
                 else f"{next(iter(row['verdicts']))} {row['values']}/{row['values']}")  # fmt: skip
     for name in NUMBERS:
-        low, middle, high = (brief(spread[name][at]) for at in ("p10", "median", "p90"))
+        known = spread[name]["median"] is not None
+        low, middle, high = (brief(spread[name][at]) if known else "" for at in ("p10", "median", "p90"))
         line += [middle, "" if low == high else f"{low} – {high}"]
     return [*line, *((row[name] or "" if texts[name] else "") for name in ("assumption", "promise"))]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..records import unspelt
 from .figures import grid, legend_columns, logarithmic, saved
 from .numbers import method_label
 from .panels import COLOURS
@@ -167,8 +168,7 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     handles = {}
     for name, some in groups.items():
         once = {point["window"]: point for point in some}  # each ε repeats the errors
-        heads = [[math.inf if x is None else x for x in errors] for point in once.values()
-                 for errors in point["details"]["errors"]]  # fmt: skip
+        heads = [[unspelt(x) for x in errors] for point in once.values() for errors in point["details"]["errors"]]
         steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
         if not steps:
             continue
@@ -211,7 +211,7 @@ def _curve(points: Sequence[Point], x: Callable[[Point], float], name: str) -> C
     """Quantiles over heads and windows at each x, of what is finite and positive."""
     groups: dict[float, list[float]] = {}
     for point in points:
-        groups.setdefault(x(point), []).extend(v for v in point["details"][name] if v is not None and v > 0)
+        groups.setdefault(x(point), []).extend(v for v in map(unspelt, point["details"][name]) if 0 < v < math.inf)
     return [(at, quantiles(values)) for at, values in sorted(groups.items()) if values]
 
 

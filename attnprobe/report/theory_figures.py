@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..records import unspelt
 from .figures import fixed_settings, grid, logarithmic, saved
 from .panels import COLOURS, HUGE
 from .sources import file_tag, source_heading
@@ -34,12 +35,14 @@ def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -
 
     ``theory-bounds-nN``, for each (source, n): measured against promised, a panel for each theorem and sense, one point
     per head, layer and statement; the side beyond the bound is shaded, colours are budgets and markers
-    verdicts. What is 0 or not finite lies on the edge. Where one bound is all, values stand layer by layer.
+    verdicts. What is 0 or infinite lies on the edge; what was not measured is left out. Where one bound is all, values
+    stand layer by layer.
 
     Returns:
         The files' paths.
     """
-    rows = [row for row in theory_rows(records) if row["verdict"] is not None]
+    rows = [{**row, **{name: unspelt(row[name]) for name in ("bound", "measured")}} for row in theory_rows(records)
+            if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None]  # fmt: skip
     paths: list[Path] = []
     with fixed_settings():
         for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
@@ -55,8 +58,7 @@ def _bounds(rows: Sequence[Row], title: str, lead: str, stem: Path) -> list[Path
     """Pages of panels, measured against bound."""
     panels: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row["bound"] is not None or row["measured"] is not None:
-            panels.setdefault((row["theorem"], row["sense"]), []).append(row)
+        panels.setdefault((row["theorem"], row["sense"]), []).append(row)
     budgets = {row["d"] for some in panels.values() for row in some}
     order = sorted(budgets - {None})
     colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(order)} | {None: "#444444"}
@@ -87,7 +89,7 @@ def _page(page: Sequence[Any], title: str, told: str, colours: Mapping[int | Non
 
 def _panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
     """One theorem: measured against bound on logarithmic axes of one range, or layer by layer if one bound is all."""
-    if len({row["bound"] for row in some}) == 1 and some[0]["bound"] is not None:
+    if len({row["bound"] for row in some}) == 1 and math.isfinite(some[0]["bound"]):
         _flat(axis, some, sense, colours)
         return
     low, high = _range([row[name] for row in some for name in ("bound", "measured")])
@@ -97,7 +99,7 @@ def _panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | No
     above, below = ([low, high], [high, high]), ([low, low], [low, high])
     axis.fill_between([low, high], *(above if sense == "at most" else below), color=BEYOND, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
-    place = lambda value: high if value is None else min(max(value, low), high)
+    place = lambda value: min(max(value, low), high)
     _points(axis, some, colours, lambda row: (place(row["bound"]), place(row["measured"])))
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
@@ -108,7 +110,7 @@ def _flat(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | Non
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     bound = some[0]["bound"]
-    values = [row["measured"] for row in some if row["measured"] is not None] or [bound]
+    values = [row["measured"] for row in some if math.isfinite(row["measured"])] or [bound]
     layers = sorted({row["layer"] for row in some})
     if min(values) < 0 or max(values) <= NEAR * max(min(values), bound, 0.1):
         low, high = min(*values, bound), max(*values, bound)
@@ -123,7 +125,7 @@ def _flat(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | Non
     axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
     spread = [0.8 * ((index * 0.61803) % 1 - 0.5) for index in range(len(some))]
     place = {id(row): layers.index(row["layer"]) + shift for row, shift in zip(some, spread, strict=True)}
-    height = lambda value: high if value is None else min(max(value, low), high)
+    height = lambda value: min(max(value, low), high)
     _points(axis, some, colours, lambda row: (place[id(row)], height(row["measured"])))
     axis.set_ylim(low, high)
     axis.set_xlim(-0.6, len(layers) - 0.4)
@@ -144,9 +146,9 @@ def _points(
                       **LOOKS[verdict])  # fmt: skip
 
 
-def _range(values: Iterable[float | None]) -> tuple[float, float]:
+def _range(values: Iterable[float]) -> tuple[float, float]:
     """From below the smallest positive value to above the largest, with two powers of ten within."""
-    kept = [min(max(value, 1 / HUGE), HUGE) for value in values if value is not None and value > 0]
+    kept = [min(max(value, 1 / HUGE), HUGE) for value in values if 0 < value < math.inf]
     low, high = (min(kept), max(kept)) if kept else (0.1, 1.0)
     spare = max(1.25, (high / low) ** 0.06)
     low, high = low / spare, high * spare

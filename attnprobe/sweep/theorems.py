@@ -13,7 +13,7 @@ from ..qkv import QKV
 from ..rng import Streams
 from .plan import MethodRequest, parse_methods
 
-__all__ = ["Asked", "asked_of", "findings", "setting_of"]
+__all__ = ["Asked", "asked_of", "findings", "possible", "setting_of"]
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def findings(
     """
     several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
     asked = asked_of([theorem], ",".join(map(str, several(epsilon))), delta, quadrature)
-    inner, found = qkv.compressed(), []
+    inner, budgets, found = qkv.compressed(), possible(several(d)), []
     for one in asked.theorems:
         for method in parse_methods(methods, target) if one.per_method else (None,):
-            found += one.check(inner, setting_of(asked, method, several(d), seeds, target, inner))
+            found += one.check(inner, setting_of(asked, method, budgets, seeds, target, inner))
     return found
 
 
@@ -91,6 +91,18 @@ def asked_of(
     return Asked(tuple(map(get_theorem, wanted)), epsilons, delta, quadrature)
 
 
+def possible(budgets: Iterable[int]) -> tuple[int, ...]:
+    """The budgets, of which each is at least 1, whatever theorem takes them.
+
+    Raises:
+        UsageError: one that is not.
+    """
+    budgets = tuple(budgets)
+    if wrong := [d for d in budgets if d < 1]:
+        raise UsageError(f"d={wrong[0]}: choose a budget of 1 or more")
+    return budgets
+
+
 def _number(text: str, what: str) -> float:
     """A positive finite number."""
     try:
@@ -112,9 +124,10 @@ def setting_of(
     target = "softmax" if request is None else target
     known = {} if request is None else {_written(request): request}
 
-    def run(method: str, d: int | None, seed: int) -> Approximation:
+    def run(method: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
         one = known[method] if method in known else parse_methods([method], target)[0]
-        return approximate(one.name, qkv, d, seed=seed, target=target, **one.options)
+        some = qkv if row is None else qkv.select([qkv.heads[row]])
+        return approximate(one.name, some, d, seed=seed, target=target, **one.options)
 
     return Setting(
         budgets=budgets, epsilons=asked.epsilons, delta=asked.delta, seeds=seeds,

@@ -13,7 +13,7 @@ from ..errors import Unsupported
 from ..metrics import repeated_rows
 from ..metrics.theory import Finding, Theorem
 from ..qkv import QKV
-from ..records import SCHEMA, RecordWriter, cell_key, determining
+from ..records import SCHEMA, RecordWriter, cell_key, determining, spelt
 from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
@@ -21,7 +21,7 @@ from .limits import time_limit, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, refused
 from .run import Outcome, said
 from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
-from .theorems import Asked, asked_of, setting_of
+from .theorems import Asked, asked_of, possible, setting_of
 
 __all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
 
@@ -73,15 +73,18 @@ def measure_theory(
     A record is one theorem on one layer of one window, of one method where the theorem is about any. It holds
     ``findings``, a list of objects ``d, at, assumption, promise, sense, met, bound, measured, lower, upper, rounding,
     vacuous, slack, verdict, details`` with one entry for each head, and ``refused``, the budgets that its method cannot
-    take with their reasons (null for one that it turned out not to take). A theorem that raises is a ``failed`` record
-    with the findings that it gave before, one whose method takes no budget is ``skipped``; the loop goes on. That a
-    theorem is violated is a result.
+    take with their reasons (null for one that it turned out not to take). Numbers are infinite as ``"inf"``; null is
+    NaN, nothing measured. A theorem that raises is a ``failed`` record with the findings that it gave before, one that
+    is NaN where its assumption is met is ``diverged`` and has no verdict there, one whose method takes no budget is
+    ``skipped``; the loop goes on. That a theorem is violated is a result.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
     asked = _asked(request)
     parts = prepared(request, notify, Timings(), refuse=all(one.per_method for one in asked.theorems))
+    for _, plan in parts:
+        possible(plan.d)
     sources = [source for source, _ in parts]
     listed = [(source, plan, _all_cells(request, plan, source)) for source, plan in parts]
     total = sum(len(cells) for _, _, cells in listed)
@@ -218,6 +221,8 @@ def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float
             with_smaller_blocks(check)
         if not found:
             status, reason = "failed", "it gave no finding"
+        elif lost := sum(None in finding.verdicts() for finding in found):
+            status, reason = "diverged", f"{lost} of {len(found)} findings are NaN in some head"
     except Unsupported as error:  # what was found before stands
         status, reason = ("ok", None) if found else ("skipped", str(error))
         reasons = {**reasons, None: str(error)}
@@ -227,8 +232,8 @@ def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float
 
 
 def _as_record(finding: Finding) -> dict[str, Any]:
-    """A finding as a record holds it: a list for each number, with one entry for each head."""
-    listed = lambda x: x.detach().double().cpu().tolist() if isinstance(x, Tensor) else x
+    """A finding as a record holds it: a list for each number, with one entry for each head; infinity is ``"inf"``."""
+    listed = lambda x: spelt(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
     rounding = finding.rounding if isinstance(finding.rounding, Tensor) else torch.full_like(
         finding.measured, finding.rounding)  # fmt: skip
     return {

@@ -12,7 +12,7 @@ from math import ceil, log
 import torch
 from torch import Tensor
 
-from ...errors import UsageError
+from ...errors import Unsupported, UsageError
 from ...linalg.binomial import clopper_pearson
 from ...qkv import QKV
 from .finding import Finding
@@ -165,6 +165,8 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     """Of one head at each ε what the theorem needs, (ε,), and what does not depend on ε, ()."""
     size = lifted.norm(lifted.block)
+    if not size:
+        raise Unsupported("skyformer-theorem-2: ‖C‖ = 0, every query is too far from every key, and λ = ε‖C‖ too")
     lambdas = size * torch.tensor(setting.epsilons, dtype=torch.float64)
     whole = lifted.norm(lifted.kernel)
     sharp = bool(lambdas.min() < SHARP * whole)

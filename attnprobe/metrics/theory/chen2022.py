@@ -227,10 +227,11 @@ def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """
     measured = zip(zhou2021_sparsity(qkv).cpu(), SketchedHead.of(qkv), strict=True)
     rho = torch.stack([rank_correlation(m, head.row_norms) for m, head in measured])
+    varied = rho.isfinite()  # numbers that are all equal have no order
     half = 1.96 * ((1 + rho.square() / 2) / max(1, qkv.n_q - 3)).sqrt()
     angle = torch.atanh(rho.clamp(-1 + 1e-15, 1 - 1e-15))
     yield Finding(
-        "skeinformer-informer", assumption="none", met=torch.ones(qkv.h, dtype=torch.bool), sense="at least",
+        "skeinformer-informer", assumption="M_i and p_i are not all equal", met=varied, sense="at least",
         promise="Spearman's ρ of M_i and p_i > 0", bound=torch.zeros_like(rho), measured=rho,
         lower=torch.tanh(angle - half), upper=torch.tanh(angle + half), vacuous=torch.zeros(qkv.h, dtype=torch.bool),
     )  # fmt: skip

@@ -25,9 +25,10 @@ class Finding:
             findings of one theorem apart.
         assumption, promise: in a few words with a formula, as the table shows them.
         met: (h,) bool, whether the assumption holds.
-        bound: (h,) float64, what is promised of ``measured``.
-        measured: (h,) float64. lower, upper: an interval of it, where it is an estimate; None where it is exact to
-            rounding, which ``rounding`` then bounds (absolute, (h,) or a number).
+        bound: (h,) float64, what is promised of ``measured``; infinite where nothing is.
+        measured: (h,) float64, infinite where it is beyond every bound, NaN where nothing was measured.
+        lower, upper: an interval of it, where it is an estimate; None where it is exact to rounding, which
+            ``rounding`` then bounds (absolute, (h,) or a number).
         sense: ``"at most"`` or ``"at least"``: how ``measured`` is promised to stand to ``bound``.
         vacuous: (h,) bool, whether the bound promises no more than what is true of every matrix.
         details: other numbers worth keeping, (h,) or (h, …).
@@ -56,19 +57,34 @@ class Finding:
 
     @property
     def contradicted(self) -> Tensor:
-        """Whether all of the measured interval, rounding included, lies beyond the bound, or nothing was measured."""
-        if self.sense == "at most":
-            nearest = (self.measured if self.lower is None else self.lower) - self.rounding
-            return ~(nearest <= self.bound)
-        nearest = (self.measured if self.upper is None else self.upper) + self.rounding
-        return ~(nearest >= self.bound)
+        """Whether all of the measured interval, rounding included, lies beyond the bound, (h,) bool."""
+        return self._nearest > self.bound if self.sense == "at most" else self._nearest < self.bound
 
-    def verdicts(self) -> list[str]:
-        """One of `VERDICTS` for each head; what is not assumed is said before what is not promised."""
-        said = []
-        for met, vacuous, wrong in zip(*(x.tolist() for x in (self.met, self.vacuous, self.contradicted)), strict=True):
-            said.append(NOT_MET if not met else VACUOUS if vacuous else VIOLATED if wrong else HOLDS)
-        return said
+    @property
+    def lost(self) -> Tensor:
+        """Whether there is nothing to compare: NaN for what was measured, its interval or its bound, (h,) bool."""
+        return self._nearest.isnan() | self.measured.isnan() | self.bound.isnan()
+
+    def verdicts(self) -> list[str | None]:
+        """One of `VERDICTS` for each head, the first of these that applies:
+
+        1. ``assumption not met``: a theorem whose assumption fails promises nothing, so there is no promise that could
+           be vacuous or violated, however its bound turns out (``vacuous`` still says that it would be);
+        2. ``vacuous``: the promise is made, but it is one that every matrix keeps, so that measuring decides nothing;
+        3. None: what was measured, or its bound, is NaN, a failure and no verdict;
+        4. ``violated``: all of the measured interval, rounding included, lies beyond the bound;
+        5. ``holds``.
+        """
+        flags = zip(*(x.tolist() for x in (self.met, self.vacuous, self.lost, self.contradicted)), strict=True)
+        return [NOT_MET if not met else VACUOUS if vacuous else None if lost else VIOLATED if wrong else HOLDS
+                for met, vacuous, lost, wrong in flags]  # fmt: skip
+
+    @property
+    def _nearest(self) -> Tensor:
+        """The end of the measured interval that is nearest to what is promised, with its rounding."""
+        if self.sense == "at most":
+            return (self.measured if self.lower is None else self.lower) - self.rounding
+        return (self.measured if self.upper is None else self.upper) + self.rounding
 
     def __post_init__(self) -> None:
         shapes = {name: tuple(getattr(self, name).shape) for name in ("met", "bound", "measured", "vacuous")}

@@ -58,20 +58,21 @@ def ma_property(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: ExactOutput | None = None) -> Errors:
     """The relative spectral errors of the matrix and of the output of each run, with the ends of their intervals.
 
-    An error that is not finite is NaN, and its ends are infinite: it exceeds every ε. A run without an operator has no
-    matrix, and then there is no part ``matrix``.
+    An error that is not finite is infinite, and so are its ends: it exceeds every ε. No error is 0, of an output that
+    is zero too. A run without an operator has no matrix, and then there is no part ``matrix``.
     """
     output = ExactOutput.of(exact_output(qkv, target)) if output is None else output
-    values = [output_errors(output, run, qkv)["output_spectral_relative"].cpu() for run in runs]
-    found: Errors = {"output": (torch.stack(values),) * 3}
+    found = [output_errors(output, run, qkv) for run in runs]
+    values = [torch.where(one["output_spectral"] == 0, 0, one["output_spectral_relative"]).cpu() for one in found]
+    parts: Errors = {"output": (torch.stack(values),) * 3}
     operators = [run.operator for run in runs]
     if None not in operators:
         ends = []
         for start in range(0, len(operators), AT_ONCE):
             shared = shared_matrix_errors(exact(qkv, target), operators[start : start + AT_ONCE], tol=TOL)
             ends += [_relative(one.metrics) for one in shared]
-        found["matrix"] = tuple(torch.stack(end) for end in zip(*ends, strict=True))
-    return {part: tuple(x.nan_to_num(INFINITE, INFINITE) for x in three) for part, three in found.items()}
+        parts["matrix"] = tuple(torch.stack(end) for end in zip(*ends, strict=True))
+    return {part: tuple(x.nan_to_num(INFINITE, INFINITE) for x in three) for part, three in parts.items()}
 
 
 def _relative(metrics: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

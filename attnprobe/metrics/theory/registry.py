@@ -22,8 +22,9 @@ class Setting:
         budgets: the d. epsilons: relative errors. delta: the probability with which a statement may fail.
         seeds: of the repetitions by which a probability is measured.
         streams: ``streams(label, seed)`` are the draws of a check of its own, on this layer and window.
-        run: ``run(method, d, seed)`` is a registered method's approximation on this layer; a method as the user wrote
-            it, such as ``"nystromformer:inverse=pinv"``. Raises `Unsupported` where it cannot take the setting.
+        run: ``run(method, d, seed)`` is a registered method's approximation on this layer, and with a fourth argument
+            on one head of it, a row of Q; a method as the user wrote it, such as ``"nystromformer:inverse=pinv"``.
+            Raises `Unsupported` where it cannot take the setting.
         methods: what a statement about any method is asked of (`Theorem.per_method`): one of them at a time, so that
             one which cannot take the setting does not harm the others; empty for every other theorem.
         quadrature: whether traces are estimated by quadrature; None is beyond n = 4096.
@@ -35,7 +36,7 @@ class Setting:
     delta: float
     seeds: range
     streams: Callable[[str, int], Streams]
-    run: Callable[[str, int | None, int], Approximation]
+    run: Callable[..., Approximation]
     methods: tuple[str, ...]
     quadrature: bool | None = None
     target: str = "softmax"

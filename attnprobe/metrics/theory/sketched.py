@@ -6,6 +6,8 @@ optimal probabilities of columns and ``p̂_i ∝ ‖B_J^(i)‖ ‖V_i‖`` their
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -50,7 +52,7 @@ class SketchedHead:
         self.lengths = self.v.norm(dim=1)  # ‖V_i‖, (n_k,)
         self.weights = squares.sqrt() * self.lengths
         self.optimal = shares(self.weights)
-        self.size = float(squares.sum().sqrt() * self.v.norm())  # ‖B‖_F ‖V‖_F
+        self.size = float(squares.sum().sqrt() * self.v.norm()) or 1.0  # ‖B‖_F ‖V‖_F; without values nothing is off
         self.wanted = (self.b @ self.v[None])[0]
         self.product = float(self.wanted.norm()) / self.size  # ‖BV‖_F / (‖B‖_F ‖V‖_F)
         self.optimum = float(self.weights.sum()) / self.size
@@ -74,6 +76,45 @@ class SketchedHead:
             else:
                 images.append(self._sampled(self.probabilities(sketch), d, stream))
         return self._errors(images)
+
+    def hardest(self, p: Tensor, of: str) -> Tensor:
+        """Of the rows of B, or the columns of V, the x whose ``‖Sᵀx‖²`` varies most by sampling with p, (n_k,).
+
+        The variance of ``‖Sᵀx‖²`` for d draws is ``(Σ_i x_i⁴/p_i - ‖x‖⁴) / d``. Zero where every vector is.
+        """
+        found, largest = torch.zeros_like(p), -1.0
+        for block in self._vectors(of):
+            squares = block.square()
+            spread = torch.where(squares > 0, squares.square() / p, squares).sum(1) / squares.sum(1).square()
+            value, place = spread.nan_to_num(-1, posinf=1e300).max(0)
+            if float(value) > largest:
+                found, largest = block[place], float(value)
+        return found
+
+    def length_errors(self, x: Tensor, sketch: str, d: int, setting: Setting) -> Tensor:
+        """``|‖Sᵀx‖² - ‖x‖²| / ‖x‖²`` of x (n_k,) or of each column of (n_k, c) and each seed: (R,) or (c, R).
+
+        S is the sketch of `sketch_errors`, seed by seed. A vector of zeros has none.
+        """
+        weights, p, found = x.square(), self.probabilities(sketch), []
+        for seed in setting.seeds:
+            stream = setting.streams("skeinformer-jl", seed).head(self.number, sketch)
+            if sketch == "gaussian":
+                s = gaussian(len(x), d, stream).to(x)
+                found.append((s.T @ x).square().sum(0))
+            else:
+                drawn = weighted_with_replacement(p, d, stream).to(p.device)
+                found.append((1 / (d * p[drawn])) @ weights[drawn])
+        size = weights.sum(0)
+        return ((torch.stack(found, -1) - size[..., None]).abs() / torch.where(size > 0, size, 1)[..., None]).cpu()
+
+    def _vectors(self, of: str) -> Iterator[Tensor]:
+        """The rows of B, some at a time, or the columns of V, each (m, n_k)."""
+        if of == "columns of V":
+            yield self.v.T
+            return
+        for start, stop in row_blocks(len(self.q), ROWS):
+            yield self.b.rows(start, stop)[0]
 
     def pilot(self, d: int, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
         """p̂ from d pilot rows, uniform with replacement, (n_k,); and its β."""

@@ -1,0 +1,179 @@
+"""What the figures and tables of ``attnprobe theory`` show is what the records say: every line, point and number."""
+
+from __future__ import annotations
+
+import importlib
+import math
+
+import matplotlib
+import numpy as np
+import pytest
+
+from attnprobe.report import Header, render, theory_figures, theory_rows
+from attnprobe.report.theory import theory_summary
+
+MODULES = [importlib.import_module(f"attnprobe.report.{name}") for name in ("theory_curves", "theory_figures")]
+HEADS, SEEDS = [0, 1, 2], 4
+
+
+def finding(at=None, d=None, bound=(2.0, 3.0, 4.0), measured=(1.0, 5.0, 2.0), sense="at most", verdict=None, **details):
+    said = verdict or ["holds" if m <= b else "violated" for b, m in zip(bound, measured, strict=True)]
+    flat = {"bound": list(bound), "measured": list(measured), "lower": None, "upper": None, "slack": [1.0] * 3}
+    return {"d": d, "at": at or {}, "assumption": "a", "promise": "p", "sense": sense, "met": [True] * 3,
+            "vacuous": [False] * 3, "rounding": [0.0] * 3, "verdict": said, "details": details, **flat}  # fmt: skip
+
+
+def record(*findings, theorem="t", n=64, layer=0, window=0, method=None):
+    return {"theorem": theorem, "paper": "Nobody 2026", "says": "s", "method": method, "options": {}, "target": None,
+            "layer": layer, "window": window, "n": n, "heads": HEADS, "source": {"weights": "pretrained"},
+            "findings": list(findings), "refused": [], "status": "ok", "reason": None}  # fmt: skip
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """``drawn(records)``: the figures that would be saved, by their stem."""
+
+    def draw(records):
+        kept = {}
+        for module in MODULES:
+            monkeypatch.setattr(module, "saved", lambda figure, stem: [kept.setdefault(stem.name, figure)])
+        theory_figures(records, "title", tmp_path)
+        return kept
+
+    return draw
+
+
+def shown(axis):
+    """The lines of an axis with a label of the legend or markers: ``[(style, x, y)]``."""
+    return [(line.get_linestyle(), *(np.asarray(x, dtype=float) for x in line.get_data())) for line in axis.get_lines()]
+
+
+def quantile(values, share):
+    return float(np.quantile(values, share))
+
+
+def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
+    g = np.random.default_rng(0)
+    values = {(n, e, w): g.uniform(1, 50, 3).tolist() for n in (64, 128) for e in (0.1, 0.5) for w in (0, 1)}
+    sufficient = {key: [9 * x for x in some] for key, some in values.items()}
+    records = [record(*(finding({"epsilon": e, "event": event}, 8, d_stat=values[n, e, w],
+                                sufficient=sufficient[n, e, w]) for e in (0.1, 0.5) for event in ("a", "b")),
+                      n=n, window=w) for n in (64, 128) for w in (0, 1)]  # fmt: skip
+    figures = drawn(records)
+    axis = figures["theory-dimension"].axes[0]
+    lines = [line for line in shown(axis) if line[0] == "-"]
+    for (_, x, y), n in zip(lines, (64, 128), strict=True):
+        heads = [[*values[n, e, 0], *values[n, e, 1]] for e in (0.1, 0.5)]
+        assert x.tolist() == [0.1, 0.5] and y == pytest.approx([quantile(some, 0.5) for some in heads])
+    first = axis.collections[0].get_paths()[0].vertices
+    wanted = [quantile([*values[64, 0.1, 0], *values[64, 0.1, 1]], share) for share in (0.1, 0.9)]
+    assert sorted({y for x, y in first.tolist() if x == 0.1}) == pytest.approx(wanted)
+    assert [y[0] for style, _, y in shown(axis) if style == ":"] == [128, 256]  # 2n
+    axis = figures["theory-tokens"].axes[0]
+    assert axis.get_xlabel() == "tokens n"
+    some = lambda table, e: [quantile([*table[n, e, 0], *table[n, e, 1]], 0.5) for n in (64, 128)]
+    wanted = [("-", some(values, 0.1)), ("--", some(sufficient, 0.1)), ("-", some(values, 0.5)),
+              ("--", some(sufficient, 0.5)), ("-", [128, 256])]  # fmt: skip
+    for (style, x, y), (known, numbers) in zip(shown(axis), wanted, strict=True):
+        assert style == known and x.tolist() == [64, 128] and y == pytest.approx(numbers)
+
+
+def test_failure_is_the_share_of_seeds_and_heads_above_epsilon(drawn):
+    g = np.random.default_rng(1)
+    errors = g.uniform(0.01, 2, (3, SEEDS))
+    listed = errors.tolist()
+    listed[1][2] = "inf"
+    errors[1, 2] = math.inf
+    records = [record(*(finding({"method": "m", "epsilon": e, "delta": 0.2, "of": "matrix"}, 8, errors=listed)
+                        for e in (0.1, 0.5)), theorem="ma-property", method="m")]  # fmt: skip
+    axis = drawn(records)["theory-ma-matrix-n64"].axes[0]
+    step = next(line for line in axis.get_lines() if len(line.get_xdata()) > 2)
+    for x, y in zip(*step.get_data(), strict=True):
+        assert y == pytest.approx((errors > x).mean())
+    assert len(step.get_xdata()) == 3 * SEEDS - 1 + 2 and step.get_drawstyle() == "steps-post"
+    assert [line.get_ydata()[0] for line in axis.get_lines() if len(line.get_xdata()) == 2] == [0.2]
+    lost = finding({"of": "matrix", "epsilon": 0.1}, 8, errors=[[None] * SEEDS] * 3)  # nothing was measured
+    nothing = drawn([record(lost, theorem="ma-property", method="m")])
+    assert len(nothing["theory-ma-matrix-n64"].axes[0].get_lines()) == 0
+
+
+def test_collapse_is_drawn_layer_by_layer(drawn):
+    g = np.random.default_rng(2)
+    rows = {layer: {name: g.uniform(0.1, 1, 3).tolist() for name in ("values", "relative", "measured", "bound")}
+            for layer in (0, 1, 2)}  # fmt: skip
+    records = [record(finding(bound=some["bound"], measured=some["measured"], values=some["values"],
+                              relative=some["relative"]), theorem="rank-collapse", layer=layer)
+               for layer, some in rows.items()]  # fmt: skip
+    axis = drawn(records)["theory-layers"].axes[0]
+    names = ("values", "relative", "measured", "bound")
+    for (_, x, y), name in zip(shown(axis), names, strict=True):
+        assert x.tolist() == [0, 1, 2]
+        assert y == pytest.approx([quantile(rows[layer][name], 0.5) for layer in rows])
+
+
+def points(axis):
+    """``{(marker, colour): {(x, y), …}}`` of an axis."""
+    found = {}
+    for line in axis.get_lines():
+        if line.get_linestyle() == "None" and len(line.get_xdata()):
+            key = line.get_marker(), matplotlib.colors.to_hex(line.get_color())
+            found.setdefault(key, set()).update(zip(*(map(float, x) for x in line.get_data()), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("sense, side", [("at most", 1), ("at least", -1)])
+def test_every_head_is_a_point_of_bound_and_measured_beside_the_side_beyond(drawn, sense, side):
+    verdicts = ["holds", "violated", "assumption not met"]
+    some = [finding({"x": i}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts)
+            for i, d in enumerate((8, 16))]  # fmt: skip
+    axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
+    eight, sixteen = (matplotlib.colors.to_hex(colour) for colour in MODULES[0].COLOURS[:2])
+    assert points(axis) == {
+        ("o", eight): {(16.0, 1.0)}, ("o", sixteen): {(32.0, 1.0)}, ("X", eight): {(3.0, 5.0)},
+        ("X", sixteen): {(3.0, 5.0)}, ("+", eight): {(4.0, 2.0)}, ("+", sixteen): {(4.0, 3.0)}}  # fmt: skip
+    shaded = axis.collections[0].get_paths()[0]
+    low, high = axis.get_xlim()
+    inner = (low * high) ** 0.5
+    assert shaded.contains_point((inner, inner * 1.5**side)) and not shaded.contains_point((inner, inner * 1.5**-side))
+
+
+def test_what_is_infinite_lies_on_the_edge_and_what_was_not_measured_is_left_out(drawn):
+    one = finding({}, 8, ("inf", 3.0, 4.0), (1.0, "inf", None), verdict=["holds", "violated", "assumption not met"])
+    axis = drawn([record(one)])["theory-bounds-n64"].axes[0]
+    edge = axis.get_xlim()[1]
+    assert sorted(point for some in points(axis).values() for point in some) == [(3.0, edge), (edge, 1.0)]
+    assert edge < 10
+    assert not drawn([record(finding({}, 8, (1.0, 1.0, 1.0), (None,) * 3, verdict=["assumption not met"] * 3))])
+
+
+def test_one_bound_of_all_is_a_line_with_the_layers_side_by_side(drawn):
+    found = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5)), layer=layer) for layer in (2, 5)]
+    axis = drawn(found)["theory-bounds-n64"].axes[0]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["2", "5"]
+    heights = sorted((round(x), y) for some in points(axis).values() for x, y in some)
+    assert heights == [(0, 2.0), (0, 2.5), (0, 3.0), (1, 2.0), (1, 2.5), (1, 6.0)]
+    line = next(line for line in axis.get_lines() if len(line.get_xdata()) == 2)
+    assert set(line.get_ydata()) == {3.0} and axis.get_ylabel() == "measured, at most 3"
+    for sense, ends in (("at most", (3.0, axis.get_ylim()[1])), ("at least", (axis.get_ylim()[0], 3.0))):
+        found = [record(finding({}, 8, (3.0,) * 3, (1.0 + layer, 2.0, 2.5), sense), layer=layer) for layer in (2, 5)]
+        axis = drawn(found)["theory-bounds-n64"].axes[0]
+        shaded = axis.patches[0].get_extents().transformed(axis.transData.inverted())
+        assert (shaded.y0, shaded.y1) == pytest.approx(ends)
+
+
+def test_a_table_counts_heads_and_windows_and_shows_their_quantiles():
+    g = np.random.default_rng(3)
+    bound, measured = g.uniform(1, 2, (2, 2, 3))
+    records = [record(finding({"epsilon": 0.5}, 8, bound[w].tolist(), measured[w].tolist()), window=w) for w in (0, 1)]
+    (one,) = theory_summary(theory_rows(records))
+    for name, values in (("bound", bound), ("measured", measured)):
+        wanted = {stat: quantile(values, share) for stat, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9))}
+        assert one["quantiles"][name] == pytest.approx(wanted)
+    assert one["verdicts"] == {word: n for word, n in (("holds", int((measured <= bound).sum())), (
+        "violated", int((measured > bound).sum()))) if n}  # fmt: skip
+    text = render(theory_rows(records), [], Header(), "csv", None, "theory").splitlines()
+    names = text[0].split(",")
+    for row, line in zip([(w, head) for w in (0, 1) for head in HEADS], text[1:], strict=True):
+        cells = dict(zip(names, line.split(","), strict=True))
+        assert (int(cells["window"]), int(cells["head"])) == row
+        assert float(cells["bound"]) == bound[row] and float(cells["measured"]) == measured[row]
