@@ -28,6 +28,8 @@ class QKV:
         mask: ``(n,)`` bool, true at valid tokens (a padding mask; needs ``n_q == n_k``); ``None`` is all valid.
         heads: the original numbers of the heads, kept by `select`; ``None`` is ``0 … h-1``.
         label: where the tensors came from (``layer``, ``window`` and the source's facts).
+        causal: query i sees the keys up to i alone (needs ``n_q == n_k``), so that the exact attention of these
+            tensors is the causal one; methods without a causal form refuse them.
 
     Raises:
         UsageError: an axis that does not fit, a dtype that is no floating point, devices that differ,
@@ -48,6 +50,7 @@ class QKV:
     mask: Tensor | None = None
     heads: tuple[int, ...] | None = None
     label: Mapping[str, Any] = field(default_factory=dict)
+    causal: bool = False
 
     def __post_init__(self) -> None:
         for name in "qkv":
@@ -76,6 +79,8 @@ class QKV:
         object.__setattr__(self, "heads", heads)
         if self.mask is not None:
             object.__setattr__(self, "mask", self._checked_mask(self.mask))
+        if self.causal and self.n_q != self.n_k:
+            raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: causal attention needs as many of both")
 
     def _checked_mask(self, mask: Tensor) -> Tensor:
         if mask.dtype != torch.bool or mask.shape != (self.n_k,) or self.n_q != self.n_k:
@@ -92,7 +97,7 @@ class QKV:
         masked = "" if self.mask is None else f", valid={int(self.mask.sum())}"
         return (
             f"QKV(h={self.h}, n_q={self.n_q}, n_k={self.n_k}, p={self.p}, p_v={self.p_v}, "
-            f"scale={self.scale:.6g}{masked}, dtype={dtype}, device={self.device}{place if self.label else ''})"
+            f"scale={self.scale:.6g}{masked}{', causal' if self.causal else ''}, dtype={dtype}, device={self.device}{place if self.label else ''})"
         )
 
     @property

@@ -13,22 +13,34 @@ CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 
 
 class Streamed(Operator):
-    """A matrix whose rows are made from ``q``, ``k`` and used at once, O(n) memory per row of a block."""
+    """A matrix whose rows are made from ``q``, ``k`` and used at once, O(n) memory per row of a block.
 
-    def __init__(self, q: Tensor, k: Tensor, scale: float) -> None:
+    Args:
+        last: the last key that each query sees, (n_q,) int64: scores of later keys are -∞. None is all keys.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, scale: float, last: Tensor | None = None) -> None:
         self.q, self.k, self.scale = q, k, scale
+        self.last = None if last is None else last.to(q.device)
         self.shape = (q.shape[0], q.shape[1], k.shape[1])
         self.dtype, self.device = q.dtype, q.device
 
     def heads(self, some: slice) -> Streamed:
-        return type(self)(self.q[some], self.k[some], self.scale)
+        return type(self)(self.q[some], self.k[some], self.scale, self.last)
 
     def to(self, dtype: torch.dtype) -> Streamed:
-        return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale)
+        return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.last)
 
     def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k)."""
-        return torch.matmul(self.q[heads, start:stop] * self.scale, self.k[heads].mT, out=out)
+        """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k); -∞ where a key is hidden."""
+        scores = torch.matmul(self.q[heads, start:stop] * self.scale, self.k[heads].mT, out=out)
+        if self.last is None:
+            return scores
+        last = self.last[start:stop]
+        first = 1 + int(last.min())  # every row sees the keys before it
+        hidden = torch.arange(first, self.shape[2], device=last.device) > last[:, None]
+        scores[..., first:].masked_fill_(hidden, float("-inf"))
+        return scores
 
     def rows_into(self, out: Tensor, start: int, stop: int) -> Tensor:
         """`rows`, made in ``out``, (h, stop - start, n_k): memory that stays in the cache from block to block."""
@@ -102,15 +114,17 @@ class UnnormalisedAttention(Streamed):
              [1.]]]), tensor([1000.]))
     """
 
-    def __init__(self, q: Tensor, k: Tensor, scale: float, shift: Tensor | None = None) -> None:
-        super().__init__(q, k, scale)
+    def __init__(
+        self, q: Tensor, k: Tensor, scale: float, shift: Tensor | None = None, last: Tensor | None = None
+    ) -> None:
+        super().__init__(q, k, scale, last)
         self.shift = self._largest() if shift is None else shift.to(q)
 
     def heads(self, some: slice) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q[some], self.k[some], self.scale, self.shift[some])
+        return UnnormalisedAttention(self.q[some], self.k[some], self.scale, self.shift[some], self.last)
 
     def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift)
+        return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.last)
 
     def _largest(self) -> Tensor:
         out = self.q.new_empty(self.shape[0])
@@ -135,8 +149,8 @@ class GaussianAttention(Streamed):
              [0.1353, 1.0000]]])
     """
 
-    def __init__(self, q: Tensor, k: Tensor, scale: float) -> None:
-        super().__init__(q, k, scale)
+    def __init__(self, q: Tensor, k: Tensor, scale: float, last: Tensor | None = None) -> None:
+        super().__init__(q, k, scale, last)
         self.half_q, self.half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))  # (h, n)
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:

@@ -1,0 +1,136 @@
+"""Causal attention by features: prefix sums over the keys, in logarithms, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import torch
+from torch import Tensor
+
+from .base import Operator
+
+__all__ = ["CausalFeatures"]
+
+CHUNK = 64  # rows; within a chunk the matrix is held
+
+
+class CausalFeatures(Operator):
+    """``B~_ij = φ(q_i)·φ(k_j) / Σ_{l ≤ i} φ(q_i)·φ(k_l)`` for ``j ≤ i`` and 0 behind, from the logarithms of φ.
+
+    With ``t_if = log Σ_{j ≤ i} φ_f(k_j)`` and ``L_i = softmax_f(log φ_f(q_i) + t_if)`` it is ``Σ_f L_if exp(log
+    φ_f(k_j) - t_if)``: weights that sum to 1, times exponentials that are at most 1, since ``t_if`` holds key j. Sums
+    pass from chunk to chunk as weighted *means*, ``exp(t_before - t)`` times the last plus the chunk's own, so no
+    exponent is positive anywhere. A shift of all keys' or of one query's features cancels in each row by itself, and
+    nothing of row i is made from a key behind it: not even a largest entry.
+
+    Between two halves of a chunk, each product splits at the last key of the first half, ``exp(log φ_f(k_j) - t_m)
+    exp(t_m - t_if)``: again two exponents that are at most 0. So a chunk of 64 rows is six batches of products.
+
+    Args:
+        log_q, log_k: (h, n, f); -∞ is a feature that is 0. A query whose features are all 0, or 0 wherever a key up to
+            it has one, has no row: it is NaN.
+
+    A product costs ``2 n f c + n (64 + f) c / 2`` multiply-adds for c columns, and the operator ``64 n f / 2``; both
+    hold O(n (f + 64)).
+    """
+
+    def __init__(self, log_q: Tensor, log_k: Tensor) -> None:
+        dtype = torch.promote_types(log_q.dtype, torch.float32)
+        parts = [_of_head(*pair, dtype) for pair in zip(log_q, log_k, strict=True)]
+        self._put([torch.stack(part) for part in zip(*parts, strict=True)], log_q.shape[1])
+
+    def _put(self, parts: Sequence[Tensor], n: int) -> None:
+        """triangles (h, m, 64, 64), left and right (h, m, 64, f), carry (h, m, f) of the m chunks of n rows."""
+        self.parts = tuple(parts)
+        self.triangles, self.left, self.right, self.carry = self.parts
+        self.shape, self.dtype, self.device = (len(self.left), n, n), self.left.dtype, self.left.device
+
+    def _made_of(self, parts: Sequence[Tensor]) -> CausalFeatures:
+        made = object.__new__(CausalFeatures)
+        made._put(parts, self.shape[1])
+        return made
+
+    def heads(self, some: slice) -> CausalFeatures:
+        return self._made_of([part[some] for part in self.parts])
+
+    def to(self, dtype: torch.dtype) -> CausalFeatures:
+        return self._made_of([part.to(dtype) for part in self.parts])
+
+    def _apply(self, x: Tensor) -> Tensor:
+        x, out = _chunked(x, 0.0), []
+        means = x.new_zeros(len(x), self.left.shape[-1], x.shape[-1])  # (h, f, c), of all chunks before
+        for chunk in range(x.shape[1]):
+            here = x[:, chunk]
+            out.append(self.triangles[:, chunk] @ here + self.left[:, chunk] @ means)
+            means = self.carry[:, chunk, :, None] * means + self.right[:, chunk].mT @ here
+        return torch.cat(out, 1)[:, : self.shape[1]]
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        y, out = _chunked(y, 0.0), []
+        sums = y.new_zeros(len(y), self.left.shape[-1], y.shape[-1])  # (h, f, c), of all chunks behind
+        for chunk in reversed(range(y.shape[1])):
+            here = y[:, chunk]
+            out.append(self.triangles[:, chunk].mT @ here + self.right[:, chunk] @ sums)
+            sums = self.carry[:, chunk, :, None] * sums + self.left[:, chunk].mT @ here
+        return torch.cat(out[::-1], 1)[:, : self.shape[1]]
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        block = self.left.new_zeros(self.shape[0], stop - start, self.left.shape[1] * CHUNK)
+        for chunk in range(start // CHUNK, -(-stop // CHUNK)):
+            first = chunk * CHUNK
+            some = slice(max(start - first, 0), min(stop - first, CHUNK))  # rows of the chunk
+            rows = slice(first + some.start - start, first + some.stop - start)
+            block[:, rows, first : first + CHUNK] = self.triangles[:, chunk, some]
+            left = self.left[:, chunk, some]
+            for earlier in reversed(range(chunk)):
+                block[:, rows, earlier * CHUNK : (earlier + 1) * CHUNK] = left @ self.right[:, earlier].mT
+                left = left * self.carry[:, earlier, None]
+        return block[:, :, : self.shape[2]]
+
+
+def _of_head(log_q: Tensor, log_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The parts of one head: what chunks hold, how their rows read the means, and how these are carried on.
+
+    Logarithms and their differences are float64; exponents that are at most 0 lose nothing in ``dtype``.
+    """
+    log_q, log_k = _chunked(log_q.double(), 0.0), _chunked(log_k.double(), -inf)  # (m, 64, f)
+    total = _running(log_k)  # t
+    weights = torch.softmax(log_q + total, -1).to(dtype)  # L
+    shift = total.masked_fill(total == -inf, 0.0)  # no key has the feature yet: its weight is 0
+    before = torch.nn.functional.pad(total[:-1, -1:], (0, 0, 0, 0, 1, 0), value=-inf)  # (m, 1, f)
+    left = weights * (before - shift).to(dtype).exp()
+    right, carry = ((x - shift[:, -1:]).to(dtype).exp() for x in (log_k, before))
+    return _triangles(log_k, total, shift, weights), left, right, carry[:, 0]
+
+
+def _running(log_k: Tensor) -> Tensor:
+    """``log Σ_{j ≤ i} exp(log_k_j)`` of chunks (m, 64, f)."""
+    inside = log_k.logcumsumexp(1)
+    totals = inside[:, -1].logcumsumexp(0)  # (m, f), of all chunks up to each
+    before = torch.nn.functional.pad(totals[:-1], (0, 0, 1, 0), value=-inf)
+    return torch.logaddexp(inside, before[:, None])
+
+
+def _triangles(log_k: Tensor, total: Tensor, shift: Tensor, weights: Tensor) -> Tensor:
+    """``Σ_f L_if exp(log φ_f(k_j) - t_if)`` for j ≤ i within each chunk, (m, 64, 64)."""
+    dtype = weights.dtype
+    own = (weights * (log_k - shift).to(dtype).exp()).sum(-1)
+    out = torch.diag_embed(own)
+    half = 1
+    while half < CHUNK:
+        pairs = (-1, 2, half, log_k.shape[-1])  # the two halves of each stretch of 2 half rows
+        keys, ends, shifts, rows = (x.reshape(pairs) for x in (log_k, total, shift, weights))
+        middle = ends[:, 0, -1:]  # (·, 1, f)
+        key = (keys[:, 0] - shifts[:, 0, -1:]).to(dtype).exp()
+        row = rows[:, 1] * (middle - shifts[:, 1]).to(dtype).exp()
+        count = CHUNK // (2 * half)
+        places = out.view(len(out), count, 2 * half, count, 2 * half).diagonal(dim1=1, dim2=3)  # (m, ·, ·, count)
+        places[:, half:, :half] = (row @ key.mT).unflatten(0, (-1, count)).permute(0, 2, 3, 1)
+        half *= 2
+    return out
+
+
+def _chunked(x: Tensor, fill: float) -> Tensor:
+    """The tokens of ``x`` (…, n, c) in chunks, (…, m, 64, c); ``fill`` stands behind the last."""
+    return torch.nn.functional.pad(x, (0, 0, 0, -x.shape[-2] % CHUNK), value=fill).unflatten(-2, (-1, CHUNK))
