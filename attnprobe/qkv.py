@@ -95,9 +95,10 @@ class QKV:
     def __repr__(self) -> str:
         dtype, place = str(self.dtype).removeprefix("torch."), f", layer={self.layer}, window={self.window}"
         masked = "" if self.mask is None else f", valid={int(self.mask.sum())}"
+        masked += ", causal" if self.causal else ""
         return (
             f"QKV(h={self.h}, n_q={self.n_q}, n_k={self.n_k}, p={self.p}, p_v={self.p_v}, "
-            f"scale={self.scale:.6g}{masked}{', causal' if self.causal else ''}, dtype={dtype}, device={self.device}{place if self.label else ''})"
+            f"scale={self.scale:.6g}{masked}, dtype={dtype}, device={self.device}{place if self.label else ''})"
         )
 
     @property

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from ..errors import Unsupported
 
-__all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back"]
+__all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back", "look_back_causally"]
 
 FEW = 1024  # buckets that any length may have
+COUNTS = 2**20  # numbers of a table of tokens x buckets at a time
 
 
 def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, ...]:
@@ -73,6 +74,48 @@ def look_back(order: Tensor, chunk: int) -> Tensor:
     count = -(-len(order) // chunk)
     chunks = torch.nn.functional.pad(order, (0, count * chunk - len(order)), value=-1).view(count, chunk)
     return chunks if count == 1 else torch.cat([chunks.roll(1, 0), chunks], 1)
+
+
+def look_back_causally(own: Tensor, of_key: Tensor, buckets: int, width: int) -> Tensor:
+    """What each query sees of the keys up to it, sorted by bucket and place: the ``width`` before its own, (n, width).
+
+    The keys ``j ≤ i`` are put in the order of their buckets, and in a bucket in that of their places. Query i stands
+    behind the last key of its bucket and looks back from there: at its bucket's latest key first, then at earlier ones,
+    then at the bucket before, where the first follows the last. -1 is an empty slot. No key behind i, which would move
+    the chunks of `look_back`, has a say.
+
+    Args:
+        own, of_key: the buckets of the queries and of the keys, (n,) each, below ``buckets``.
+
+    Time and memory of a table of n x buckets counts, made in blocks of rows.
+
+    >>> look_back_causally(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 0, 1]), 2, 3)
+    tensor([[ 0, -1, -1],
+            [ 1,  0, -1],
+            [ 2,  0,  1],
+            [ 3,  1,  2]])
+    """
+    n, device = len(of_key), of_key.device
+    order = of_key.argsort(stable=True)
+    sizes = torch.bincount(of_key, minlength=buckets)
+    starts = sizes.cumsum(0) - sizes
+    width = min(width, n)
+    found = torch.empty(n, width, dtype=torch.int64, device=device)
+    seen, step = torch.zeros(buckets, dtype=torch.int64, device=device), max(1, COUNTS // buckets)
+    back, slot = torch.arange(buckets, device=device), torch.arange(width, device=device)
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        counts = seen + torch.nn.functional.one_hot(of_key[rows], buckets).cumsum(0)  # (b, buckets) of keys up to i
+        seen = counts[-1]
+        turned = (own[rows, None] - back) % buckets  # buckets, from its own backwards
+        reach = counts.gather(1, turned).cumsum(1)
+        number = torch.searchsorted(reach, slot.expand(len(reach), -1).contiguous(), right=True)  # how many are passed
+        past = number.clamp(max=buckets - 1)
+        bucket = turned.gather(1, past)
+        offset = reach.gather(1, past) - slot - 1  # of the key among those of its bucket up to i, from the earliest
+        token = order[(starts[bucket] + offset).clamp(0, n - 1)]
+        found[rows] = token.masked_fill(number == buckets, -1)
+    return found
 
 
 def inverse(order: Tensor) -> Tensor:

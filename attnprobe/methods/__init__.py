@@ -62,6 +62,7 @@ def approximate(
     """Run a registered method on all heads of ``qkv``.
 
     With a padding mask the method runs on the valid tokens, and padded rows and columns of its operator are zero.
+    Causal Q, K, V (``qkv.causal``) get its causal form, in which no later token moves an earlier row.
     Whatever the method, ``diagnostics["bad_rows"]`` counts at least the rows of its output that are not finite.
 
     Args:
@@ -72,7 +73,8 @@ def approximate(
         options: the method's own, as ``attnprobe methods NAME`` explains them.
 
     Raises:
-        Unsupported: a budget or target that the method cannot take. UsageError: unknown names or impossible values.
+        Unsupported: a budget or target that the method cannot take, or causal inputs where it has no causal form.
+        UsageError: unknown names or impossible values.
 
     >>> import torch
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
@@ -87,6 +89,7 @@ def approximate(
     entry = get(method)
     chosen = entry.check(target, options)
     inner = qkv.compressed()
+    entry.check_causal(inner.causal)
     d = entry.check_budget(d, inner.n_q, inner.n_k)
     streams = Streams(seed, method, qkv.layer, qkv.window)
     result = _lost_rows_counted(entry.function(inner, d, streams=streams, target=target, **chosen))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import LowRank, Sparse, row_groups
+from ..operators import CausalFeatures, LowRank, Operator, Sparse, row_groups
 from ..qkv import QKV
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
 BAND = 16  # rows of a band that share their columns: dense products, 15 columns wider than a row's own
 
 
-def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
+def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tuple[Operator, Tensor]:
     """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` of positive features given by their logarithms; and its ``bad_rows``, (h,).
 
     With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``, so ``B~ = L R`` with ``L =
@@ -26,6 +26,7 @@ def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
 
     Args:
         log_q: (h, n_q, f). log_k: (h, n_k, f). -inf is a feature that is 0.
+        causal: sums are over the keys up to the query, see `CausalFeatures`.
 
     A query whose features are all 0, or 0 wherever a key has one, has no row: it is NaN and counted.
 
@@ -33,6 +34,10 @@ def from_log_features(log_q: Tensor, log_k: Tensor) -> tuple[LowRank, Tensor]:
     >>> operator.dense()[0, 0], bad
     (tensor([0.2500, 0.2500, 0.2500, 0.2500]), tensor([0]))
     """
+    if causal:
+        operator = CausalFeatures(log_q, log_k)
+        lost = ~torch.isfinite(operator.left.sum(-1)).flatten(1)[:, : log_q.shape[1]]
+        return operator, lost.sum(-1)
     total = log_k.logsumexp(1, keepdim=True)  # (h, 1, f)
     left = torch.softmax(log_q + total, -1)  # (h, n_q, f)
     right = torch.softmax(log_k, 1)
@@ -147,7 +152,13 @@ def banded_softmax(
 
 
 def sparse_softmax(
-    q: Tensor, k: Tensor, scale: float, index: Tensor, group: int = 1, has: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    scale: float,
+    index: Tensor,
+    group: int = 1,
+    has: Tensor | None = None,
+    causal: bool = False,
 ) -> Sparse:
     """The softmax of each row over some columns alone, as a sparse operator (h, n_q, n_k).
 
@@ -156,8 +167,9 @@ def sparse_softmax(
 
     Args:
         q, k: (h, n_q, p) and (h, n_k, p). index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at
-            most once; -1 is an empty slot. has: (n_q, u) bool, which of them each row has; None is all. Costs
-            ``n_q u p``; keys are gathered for a block of groups of one head at a time.
+            most once; -1 is an empty slot. has: (n_q, u) bool, which of them each row has; None is all. causal: no
+            row has a column behind its own. Costs ``n_q u p``; keys are gathered for a block of groups of one head at
+            a time.
     """
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)
@@ -169,6 +181,9 @@ def sparse_softmax(
             scores = (scale * q[head, rows]).unflatten(0, (len(columns), -1)) @ keys.mT  # (m, group, u)
             absent = (columns < 0)[:, None]
             absent = absent if has is None else absent | ~has[rows].unflatten(0, (len(columns), -1))
+            if causal:
+                own = torch.arange(rows.start, rows.stop, device=q.device).view(len(columns), -1, 1)
+                absent = absent | (columns[:, None] > own)
             row = torch.softmax(scores.masked_fill_(absent, float("-inf")), -1)
             fill = row.masked_fill if row.requires_grad else row.masked_fill_
             weights[head, rows] = fill(absent, 0).flatten(0, 1)  # a row without a column was NaN

@@ -10,7 +10,7 @@ import torch
 
 from ..operators import GaussianAttention, SoftmaxAttention
 from ..qkv import QKV
-from ..reference import attention
+from ..reference import attention, last_seen
 from ..rng import Streams
 from .base import Approximation, per_head
 from .registry import register
@@ -24,7 +24,7 @@ from .registry import register
     targets=("softmax",),
     kind="reference",
     tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant",
-          "exact_at_full_budget", "diagnostic"),
+          "exact_at_full_budget", "diagnostic", "causal"),
     budget=None,
     cost="2 n² p",
     oracle="torch scaled_dot_product_attention",
@@ -35,8 +35,8 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
 
     Shapes: output (h, n_q, p_v), by torch's fused kernel. Deterministic; cost ``2 n² p``, memory O(n p).
     """
-    operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale)
-    output = attention(qkv.q, qkv.k, qkv.v, qkv.scale)
+    operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, last_seen(qkv))
+    output = attention(qkv.q, qkv.k, qkv.v, qkv.scale, qkv.causal)
     return Approximation(operator, output, diagnostics={"visited": _all_entries(qkv)})
 
 
@@ -47,12 +47,13 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
     family="exact",
     targets=("softmax", "gaussian"),
     kind="method",
-    tags=("deterministic", "nonnegative", "permutation_equivariant", "exact_at_full_budget@gaussian", "diagnostic"),
+    tags=("deterministic", "nonnegative", "permutation_equivariant", "exact_at_full_budget@gaussian", "diagnostic",
+          "causal"),
     budget=None,
     cost="2 n² p",
     oracle="identity C = E_Q⁻¹ A E_K⁻¹ with the softmax kernel",
     exact_at=lambda n: (None, {}),
-)
+)  # fmt: skip
 def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``C_ij = exp(-‖q_i - k_j‖² · scale/2)``, not row-normalised: the paper's replacement of softmax attention.
 
@@ -62,9 +63,9 @@ def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") 
 
     Shapes: output (h, n_q, p_v). Deterministic; cost ``2 n² p``, memory O(n p).
     """
-    operator = GaussianAttention(qkv.q, qkv.k, qkv.scale)
+    operator = GaussianAttention(qkv.q, qkv.k, qkv.scale, last_seen(qkv))
     return Approximation.of(operator, qkv, diagnostics={"visited": _all_entries(qkv)})
 
 
 def _all_entries(qkv: QKV) -> torch.Tensor:
-    return per_head(qkv.h, qkv.n_q * qkv.n_k)
+    return per_head(qkv.h, qkv.n_q * (qkv.n_q + 1) // 2 if qkv.causal else qkv.n_q * qkv.n_k)

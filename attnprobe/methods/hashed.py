@@ -12,7 +12,7 @@ from ..errors import Unsupported, UsageError
 from ..qkv import QKV
 from ..rng import Streams
 
-__all__ = ["block_scores", "chunk_length", "options_of", "rotations"]
+__all__ = ["block_scores", "chunk_length", "options_of", "repeats", "rotations"]
 
 
 def options_of(name: str) -> Callable[..., None]:
@@ -63,3 +63,10 @@ def block_scores(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     its keys once for all of its queries.
     """
     return q[queries.clamp(min=0)] @ k[keys.clamp(min=0)].mT
+
+
+def repeats(slots: Tensor) -> Tensor:
+    """Which numbers have stood in their row before, (n, u) bool."""
+    ordered, order = slots.sort(dim=-1, stable=True)
+    again = torch.nn.functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
+    return torch.empty_like(again).scatter_(-1, order, again)

@@ -21,7 +21,7 @@ from .registry import register
     family="features",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant"),
+    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "causal"),
     budget=None,
     cost="2 n p²",
     oracle="performer-pytorch linear_attention",
@@ -33,7 +33,8 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
     Katharopoulos et al. 2020, section 3.2.1, equation 7. It is another model of attention that is trained as
     such: on Q and K of a softmax model its error is a distance, not one that more work makes smaller.
 
-    It is computed from log φ and normalised without a division, so rows exist whatever the size of Q and K.
+    It is computed from log φ and normalised without a division, so rows exist whatever the size of Q and K. Causal rows
+    sum over the keys up to themselves (section 3.3): prefix sums, chunk by chunk.
 
     Options:
         scale: take ``φ(√scale · x)``, which splits the model's scale over both sides; the paper scales neither, and
@@ -46,7 +47,7 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
         UsageError: a value that is no truth value.
     """
     factor = qkv.scale**0.5 if scale else 1.0
-    operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor))
+    operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor), qkv.causal)
     diagnostics = {"bad_rows": bad_rows, "visited": per_head(qkv.h, qkv.p * (qkv.n_q + qkv.n_k))}
     return Approximation.of(operator, qkv, diagnostics=diagnostics)
 

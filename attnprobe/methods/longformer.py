@@ -27,7 +27,7 @@ def _check(target: str, *, global_tokens: int) -> None:
     family="sparse",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget"),
+    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal"),
     budget="d n entries: a window of w + 1, and global tokens as columns and as full rows",
     cost="2 n (d + 16) p",
     oracle="transformers LongformerSelfAttention",
@@ -50,7 +50,7 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     Shapes: weights (h, n_q, u), u < d - g + 16, in dense blocks of 16 rows; the global rows are an operator (h, g,
     n_k); output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number
     of entries of a row, ``visited`` their sum. With more queries than keys the window of a surplus query is that of
-    the last key.
+    the last key. Causal rows see what is left of this at and before themselves: ``realised_d`` is about d/2.
 
     Raises:
         Unsupported: d above n_q + n_k + 1, below 3, or below ``1 + 2 global_tokens``.
@@ -64,10 +64,12 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
         )
     half = (d - least) // 2  # w/2
     rows = min(global_tokens, qkv.n_q)
-    operator, entries = banded_softmax(qkv, half, half, first=global_tokens, skip=rows)
-    entries += rows * qkv.n_k
+    right = 0 if qkv.causal else half
+    operator, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=rows, causal=qkv.causal)
+    entries += rows * (rows + 1) // 2 if qkv.causal else rows * qkv.n_k
     if rows:
         whole = torch.arange(rows, device=qkv.device).expand(qkv.h, rows)
-        operator = RowOverride(operator, whole, SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale))
+        last = whole[0] if qkv.causal else None
+        operator = RowOverride(operator, whole, SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale, last))
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
     return Approximation.of(operator, qkv, diagnostics=diagnostics)

@@ -6,17 +6,19 @@ Symbols: S = scale · Q Kᵀ and B = softmax(S) of the package's glossary; R, n_
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back
+from ..errors import Unsupported
+from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
 from ..operators import Sparse
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation
-from .hashed import block_scores, chunk_length, options_of, rotations
+from .base import Approximation, sparse_softmax
+from .hashed import block_scores, chunk_length, options_of, repeats, rotations
 from .registry import register
 
 
@@ -27,7 +29,7 @@ from .registry import register
     family="LSH",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative", "exact_at_full_budget"),
+    tags=("row_sums_one", "nonnegative", "exact_at_full_budget", "causal"),
     budget="at most d keys of each row: two chunks of ⌊d/(2 rounds)⌋ keys in each round, repeats dropped",
     cost="2 n d p + O(n √n p)",
     oracle="torch scaled_dot_product_attention under its mask",
@@ -57,6 +59,9 @@ def lsh_qk(
     Exact from ``c = n_k/2`` on. Source: Kitaev et al. 2020, section 2, with Q and K of their own; the other hash:
     Daras et al. 2020 (SMYRF).
 
+    Causal: a later token must not move a chunk. So query i sorts the keys up to itself alone, stands behind the last
+    one of its bucket, and sees the 2c before it in that list, where the first follows the last.
+
     Options:
         rounds: of hashing; each takes its share of d.
         buckets: n_b of hash=angular, even; None as in ``reformer``, with n_k for n.
@@ -71,8 +76,9 @@ def lsh_qk(
     computed, and ``realised_d`` is the mean size of ``T_i``. Cost ``n d (p + p_v) + n f p`` and sorting; memory O(n d).
 
     Raises:
-        Unsupported: d above 4 n_k, below 4 or below 2 · rounds; more than 2 n_k buckets (or 1024). UsageError: no
-            round, an odd number of buckets, or any with hash=smyrf.
+        Unsupported: d above 4 n_k, below 4 or below 2 · rounds; more than 2 n_k buckets (or 1024); hash=smyrf of
+            causal inputs, since it needs the lengths of all keys. UsageError: no round, an odd number of buckets, or
+            any with hash=smyrf.
 
     >>> from . import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
@@ -80,6 +86,8 @@ def lsh_qk(
     tensor(True)
     """
     chunk = chunk_length("lsh-qk", d, rounds, qkv.n_k)
+    if hash == "smyrf" and qkv.causal:
+        raise Unsupported("lsh-qk: hash=smyrf needs the lengths of later tokens too; hash=angular has a causal form")
     if hash == "smyrf":
         drawn = rotations(streams, qkv, rounds, 1, qkv.p + 2)
         hashes = [drawn[:, :, 0].to(qkv.device) @ x.mT for x in _of_equal_length(qkv.q, qkv.k)]
@@ -87,6 +95,8 @@ def lsh_qk(
         counts = bucket_counts(qkv.n_k, chunk, buckets)
         drawn = rotations(streams, qkv, rounds, sum(counts) // 2, qkv.p)
         hashes = [cross_polytope(x, drawn, counts) for x in (qkv.q, qkv.k)]
+        if qkv.causal:
+            return _causal(qkv, *hashes, drawn, prod(counts), 2 * chunk)
     order_q, order_k = (x.argsort(dim=-1, stable=True) for x in hashes)  # (h, rounds, n)
     rank = torch.arange(qkv.n_q, device=qkv.device)
     beside = rank * qkv.n_k // qkv.n_q // chunk  # the chunk beside which each rank stands, ascending
@@ -115,6 +125,19 @@ def lsh_qk(
     operator = Sparse(torch.stack(index), torch.stack(weights), qkv.n_k)
     distinct = torch.stack([(row >= 0).sum() for row in index]).double().cpu()
     diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double().cpu()}
+    return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
+
+
+def _causal(qkv: QKV, of_q: Tensor, of_k: Tensor, drawn: Tensor, buckets: int, width: int) -> Approximation:
+    """The causal form, from the buckets (h, rounds, n) of queries and keys."""
+    index, visited = [], []
+    for rounds in zip(of_q, of_k, strict=True):
+        shown = torch.cat([look_back_causally(*pair, buckets, width) for pair in zip(*rounds, strict=True)], 1)
+        visited.append((shown >= 0).sum())
+        index.append(shown.masked_fill(repeats(shown), -1))
+    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, torch.stack(index))
+    distinct = torch.stack([(row >= 0).sum() for row in index]).double().cpu()
+    diagnostics = {"realised_d": distinct / qkv.n, "visited": torch.stack(visited).double().cpu()}
     return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
 
 

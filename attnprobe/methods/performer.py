@@ -27,7 +27,7 @@ FACTS: dict[str, Any] = {
     "family": "features",
     "targets": ("softmax",),
     "kind": "method",
-    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant"),
+    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant", "causal"),
     "budget": "d random features",
     "cost": "4 n d p",
     "oracle": "performer-pytorch FastAttention",
@@ -64,13 +64,15 @@ def performer(
 
     With rows of W that are each N(0, I), ``E[A~] = A = exp(scale · Q Kᵀ)``; B~ is a ratio and not unbiased. Source:
     Choromanski et al. 2021, section 2.3, lemma 1; orthogonal rows: section 2.4. The default is
-    computed in logarithms (see `from_log_features`), so neither overflow nor an additive constant is in it.
+    computed in logarithms (see `from_log_features`), so neither overflow nor an additive constant is in it. Causal rows
+    sum over the keys up to themselves (section 2.5.1): prefix sums, chunk by chunk.
 
     Options:
         eps: what is added to each feature after the authors' shifts: ``exp(W x' - ‖x'‖²/2 - shift) + eps`` with the
             largest ``W q'`` of the query, and the largest ``W k'`` of the head, as shifts (performer-pytorch has
             1e-4). It does not cancel: keys with large ‖k'‖² all fall below it, which draws B~ to V-Mean. 0 is the
-            paper's formula, on which no shift has an effect.
+            paper's formula, on which no shift has an effect. Of a causal row the shift is the largest ``W k'`` of the
+            keys up to it: the authors' own, over all keys, lets later tokens move earlier rows.
         qr: ``haar`` fixes the signs of the QR decomposition, so that a block of p rows is uniform among orthogonal
             matrices; ``raw`` leaves them as LAPACK returns them (performer-pytorch), which biases A~.
         scaling: the norms of the rows, ``chi`` those of normal vectors, ``sqrt`` √p for all of them, which biases A~.
@@ -91,7 +93,13 @@ def performer(
     log_q, log_k = log_features(q, rows), log_features(k, rows)  # (h, n, d)
     if eps > 0:
         log_q = _plus(log_q - (q @ rows.mT).amax(-1, keepdim=True), eps)
-        log_k = _plus(log_k - (k @ rows.mT).amax((1, 2), keepdim=True), eps)
+        if qkv.causal:
+            top = (k @ rows.mT).amax(-1, keepdim=True).cummax(1).values  # (h, n, 1), of the keys up to each row
+            # φ(q_i)·(exp(log φ(k_j) - top_i) + eps) has one more feature, eps Σ_f φ_f(q_i), which all keys share
+            log_q = torch.cat([log_q - top, log_q.logsumexp(-1, keepdim=True) + log(eps)], -1)
+            log_k = torch.nn.functional.pad(log_k, (0, 1))
+        else:
+            log_k = _plus(log_k - (k @ rows.mT).amax((1, 2), keepdim=True), eps)
     return _approximation(qkv, d, log_q, log_k, w)
 
 
@@ -112,7 +120,7 @@ def performer_relu(
     """``B~ = D~⁻¹ φ(Q') φ(K')ᵀ`` with ``φ(x') = relu(W x') + eps``, ``x' = √scale · x``: generalised attention.
 
     Source: Choromanski et al. 2021, section 2.2, with f = relu and h = 1, and the authors' constant. It approximates
-    another kernel: its distance from the softmax kernel does not vanish for any d.
+    another kernel: its distance from the softmax kernel does not vanish for any d. Causal rows as in ``performer``.
 
     Options:
         eps: added to each feature; 0 may leave queries that share no feature with any key, counted in ``bad_rows``.
@@ -179,7 +187,7 @@ def _plus(log_phi: Tensor, eps: float) -> Tensor:
 
 
 def _approximation(qkv: QKV, d: int, log_q: Tensor, log_k: Tensor, w: Tensor) -> Approximation:
-    operator, bad_rows = from_log_features(log_q, log_k)
+    operator, bad_rows = from_log_features(log_q, log_k, qkv.causal)
     diagnostics = {
         "bad_rows": bad_rows,
         "realised_d": per_head(qkv.h, d),

@@ -6,17 +6,18 @@ n_b its number of buckets and c the chunk length; ``rounds`` is the paper's n_ro
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back
+from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
 from ..operators import Sparse
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation
-from .hashed import block_scores, chunk_length, options_of, rotations
+from .base import Approximation, sparse_softmax
+from .hashed import block_scores, chunk_length, options_of, repeats, rotations
 from .registry import register
 
 
@@ -27,7 +28,7 @@ from .registry import register
     family="LSH",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative"),
+    tags=("row_sums_one", "nonnegative", "causal"),
     budget="d slots of each row: two chunks of ⌊d/(2 rounds)⌋ tokens in each round, repeats counted",
     cost="2 n d p + O(n √n p)",
     oracle="transformers LSHSelfAttention, reformer-pytorch LSHAttention",
@@ -64,6 +65,10 @@ def reformer(
     a logit of -1e5 (transformers) or -5e4 (reformer-pytorch), which is the same as long as ``‖q‖`` is below 1e4.
     Source: Kitaev et al. 2020, section 2 and appendix A.
 
+    Causal: the published model sorts all tokens and hides later ones, so a later token still moves the chunks of
+    earlier ones. Here none does: token i sorts the tokens up to itself, and its slots in a round are the 2c up to its
+    own place in that list, where the first follows the last; a round does not reach into another.
+
     Options:
         rounds: of hashing; each takes its share of d.
         buckets: n_b, even. None is the choice of transformers, the power of two up to ``2 ⌊n/c⌋``, as a product of two
@@ -93,6 +98,8 @@ def reformer(
     starts = n * torch.arange(rounds, device=qkv.device)[:, None]  # of the rounds in the list
     token = torch.arange(n, device=qkv.device)[:, None]
     index, weights = [], []
+    if qkv.causal:
+        return _causal(qkv, queries, keys, drawn, counts, 2 * chunk, duplicates == "once")
     for head in range(qkv.h):
         window = look_back(order[head].flatten(), chunk)  # (m, 2 c)
         scores = block_scores(queries[head], keys[head], window[:, -chunk:], window)  # (m, c, 2 c)
@@ -101,7 +108,7 @@ def reformer(
         others = (slots >= 0) & (slots != token)
         used = torch.where(others.any(1, keepdim=True), others, slots >= 0)
         if duplicates == "once":
-            used &= ~_repeats(slots)
+            used &= ~repeats(slots)
         logit = scores.flatten(0, 1)[place].flatten(1)
         weights.append(torch.softmax(logit.masked_fill(~used, float("-inf")), -1))
         index.append(slots)
@@ -111,8 +118,21 @@ def reformer(
     return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
 
 
-def _repeats(slots: Tensor) -> Tensor:
-    """Which numbers have stood in their row before, (n, u) bool."""
-    ordered, order = slots.sort(dim=-1, stable=True)
-    again = torch.nn.functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
-    return torch.empty_like(again).scatter_(-1, order, again)
+def _causal(
+    qkv: QKV, queries: Tensor, keys: Tensor, drawn: Tensor, counts: tuple[int, ...], width: int, once: bool
+) -> Approximation:
+    """The causal form, from (h, n, p) queries and keys: in each round the ``width`` latest slots of every prefix."""
+    hashes, token = cross_polytope(qkv.q, drawn, counts), torch.arange(qkv.n, device=qkv.device)[:, None]
+    index, visited = [], []
+    for of_round in hashes:  # (rounds, n)
+        slots = torch.cat([look_back_causally(one, one, prod(counts), width) for one in of_round], 1)
+        visited.append((slots >= 0).sum())
+        others = (slots >= 0) & (slots != token)
+        used = torch.where(others.any(1, keepdim=True), others, slots >= 0)
+        if once:
+            used &= ~repeats(slots)
+        index.append(slots.masked_fill(~used, -1))
+    operator = sparse_softmax(queries, keys, 1.0, torch.stack(index))
+    visited = torch.stack(visited).double().cpu()
+    diagnostics = {"realised_d": visited / qkv.n, "visited": visited}
+    return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)

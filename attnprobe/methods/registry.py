@@ -36,6 +36,8 @@ TAGS = {
     "shift_invariant": "adding one vector to every key leaves B~ unchanged",
     "psd_below": "the lifted C̄ - C̄~ is positive semidefinite",
     "diagnostic": "costs n² or more: a yardstick, not a way to save work",
+    "causal": "has a causal form, in which no later token moves an earlier row",
+    "causal_target": "stands for the causal matrix too, but looks ahead itself",
 }
 
 
@@ -136,6 +138,20 @@ class Method:
     def claims(self, tag: str, target: str) -> bool:
         """Whether the method claims ``tag`` with its default options against ``target``."""
         return tag in self.tags or f"{tag}@{target}" in self.tags
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether it has a causal form: one in which no later token moves an earlier row."""
+        return "causal" in self.tags
+
+    def check_causal(self, causal: bool) -> None:
+        """Refuse causal Q, K, V where the method neither has a causal form nor is a yardstick for the causal matrix.
+
+        Raises:
+            Unsupported: it has none.
+        """
+        if causal and not self.is_causal and "causal_target" not in self.tags:
+            raise Unsupported(f"attention is causal, and {self.name} has no causal form")
 
     def check(self, target: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options given, typed; those that stand at their default are left out.

@@ -19,19 +19,21 @@ from .registry import register
     family="reference",
     targets=("softmax", "gaussian"),
     kind="reference",
-    tags=("deterministic", "permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget", "diagnostic"),
+    tags=("deterministic", "permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget", "diagnostic",
+          "causal_target"),
     budget="rank d",
     cost="O(n³)",
     oracle="Eckart–Young identities",
     limit=lambda n_q, n_k: min(n_q, n_k),
     max_n=2048,
     exact_at=lambda n: (n, {}),
-)
+)  # fmt: skip
 def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B_d = U_d Σ_d W_dᵀ`` from the dense SVD of the exact matrix in float64.
 
     No matrix of rank d is closer to B in the spectral or the Frobenius norm. Its *output* ``B_d V`` is not optimal: the
-    lower bound of the output error at rank d is σ_{d+1}(BV), another line.
+    lower bound of the output error at rank d is σ_{d+1}(BV), another line. Of causal inputs it is the SVD of the causal
+    B; its entries above the diagonal are not 0, so it is a yardstick that looks ahead, and no causal form.
 
     Shapes: L (h, n, d), M diagonal, R (h, d, n). Deterministic; cost O(n³) per head, dense: n ≤ 2048.
 

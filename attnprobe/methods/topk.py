@@ -24,7 +24,7 @@ BLOCK = 64  # rows of scores of one head alive at once
     targets=("softmax",),
     kind="reference",
     tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant",
-          "exact_at_full_budget", "diagnostic"),
+          "exact_at_full_budget", "diagnostic", "causal"),
     budget="d entries of each row: those with the largest scores",
     cost="n² p",
     oracle="torch scaled_dot_product_attention under its mask",
@@ -37,7 +37,8 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
 
     Source: Gupta et al. 2021, whose k is our d. No matrix with d entries a row is closer to B, row by row, than B's own
     d largest entries: that is ``renormalize=false``. Renormalised, as the paper has it, it can be further from B than
-    another choice, so it is a yardstick and no lower bound. Of equal scores at the edge torch chooses.
+    another choice, so it is a yardstick and no lower bound. Of equal scores at the edge torch chooses. Causal rows have
+    the d largest among the keys up to themselves, and the first d rows all of them.
 
     Options:
         renormalize: divide by the sum over ``T_i``, so that rows sum to 1; ``false`` divides by that over all keys.
@@ -50,12 +51,20 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     """
     index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
+    place = torch.arange(qkv.n_k, device=qkv.device)
     for head in range(qkv.h):
         for start, stop in row_blocks(qkv.n_q, BLOCK):
             scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT  # (b, n_k)
-            largest, index[head, start:stop] = scores.topk(d, dim=-1)
+            if qkv.causal:
+                scores.masked_fill_(place > place[start:stop, None], float("-inf"))
+            largest, chosen = scores.topk(d, dim=-1)
+            index[head, start:stop] = chosen.masked_fill(largest == float("-inf"), -1)
             shift = largest[:, :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
             kept, over = torch.exp(largest - shift), scores if not renormalize else largest
             weights[head, start:stop] = kept / torch.exp(over - shift).sum(-1, keepdim=True)
-    diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, qkv.n_q * qkv.n_k)}
+    entries = d * (d + 1) // 2 + d * (qkv.n_q - d) if qkv.causal else d * qkv.n_q
+    diagnostics = {
+        "realised_d": per_head(qkv.h, entries / qkv.n_q),
+        "visited": per_head(qkv.h, qkv.n_q * qkv.n_k),
+    }
     return Approximation.of(Sparse(index, weights, qkv.n_k), qkv, diagnostics=diagnostics)

@@ -1,4 +1,4 @@
-"""A window around each token, and the first tokens for all (Xiao et al. 2024, StreamingLLM), for encoders.
+"""A window around each token, or behind it, and the first tokens for all (Xiao et al. 2024, StreamingLLM).
 
 s is the paper's number of attention sinks, w the width of its window; ``d = s + w``.
 """
@@ -24,7 +24,7 @@ def _check(target: str, *, sinks: int, causal: bool) -> None:
     family="sparse",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget"),
+    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal"),
     budget="d entries of each row: the sinks and a window of d - sinks",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
@@ -39,15 +39,16 @@ def window(
 ) -> Approximation:
     """The softmax of each row over the columns ``{0 … s-1} ∪ {i - ⌊w/2⌋ … i + ⌊(w-1)/2⌋}`` with ``w = d - s``.
 
-    Source: Xiao et al. 2024, section 3.2. Its window looks back, because its models are causal; here it lies around the
-    token, because encoders are bidirectional: symmetric where w is odd, one longer to the left where it is even. Row i
-    has d entries where the window lies within the text and clear of the sinks, and fewer elsewhere: ``realised_d`` is
-    their mean. With more queries than keys the window of a surplus query is that of the last key.
+    Source: Xiao et al. 2024, section 3.2. Its window looks back, because its models are causal, and so it does here for
+    causal Q, K, V; for an encoder's it lies around the token: symmetric where w is odd, one longer to the left where it
+    is even. Row i has d entries where the window lies within the text and clear of the sinks, and fewer elsewhere:
+    ``realised_d`` is their mean. With more queries than keys the window of a surplus query is that of the last key.
 
     Options:
         sinks: s, how many first tokens every row sees.
         causal: the paper's own pattern: row i sees the sinks and the w tokens ``i - w + 1 … i``, and of both only those
-            up to i. What it is compared with, the exact B of an encoder, looks ahead: the error contains that.
+            up to i. Causal Q, K, V get it without being asked; asked for an encoder's, what it is compared with, the
+            exact B, looks ahead: the error contains that.
 
     Shapes: weights (h, n_q, u), u < d + 16 and u ≤ n_k, in dense blocks of 16 rows; output (h, n_q, p_v).
     Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``visited`` is the number of entries.
@@ -59,7 +60,7 @@ def window(
         raise Unsupported(
             f"window: d={d} leaves no window beside sinks={sinks}; choose d in {sinks + 1}.. or fewer sinks"
         )
-    w = d - sinks
+    w, causal = d - sinks, causal or qkv.causal
     left, right = (w - 1, 0) if causal else (w // 2, (w - 1) // 2)
     operator, entries = banded_softmax(qkv, left, right, first=sinks, causal=causal)
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}

@@ -11,7 +11,7 @@ from .compose import Padded, RowOverride, Scaled, Sum
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
-    "GPU_BLOCK", "CausalFeatures", "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded", "RankOne",
-    "RowOverride", "Scaled", "SoftmaxAttention", "Sparse", "Streamed", "Sum", "UnnormalisedAttention", "row_blocks",
-    "row_groups",
+    "GPU_BLOCK", "CausalFeatures", "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded",
+    "RankOne", "RowOverride", "Scaled", "SoftmaxAttention", "Sparse", "Streamed", "Sum", "UnnormalisedAttention",
+    "row_blocks", "row_groups",
 ]  # fmt: skip

@@ -1,0 +1,376 @@
+"""Causal attention: every method that has a causal form, and the refusal of every other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from inputs import DTYPES, SCORES, entry_band, eps, make, one_head, output_band, reaching
+from twins import exact as exact_twin
+from twins_causal import CAUSAL, last_rows
+
+from attnprobe import exact, matrix_errors, output_errors
+from attnprobe.errors import Unsupported, UsageError
+from attnprobe.linalg.hashing import look_back_causally
+from attnprobe.methods import METHODS, approximate, get
+from attnprobe.operators import CausalFeatures
+from attnprobe.qkv import QKV
+from attnprobe.reference import exact_output
+from attnprobe.rng import generator
+
+N, BUDGET = 40, 12
+FORMS = [(name, target) for name, entry in METHODS.items() for target in entry.targets if entry.is_causal]
+TAKEN = FORMS + [("svd", "softmax"), ("svd", "gaussian")]
+every_form = pytest.mark.parametrize("name, target", FORMS)
+every_taken = pytest.mark.parametrize("name, target", TAKEN)
+every_score = pytest.mark.parametrize("score", SCORES)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+
+
+def causal(**shape) -> QKV:
+    return replace(make(**{"n": N, **shape}), causal=True)
+
+
+def run(name, target, qkv, d=None, **options):
+    d = max(BUDGET, get(name).least) if d is None else d
+    return approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
+
+
+def drawn(approx, row):
+    return {key: value[row] for key, value in approx.draws.items()}
+
+
+def random_like(shape, *labels):
+    return torch.randn(shape, generator=generator(0, *labels), dtype=torch.float64)
+
+
+def with_future(qkv: QKV, first: int, factor: float, label: str) -> QKV:
+    """Other queries, keys and values from token ``first`` on, ``factor`` times as large."""
+    tensors = {}
+    for axis in "qkv":
+        x = getattr(qkv, axis).clone()
+        x[:, first:] = factor * random_like(x[:, first:].shape, label, axis).to(x.dtype)
+        tensors[axis] = x
+    return replace(qkv, **tensors)
+
+
+def test_the_forms_are_these():
+    """The tag is a claim; what the issue of causal attention names has it, and svd stands for the causal matrix."""
+    assert {name for name, _ in FORMS} == {
+        "softmax", "kernelized", "vmean", "window", "longformer", "bigbird", "topk", "performer", "performer-relu",
+        "linear", "reformer", "lsh-qk",
+    }  # fmt: skip
+    assert set(CAUSAL) == {name for name, _ in TAKEN}
+    assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]
+
+
+@every_dtype
+@every_score
+@every_taken
+def test_a_causal_form_equals_its_literal_twin(name, target, score, dtype):
+    qkv = causal(n=23, score=score, dtype=dtype)
+    approx = run(name, target, qkv)
+    band = entry_band(approx.operator, qkv, dtype)
+    for row in range(qkv.h):
+        twin = CAUSAL[name](one_head(qkv, row), max(BUDGET, get(name).least), drawn(approx, row), target)
+        assert ((approx.operator.dense()[row].double() - twin).abs() <= band[row]).all()
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("performer", {"eps": 1e-4}), ("performer", {"eps": 0.3}), ("performer", {"double_norm": True}),
+        ("performer-relu", {"eps": 0.1}), ("linear", {"scale": True}), ("window", {"sinks": 0}),
+        ("window", {"sinks": 7}), ("longformer", {"global_tokens": 0}), ("longformer", {"global_tokens": 3}),
+        ("bigbird", {"random_blocks": 1}), ("topk", {"renormalize": False}),
+        ("lsh-qk", {"rounds": 1}), ("lsh-qk", {"rounds": 3, "buckets": 6}), ("reformer", {"rounds": 3}),
+        ("reformer", {"duplicates": "once"}), ("reformer", {"logits": "scaled", "buckets": 4}),
+    ],
+)  # fmt: skip
+def test_options_mean_in_a_causal_form_what_they_mean(name, options):
+    qkv = causal(n=23)
+    approx = run(name, "softmax", qkv, **options)
+    band = entry_band(approx.operator, qkv, torch.float64)
+    for row in range(qkv.h):
+        twin = CAUSAL[name](one_head(qkv, row), BUDGET, drawn(approx, row), "softmax", **options)
+        assert ((approx.operator.dense()[row] - twin).abs() <= band[row]).all()
+
+
+@every_dtype
+@every_form
+@pytest.mark.parametrize("first", [1, 17, N - 1])
+@pytest.mark.parametrize("factor", [1.0, 30.0])
+def test_no_later_token_moves_an_earlier_row(name, target, dtype, first, factor):
+    """Later Q, K and V, thirty times as large too: earlier rows stay as they are to a few roundings."""
+    qkv = causal(dtype=dtype)
+    wanted = run(name, target, qkv)
+    got = run(name, target, with_future(qkv, first, factor, "future"))
+    before = wanted.output[:, :first]
+    assert torch.isfinite(got.output[:, :first]).all()
+    assert (got.output[:, :first] - before).abs().max() <= 64 * eps(dtype) * qkv.v.abs().max()
+    assert not torch.equal(got.output[:, first:], wanted.output[:, first:])
+    assert not got.operator.dense().triu(1).any()
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("performer", {"eps": 1e-4}), ("performer-relu", {"eps": 0.1}), ("linear", {"scale": True}),
+        ("window", {"sinks": 0}), ("longformer", {"global_tokens": 3}), ("bigbird", {"random_blocks": 1}),
+        ("topk", {"renormalize": False}), ("lsh-qk", {"rounds": 1}), ("reformer", {"duplicates": "once"}),
+    ],
+)  # fmt: skip
+def test_nor_does_one_with_options(name, options):
+    qkv = causal()
+    wanted, got = (run(name, "softmax", x, **options).output[:, :17] for x in (qkv, with_future(qkv, 17, 30.0, "z")))
+    assert (got - wanted).abs().max() <= 64 * eps(torch.float64) * qkv.v.abs().max()
+
+
+def test_the_test_of_the_future_would_notice():
+    """The negative control: the truncated SVD of the causal matrix looks ahead."""
+    qkv = causal()
+    wanted, got = (run("svd", "softmax", x).output[:, :17] for x in (qkv, with_future(qkv, 17, 1.0, "future")))
+    assert (wanted - got).abs().max() > 1e-3
+    assert run("svd", "softmax", qkv).operator.dense().triu(1).abs().max() > 1e-3
+
+
+@every_dtype
+@every_form
+def test_the_first_row_is_the_first_value(name, target, dtype):
+    qkv = causal(dtype=dtype)
+    first = run(name, target, qkv).output[:, 0]
+    if name == "kernelized":  # which is not normalised
+        weight = torch.exp(-qkv.scale / 2 * (qkv.q[:, :1] - qkv.k[:, :1]).square().sum(-1))
+        torch.testing.assert_close(first, weight * qkv.v[:, 0])
+        return
+    assert ((first - qkv.v[:, 0]).abs() <= 4 * eps(dtype) * qkv.v[:, 0].abs()).all()
+
+
+@every_dtype
+@every_score
+@pytest.mark.parametrize(
+    "name, target", [(name, target) for name, target in TAKEN if get(name).claims("exact_at_full_budget", target)]
+)
+@pytest.mark.parametrize("n", [9, 20])
+def test_the_full_budget_is_exact_causal_attention(name, target, score, dtype, n):
+    qkv = causal(n=n, score=score, dtype=dtype)
+    d, options = get(name).exact_at(n)
+    approx = run(name, target, qkv, d=d, **options)
+    band = entry_band(approx.operator, qkv, approx.operator.dtype)
+    twin = last_rows(lambda some, *_: exact_twin(some, target))
+    for row in range(qkv.h):
+        wanted = twin(one_head(qkv, row), d, {}, target)
+        assert ((approx.operator.dense()[row].double() - wanted).abs() <= band[row]).all()
+
+
+@every_dtype
+@every_score
+@every_taken
+def test_the_operator_is_linear_and_all_of_it(name, target, score, dtype):
+    """Products, transposes, rows, the output and heads alone agree, and rows sum to 1 where the method says so."""
+    qkv = causal(n=150, score=score, dtype=dtype)  # three chunks of a prefix sum
+    approx = run(name, target, qkv)
+    operator = approx.operator
+    dense, band = operator.dense().double(), entry_band(operator, qkv, operator.dtype)
+    x, u = random_like((2, 150, 3), "x"), random_like((2, 150, 3), "u")
+    assert (((operator @ x).double() - dense @ x).abs() <= band @ x.abs()).all()
+    assert ((operator.rmatmul(u).double() - dense.mT @ u).abs() <= band.mT @ u.abs()).all()
+    blocks = torch.cat([operator.rows(*ends) for ends in ((0, 7), (7, 70), (70, 71), (71, 150))], 1)
+    assert ((blocks.double() - dense).abs() <= band).all()
+    assert ((approx.output.double() - dense @ qkv.v.double()).abs() <= output_band(approx, qkv, operator.dtype)).all()
+    assert torch.equal(operator.heads(slice(1, 2)).dense().double(), dense[1:])
+    if get(name).claims("row_sums_one", target):
+        assert ((dense.sum(-1) - 1).abs() <= band.sum(-1)).all()
+    if get(name).claims("nonnegative", target):
+        assert (dense >= 0).all()
+    alone = run(name, target, qkv.select([1]))
+    assert ((alone.operator.dense()[0].double() - dense[1]).abs() <= band[1]).all()
+
+
+@every_taken
+def test_masked_equals_compressed(name, target):
+    qkv = causal(n=N + 5)
+    mask = torch.ones(N + 5, dtype=torch.bool)
+    mask[[0, 6, 7, 30, N + 4]] = False
+    padded = replace(qkv, mask=mask)
+    got, wanted = run(name, target, padded), run(name, target, padded.compressed())
+    assert padded.compressed().causal
+    assert torch.equal(got.output[:, mask], wanted.output) and not got.output[:, ~mask].any()
+    assert torch.equal(got.operator.dense()[:, mask][:, :, mask], wanted.operator.dense())
+
+
+@every_dtype
+@every_taken
+@pytest.mark.parametrize("top", [200.0, 2000.0, 2e4])
+def test_large_scores_give_finite_outputs(name, target, dtype, top):
+    approx = run(name, target, replace(reaching(top, n=N, dtype=dtype), causal=True))
+    assert torch.isfinite(approx.output).all() and not approx.diagnostics["bad_rows"].any()
+
+
+@every_form
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_runs_and_lies_near(name, target, dtype):
+    qkv = causal(n=20, score=0.25, dtype=dtype)
+    approx, wanted = run(name, target, qkv), run(name, target, qkv.to(dtype=torch.float64)).output
+    assert approx.output.dtype == dtype
+    assert ((approx.output.double() - wanted).norm(dim=(1, 2)) <= 80 * eps(dtype) * wanted.norm(dim=(1, 2))).all()
+
+
+@every_form
+def test_diagnostics_count_what_lies_at_or_before_the_row(name, target):
+    approx = run(name, target, causal())
+    entries = (approx.operator.dense() > 0).sum((1, 2)).double()
+    family = get(name).family
+    if family == "sparse":
+        assert torch.equal(approx.diagnostics["realised_d"] * N, entries)
+    if name == "lsh-qk":
+        assert torch.equal(approx.diagnostics["realised_d"] * N, entries)
+    if get(name).budget is not None:
+        assert (approx.diagnostics["realised_d"] <= max(BUDGET, get(name).least)).all()
+    if name in ("softmax", "kernelized"):
+        assert (approx.diagnostics["visited"] == N * (N + 1) / 2).all()
+
+
+@pytest.mark.parametrize("name", [name for name, entry in METHODS.items() if not entry.is_causal and name != "svd"])
+def test_a_method_without_a_causal_form_says_so(name):
+    with pytest.raises(Unsupported, match=f"attention is causal, and {name} has no causal form"):
+        run(name, get(name).targets[0], causal())
+
+
+@every_form
+def test_draws_are_those_of_the_method(name, target):
+    """Causal or not: what is drawn depends on the seed alone."""
+    qkv = causal()
+    assert run(name, target, qkv).draws_hash() == run(name, target, replace(qkv, causal=False)).draws_hash()
+
+
+@every_form
+def test_gradients_are_those_of_differences_and_none_comes_from_the_future(name, target):
+    qkv = causal(h=1)
+    leaves = [getattr(qkv, axis).clone().requires_grad_() for axis in "qkv"]
+    output = lambda q, k, v: run(name, target, replace(qkv, q=q, k=k, v=v)).output[:, :17]
+    weights = random_like((1, 17, 5), "weights")
+    grads = torch.autograd.grad((output(*leaves) * weights).sum(), leaves, allow_unused=True)
+    assert all(grad is None or not grad[:, 17:].any() for grad in grads)
+    towards = [random_like(x.shape, "towards", str(i)) for i, x in enumerate(leaves)]
+    along = sum(float((g * t).sum()) for g, t in zip(grads, towards, strict=True) if g is not None)
+    step = 1e-6
+    ends = [output(*(x.detach() + sign * step * t for x, t in zip(leaves, towards, strict=True))) for sign in (1, -1)]
+    difference = float(((ends[0] - ends[1]) * weights).sum()) / (2 * step)
+    assert along == pytest.approx(difference, rel=1e-4, abs=1e-4) and along != 0.0
+
+
+@every_score
+@pytest.mark.parametrize("target", ["softmax", "gaussian"])
+def test_the_exact_causal_matrix(target, score):
+    """Operator, output and errors; torch's own causal kernel for the softmax target."""
+    qkv = causal(n=150, score=score)
+    twin = last_rows(lambda some, *_: exact_twin(some, target))
+    dense = torch.stack([twin(one_head(qkv, row), None, {}, target) for row in range(2)])
+    operator = exact(qkv, target)
+    band = entry_band(operator, qkv, torch.float64)
+    assert ((operator.dense() - dense).abs() <= band).all() and not operator.dense().triu(1).any()
+    assert torch.equal(operator.heads(slice(1, 2)).dense(), operator.dense()[1:])
+    assert ((exact_output(qkv, target) - dense @ qkv.v).abs() <= band @ qkv.v.abs()).all()
+    whole = approximate("softmax" if target == "softmax" else "kernelized", qkv, target=target)
+    assert output_errors(operator, whole, qkv)["output_spectral"].max() < 1e-12
+    if target == "softmax":
+        fused = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, is_causal=True, scale=qkv.scale)
+        torch.testing.assert_close(exact_output(qkv), fused, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [150, 300])  # held, and streamed with a certificate
+@pytest.mark.parametrize("name", ["performer", "window", "vmean", "svd"])
+def test_matrix_errors_are_those_of_the_causal_matrix(n, name):
+    qkv = causal(n=n)
+    approx = run(name, "softmax", qkv)
+    e = exact(qkv).dense() - approx.operator.dense()
+    found = matrix_errors(exact(qkv), approx.operator)
+    norm = torch.linalg.matrix_norm(e, 2)
+    assert (found["matrix_spectral_lower"] <= norm * (1 + 1e-9)).all()
+    assert (norm <= found["matrix_spectral_upper"] * (1 + 1e-9)).all()
+    torch.testing.assert_close(found["matrix_frobenius"], e.norm(dim=(1, 2)))
+    torch.testing.assert_close(found["matrix_infinity"], e.abs().sum(-1).amax(-1))
+    full = replace(qkv, causal=False)
+    other = matrix_errors(exact(full), approx.operator)["matrix_frobenius"]
+    assert (other - found["matrix_frobenius"]).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("size", [1.0, 40.0, 1e4])
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 200])
+def test_prefix_sums_equal_the_masked_kernel(n, size):
+    """Whatever the size of the logarithms: features that overflow, vanish, or appear late."""
+    log_q, log_k = (size * random_like((2, n, 7), name) for name in ("log q", "log k"))
+    log_k[:, : n // 2, 3] = float("-inf")
+    log_k[1, :, 4] = float("-inf")
+    log_q[:, n // 3 :, 5] = float("-inf")
+    operator = CausalFeatures(log_q, log_k)
+    scores = (log_q[:, :, None] + log_k[:, None]).logsumexp(-1)
+    scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
+    wanted = torch.softmax(scores, -1)
+    band = eps(torch.float64) * (16 * 7 * size + n + 64)
+    assert (operator.dense() - wanted).abs().max() <= band
+    x = random_like((2, n, 3), "x")
+    assert ((operator @ x) - wanted @ x).abs().max() <= band * x.abs().sum(1).max()
+    assert (operator.rmatmul(x) - wanted.mT @ x).abs().max() <= band * x.abs().sum(1).max()
+
+
+def test_a_shift_of_the_features_cancels_in_every_row():
+    """Of all keys alike, of a query, and of one feature in opposite directions: exact up to the rounding of the sum."""
+    log_q, log_k = (random_like((1, 130, 5), name) for name in ("log q", "log k"))
+    wanted = CausalFeatures(log_q, log_k).dense()
+    rows, features = 300 * random_like((1, 130, 1), "rows"), 300 * random_like((1, 1, 5), "features")
+    for q, k in ((log_q + rows, log_k), (log_q, log_k + 500.0), (log_q - features, log_k + features)):
+        assert (CausalFeatures(q, k).dense() - wanted).abs().max() <= 4096 * eps(torch.float64)
+
+
+def test_rows_without_a_feature_are_counted():
+    """Of performer-relu without its constant: queries that share no feature with a key up to them."""
+    qkv = causal(h=1, p=2)
+    approx = approximate("performer-relu", qkv, 2, eps=0.0)
+    lost = (~torch.isfinite(approx.output)).any(-1).sum(-1)
+    assert 0 < int(lost) < N and torch.equal(lost, approx.diagnostics["bad_rows"])
+    kernel = [(qkv.q[0], qkv.k[0])]
+    phi_q, phi_k = ((x @ (approx.draws["projection"][0].T * qkv.scale**0.5)).relu() for x in kernel[0])
+    assert int(((phi_q @ phi_k.T).tril().sum(-1) == 0).sum()) == int(lost)
+
+
+def test_no_prefix_sum_holds_n_by_n():
+    n = 2048
+    operator = CausalFeatures(*(random_like((1, n, 4), name).float() for name in ("log q", "log k")))
+    assert max(part.numel() for part in operator.parts) <= 64 * n
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 7])
+@pytest.mark.parametrize("width", [1, 5, 60])
+def test_causal_look_back_is_the_sorted_prefix(buckets, width, monkeypatch):
+    monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 8 * buckets)  # several blocks of rows
+    own, of_key = (torch.randint(buckets, (30,), generator=generator(0, name)) for name in ("own", "keys"))
+    found = look_back_causally(own, of_key, buckets, width)
+    for i in range(30):
+        ordered = sorted((int(of_key[j]), j) for j in range(i + 1))
+        behind = sum(key <= (int(own[i]), i) for key in ordered)
+        turned = (ordered[behind:] + ordered[:behind])[::-1][:width]
+        assert found[i].tolist() == [j for _, j in turned] + [-1] * (found.shape[1] - len(turned))
+
+
+def test_hashes_that_need_later_tokens_are_refused():
+    with pytest.raises(Unsupported, match="hash=smyrf needs the lengths of later tokens"):
+        run("lsh-qk", "softmax", causal(), hash="smyrf")
+
+
+def test_the_option_of_the_window_is_the_same_pattern():
+    """Asked for on Q, K, V of an encoder it is what causal Q, K, V get without being asked, or with it."""
+    qkv = causal()
+    wanted = run("window", "softmax", qkv)
+    for other, options in ((replace(qkv, causal=False), {"causal": True}), (qkv, {"causal": True})):
+        assert torch.equal(run("window", "softmax", other, **options).operator.dense(), wanted.operator.dense())
+
+
+def test_causal_needs_as_many_queries_as_keys():
+    q, k = torch.ones(1, 3, 2), torch.ones(1, 4, 2)
+    with pytest.raises(UsageError, match="causal: 3 queries and 4 keys"):
+        QKV(q, k, k, causal=True)
+    whole = QKV(k, k, k, causal=True)
+    assert "causal" in repr(whole) and whole.to(dtype=torch.float64).causal and whole.select([0]).causal
