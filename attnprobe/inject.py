@@ -2,9 +2,9 @@
 
 transformers hands every attention call over with its mask (see `attnprobe.sources.interface`). A call that Q, K, V and
 a padding mask describe goes to the method row by row, on the valid tokens, in float32 at least; gradients flow through
-it. A call with a causal mask, a window, a bias, a cap or sinks goes to methods that have such a form: the exact
-``softmax``, which computes what the model says, and methods whose own option ``causal`` is true. For every other
-method it is refused; nothing is left out without a word.
+it. A causal call goes to methods that have a causal form, and one with a window, a bias, a cap or sinks to the exact
+``softmax``, which computes what the model says. For every other method it is refused; nothing is left out without a
+word.
 """
 
 from __future__ import annotations
@@ -77,25 +77,21 @@ class _Replacement:
         ).output
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
-        """What the method takes: a causal call as Q, K, V alone where the method itself is causal."""
-        why, pattern = call.beyond(), call.pattern
-        plain = replace(call, pattern=replace(pattern, left=None, right=None))
-        causal = get(self.method).options.get("causal")
-        if why is None:
-            if causal is not None and self._is_causal():
-                raise Unsupported(f"{call.module}: {self.method}:causal=true, and {pattern} attention looks ahead")
-            return call.qkv(row)
-        alone = call.q.shape[2] == call.k.shape[2]  # and no cache in front of it
-        if plain.beyond() is None and pattern.causal and pattern.left is None and alone and not call.cross:
-            if causal is not None and self._is_causal():
-                return plain.qkv(row)
-            way_out = "" if causal is None else f"; use {self.method}:causal=true"
-            raise Unsupported(f"{call.module}: attention is causal, and {self.method} has no causal form{way_out}")
-        raise Unsupported(f"{call.module}: {why}, and {self.method} has no form for it")
+        """What the method takes: Q, K, V of a causal call where the method has a causal form."""
+        entry, why = get(self.method), call.beyond()
+        if why is not None:
+            raise Unsupported(f"{call.module}: {why}, and {self.method} has no form for it")
+        if call.causal and not entry.is_causal:
+            entry.check_causal(True)
+            raise Unsupported(f"attention is causal, and {self.method} looks ahead")
+        if not call.causal and self._asks_for_causal():
+            raise Unsupported(f"{call.module}: {self.method}:causal=true, and {call.pattern} attention looks ahead")
+        return call.qkv(row)
 
-    def _is_causal(self) -> bool:
-        option = get(self.method).options["causal"]
-        return bool(option.coerce(self.options.get("causal", option.default), self.method))
+    def _asks_for_causal(self) -> bool:
+        """Whether the method's own option ``causal``, where it has one, is on."""
+        option = get(self.method).options.get("causal")
+        return option is not None and option.coerce(self.options.get("causal", option.default), self.method)
 
 
 @dataclass(eq=False)
@@ -164,7 +160,7 @@ def injected(
     Raises:
         SourceError: the model bypasses the interface. UsageError: an unknown method or option, or a layer that no
             forward in the block reached. Unsupported, in a forward: what the method cannot take, such as a causal mask
-            or a budget above the tokens of a row; the line names the module.
+            without a causal form, or a budget above the tokens of a row; the line names the module.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,

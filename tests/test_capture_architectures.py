@@ -110,7 +110,7 @@ def test_padded_keys_of_cross_attention_are_no_padded_queries(built):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("Llama", "layers.0.self_attn: causal with padding attention is not supported yet"),
+        ("Mistral", "layers.0.self_attn: causal sliding-window (6) with padding attention is not supported yet"),
         ("ModernBERT", "sliding-window (9) with padding attention is not supported yet"),
         ("Gemma 2", "it caps its scores at 2"),
         ("GPT-OSS", "it has attention sinks of its own"),
@@ -118,7 +118,7 @@ def test_padded_keys_of_cross_attention_are_no_padded_queries(built):
     ],
 )
 def test_a_call_that_q_k_v_do_not_describe_gives_no_qkv(built, name, why):
-    """A causal or windowed mask, a bias, a cap or sinks never vanish between a capture and a method."""
+    """A window, a bias, a cap or sinks never vanish between a capture and a method."""
     model, batch = built(name)
     refused = []
     for call in capture(model, batch).values():
@@ -128,6 +128,21 @@ def test_a_call_that_q_k_v_do_not_describe_gives_no_qkv(built, name, why):
         except Unsupported as error:
             refused.append(str(error))
     assert refused and any(why in line for line in refused)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3", "OPT", "GPT-NeoX", "BART"])
+def test_a_causal_call_gives_a_causal_qkv(built, name):
+    """Keys repeated for their group, padding left out; of an encoder-decoder the decoder's own attention alone."""
+    model, batch = built(name)
+    calls = capture(model, batch)
+    found = {path: [call.qkv(row) for row in range(2)] for (path, _), call in calls.items()}
+    assert all(qkv.causal == (name != "BART" or "decoder" in path and "self_attn" in path)
+               for path, rows in found.items() for qkv in rows)
+    for (path, _), call in calls.items():
+        for row, qkv in enumerate(found[path]):
+            output, valid = call.output()[row].transpose(0, 1), slice(None) if qkv.mask is None else qkv.mask
+            assert qkv.h == call.heads
+            torch.testing.assert_close(exact_output(qkv)[:, valid], output[:, valid], rtol=0, atol=1e-6)
 
 
 def test_grouped_keys_are_kept_once_and_repeated_for_a_qkv():
@@ -239,7 +254,7 @@ def test_doctor_tells_every_attention_by_name(run, tmp_path):
     assert code == 0 and lines[0].endswith("BartModel, weights pretrained, 6 attention calls")
     cells = [line.split() for line in lines[2:8]]
     assert [row[1] for row in cells][2:4] == ["decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn"]
-    assert lines[4].endswith("causal attention is not supported yet") and cells[3][-1] == "yes"
+    assert lines[4].endswith("yes, causal") and cells[2][-1] == "causal" and cells[3][-1] == "yes"
     assert [row[2:7] for row in cells] == [["BartAttention", "4", "4", "8", "0.3536"]] * 6
     assert all(float(next(cell for cell in row if "e-" in cell)) <= DELTA for row in cells)
 

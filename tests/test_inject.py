@@ -149,8 +149,9 @@ def test_a_model_round_the_interface_is_refused(name):
     ("name", "method", "d", "options", "says"),
     [
         ("Llama", "skyformer", 8, {}, "layers.0.self_attn: attention is causal, and skyformer has no causal form"),
-        ("GPT-2", "vmean", None, {}, "h.0.attn: attention is causal, and vmean has no causal form"),
-        ("Llama", "window", 8, {}, "window has no causal form; use window:causal=true"),
+        ("GPT-2", "informer", 8, {}, "h.0.attn: attention is causal, and informer has no causal form"),
+        ("Llama", "svd", 8, {}, "layers.0.self_attn: attention is causal, and svd looks ahead"),
+        ("Llama", "lsh-qk", 8, {"hash": "smyrf"}, "layers.0.self_attn: lsh-qk: hash=smyrf needs the lengths of later"),
         ("BERT", "window", 8, {"causal": True}, "window:causal=true, and padding attention looks ahead"),
         ("Mistral", "window", 8, {"causal": True}, "causal sliding-window (6) with padding attention is not supported"),
         ("ModernBERT", "skyformer", 8, {}, "layers.1.attn: sliding-window (9) with padding attention is not supported"),
@@ -176,14 +177,43 @@ def test_a_method_that_is_causal_itself_runs_in_a_causal_model(side):
     if side == "left":
         batch["attention_mask"] = batch["attention_mask"].flip(1)
     own = tiny_models.hidden(model, batch)
-    with injected(model, "window", d=N + 4, causal=True):
+    with injected(model, "window", d=N + 4):
         assert apart(tiny_models.hidden(model, batch), own, batch) <= SAME
-    with injected(model, "window", d=8, causal=True):
+    with injected(model, "window", d=8):
         narrow = tiny_models.hidden(model, batch)
-        batch["input_ids"][0, 20:] = 5
-        future = tiny_models.hidden(model, batch)
+    with injected(model, "window", d=8, causal=True):
+        assert torch.equal(tiny_models.hidden(model, batch), narrow)
     assert apart(narrow, own, batch) > 1e-3
-    torch.testing.assert_close(future[0, :20], narrow[0, :20], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+@pytest.mark.parametrize("method", sorted(name for name, entry in METHODS.items() if entry.is_causal))
+def test_no_later_token_moves_an_earlier_state_of_a_causal_model(built, name, method):
+    model, batch = built(name)
+    later = {**batch, "input_ids": batch["input_ids"].clone()}
+    later["input_ids"][0, 20:] = 5
+    with injected(model, method, d=12):
+        before, after = tiny_models.hidden(model, batch), tiny_models.hidden(model, later)
+    torch.testing.assert_close(after[0, :20], before[0, :20], rtol=0, atol=1e-4)
+    assert (after[0, 20:] - before[0, 20:]).abs().max() > 1e-2
+
+
+def test_a_method_in_a_causal_model_gives_what_approximate_gives(built):
+    """Grouped keys repeated, padding left out, row by row."""
+    model, batch = built("Llama")
+    path, kept = "layers.1.self_attn", []
+    module = model.get_submodule(path).o_proj  # what the attention hands on is its input
+    hook = module.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    with injected(model, "performer", 12, layer=1, seed=3):
+        model(**batch)
+    hook.remove()
+    call = capture(model, batch, 1)[path, 0]
+    assert call.kv_heads == 2
+    for row, valid in enumerate((N, VALID)):
+        q, k, v = call.q[row], *(getattr(call, x)[row].repeat_interleave(2, 0) for x in "kv")
+        qkv = QKV(q[:, :valid], k[:, :valid], v[:, :valid], scale=call.scale, label={"layer": 1}, causal=True)
+        expected = approximate("performer", qkv, 12, seed=3).output.transpose(0, 1).flatten(1)
+        torch.testing.assert_close(kept[0][row, :valid], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -281,8 +311,8 @@ def test_a_registered_name_does_what_injected_does():
 
 def test_a_registered_method_refuses_a_causal_model():
     model = tiny_models.build("Llama")
-    model.set_attn_implementation(register_attention("vmean"))
-    with pytest.raises(Unsupported, match="LlamaAttention: attention is causal, and vmean has no causal form"):
+    model.set_attn_implementation(register_attention("skyformer", 8))
+    with pytest.raises(Unsupported, match="LlamaAttention: attention is causal, and skyformer has no causal form"):
         model(**tiny_models.inputs(model))
 
 

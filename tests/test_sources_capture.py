@@ -231,8 +231,6 @@ def families(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "layer", "says"),
     [
-        ("llama", 0, "refused at layer 0: causal attention is not supported yet"),
-        ("gpt2", 1, "refused at layer 1: causal attention is not supported yet"),
         ("deberta", 0, "bypasses transformers' attention interface (DebertaV2Model made no call)"),
         ("longformer", 1, "bypasses transformers' attention interface (LongformerModel made no call)"),
         ("t5", 0, "refused at layer 0: it adds a bias to its scores"),
@@ -252,6 +250,26 @@ def test_other_bidirectional_models_are_captured(families, text_file, name, laye
     captured = source(families(name), text_file).qkv(24, layers, 0)
     for layer in layers:
         assert captured[layer].q.shape == captured[layer].k.shape == captured[layer].v.shape == (4, 24, 8)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_decoder_gives_causal_q_k_v_and_says_so(families, text_file, name):
+    """Told from its configuration and proved by the forward; keys are repeated for the heads of their group."""
+    src = source(families(name), text_file)
+    assert src.facts["causal"] is True and "attention: causal" in src.describe()
+    found = src.qkv(24, [0, 1], 0)
+    for qkv in found.values():
+        assert qkv.causal and qkv.k.shape == qkv.q.shape == (4, 24, 8) and qkv.label["causal"] is True
+    longer = src.qkv(40, [1], 0)[1] if name == "gpt2" else None
+    assert longer is None or longer.causal  # segments read one by one, side by side
+    assert "causal" not in source(families("eurobert"), text_file).facts
+
+
+def test_what_a_forward_proves_counts_more_than_a_configuration(families, text_file, monkeypatch):
+    monkeypatch.setattr("attnprobe.sources.model._is_causal", lambda config: False)
+    src = source(families("gpt2"), text_file)
+    assert "causal" not in src.facts
+    assert src.qkv(24, [0], 0)[0].causal and src.facts["causal"] is True
 
 
 def test_blocks_of_rows_cut_the_masks_of_layers_on_the_way(families, text_file, monkeypatch):

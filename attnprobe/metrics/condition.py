@@ -8,7 +8,7 @@ the same landmarks are ``SᵀĀS = exp(scale · X_S X_Sᵀ)`` of the softmax ker
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ..linalg.condition import Condition, repeats
 from ..linalg.inverses import razavi, residual, start
 from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, row_blocks
 from ..qkv import QKV
+from ..reference import last_seen
 from ..rng import generator
 
 __all__ = [
@@ -70,14 +71,16 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
     """``A``, ``B`` and ``C`` of one head, (n_q, n_k) float64 each, with their repeated rows; one is held at a time.
 
     A is ``exp(S - max S)``: the factor is common to all entries, so its condition number is that of ``exp(S)``, which
-    may overflow. Repeated queries repeat rows, repeated keys columns: the larger count is given.
+    may overflow. Repeated queries repeat rows, repeated keys columns: the larger count is given. Of causal inputs all
+    three are 0 above the diagonal, where equal queries still make rows that differ.
     """
     inner = qkv.compressed()
     q, k = inner.q[row : row + 1].double(), inner.k[row : row + 1].double()
     repeated = max(repeats(inner.q[row]), repeats(inner.k[row]))
-    yield "A", UnnormalisedAttention(q, k, inner.scale).dense()[0], repeated
-    yield "B", SoftmaxAttention(q, k, inner.scale).dense()[0], repeated
-    yield "C", GaussianAttention(q, k, inner.scale).dense()[0], repeated
+    last = last_seen(inner)
+    yield "A", UnnormalisedAttention(q, k, inner.scale, last=last).dense()[0], repeated
+    yield "B", SoftmaxAttention(q, k, inner.scale, last).dense()[0], repeated
+    yield "C", GaussianAttention(q, k, inner.scale, last).dense()[0], repeated
 
 
 def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -> list[Core]:
@@ -233,7 +236,7 @@ def sensitivity(
         ends = []
         for sign in (step, -step):
             q, k = (x + sign * dx for x, dx in zip((qkv.q, qkv.k), change, strict=True))
-            ends.append(run(QKV(q, k, qkv.v, qkv.scale, qkv.mask, qkv.heads, qkv.label)))
+            ends.append(run(replace(qkv, q=q, k=k)))
         found[:, index] = (_frobenius(*ends) / (2 * step * size)).cpu()
     return found
 

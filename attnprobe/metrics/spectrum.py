@@ -23,7 +23,7 @@ from ..linalg.spectra import (
 )
 from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention
 from ..qkv import QKV
-from ..reference import exact_output
+from ..reference import exact_output, last_seen
 
 __all__ = ["FULL", "KINDS", "LEADING", "MATRICES", "Spectrum", "attention_matrix", "refuse_spectrum", "spectra"]
 
@@ -119,7 +119,7 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
     ``shift`` (h,). With a shift of each row A would be another matrix.
 
     Raises:
-        UsageError: an unknown name.
+        UsageError: an unknown name. Unsupported: a lifted kernel of causal inputs.
 
     >>> qkv = QKV(*torch.ones(3, 1, 3, 2))
     >>> attention_matrix(qkv, "lifted-gaussian").shape
@@ -130,14 +130,16 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
         raise unknown("matrix", of, names)
     qkv = qkv.compressed()
     if of.startswith("lifted-"):
+        if qkv.causal:
+            raise Unsupported(f"attention is causal, and {of} has no causal form")
         both = torch.cat([qkv.q, qkv.k], 1)  # (h, n_q + n_k, p)
         if of == "lifted-gaussian":
             return GaussianAttention(both, both, qkv.scale)
         largest = qkv.scale * both.square().sum(-1).amax(-1)  # the diagonal of a Gram matrix holds its maximum
         return UnnormalisedAttention(both, both, qkv.scale, largest)
     if of == "unnormalised":
-        return UnnormalisedAttention(qkv.q, qkv.k, qkv.scale)
-    return (SoftmaxAttention if of == "softmax" else GaussianAttention)(qkv.q, qkv.k, qkv.scale)
+        return UnnormalisedAttention(qkv.q, qkv.k, qkv.scale, last=last_seen(qkv))
+    return (SoftmaxAttention if of == "softmax" else GaussianAttention)(qkv.q, qkv.k, qkv.scale, last_seen(qkv))
 
 
 def spectra(
@@ -223,7 +225,7 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
         op, symmetric, log_scale = of.heads(slice(head, head + 1)), False, 0.0
     else:
         q, key, v = (x[head : head + 1].double() for x in (qkv.q, qkv.k, qkv.v))
-        op, symmetric = attention_matrix(QKV(q, key, v, scale=qkv.scale), of), of in SYMMETRIC
+        op, symmetric = attention_matrix(QKV(q, key, v, scale=qkv.scale, causal=qkv.causal), of), of in SYMMETRIC
         log_scale = float(op.shift[0]) if isinstance(op, UnnormalisedAttention) else 0.0
     size = min(op.shape[1:])
     facts = {"kind": kind, "size": size, "symmetric": symmetric, "log_scale": log_scale}

@@ -81,15 +81,22 @@ class AttentionCall:
         extras += [f"softcap={self.softcap:g}"] if self.softcap is not None else []
         return extras + (["sinks"] if self.sinks is not None else [])
 
+    @property
+    def causal(self) -> bool:
+        """Whether each token sees itself and all valid ones before it and no other: no window, no cache before them."""
+        alone = self.q.shape[2] == self.k.shape[2] and not self.cross
+        return alone and self.pattern.causal and self.pattern.right == 0 and self.pattern.left is None
+
     def beyond(self) -> str | None:
-        """Why Q, K, V and a padding mask do not describe this call; None where they do."""
+        """Why Q, K, V, a padding mask and whether they are causal do not describe this call; None where they do."""
         if self.bias is not None:
             return "it adds a bias to its scores"
         if self.softcap is not None:
             return f"it caps its scores at {self.softcap:g}"
         if self.sinks is not None:
             return "it has attention sinks of its own"
-        return f"{self.pattern} attention is not supported yet" if self.pattern.band else None
+        plain = self.causal or not self.pattern.band
+        return None if plain else f"{self.pattern} attention is not supported yet"
 
     def output(self) -> Tensor:
         """The exact attention of this call in float64, (b, n_q, h, p_v), made in blocks of rows."""
@@ -108,7 +115,7 @@ class AttentionCall:
             yield start, stop, rows, largest
 
     def qkv(self, row: int = 0) -> QKV:
-        """Q, K, V of one batch row, heads repeated, with its padding mask: the form that methods take.
+        """Q, K, V of one batch row, heads repeated, with its padding mask, causal where it is: what methods take.
 
         In self-attention a padded key is a padded query; in cross attention padded keys are left out.
 
@@ -124,7 +131,8 @@ class AttentionCall:
             mask = None
         if mask is not None and self.cross:
             k, v, mask = k[:, mask], v[:, mask], None
-        return QKV(q, k, v, scale=self.scale, mask=mask, label={"layer": self.number, "window": 0})
+        label = {"layer": self.number, "window": 0}
+        return QKV(q, k, v, scale=self.scale, mask=mask, label=label, causal=self.causal)
 
 
 def exact_rows(

@@ -96,7 +96,7 @@ def capture_all(
 def capture_layers(
     model: PreTrainedModel, name: str, layers: Iterable[int], forward: Callable[[], Any]
 ) -> dict[int, AttentionCall]:
-    """Run ``forward``, a call of ``model``, and return the calls ``layers``: full self-attention alone.
+    """Run ``forward``, a call of ``model``, and return the calls ``layers``: full or causal self-attention alone.
 
     Args:
         model: any transformers model, in evaluation mode.
@@ -105,8 +105,9 @@ def capture_layers(
         forward: it is left at the last wanted layer by an exception of our own.
 
     Raises:
-        SourceError: the model bypasses the interface, masks tokens, or computes something else than
-            ``softmax(scale · Q Kᵀ) V``; its forward fails; or a layer was never reached.
+        SourceError: the model bypasses the interface, masks single tokens, or computes something else than
+            ``softmax(scale · Q Kᵀ) V``, over all tokens or those up to each; its forward fails; or a layer was never
+            reached.
     """
     recorder = _Recorder(name, Selection(layers), _names(model), plain=True)
     _run(recorder, model, forward)
@@ -257,7 +258,7 @@ def _mask_of(
 
 
 def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
-    """Refuse everything but full self-attention."""
+    """Refuse everything but full and causal self-attention."""
     n_q, n_k = call.q.shape[2], call.k.shape[2]
     if n_q != n_k:
         raise recorder.refuse(call.number, f"{n_q} queries, {n_k} keys: self-attention is needed")
@@ -265,7 +266,7 @@ def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
     if why is None and call.pattern.keys is not None:
         why = "masked attention is not supported yet"
     if why is not None:
-        raise recorder.refuse(call.number, f"{why}, only softmax(scale · Q Kᵀ) V over all tokens")
+        raise recorder.refuse(call.number, f"{why}, only softmax(scale · Q Kᵀ) V over all tokens, or causal")
 
 
 def _proved(recorder: _Recorder, call: AttentionCall, output: Tensor) -> AttentionCall:

@@ -2,7 +2,7 @@
 
 Ours hold ``layer{L}.window{W}.q``, ``.k`` and ``.v``, each (h, n, p), and one metadata entry ``attnprobe`` with the
 facts of their source. From elsewhere plain ``q``, ``k``, ``v`` of (n, p) or (h, n, p) are taken, with an optional
-bool ``mask`` (n,) and an optional metadata entry ``scale``.
+bool ``mask`` (n,) and optional metadata entries ``scale`` and ``causal`` (``true`` or ``false``).
 """
 
 from __future__ import annotations
@@ -51,14 +51,19 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         tensors: dict[str, Tensor] = {}
         scales: dict[str, float] = {}
         heads: tuple[int, ...] = ()
+        causal: set[bool] = set()
         for window in range(windows):
             for layer, qkv in source.qkv(n, layers, window).items():
                 if qkv.mask is not None:
                     raise UsageError(f"{path}: layer {layer} has a mask, which this form of file does not hold")
                 scales[str(layer)], heads = qkv.scale, qkv.heads
+                causal.add(qkv.causal)
                 for axis in "qkv":
                     tensors[f"layer{layer}.window{window}.{axis}"] = getattr(qkv, axis).cpu().contiguous()
+        if len(causal) > 1:
+            raise UsageError(f"{path}: some layers are causal and some are not, which this form of file does not hold")
         entry = {"schema": SCHEMA, "facts": source.facts, "scale": scales, "n": n, "heads": list(heads)}
+        entry |= {"causal": True} if True in causal else {}
         write(tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path
 
@@ -136,6 +141,7 @@ class FileSource(Source):
             "heads": self.heads,
             "fallback": _lines_of(origin.get("fallback")) if isinstance(origin, dict) else [],
             **({"origin": origin} if origin else {}),
+            **({"causal": True} if self._is_causal() else {}),
         }
 
     @property
@@ -182,6 +188,8 @@ class FileSource(Source):
             f"heads: {_counted('layer', self.available)}, {f['heads']} head{'s' * (f['heads'] != 1)}, p={f['p']}, "
             f"{f['stored_n']} tokens",
         ]
+        if "causal" in f:
+            lines.append("attention: causal")
         origin = f.get("origin")
         if isinstance(origin, dict):
             lines += [f"origin {key}: {value}" for key, value in origin.items() if value not in (None, [])]
@@ -200,7 +208,7 @@ class FileSource(Source):
         numbers = self.entry.get("heads")
         label = {"layer": layer, "window": window, "n": n, **self.facts}
         try:
-            return QKV(*tensors, scale=scale, mask=mask, heads=numbers, label=label)
+            return QKV(*tensors, scale=scale, mask=mask, heads=numbers, label=label, causal="causal" in self.facts)
         except (UsageError, TypeError, ValueError) as error:
             where = "" if not self._is_ours() else f"layer{layer}.window{window}."
             raise SourceError(f"{self.name}: {where}{error}") from error
@@ -255,7 +263,7 @@ class FileSource(Source):
     def _read_entry(self, metadata: dict[str, str]) -> dict[str, Any]:
         """What the metadata say: ours, or from elsewhere a scale."""
         if ENTRY not in metadata:
-            return {"scale": metadata["scale"]} if "scale" in metadata else {}
+            return {name: metadata[name] for name in ("scale", "causal") if name in metadata}
         try:
             entry = json.loads(metadata[ENTRY])
             schema = entry["schema"]
@@ -273,6 +281,12 @@ class FileSource(Source):
             return None if scale is None else float(scale)
         except (TypeError, ValueError, OverflowError) as error:
             raise SourceError(f"{self.name}: its scale {scale!r} is not a number") from error
+
+    def _is_causal(self) -> bool:
+        told = self.entry.get("causal", False)
+        if str(told).lower() not in ("true", "false"):
+            raise SourceError(f"{self.name}: its causal {told!r} is neither true nor false")
+        return str(told).lower() == "true"
 
     def _dtype_name(self, name: str, dtype: str) -> str:
         if dtype not in STORED:

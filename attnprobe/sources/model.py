@@ -97,6 +97,7 @@ class ModelSource(Source):
             "p": p,
             "heads": self.heads,
             "fallback": list(fallback),
+            **({"causal": True} if _is_causal(config) else {}),
         }
 
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
@@ -130,6 +131,9 @@ class ModelSource(Source):
         model = self._loaded()
         with stage(self.timings, "forward"):
             read_out = read(model, self.name, segments, sorted(set(layers)), self.spec.positions)
+        if any(causal != ("causal" in self.facts) for *_, causal in read_out.values()):  # what was proved counts
+            told = {name: fact for name, fact in self.facts.items() if name != "causal"}
+            self.facts = told | ({"causal": True} if any(causal for *_, causal in read_out.values()) else {})
         return {layer: self._labelled(layer, n, window, *tensors) for layer, tensors in read_out.items()}
 
     def describe(self) -> list[str]:
@@ -145,16 +149,25 @@ class ModelSource(Source):
             f"text: {f['text']}{split}, sha256 {f['text_sha256']}",
             f"tokenizer: {f['tokenizer']}, sha256 {f['tokenizer_sha256']}, unknown {f['unk_fraction']:.2%}",
             f"positions: {f['positions']}",
+            *(["attention: causal"] if "causal" in f else []),
             *(f"fallback: {line}" for line in f["fallback"]),
         ]
 
     def _labelled(
-        self, layer: int, n: int, window: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+        self,
+        layer: int,
+        n: int,
+        window: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+        causal: bool,
     ) -> QKV:
         dtype = DTYPES[self.spec.dtype]
         label = {"layer": layer, "window": window, "n": n, **self.facts}
         try:
-            return QKV(*(x.to(dtype).contiguous() for x in (q, k, v)), scale=scale, label=label)
+            return QKV(*(x.to(dtype).contiguous() for x in (q, k, v)), scale=scale, label=label, causal=causal)
         except UsageError as error:
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
 
@@ -185,6 +198,24 @@ def _config_sha256(config: PreTrainedConfig) -> str:
     for name in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"):
         told.pop(name, None)
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _is_causal(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is that of a decoder, whose tokens see those before them: what a forward then proves.
+
+    Of an encoder-decoder the encoder is read.
+    """
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    inner = config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        return False
+    kind = config.model_type
+    writes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return writes or bool(getattr(inner, "is_decoder", False))
 
 
 def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:

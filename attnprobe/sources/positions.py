@@ -43,8 +43,8 @@ def max_positions(config: Any) -> int | None:
 
 def read(
     model: PreTrainedModel, name: str, segments: Sequence[Sequence[int]], layers: Sequence[int], policy: str
-) -> dict[int, tuple[Tensor, Tensor, Tensor, float]]:
-    """Q, K, V (h, n, ·) and the scale of each of ``layers``, for the tokens of ``segments``.
+) -> dict[int, tuple[Tensor, Tensor, Tensor, float, bool]]:
+    """Q, K, V (h, n, ·), the scale of each of ``layers`` and whether it is causal, for the tokens of ``segments``.
 
     Raises:
         UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
@@ -92,14 +92,14 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
             yield equal[start : start + step]
 
 
-def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, tuple[Tensor, Tensor, Tensor, float]]:
+def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, tuple[Tensor, Tensor, Tensor, float, bool]]:
     """Batches of segments side by side along the tokens."""
     flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
     joined = {}
     for layer, call in parts[0].items():
         of = lambda part, axis, layer=layer: repeated(getattr(part[layer], axis), part[layer].heads)
         q, k, v = (torch.cat([flat(of(part, axis)) for part in parts], dim=1) for axis in "qkv")
-        joined[layer] = (q, k, v, call.scale)
+        joined[layer] = (q, k, v, call.scale, call.causal)
     return joined
 
 

@@ -27,7 +27,8 @@ def survey(name: str, weights: str = "pretrained") -> list[str]:
 
     ``mask`` is what that input shows, with a wider window as the model states it. ``delta`` is the relative distance of
     exact attention, rebuilt from what was captured, from the model's own; the last column says whether Q, K, V and a
-    padding mask describe the call, so that a method can run on it, or why not.
+    padding mask describe the call, so that a method can run on it (on a causal one, a method with a causal form), or
+    why not.
 
     Raises:
         SourceError: the model is absent, goes round transformers' attention interface, or reads neither text nor
@@ -68,6 +69,7 @@ def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
 def _row(call: AttentionCall) -> tuple[str, ...]:
     path = call.module if call.call == 0 else f"{call.module} (call {call.call + 1})"
     p, p_v = call.q.shape[3], call.v.shape[3]
+    fit = "yes, causal" if call.causal else "yes"
     mask = ", ".join([str(call.pattern), *call.extras()])
     sizes = (str(call.heads), str(call.kv_heads), str(p) if p == p_v else f"{p}/{p_v}", f"{call.scale:.4g}")
-    return (str(call.number), path, call.kind, *sizes, mask, f"{call.delta:.0e}", call.beyond() or "yes")
+    return (str(call.number), path, call.kind, *sizes, mask, f"{call.delta:.0e}", call.beyond() or fit)

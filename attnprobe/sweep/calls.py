@@ -40,7 +40,7 @@ class Work:
         """The approximation; for exact attention, one without an operator."""
         if self.name == EXACT:
             inner = qkv.compressed()
-            return Approximation(None, attention(inner.q, inner.k, inner.v, inner.scale))
+            return Approximation(None, attention(inner.q, inner.k, inner.v, inner.scale, inner.causal))
         return approximate(self.name, qkv, self.d, seed=self.seed, target=self.target, **self.options)
 
     def call(self, qkv: QKV) -> Callable[[], Any]:
@@ -77,20 +77,21 @@ def differentiated(work: Work, qkv: QKV) -> str:
 
 
 def save_inputs(path: Path, qkv: QKV) -> None:
-    """Leave Q, K, V, their scale and mask where `load_call` finds them."""
+    """Leave Q, K, V, their scale, mask and whether they are causal where `load_call` finds them."""
     tensors = {axis: getattr(qkv, axis).cpu() for axis in "qkv"}
     label = {name: qkv.label[name] for name in ("layer", "window") if name in qkv.label}
-    torch.save({**tensors, "scale": qkv.scale, "mask": qkv.mask, "heads": qkv.heads, "label": label}, path)
+    facts = {"scale": qkv.scale, "mask": qkv.mask, "heads": qkv.heads, "label": label, "causal": qkv.causal}
+    torch.save({**tensors, **facts}, path)
 
 
 def load_call(path: str, work: Work, device: str, few: bool = False) -> Callable[[], Any]:
     """The call on the inputs of `save_inputs`; with ``few`` on their first tokens, at most twice the budget."""
     parts = torch.load(path, weights_only=True)
-    label, heads, scale = (parts.pop(name) for name in ("label", "heads", "scale"))
+    label, heads, scale, causal = (parts.pop(name) for name in ("label", "heads", "scale", "causal"))
     mask = None if parts["mask"] is None else parts["mask"].to(device)
     tensors = {axis: parts[axis].to(device) for axis in "qkv"}
     if few:
         n = min(len(parts["q"][0]), 2 * max(work.d or 0, 64))
         tensors = {axis: x[:1, :n].clone() for axis, x in tensors.items()}
         mask, heads = None, heads[:1]
-    return work.call(QKV(**tensors, scale=scale, mask=mask, heads=heads, label=label))
+    return work.call(QKV(**tensors, scale=scale, mask=mask, heads=heads, label=label, causal=causal))

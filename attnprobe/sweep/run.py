@@ -122,7 +122,7 @@ def run_error(
 
 def _warm_up(plan: ErrorPlan, qkv: QKV, limit: float | None) -> None:
     """Run each method once on a few tokens, so that no cell's time holds the start of a kernel or a thread pool."""
-    few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+    few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale, causal=qkv.causal)
     for request in (MethodRequest("vmean"), *plan.methods):
         with suppress(Exception), time_limit(limit):  # what a method raises is reported where it is measured
             approximate(request.name, few, 8, target=plan.target, **request.options)

@@ -200,6 +200,8 @@ def _head(cell: _Cell, asked: Asked, plan: ErrorPlan, source: Any, run: str, qkv
 
 def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float | None) -> dict[str, Any]:
     """The measured part of a record: status, reason, findings, refused."""
+    if qkv.causal:
+        return _result("skipped", "attention is causal, and the theorem is about attention to all tokens", [], {})
     inner, found, reasons = qkv.compressed(), [], {}
     if cell.request is not None:
         has_budget = cell.request.entry.budget is not None
