@@ -69,8 +69,8 @@ FILES = {
 EXACT = [
     Fault(
         "exact", "softmax", "scale", "operators/attention.py",
-        "return torch.matmul(self.q[heads, start:stop] * self.scale,",
-        "return torch.matmul(self.q[heads, start:stop] * self.scale**2,",
+        "scores = torch.matmul(self.q[heads, start:stop] * self.scale,",
+        "scores = torch.matmul(self.q[heads, start:stop] * self.scale**2,",
         "the scale is applied twice",
     ),
     Fault(
@@ -101,14 +101,14 @@ EXACT = [
     ),
     Fault(
         "exact", "softmax", "landmark", "reference.py",
-        "scaled_dot_product_attention(q[None], k[None], v[None], scale=scale)",
-        "scaled_dot_product_attention(k[None], k[None], v[None], scale=scale)",
+        "scaled_dot_product_attention(q[None], k[None], v[None], scale=scale, is_causal=causal)",
+        "scaled_dot_product_attention(k[None], k[None], v[None], scale=scale, is_causal=causal)",
         "the keys stand for the queries, too",
     ),
     Fault(
         "exact", "softmax", "generator", "reference.py",
-        "v[None], scale=scale)",
-        "v[None], scale=scale, dropout_p=0.1)",
+        "v[None], scale=scale, is_causal=causal)",
+        "v[None], scale=scale, is_causal=causal, dropout_p=0.1)",
         "the dropout of a trained layer is left on, drawn from the global generator",
     ),
     Fault(
@@ -685,8 +685,8 @@ SPARSE = [
     ),
     Fault(
         "sparse", "longformer", "landmark", "methods/longformer.py",
-        "SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale)",
-        "SoftmaxAttention(qkv.k[:, :rows], qkv.k, qkv.scale)",
+        "SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale, last)",
+        "SoftmaxAttention(qkv.k[:, :rows], qkv.k, qkv.scale, last)",
         "the global rows are those of keys",
     ),
     Fault(

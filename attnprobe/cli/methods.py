@@ -54,7 +54,7 @@ def readme_table() -> str:
     """The method table of the README, from the registry."""
     from ..methods import by_family
 
-    names = ("method", "paper", "family", "target", "d means", "cost per head", "random?", "needs V?", "oracle")
+    names = ("method", "paper", "family", "target", "d means", "cost per head", "random?", "needs V?", "causal?", "oracle")
     lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
     for entry in by_family():
         cells = (
@@ -66,6 +66,7 @@ def readme_table() -> str:
             entry.cost,
             "no" if "deterministic" in entry.tags else "yes",
             "yes" if "uses_values" in entry.tags else "no",
+            "yes" if entry.is_causal else "yardstick" if "causal_target" in entry.tags else "no",
             entry.oracle,
         )
         lines.append(f"| {' | '.join(cells)} |")
