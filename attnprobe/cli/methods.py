@@ -54,7 +54,8 @@ def readme_table() -> str:
     """The method table of the README, from the registry."""
     from ..methods import by_family
 
-    names = ("method", "paper", "family", "target", "d means", "cost per head", "random?", "needs V?", "causal?", "oracle")
+    names = ("method", "paper", "family", "target", "d means", "cost per head", "random?", "needs V?", "causal?")
+    names += ("oracle",)
     lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
     for entry in by_family():
         cells = (
