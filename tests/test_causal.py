@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from inputs import DTYPES, SCORES, entry_band, eps, make, one_head, output_band, reaching
+from pretend_device import AWAY, Pretended, pretending
 from twins import exact as exact_twin
 from twins_causal import CAUSAL, last_rows
 
@@ -374,3 +375,38 @@ def test_causal_needs_as_many_queries_as_keys():
         QKV(q, k, k, causal=True)
     whole = QKV(k, k, k, causal=True)
     assert "causal" in repr(whole) and whole.to(dtype=torch.float64).causal and whole.select([0]).causal
+
+
+@every_taken
+def test_a_causal_form_stays_on_the_device_of_its_inputs(name, target):
+    """A pretended device; and with a default device that holds no numbers nothing is made there."""
+    qkv, x = causal(), random_like((2, N, 3), "x")
+    wanted = run(name, target, qkv)
+    with pretending():
+        away = replace(qkv, **{axis: getattr(qkv, axis).to(AWAY) for axis in "qkv"})
+        got = run(name, target, away)
+        pairs = [(got.output, wanted.output), (got.operator.rows(3, 9), wanted.operator.rows(3, 9))]
+        pairs += [(got.operator @ x.to(AWAY), wanted.operator @ x), (exact_output(away), exact_output(qkv))]
+        pairs += [(got.operator.rmatmul(x.to(AWAY)), wanted.operator.rmatmul(x))]
+        for one, other in pairs:
+            assert isinstance(one, Pretended) and (one.held - other).abs().max() <= 1e-10
+    with torch.device("meta"):
+        assert torch.equal(run(name, target, qkv).output, wanted.output)
+
+
+@pytest.mark.parametrize("n", [20, 150])
+@pytest.mark.parametrize("name", ["performer", "performer-relu", "linear"])
+def test_performer_pytorch_computes_the_same_prefix_sums(name, n):
+    """Its own causal attention without CUDA, fed with the features as the paper has them, not in logarithms."""
+    package = pytest.importorskip("performer_pytorch.performer_pytorch", reason="performer-pytorch is not installed")
+    qkv = causal(n=n, score=0.5)
+    approx = run(name, "softmax", qkv)
+    scaled = [x * (1.0 if name == "linear" else qkv.scale**0.5) for x in (qkv.q, qkv.k)]
+    rows = approx.draws["projection"].mT if name != "linear" else None
+    phi = {
+        "linear": lambda x: torch.nn.functional.elu(x) + 1,
+        "performer": lambda x: torch.exp(x @ rows - x.square().sum(-1, keepdim=True) / 2),
+        "performer-relu": lambda x: (x @ rows).relu() + 1e-3,
+    }[name]
+    wanted = package.causal_linear_attention_noncuda(*(phi(x)[None] for x in scaled), qkv.v[None], eps=0.0)[0]
+    torch.testing.assert_close(approx.output, wanted, rtol=1e-11, atol=1e-11)

@@ -8,9 +8,12 @@ what the model computed.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -202,7 +205,7 @@ def _attention(
             )
             if recorder.plain:
                 _check_plain(recorder, found)
-            recorder.captured[number] = _proved(recorder, found, output)
+            recorder.captured[number] = _proved(recorder, found, output, _softmax_in_float32(eager))
         if number == recorder.wanted.last:
             raise _Finished
     return output, None
@@ -269,14 +272,24 @@ def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
         raise recorder.refuse(call.number, f"{why}, only softmax(scale · Q Kᵀ) V over all tokens, or causal")
 
 
-def _proved(recorder: _Recorder, call: AttentionCall, output: Tensor) -> AttentionCall:
-    """The captured call, once it is shown that what was captured gives the model's own output."""
+@cache
+def _softmax_in_float32(eager: Callable[..., Any]) -> bool:
+    """Whether a model's eager attention takes its softmax in float32 whatever the dtype, as Llama's and its kin do."""
+    return re.search(r"softmax\(.*dtype=torch\.float32", inspect.getsource(eager)) is not None
+
+
+def _proved(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: bool) -> AttentionCall:
+    """The captured call, once it is shown that what was captured gives the model's own output.
+
+    ``coarse``: that output has been through float32, and can be rebuilt no nearer.
+    """
     for letter, tensor in (("Q", call.q), ("K", call.k), ("V", call.v)):
         if not bool(torch.isfinite(tensor).all()):
             raise recorder.refuse(call.number, f"its {letter} holds NaN or infinity; are its weights damaged?")
     delta, largest = _distance(call, output)
-    eps = torch.finfo(call.q.dtype).eps
-    allowed = max(TOLERANCE.get(call.q.dtype, 1e-2), eps * largest)  # a score s is only known to about s·eps
+    dtype = torch.float32 if coarse and call.q.dtype == torch.float64 else call.q.dtype
+    eps = torch.finfo(dtype).eps
+    allowed = max(TOLERANCE.get(dtype, 1e-2), eps * largest)  # a score s is only known to about s·eps
     if not delta < allowed:
         raise recorder.refuse(
             call.number,

@@ -1,0 +1,117 @@
+"""Causal attention at the command line: a decoder's Q, K, V, files that hold them, and what each command does of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sources_helpers import VOCABULARY, save, seeded, text_of
+
+from attnprobe import QKV, approximate, load_qkv, output_errors
+from attnprobe.reference import exact_output
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    """A directory with a two-layer Llama of 4 heads of 8, two of keys, and a text of 400 words."""
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    config = LlamaConfig(**sizes, **heads, initializer_range=0.3)
+    folder = tmp_path_factory.mktemp("decoder")
+    (folder / "text.txt").write_text(text_of(400))
+    return ["--model", str(save(seeded(lambda: LlamaModel(config)), folder / "llama")), "--text", folder / "text.txt"]
+
+
+def loaded(decoder, **options):
+    return load_qkv(decoder[1], text=str(decoder[3]), device="cpu", notify=lambda line: None, **options)
+
+
+def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp_path):
+    code, out, _ = run("error", *decoder, "--n", 100, "--d", 16, "--method", "window,performer,skyformer,svd",
+                       "--format", "json", "--out", "r")  # fmt: skip
+    told = json.loads(out)
+    rows = {row["method"]: row for row in told["rows"]}
+    assert code == 0 and told["source"]["causal"] is True
+    assert (rows["skyformer"]["status"], rows["skyformer"]["reason"]) == (
+        "skipped", "attention is causal, and skyformer has no causal form",
+    )  # fmt: skip
+    qkv = loaded(decoder, n=100)
+    assert qkv.causal and qkv.h == 4 and torch.equal(qkv.k[0], qkv.k[1])
+    for name in ("window", "performer", "svd", "vmean"):
+        approx = approximate(name, qkv, None if name == "vmean" else 16)
+        error, found = output_errors(exact_output(qkv), approx, qkv), rows[name]["metrics"]
+        for metric in ("output_spectral_relative", "output_frobenius_relative"):
+            assert found[metric]["mean"] == pytest.approx(float(error[metric].mean()), rel=1e-6)
+        dense = approx.operator.dense() - torch.softmax(
+            (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(torch.ones(100, 100).triu(1).bool(), float("-inf")), -1)
+        norm = float(dense.norm(dim=(1, 2)).mean())
+        assert found["matrix_frobenius"]["mean"] == pytest.approx(norm, rel=1e-4)
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    assert manifest["source"]["causal"] is True and "attention: causal" in manifest["described"][0]
+    code, out, _ = run("report", "r")
+    assert code == 0 and "attention: causal" in out and "has no causal form" in out
+
+
+def test_a_method_without_a_causal_form_alone_is_a_usage_error(run, decoder, tmp_path):
+    code, out, err = run("error", *decoder, "--n", 64, "--d", 16, "--method", "nystromformer", "--out", "r")
+    assert (code, out) == (2, "") and "attention is causal, and nystromformer has no causal form" in err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_file_keeps_that_it_is_causal(run, decoder, tmp_path):
+    assert run("extract", *decoder, "--n", 64, "--layer", "0,1", "--out", "all.safetensors")[0] == 0
+    code, out, _ = run("error", "--qkv", "all.safetensors", "--layer", 1, "--d", 16, "--method", "performer")
+    assert code == 0 and "attention: causal" in out
+    again = load_qkv(qkv=str(tmp_path / "all.safetensors"), layer=1, device="cpu")
+    assert again.causal and torch.equal(again.q, loaded(decoder, n=64, layer=1).q)
+
+
+@pytest.mark.parametrize(("told", "code"), [("true", 0), ("False", 0), ("perhaps", 3)])
+def test_a_file_from_elsewhere_says_it_in_its_metadata(run, qkv, told, code):
+    save_file(load_file(qkv), qkv, metadata={"causal": told})
+    found, out, err = run("error", "--qkv", qkv, "--d", 16, "--method", "window")
+    assert found == code and ("attention: causal" in out) == (told == "true")
+    assert code == 0 or "its causal 'perhaps' is neither true nor false" in err
+
+
+def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
+    code, out, _ = run("spectrum", *decoder, "--n", 64, "--of", "softmax,lifted-gaussian", "--format", "json")
+    rows = [row for row in json.loads(out)["rows"] if row["layer"] == 0]
+    qkv = loaded(decoder, n=64, dtype="float64")
+    exact = approximate("softmax", qkv).operator.dense()
+    wanted = torch.linalg.svdvals(exact[0])[0]
+    softmax = next(row for row in rows if row["of"] == "softmax" and row.get("head", 0) == 0)
+    assert code == 0 and softmax["singular_values"][0] == pytest.approx(float(wanted), rel=1e-5)
+    skipped = [row for row in rows if row["of"] == "lifted-gaussian"]
+    reason = "attention is causal, and lifted-gaussian has no causal form"
+    assert skipped and all(row["reason"] == reason for row in skipped)
+    code, out, _ = run("condition", *decoder, "--n", 64, "--d", 16, "--method", "skyformer")
+    assert code == 0 and "attention is causal, and skyformer has no causal form" in out
+    code, _, err = run("theory", *decoder, "--n", 64, "--d", 16)
+    assert code == 2 and "attention is causal, and the theorem is about attention to all tokens" in err
+    code, out, _ = run("bench", "--source", "model", *decoder, "--n", 64, "--d", 16, "--method", "performer,skyformer",
+                       "--rounds", 1, "--no-memory")  # fmt: skip
+    assert code == 0 and "attention is causal, and skyformer has no causal form" in out
+
+
+def test_the_methods_say_which_have_a_causal_form(run):
+    code, out, _ = run("methods", "--format", "json")
+    tags = {row["name"]: row["tags"] for row in json.loads(out)["rows"]}
+    assert code == 0 and "causal" in tags["performer"] and not {"causal", "causal_target"} & set(tags["skyformer"])
+    assert "no later token moves an earlier row" in run("methods", "lsh-qk")[1]
+
+
+def test_sensitivity_keeps_the_causal_mask():
+    """Of causal B: what a difference along the future of a query would add is not in it."""
+    from attnprobe import exact
+    from attnprobe.metrics.condition import exact_matrices, sensitivity
+
+    q, k, v = torch.randn(3, 1, 24, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole, causal = QKV(q, k, v), QKV(q, k, v, causal=True)
+    assert (sensitivity(exact, whole) - sensitivity(exact, causal)).abs().min() > 1e-3
+    for _, matrix, _ in exact_matrices(causal, 0):
+        assert not matrix.triu(1).any() and (matrix.diagonal() > 0).all()
