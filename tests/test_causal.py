@@ -15,6 +15,7 @@ from attnprobe import exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.hashing import look_back_causally
 from attnprobe.methods import METHODS, approximate, get
+from attnprobe.metrics.spectrum import attention_matrix
 from attnprobe.operators import CausalFeatures
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
@@ -273,12 +274,27 @@ def test_the_exact_causal_matrix(target, score):
     band = entry_band(operator, qkv, torch.float64)
     assert ((operator.dense() - dense).abs() <= band).all() and not operator.dense().triu(1).any()
     assert torch.equal(operator.heads(slice(1, 2)).dense(), operator.dense()[1:])
+    single = operator.to(torch.float32).dense()
+    assert not single.triu(1).any() and (single - dense).abs().max() < 1e-4
     assert ((exact_output(qkv, target) - dense @ qkv.v).abs() <= band @ qkv.v.abs()).all()
     whole = approximate("softmax" if target == "softmax" else "kernelized", qkv, target=target)
     assert output_errors(operator, whole, qkv)["output_spectral"].max() < 1e-12
     if target == "softmax":
         fused = torch.nn.functional.scaled_dot_product_attention(qkv.q, qkv.k, qkv.v, is_causal=True, scale=qkv.scale)
         torch.testing.assert_close(exact_output(qkv), fused, rtol=1e-12, atol=1e-12)
+
+
+def test_the_unnormalised_causal_matrix():
+    qkv = causal(score=6.0)
+    operator = attention_matrix(qkv, "unnormalised")
+    scores = qkv.scale * qkv.q @ qkv.k.mT
+    hidden = torch.ones(N, N, dtype=torch.bool).triu(1)
+    torch.testing.assert_close(operator.shift, scores.masked_fill(hidden, float("-inf")).amax((1, 2)))
+    wanted = torch.exp(scores - operator.shift[:, None, None]).masked_fill(hidden, 0)
+    for same in (operator, operator.heads(slice(0, 2)), operator.to(torch.float32)):
+        assert (same.dense() - wanted).abs().max() < 1e-4 and not same.dense().triu(1).any()
+    with pytest.raises(Unsupported, match="attention is causal, and lifted-softmax has no causal form"):
+        attention_matrix(qkv, "lifted-softmax")
 
 
 @pytest.mark.parametrize("n", [150, 300])  # held, and streamed with a certificate

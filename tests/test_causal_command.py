@@ -11,6 +11,7 @@ from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import QKV, approximate, load_qkv, output_errors
 from attnprobe.reference import exact_output
+from attnprobe.sweep.calls import Work, load_call, save_inputs
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,16 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
     code, out, _ = run("bench", "--source", "model", *decoder, "--n", 64, "--d", 16, "--method", "performer,skyformer",
                        "--rounds", 1, "--no-memory")  # fmt: skip
     assert code == 0 and "attention is causal, and skyformer has no causal form" in out
+
+
+@pytest.mark.parametrize("name", ["exact", "performer"])
+def test_what_another_process_measures_is_causal_too(tmp_path, name):
+    qkv = QKV(*torch.randn(3, 2, 24, 4, generator=torch.Generator().manual_seed(0)), causal=True)
+    save_inputs(tmp_path / "inputs", qkv)
+    work = Work(name, None if name == "exact" else 8)
+    output = load_call(str(tmp_path / "inputs"), work, "cpu")().output
+    assert torch.equal(output, work.call(qkv)().output)
+    torch.testing.assert_close(output[:, 0], qkv.v[:, 0])
 
 
 def test_the_methods_say_which_have_a_causal_form(run):

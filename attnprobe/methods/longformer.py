@@ -65,7 +65,7 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     half = (d - least) // 2  # w/2
     rows = min(global_tokens, qkv.n_q)
     right = 0 if qkv.causal else half
-    operator, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=rows, causal=qkv.causal)
+    operator, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=rows)
     entries += rows * (rows + 1) // 2 if qkv.causal else rows * qkv.n_k
     if rows:
         whole = torch.arange(rows, device=qkv.device).expand(qkv.h, rows)

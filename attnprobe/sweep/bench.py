@@ -175,9 +175,9 @@ class _Bench:
         return None if found is None else 2 * self.qkv.h * found
 
     def _numbers(self, cell: BenchCell, approx: Any) -> dict[str, list[float]]:
-        n = self.qkv.n_q * self.qkv.n_k
         if cell.request is None:
-            return {"visited": [n] * self.qkv.h}
+            n = self.qkv.n_q
+            return {"visited": [n * (n + 1) // 2 if self.qkv.causal else n * self.qkv.n_k] * self.qkv.h}
         metrics = {name: approx.diagnostics[name] for name in ("visited", "bad_rows") if name in approx.diagnostics}
         if self.reference is not None:
             errors = output_errors(self.reference, approx, self.qkv)
