@@ -15,6 +15,7 @@ from attnprobe import exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.hashing import look_back_causally
 from attnprobe.methods import METHODS, approximate, get
+from attnprobe.metrics import input_statistics
 from attnprobe.metrics.spectrum import attention_matrix
 from attnprobe.operators import CausalFeatures
 from attnprobe.qkv import QKV
@@ -295,6 +296,23 @@ def test_the_unnormalised_causal_matrix():
         assert (same.dense() - wanted).abs().max() < 1e-4 and not same.dense().triu(1).any()
     with pytest.raises(Unsupported, match="attention is causal, and lifted-softmax has no causal form"):
         attention_matrix(qkv, "lifted-softmax")
+
+
+def test_statistics_of_causal_inputs_are_of_what_is_seen():
+    qkv = causal(n=90, score=3.0)
+    found, uniform = input_statistics(qkv), input_statistics(causal(n=90, score=1e-12))
+    for row in range(2):
+        s, b = qkv.scale * qkv.q[row] @ qkv.k[row].T, exact(qkv).dense()[row]
+        seen = s[torch.ones(90, 90).tril().bool()]
+        entropy = -(b * b.clamp(min=1e-300).log()).sum(1)
+        wanted = {
+            "score_std": seen.std(correction=0), "score_max": seen.abs().max(), "entropy": entropy.mean(),
+            "entropy_share": entropy.mean() / torch.arange(1, 91).double().log().mean(), "sink_first": b.mean(0)[0],
+            "sink_most": b.mean(0).max(), "stable_rank": b.square().sum() / torch.linalg.matrix_norm(b, 2) ** 2,
+        }  # fmt: skip
+        for name, value in wanted.items():
+            assert float(found[name][row]) == pytest.approx(float(value), rel=1e-3 if "rank" in name else 1e-10), name
+        assert float(uniform["entropy_share"][row]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("n", [150, 300])  # held, and streamed with a certificate

@@ -59,7 +59,8 @@ def input_statistics(qkv: QKV) -> dict[str, Tensor]:
 
     a sum in which nothing cancels. ‖B‖₂ takes the passes of `matrix_errors`, in the dtype of ``qkv`` (float32 where
     that is half precision), until its interval is 1 % wide, where it is itself known to about 1e-4; the stable ranks of
-    Q, K and V come from p x p Gram matrices.
+    Q, K and V come from p x p Gram matrices. Of causal inputs, only scores at or before the diagonal count, and a
+    uniform row is one over the keys up to its own: ``entropy_share`` is ``n · entropy / Σ_i ln(i + 1)``, i from 0.
 
     >>> uniform = input_statistics(QKV(torch.zeros(1, 8, 4), torch.zeros(1, 8, 4), torch.ones(1, 8, 2)))
     >>> [round(float(uniform[name]), 6) for name in ("score_std", "entropy_share", "sink_first", "stable_rank")]
@@ -67,9 +68,10 @@ def input_statistics(qkv: QKV) -> dict[str, Tensor]:
     """
     inner = qkv.compressed()
     found = {"score_std": torch.stack([_score_std(*_doubled(inner, row), inner.scale) for row in range(inner.h)])}
-    passes = [_pass(*_doubled(inner, row), inner.scale) for row in range(inner.h)]
+    passes = [_pass(*_doubled(inner, row), inner.scale, inner.causal) for row in range(inner.h)]
     found |= {name: torch.stack([one[name] for one in passes]) for name in passes[0]}
-    found["entropy_share"] = found["entropy"] / (math.log(inner.n_k) or math.nan)
+    seen = range(1, inner.n_k + 1) if inner.causal else (inner.n_k,)
+    found["entropy_share"] = found["entropy"] / (sum(map(math.log, seen)) / len(seen) or math.nan)
     spectral, frobenius = exact_norms(exact(inner), tol=1e-2)
     found["stable_rank"] = (frobenius / spectral) ** 2
     for name in "qkv":
@@ -94,18 +96,33 @@ def _score_std(q: Tensor, k: Tensor, scale: float) -> Tensor:
     return scale * ((a @ k_mean).square().mean() + (b @ q_mean).square().mean() + mixed).clamp(min=0).sqrt()
 
 
-def _pass(q: Tensor, k: Tensor, scale: float) -> dict[str, Tensor]:
+def _pass(q: Tensor, k: Tensor, scale: float, causal: bool) -> dict[str, Tensor]:
     """What one pass over the rows of one head finds."""
     n = len(k)
+    place, middle, moments = torch.arange(n, device=q.device), scale * q.mean(0) @ k.mean(0), q.new_zeros(2)
     largest, entropy, mass = q.new_zeros(()), q.new_zeros(()), q.new_zeros(n)
     for start, stop in row_blocks(len(q), CPU_BLOCK if q.device.type == "cpu" else GPU_BLOCK.rows(n)):
         scores = (q[start:stop] * scale) @ k.mT  # (b, n)
-        low, high = scores.aminmax(dim=1)
+        if causal:
+            hidden = place > place[start:stop, None]
+            away = (scores - middle).masked_fill_(hidden, 0)
+            moments += torch.stack([away.sum(), away.square().sum()])
+            scores.masked_fill_(hidden, math.inf)
+            low = scores.amin(1)
+            high = scores.masked_fill_(hidden, -math.inf).amax(1)
+        else:
+            low, high = scores.aminmax(dim=1)
         largest = torch.maximum(largest, torch.maximum(-low, high).amax())
         scores -= high[:, None]
         weights = scores.exp()  # of sums Z_i: B_i = weights / Z_i, and H_i = ln Z_i - Σ_j B_ij (S_ij - max_i)
+        if causal:
+            scores.masked_fill_(hidden, 0)
         sums = weights.sum(1)
         entropy += (sums.log() - torch.linalg.vecdot(weights, scores) / sums).sum()
         mass += (1 / sums) @ weights
     mass /= len(q)
-    return {"score_max": largest, "entropy": entropy / len(q), "sink_first": mass[0], "sink_most": mass.amax()}
+    found = {"score_max": largest, "entropy": entropy / len(q), "sink_first": mass[0], "sink_most": mass.amax()}
+    if causal:
+        mean, square = moments / (n * (n + 1) / 2)
+        found["score_std"] = (square - mean**2).clamp(min=0).sqrt()
+    return found
