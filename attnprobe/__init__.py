@@ -40,6 +40,7 @@ _PUBLIC = {
     "Approximation": "approximation",
     "Operator": "operators",
     "approximate": "methods",
+    "budgets": "sweep",
     "capture": "sources",
     "exact": "reference",
     "findings": "sweep",
@@ -52,8 +53,8 @@ _PUBLIC = {
     "spectra": "metrics",
 }
 __all__ = [
-    "QKV", "Approximation", "Operator", "__version__", "approximate", "capture", "exact", "findings", "injected",
-    "input_statistics", "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
+    "QKV", "Approximation", "Operator", "__version__", "approximate", "budgets", "capture", "exact", "findings",
+    "injected", "input_statistics", "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from .qkv import QKV
     from .reference import exact
     from .sources import capture, load_qkv
-    from .sweep import findings
+    from .sweep import budgets, findings
 
 
 def __getattr__(name: str) -> Any:

@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 
+from ..errors import Unsupported
 from ..records import LOWER_BOUND
 from ..timings import Timings
 from .bench_plan import BenchRequest, bench_cells, bench_prepared
+from .budget import BudgetRequest, budget_cells, question_of
 from .condition import ConditionRequest, condition_cells
 from .folder import held_already
 from .session import ErrorRequest, prepared
+from .smallest import coarse_budgets
 from .spectrum import SpectrumRequest, spectrum_layers
 from .theory import TheoryRequest, theory_cells
 
@@ -49,7 +52,8 @@ def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> l
     """
     kept = {} if request.force else held_already(request)
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
-    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench}
+    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench,
+             BudgetRequest: _of_budgets}  # fmt: skip
     cells = kinds.get(type(request), _of_errors)
     return list(cells(request, done, notify))
 
@@ -80,6 +84,25 @@ def _of_theorems(request: TheoryRequest, done: set[str], notify: Callable[[str],
                     work, size = work + runs * once, size + beside
                 place = (_named(source), n, group.window, layer)
                 yield Listed(place, cell.name, None, cell.key in done, work, size)
+
+
+def _of_budgets(request: BudgetRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    """A search counts as twice the runs of its coarse budgets with every seed: what heads need between comes on top."""
+    question = question_of(request)
+    for source, plan in prepared(request, notify, Timings(), refuse=False):
+        h = len(source.head_numbers if plan.heads is None else plan.heads)
+        for (group, layer), cells in budget_cells(request, plan, source).items():
+            for cell in cells:
+                try:
+                    tried = coarse_budgets(*question.range_of(cell.request.name, group.n, group.n))
+                except Unsupported:
+                    tried = []
+                matrix = question.metric.startswith("matrix_")
+                sizes = [_sizes(cell.request.name, group.n, d, h, matrix, dense=False) for d in tried]
+                work = 2 * len(question.seeds_of(cell.request.name)) * sum(work for work, _ in sizes)
+                place = (str(source.facts.get("weights") or "file"), group.n, group.window, layer)
+                size = max((size for _, size in sizes), default=0.0)
+                yield Listed(place, cell.request.name, None, cell.key in done, work, size)
 
 
 def _of_bench(request: BenchRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:

@@ -27,6 +27,7 @@ from .plan import Cell, ErrorPlan, MethodRequest, refused
 __all__ = ["Outcome", "ending", "run_error", "said"]
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
+NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
 DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "delta", "realised_d")
 
 
@@ -215,7 +216,7 @@ class _Bench:
     def _measured(self, cell: Cell) -> tuple[dict[str, Any], Operator | None]:
         """What a cell gives but for its matrix errors, and its operator."""
         if not self.finite:
-            return _result("failed", "exact attention itself is not finite: the scores overflow float64"), None
+            return _result("failed", NOT_FINITE), None
         if cell.request.name == LOWER_BOUND:
             return _result(metrics=lower_bound(self.wanted, cell.d, self.values)), None
         why = refused(cell.request, self.target, self.qkv.n_q, cell.d)

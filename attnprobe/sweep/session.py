@@ -135,7 +135,7 @@ def _asked(
     if not 0 < request.tol < 1:
         raise UsageError(f"tol={request.tol:g}: choose a relative width above 0 and below 1, such as 0.001")
     methods = tuple(parse_methods(request.methods, request.target))
-    d = tuple(parse_numbers(request.d, "d"))
+    d = () if request.d is None else tuple(parse_numbers(request.d, "d"))
     if request.n is None:
         return methods, None, d
     n = tuple(parse_numbers(request.n, "n"))

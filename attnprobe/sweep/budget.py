@@ -1,0 +1,256 @@
+"""The run of ``attnprobe budget``: the smallest budget of every head, a search for each method on each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import Unsupported, UsageError
+from ..lists import parse_numbers, parse_positive
+from ..metrics import repeated_rows
+from ..qkv import QKV
+from ..records import SCHEMA, RecordWriter, cell_key, determining
+from ..timings import Timings
+from .folder import recorded
+from .limits import time_limit
+from .plan import ErrorPlan, Group, MethodRequest, parse_methods
+from .run import Outcome, said
+from .searching import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
+from .session import ErrorRequest, Session, planned, prepared
+
+__all__ = ["BudgetRequest", "budget_cells", "measure_budgets", "question_of"]
+
+
+@dataclass(frozen=True)
+class BudgetRequest(ErrorRequest):
+    """What ``attnprobe budget`` was asked for; see `ErrorRequest` for the rest, and `budgets` for what is searched.
+
+    Args:
+        epsilon: a list of errors. metric, delta, resolution, scan, d_min, d_max: as in `budgets`.
+        repeats: seeds of random methods, from ``seed`` on. d: budgets are searched, none is asked for.
+        matrix: what is measured is ``metric``.
+    """
+
+    d: str | None = None
+    matrix: bool = False
+    repeats: int = 20
+    epsilon: str = "0.1"
+    metric: str = METRIC
+    delta: float = 0.1
+    d_min: int = D_MIN
+    d_max: int | None = None
+    resolution: float = RESOLUTION
+    scan: bool = False
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """The search of one method on one layer of one window."""
+
+    key: str
+    request: MethodRequest
+    group: Group
+    layer: int
+
+
+def measure_budgets(
+    request: BudgetRequest,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+) -> Session:
+    """Search every layer for every method and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    A record is one method on one layer of one window. It holds ``found``, an object for each ε with ``d, below, error,
+    held, lower, upper, again, settled`` head by head as `HeadBudget` says them; ``tried``, for each budget the heads
+    that were run there with their ``error``, the k-th smallest over seeds for k the ``needed`` ones, and its
+    ``median``; and ``refused``. A method that raises is a ``failed`` record, one that has no budget to find
+    ``skipped``, one that is not finite in a head whatever the budget ``diverged``; the loop goes on.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+    """
+    question = question_of(request)
+    if request.n is not None:
+        methods = parse_methods(request.methods, request.target)
+        _refuse_impossible(question, methods, parse_numbers(request.n, "n"))
+    [(source, plan)] = prepared(request, notify, Timings(), refuse=False)
+    _refuse_impossible(question, plan.methods, plan.n)
+
+    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
+        return _run(request, plan, source, writer, done, run, progress)
+
+    told = {"epsilons": question.epsilons, "metric": question.metric, "delta": question.delta,
+            "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
+            "scan": question.scan}  # fmt: skip
+    outcome, path = recorded(request, "budget", planned(plan) | told, [source], notify, measure)
+    return Session(outcome, path, [source])
+
+
+def question_of(request: BudgetRequest) -> Question:
+    """What a request searches for.
+
+    Raises:
+        UsageError: an unknown metric, a number that is none or out of its range.
+    """
+    seeds = range(request.seed, request.seed + request.repeats)
+    return Question(
+        tuple(parse_positive(request.epsilon, "epsilon")), request.metric, request.delta, seeds, request.d_min,
+        request.d_max, request.resolution, request.scan, request.target, request.tol,
+    )  # fmt: skip
+
+
+def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], lengths: Sequence[int]) -> None:
+    """Refuse a request of which no method can be searched at any length, for the first reason."""
+    reasons: list[Unsupported] = []
+    for request in methods:
+        for n in lengths:
+            try:
+                question.range_of(request.name, n, n)
+                return
+            except Unsupported as error:
+                reasons.append(error)
+    raise reasons[0]
+
+
+def budget_cells(request: BudgetRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
+    """The cells of every group and layer in their order: one for each method."""
+    facts, question = determining(source.facts), question_of(request)
+    return {(group, layer): list(_cells(question, plan, group, layer, facts)) for group in plan.groups()
+            for layer in plan.layers}  # fmt: skip
+
+
+def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+    for method in plan.methods:
+        seeds = question.seeds_of(method.name)
+        matrix = {"matrix_tol": question.tol} if question.metric.startswith("matrix_") else {}
+        key = cell_key(
+            command="budget", method=method.name, options=dict(method.options), target=plan.target, source=dict(facts),
+            n=group.n, window=group.window, layer=layer, heads=plan.heads, metric=question.metric,
+            epsilon=question.epsilons, delta=question.delta, seed=seeds.start, repeats=len(seeds),
+            d_min=question.d_min, d_max=question.d_max, resolution=question.resolution, scan=question.scan, **matrix,
+        )  # fmt: skip
+        yield _Cell(key, method, group, layer)
+
+
+def _run(
+    request: BudgetRequest,
+    plan: ErrorPlan,
+    source: Any,
+    writer: RecordWriter,
+    done: Mapping[str, dict[str, Any]],
+    run: str,
+    progress: Callable[[int, int, str], None],
+) -> Outcome:
+    """Search every cell that is not ``done``; Q, K and V are captured once per (n, window)."""
+    outcome, question = Outcome(), question_of(request)
+    cells = [cell for some in budget_cells(request, plan, source).values() for cell in some]
+    captured: dict[int, QKV] = {}
+    place = None
+    for position, cell in enumerate(cells):
+        name = f"n={cell.group.n} layer {cell.layer} {cell.request.name}"
+        progress(position, len(cells), name)
+        if cell.key in done:
+            outcome.records.append(done[cell.key])
+            outcome.done_before += 1
+            continue
+        if place != cell.group:
+            captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
+        qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
+        show = lambda label, at=position, name=name: progress(at, len(cells), f"{name} {label}")
+        with torch.no_grad():
+            measured = _measured(cell, question, qkv, request.cell_timeout, show)
+        outcome.keep({**_head(cell, question, plan, source, run, qkv), **measured}, writer)
+    progress(len(cells), len(cells), "")
+    return outcome
+
+
+def _head(cell: _Cell, question: Question, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
+    """What a record says before anything is measured."""
+    seeds = question.seeds_of(cell.request.name)
+    return {
+        "schema": SCHEMA,
+        "key": cell.key,
+        "run": run,
+        "command": "budget",
+        "method": cell.request.name,
+        "options": dict(cell.request.options),
+        "target": plan.target,
+        "source": source.facts,
+        "window": cell.group.window,
+        "layer": cell.layer,
+        "heads": list(qkv.heads),
+        "n": cell.group.n,
+        "d": None,
+        "metric": question.metric,
+        "epsilon": list(question.epsilons),
+        "delta": question.delta,
+        "resolution": question.resolution,
+        "scan": question.scan,
+        "repeat": 0,
+        "seed": seeds.start,
+        "seeds": len(seeds),
+        "requested": True,
+        "duplicates": repeated_rows(qkv),
+        "metrics": {},
+    }
+
+
+def _measured(
+    cell: _Cell, question: Question, qkv: QKV, limit: float | None, show: Callable[[str], None]
+) -> dict[str, Any]:
+    """The measured part of a record: status, reason, least, most, needed, found, tried, refused."""
+    at = [""]
+
+    def tell(label: str) -> None:
+        at[0] = f" at {label}"
+        show(label)
+
+    try:
+        with time_limit(limit):
+            search = answered(question, cell.request, qkv, tell)
+    except Unsupported as error:
+        return _result("skipped", str(error))
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a method raises is its result, and the loop goes on
+        return _result("failed", said(error) + at[0])
+    lost = [str(head) for head in qkv.heads if not any(
+        math.isfinite(errors[head][search.needed - 1]) for errors in search.tried.values() if head in errors)]
+    told = ("diverged", f"the error is not finite at any budget in head {', '.join(lost)}") if lost else ("ok", None)
+    return _result(*told, search)
+
+
+def _result(status: str, reason: str | None, search: BudgetSearch | None = None) -> dict[str, Any]:
+    found = {"status": status, "reason": reason, "draws_hash": None, "found": [], "tried": [], "refused": [],
+             "least": None, "most": None, "needed": None}  # fmt: skip
+    if search is None:
+        return found
+    return found | {
+        "least": search.least,
+        "most": search.most,
+        "needed": search.needed,
+        "found": [_of_epsilon(search, epsilon) for epsilon in dict.fromkeys(one.epsilon for one in search.heads)],
+        "tried": [_tried(d, errors, search.needed) for d, errors in search.tried.items()],
+        "refused": [{"d": d, "reason": reason} for d, reason in sorted(search.refused.items())],
+    }
+
+
+def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
+    """What was found at one ε: a list for each field, with one entry for each head."""
+    heads = [one for one in search.heads if one.epsilon == epsilon]
+    listed = {name: [getattr(one, name) for one in heads]
+              for name in ("d", "below", "error", "held", "settled", "again")}  # fmt: skip
+    ends = [one.interval or (None, None) for one in heads]
+    return {"epsilon": epsilon, **listed, "lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
+
+
+def _tried(d: int, errors: Mapping[int, tuple[float, ...]], needed: int) -> dict[str, Any]:
+    """The errors at one budget, one entry for each head that was run there."""
+    medians = [float(np.median(some)) if math.isfinite(some[-1]) else some[len(some) // 2] for some in errors.values()]
+    return {"d": d, "heads": list(errors), "error": [some[needed - 1] for some in errors.values()], "median": medians}
