@@ -22,6 +22,7 @@ COMMANDS = {
     "spectrum": "Compute singular values and effective ranks of attention matrices.",
     "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
     "theory": "What the papers' theorems assume, promise and reach, with a verdict head by head.",
+    "budget": "Find the smallest budget of each head at which a method's error is at most ε.",
     "bench": "Measure what each method costs beside exact attention, and how the cost grows.",
     "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
     "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",

@@ -34,7 +34,7 @@ Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 
               "n, d, method, value, digitisation_uncertainty; repeatable.")
 @click.option("--plot", "plots", multiple=True, default=("all",), metavar="KIND",
               help="The figures to draw, of those that the records can give: errors, papers, heads, cost, "
-              "maps, spectrum, condition, theory, bench, all or none; repeatable and comma-separated. [default: all]")
+              "maps, spectrum, condition, theory, budget, bench, all or none; repeatable and comma-separated. [default: all]")
 @click.option("--out", metavar="DIR", help="Where tables/, figures/ and report.html are written. "
               "[default: the run's own folder]")
 @format_option
@@ -79,13 +79,15 @@ def command(
 
 def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> list[Path]:
     """Print a part, leave its tables and figures in the folder, and return the figures."""
-    from ..records import write_text
+    from ..records import write_json, write_text
     from .output import draw, show
 
     show(folder, part.command, format_, part.text, part.header, ("md", "csv", "json", "tex"))
     for name, text in part.more.items():
         for kind in ("md", "csv", "json"):
             write_text(folder / "tables" / f"{name}.{kind}", text(kind) + "\n")
+    for name, value in part.files.items():
+        write_json(folder / name, value)
     paths: list[Path] = []
     for kind, (stem, figures) in part.figures.items():
         nothing = "the records hold nothing to draw" if kind in asked else None

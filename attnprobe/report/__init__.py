@@ -5,6 +5,8 @@ from __future__ import annotations
 from .bench import bench_rows, bench_summary
 from .bench_gates import bench_judged
 from .bench_tables import BenchReport
+from .budget import budget_files, budget_rows, budget_summary
+from .budget_figures import budget_figures
 from .comparison import compare_runs
 from .comparison_tables import comparison_line
 from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
@@ -44,6 +46,10 @@ __all__ = [
     "bench_judged",
     "bench_rows",
     "bench_summary",
+    "budget_figures",
+    "budget_files",
+    "budget_rows",
+    "budget_summary",
     "check",
     "compare_runs",
     "comparison_line",

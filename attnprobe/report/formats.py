@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import unknown
 from ..records import SCHEMA, spelt, strict_json
+from .budget import BUDGET_SPARE, budget_legend, budget_summary, budget_tables
 from .columns import columns_of, grouped, legend, mark, notes
 from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
@@ -24,6 +25,11 @@ __all__ = ["FORMATS", "Plain", "latex", "markdown", "render", "tables_of"]
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
 Row = Mapping[str, Any]
 
+SUMMARISED = {  # rows per head, tables of their summary
+    "theory": (theory_summary, theory_tables, theory_legend),
+    "budget": (budget_summary, budget_tables, budget_legend),
+}
+SPARES = {"theory": SPARE, "budget": BUDGET_SPARE}
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -104,17 +110,17 @@ def render(
         }
         if header.inputs:
             whole["inputs"] = header.inputs
-        if command == "theory":
-            whole["summary"] = spelt(theory_summary(rows))
+        if command in SUMMARISED:
+            whole["summary"] = spelt(SUMMARISED[command][0](rows))
         return strict_json(whole, indent=2)
     if format == "jsonl":
         return "\n".join(strict_json(row) for row in [*rows, *bounds])
     if format == "csv":
         return _csv([*rows, *bounds])
-    if format == "table" and command in ("spectrum", "compare", "theory"):
+    if format == "table" and command in ("spectrum", "compare", *SUMMARISED):
         tables, told = tables_of(rows, bounds, command)
         parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
-        return plain_tables(parts, told, header, run, width, SPARE if command == "theory" else ())
+        return plain_tables(parts, told, header, run, width, SPARES.get(command, ()))
     if format == "table":
         return (
             error_tables(rows, bounds, header, run, width)
@@ -180,9 +186,10 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
         return [Plain(*table) for table in input_tables(rows)], INPUTS_LEGEND if rows else ""
     if command == "compare":
         return [Plain(*table) for table in comparison_tables(rows)], comparison_legend(rows)
-    if command == "theory":
-        tables = theory_tables(theory_summary(rows))
-        return [Plain(*table) for table in tables], theory_legend(tables)
+    if command in SUMMARISED:
+        summary_of, tables_for, legend_of = SUMMARISED[command]
+        tables = tables_for(summary_of(rows))
+        return [Plain(*table) for table in tables], legend_of(tables)
     if command != "error":
         flat = [flattened(row) for row in rows]
         names = list(dict.fromkeys(name for row in flat for name in row))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import nearest
 from .bench_gates import BENCH_METRICS
+from .budget import BUDGET_METRICS
 from .numbers import method_label
 from .sources import source_heading
 from .theory import THEORY_METRICS, at_label
@@ -34,7 +35,9 @@ METRICS = (
     "delta",
     "seconds",
 )
-METRICS_OF = {"error": METRICS, "theory": THEORY_METRICS, "bench": BENCH_METRICS}  # by command
+METRICS_OF = {  # by command
+    "error": METRICS, "theory": THEORY_METRICS, "budget": BUDGET_METRICS, "bench": BENCH_METRICS,
+}  # fmt: skip
 LARGER = ("output_cosine_min", "slack", "holds")  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")

@@ -14,7 +14,7 @@ from .figures import SYMBOLS, fixed_settings, saved, title_lines
 from .panels import text_label
 from .sources import file_tag, identity, source_heading, source_labels
 
-__all__ = ["head_figures"]
+__all__ = ["EMPTY", "head_figures", "head_ticks", "plain_ticks"]
 
 Record = Mapping[str, Any]
 Place = tuple[str | None, Any, Any]  # source, n, target
@@ -140,19 +140,19 @@ def _figure(
             budget = "" if (method, d) not in maps or d is None else f"d = {d}"
             name = method if across == first else ""
             axis.set_title("\n".join(filter(None, [name, budget])) or " ", fontsize=8.5)
-            _ticks(axis, layers, heads, across == first, down == len(methods) - 1)
+            head_ticks(axis, layers, heads, across == first, down == len(methods) - 1)
             for spine in axis.spines.values():
                 spine.set_visible(False)
     place = {"ax": panels.ravel().tolist(), "pad": 0.02, "shrink": min(1.0, 3.2 / tall), "aspect": 24}
     bar = figure.colorbar(mesh, extend="both", **place)
     bar.set_label(SYMBOLS.get(metric, metric.replace("_", " ")))
     bar.outline.set_visible(False)
-    _plain_ticks(bar.ax.yaxis, scale)
+    plain_ticks(bar.ax.yaxis, scale)
     figure.suptitle("\n".join(lines), x=0.012, ha="left", fontsize=8, parse_math=False)
     return figure
 
 
-def _ticks(axis: Any, layers: Sequence[int], heads: Sequence[int], left: bool, lowest: bool) -> None:
+def head_ticks(axis: Any, layers: Sequence[int], heads: Sequence[int], left: bool, lowest: bool) -> None:
     """Layers and heads by their numbers, at most about eight of each."""
     for numbers, set_ticks in ((heads, axis.set_xticks), (layers, axis.set_yticks)):
         step = -(-len(numbers) // 8)
@@ -162,7 +162,7 @@ def _ticks(axis: Any, layers: Sequence[int], heads: Sequence[int], left: bool, l
     axis.set_xlabel("head" if lowest else "", fontsize=8)
 
 
-def _plain_ticks(axis: Any, scale: tuple[float, float]) -> None:
+def plain_ticks(axis: Any, scale: tuple[float, float]) -> None:
     """Round numbers without exponents where they are neither huge nor tiny."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .bench_tables import BenchReport
+from .budget import budget_files, budget_rows
+from .budget_figures import budget_figures
 from .condition import LEGEND, condition_rows, condition_tables, conditions_summary, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
@@ -31,7 +33,7 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "bench")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "budget", "bench")
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # of bench, where no manifest says
 
 
@@ -42,6 +44,7 @@ class Part:
     Attributes:
         text: the tables in a format of `FORMATS`. figures: how each kind of plot is drawn into a folder, with what the
             names of its files begin with. tables: the tables for people and their legend. more: other texts, by name.
+        files: JSON beside the records, by file name.
     """
 
     command: str
@@ -50,6 +53,7 @@ class Part:
     figures: Mapping[str, tuple[str, Draw]]
     tables: Callable[[], tuple[list[Plain], str]]
     more: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parts(run: Run, metric: str | None = None, references: Sequence[Reference] = ()) -> list[Part]:
@@ -61,6 +65,7 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
     """
     makers = {
         "error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory, "bench": _bench,
+        "budget": _budget,
     }  # fmt: skip
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
@@ -117,6 +122,16 @@ def _theory(run: Run, records: Records, metric: str | None, references: Sequence
     draw = lambda place: theory_figures(records, title, place)
     text = lambda kind: render(rows, [], header, kind, str(run.path), "theory")
     return Part("theory", header, text, {"theory": ("theory", draw)}, lambda: tables_of(rows, [], "theory"))
+
+
+def _budget(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    rows = budget_rows(records)
+    header = run.header(records)
+    title = "\n".join([*header.lines, *header.warnings])
+    draw = lambda place: budget_figures(records, title, place)
+    text = lambda kind: render(rows, [], header, kind, str(run.path), "budget")
+    tables = lambda: tables_of(rows, [], "budget")
+    return Part("budget", header, text, {"budget": ("budget", draw)}, tables, files=budget_files(records))
 
 
 def _bench(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:

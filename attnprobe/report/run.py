@@ -18,7 +18,7 @@ __all__ = ["KNOWN", "Run", "open_run"]
 
 Record = Mapping[str, Any]
 
-KNOWN = ("error", "spectrum", "condition", "theory", "bench")  # commands whose records can be shown
+KNOWN = ("error", "spectrum", "condition", "theory", "budget", "bench")  # commands whose records can be shown
 # what a record of each command must hold: name and kinds of value
 SHAPE = {
     "key": (str,), "status": (str,), "metrics": (dict,), "heads": (list,), "source": (dict,), "options": (dict,),
@@ -29,12 +29,14 @@ ALSO = {
     "spectrum": {"of": (str,), "kind": (str,), "head": (int,)},
     "condition": {"matrices": (list,)},
     "theory": {"theorem": (str,), "paper": (str,), "says": (str,), "findings": (list,)},
+    "budget": {"method": (str,), "metric": (str,), "found": (list,), "tried": (list,)},
     "bench": {"method": (str,), "machine": (dict,), "versions": (dict,), "reference": (bool,)},
 }
 FINDING = ("at", "assumption", "promise", "sense", "met", "bound", "measured", "lower", "upper", "rounding", "vacuous",
            "slack", "verdict", "details")  # fmt: skip
 ENDS = ("lower", "upper")  # of an interval, where there is one
 REALS = ("bound", "measured", *ENDS, "rounding", "slack")  # infinity is a text, NaN null
+FOUND = ("d", "below", "error", "held", "lower", "upper", "again", "settled")
 AT_THE_END = 1 << 30  # of an order: what the plan does not name
 
 
@@ -176,6 +178,8 @@ def _check(record: Record, path: Path) -> None:
     for finding in record["findings"] if command == "theory" else ():
         if not isinstance(finding, dict) or not _is_finding(finding, len(record["heads"])):
             raise UsageError(f"{where}: one of its findings is none")
+    if command == "budget" and not _is_search(record):
+        raise UsageError(f"{where}: what was found is none")
     if record.get("d") is not None and (not isinstance(record["d"], int) or isinstance(record["d"], bool)):
         raise UsageError(f"{where}: its d is {strict_json(record['d'])[:60]}, not a number")
 
@@ -190,6 +194,18 @@ def _is_finding(finding: Record, heads: int) -> bool:
         return False
     known = lambda one: one is None or _number(one) or one in ("inf", "-inf")
     return all(known(one) for name in REALS if name in listed for one in listed[name])
+
+
+def _is_search(record: Record) -> bool:
+    """Whether a record of ``budget`` has one entry for each head in all that was found and tried."""
+    heads, found, tried = len(record["heads"]), record["found"], record["tried"]
+    if not all(isinstance(one, dict) and _number(one.get("epsilon")) for one in found):
+        return False
+    listed = [one.get(name) for one in found for name in FOUND]
+    if not all(isinstance(some, list) and len(some) == heads for some in listed):
+        return False
+    sizes = [[one.get(name) for name in ("heads", "error")] if isinstance(one, dict) else [None] for one in tried]
+    return all(isinstance(some, list) and len(some) == len(pair[0]) for pair in sizes for some in pair)
 
 
 def _number(value: Any) -> bool:

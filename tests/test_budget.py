@@ -1,0 +1,553 @@
+"""``attnprobe budget`` and `budgets`: the search, what it finds beside brute force, and what a run leaves of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe import QKV, Approximation, approximate, budgets, exact, matrix_errors, output_errors
+from attnprobe.errors import Unsupported, UsageError
+from attnprobe.linalg.binomial import clopper_pearson
+from attnprobe.methods.registry import METHODS, register
+from attnprobe.records import read_records
+from attnprobe.reference import exact_output
+from attnprobe.report import budget_files, budget_rows, budget_summary, open_run, parts
+from attnprobe.rng import generator
+from attnprobe.sources import SourceSpec
+from attnprobe.sweep import BudgetRequest, measure_budgets
+from attnprobe.sweep.smallest import coarse_budgets, fine_budgets, search, seeds_needed
+
+HEADS = 3
+RELATIVE = "output_frobenius_relative"
+
+
+def inputs(n=48, scale=1.0, h=HEADS, dtype=torch.float64):
+    q, k, v = torch.randn(3, h, n, 8, generator=generator(5, "budget"), dtype=dtype)
+    return QKV(scale * q, scale * k, v)
+
+
+# --- methods of these tests: the relative output error is known, by head and budget
+
+
+def planted(name, error, tags=("deterministic",), **facts):
+    """Register a method whose output is ``(1 + error(head, d, seed))`` times the exact one."""
+
+    @register(name=name, paper="Nobody", year=2026, family="reference", targets=("softmax",), kind="reference",
+              tags=tags, budget="nothing", cost="n", oracle="itself", limit=lambda n_q, n_k: 10 * n_q,
+              **facts)  # fmt: skip
+    def method(qkv, d, *, streams, target="softmax"):
+        sizes = [1 + error(head, d, streams.seed) for head in qkv.heads]
+        output = exact_output(qkv) * torch.tensor(sizes, dtype=torch.float64)[:, None, None]
+        return Approximation(None, output)
+
+    return method
+
+
+@pytest.fixture(autouse=True)
+def no_new_methods():
+    """What a test registers is gone after it."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+# --- the budgets that are tried
+
+
+@pytest.mark.parametrize("resolution", [1.0, 1.01, 1.05, 1.3, 2.0])
+@pytest.mark.parametrize(("least", "most"), [(1, 1), (1, 2), (3, 5), (8, 256), (7, 1000), (100, 101)])
+def test_the_grid_holds_powers_of_two_and_takes_no_larger_steps(least, most, resolution):
+    fine, coarse = fine_budgets(least, most, resolution), coarse_budgets(least, most)
+    assert set(coarse) <= set(fine) and fine == sorted(set(fine))
+    assert fine[0] == least and fine[-1] == most
+    assert all(high <= max(low + 1, low * resolution) for low, high in zip(fine, fine[1:], strict=False))
+    assert {2**k for k in range(12) if least <= 2**k <= most} <= set(coarse)
+    assert resolution > 1 or fine == list(range(least, most + 1))
+
+
+@pytest.mark.parametrize("seeds", range(1, 60))
+@pytest.mark.parametrize("delta", [0.01, 0.05, 0.1, 0.25, 0.5, 0.9])
+def test_as_few_seeds_as_the_share_allows(seeds, delta):
+    k = seeds_needed(seeds, delta)
+    assert 1 <= k <= seeds and (k / seeds > 1 - delta - 1e-12) and (k == 1 or (k - 1) / seeds < 1 - delta)
+
+
+# --- the search alone
+
+
+class Asked:
+    """Errors of heads by a function, and what was asked for."""
+
+    def __init__(self, error, refused=()):
+        self.error, self.refused, self.calls = error, refused, []
+
+    def __call__(self, d, heads):
+        self.calls.append((d, tuple(heads)))
+        return {head: tuple(sorted(self.error(head, d))) for head in heads if (d, head) not in self.refused}
+
+
+def linear(error, heads, epsilons, fine, needed=1):
+    """By trying all."""
+    return [next((d for d in fine if sorted(error(head, d))[needed - 1] <= epsilon), None)
+            for epsilon in epsilons for head in heads]  # fmt: skip
+
+
+@pytest.mark.parametrize("trial", range(30))
+def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
+    dice = random.Random(trial)
+    least, most, seeds = dice.randint(1, 12), dice.randint(20, 300), dice.choice([1, 5])
+    resolution, needed = dice.choice([1.0, 1.05, 1.5]), dice.randint(1, seeds)
+    fall = {(head, seed): dice.uniform(0.2, 3) for head in range(6) for seed in range(seeds)}
+    error = lambda head, d: [d ** -fall[head, seed] for seed in range(seeds)]
+    epsilons, heads = [dice.uniform(0.001, 0.5) for _ in range(3)], list(range(6))
+    ask = Asked(error)
+    found, tried = search(ask, heads, epsilons, least, most, resolution=resolution, needed=needed, random=seeds > 1)
+    fine = fine_budgets(least, most, resolution)
+    assert [one.d for one in found] == linear(error, heads, epsilons, fine, needed)
+    assert [(one.epsilon, one.head) for one in found] == [(epsilon, head) for epsilon in epsilons for head in heads]
+    for one in found:
+        assert one.monotone is (None if one.d is None else True) and one.settled == one.d
+        if one.d is None:
+            assert one.below == most and one.error is None and one.held is None
+            continue
+        place = fine.index(one.d)
+        assert one.below == (fine[place - 1] if place else None)
+        assert one.error == sorted(error(one.head, one.d))[needed - 1] <= one.epsilon
+        assert one.held == sum(x <= one.epsilon for x in error(one.head, one.d)) >= needed
+        assert one.interval == (clopper_pearson(one.held, seeds) if seeds > 1 else None)
+        assert all(one.head in tried[d] for d in fine[place + 1 : place + 3])  # the neighbours above
+    pairs = [(d, head) for d, some in ask.calls for head in some]
+    assert len(pairs) == len(set(pairs))  # nothing twice
+    assert set(pairs) == {(d, head) for d, some in tried.items() for head in some}
+    coarse = coarse_budgets(least, most)
+    assert ask.calls[: len(coarse)] == [(d, tuple(heads)) for d in coarse]
+
+
+def test_heads_that_need_the_same_budget_share_its_run():
+    ask = Asked(lambda head, d: [1 / d])
+    found, _ = search(ask, range(12), [0.013], 8, 256)
+    assert {one.d for one in found} == {79} and {len(heads) for _, heads in ask.calls} == {12}
+    assert len(ask.calls) < 20  # of 60 budgets
+
+
+def test_an_error_that_rises_again_is_told_wherever_it_was_tried():
+    bumps = {0: range(96, 97), 1: range(48, 130), 2: range(256, 257), 3: range(0)}
+    error = lambda head, d: [0.5 if d < 33 or d in bumps[head] else 0.01]
+    found, tried = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0)
+    assert [one.d for one in found] == [33] * 4 and [one.below for one in found] == [32] * 4
+    assert [one.again for one in found] == [(96,), (48, 64, 96, 128), (256,), ()]
+    assert [one.settled for one in found] == [128, 192, None, 33]
+    assert [one.monotone for one in found] == [False, False, False, True]
+    scanned, every = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0, scan=True)
+    assert [one.d for one in scanned] == [33] * 4 and list(every) == list(range(8, 257))
+    assert [one.again for one in scanned] == [tuple(some) for some in bumps.values()]
+    assert [one.settled for one in scanned] == [97, 130, None, 33]
+
+
+def test_a_rise_next_to_what_was_found_is_seen():
+    error = lambda head, d: [0.5 if d < 41 or d == 43 else 0.01]
+    (one,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0)[0]
+    assert (one.d, one.again, one.settled) == (41, (43,), 44 if one.settled == 44 else 48)
+
+
+def test_a_scan_finds_what_a_bisection_cannot():
+    error = lambda head, d: [0.01 if d == 37 or d > 50 else 0.5]
+    (one,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0)[0]
+    (sure,) = search(Asked(error), [0], [0.1], 8, 64, resolution=1.0, scan=True)[0]
+    assert one.d == 51 and sure.d == 37 and sure.again == tuple(range(38, 51)) and sure.settled == 51
+
+
+def test_budgets_that_a_head_cannot_take_are_left_out_for_it():
+    refused = {(d, 1) for d in range(8, 257) if d % 8}
+    ask = Asked(lambda head, d: [1 / d], refused)
+    found, tried = search(ask, [0, 1], [0.013, 0.5], 8, 256, resolution=1.0)
+    assert [one.d for one in found] == [77, 80, 8, 8] and [one.below for one in found][:2] == [76, 72]
+    assert all(1 not in some for d, some in tried.items() if d % 8)
+
+
+def test_infinite_errors_never_hold():
+    found, _ = search(Asked(lambda head, d: [math.inf] * 3), [0], [1e300], 1, 16, needed=1)
+    assert found[0].d is None and found[0].monotone is None and found[0].seeds == 3
+
+
+# --- beside closed forms
+
+
+@pytest.mark.parametrize("metric", [RELATIVE, "output_frobenius", "matrix_frobenius_relative", "matrix_spectral"])
+def test_svd_needs_the_rank_that_eckart_and_young_say(metric):
+    qkv = inputs(n=40, scale=2.0)
+    left, values, right = torch.linalg.svd(exact(qkv).dense())
+    weights = (right @ qkv.v).norm(dim=-1) if metric.startswith("output") else torch.ones_like(values)
+    parts = values * weights  # (B - B~) V = Σ_{i>d} σ_i u_i (v_iᵀ V), of orthogonal u_i
+    epsilons = [0.5, 0.1, 0.02] if metric.endswith("relative") else [1.0, 0.3, 0.05]
+    found = budgets(qkv, "svd", epsilons, metric=metric, d_min=1, d_max=40, resolution=1)
+    for one in found.heads:
+        mine = parts[one.head]
+        tails = [float(mine[d]) if d < 40 else 0.0 for d in range(1, 41)] if metric == "matrix_spectral" else [
+            float(mine[d:].norm()) for d in range(1, 41)]  # fmt: skip
+        size = float(mine.norm()) if metric.endswith("relative") else 1.0
+        wanted = next(d for d, tail in enumerate(tails, 1) if tail / size <= one.epsilon)
+        assert one.d == wanted and one.monotone and one.interval is None and one.seeds == 1
+    assert len({one.d for one in found.heads}) > 3  # the heads differ
+
+
+def brute(qkv, method, d, seeds, metric, **options):
+    """Errors (seeds, h) by the public calls alone."""
+    rows = []
+    for seed in seeds:
+        approx = approximate(method, qkv, d, seed=seed, **options)
+        of = matrix_errors(exact(qkv), approx.operator) if metric.startswith("matrix") else output_errors(
+            exact(qkv), approx, qkv)  # fmt: skip
+        rows.append(1 - of[metric] if metric == "output_cosine_min" else of[metric])
+    return torch.stack(rows)
+
+
+CASES = [
+    ("svd", RELATIVE, 0.3, {}),
+    ("topk", RELATIVE, 0.3, {}),
+    ("nystromformer", RELATIVE, 0.6, {}),
+    ("skyformer", RELATIVE, 1.0, {"sampler": "wor"}),
+    ("performer", "output_spectral", 4.0, {}),
+    ("linformer", "matrix_frobenius_relative", 1.2, {}),
+    ("bigbird", "output_row_relative_max", 1.5, {}),
+    ("window", "output_cosine_min", 0.5, {}),
+    ("reformer", "matrix_infinity", 1.9, {}),
+]
+
+
+@pytest.mark.parametrize(("method", "metric", "epsilon", "options"), CASES, ids=[case[0] for case in CASES])
+def test_what_is_found_is_what_a_linear_scan_finds(method, metric, epsilon, options):
+    qkv = inputs(n=36)
+    seeds = range(3, 8) if "deterministic" not in METHODS[method].tags else range(3, 4)
+    errors, kth = {}, seeds_needed(len(seeds), 0.2) - 1
+    least, most = max(2, METHODS[method].least), min(36, METHODS[method].limit(36, 36))
+    for d in range(least, most + 1):
+        try:
+            errors[d] = brute(qkv, method, d, seeds, metric, **options)
+        except Unsupported:
+            continue
+    level = {d: found.sort(0).values[kth] for d, found in errors.items()}
+    holds = lambda head: [d for d in level if level[d][head] <= epsilon]
+    asked = {"metric": metric, "delta": 0.2, "seeds": range(3, 8), "d_min": 2, "d_max": 36, "resolution": 1}
+    scanned = budgets(qkv, method, epsilon, scan=True, **asked, **options)
+    bisected = budgets(qkv, method, epsilon, **asked, **options)
+    assert (scanned.least, scanned.most) == (least, most) and set(scanned.tried) == set(errors)
+    for sure, one in zip(scanned.heads, bisected.heads, strict=True):
+        good = holds(sure.head)
+        assert sure.d == (good[0] if good else None)
+        if sure.d is not None:
+            assert sure.again == tuple(d for d in level if d > sure.d and d not in good)
+            assert sure.held == int((errors[sure.d][:, sure.head] <= epsilon).sum())
+        if sure.d is None or not sure.again:
+            assert one == sure  # falling: nothing is missed
+        elif one.d is not None:  # else what the bisection tried is all too large
+            assert one.d in good and one.below not in good and set(one.again) <= set(sure.again)
+    assert any(one.d is not None and one.d > least for one in scanned.heads)  # it is no empty comparison
+
+
+def test_budgets_share_their_draws_and_heads_their_runs(monkeypatch):
+    """One run a seed and budget for all heads that need it, whose draws are those of `approximate`."""
+    import attnprobe.sweep.searching as module
+
+    calls = []
+
+    def counted(name, qkv, d, **rest):
+        calls.append((d, qkv.heads, rest["seed"]))
+        return approximate(name, qkv, d, **rest)
+
+    monkeypatch.setattr(module, "approximate", counted)
+    found = budgets(inputs(), "performer", 2.0, seeds=range(2), d_max=48)
+    assert len(calls) == len(set(calls)) == 2 * len({(d, heads) for d, heads, _ in calls})
+    assert all(seed in (0, 1) for _, _, seed in calls)
+    assert [d for d, heads, _ in calls if len(heads) == HEADS][:6] == [8, 8, 12, 12, 16, 16]
+    for one in found.heads:
+        wanted = brute(inputs(), "performer", one.d, range(2), RELATIVE)[:, one.head].sort().values
+        assert one.error == pytest.approx(float(wanted[-1]), rel=1e-9)
+
+
+# --- planted methods
+
+
+def test_a_method_that_errs_more_at_a_larger_budget_is_reported():
+    planted("bumpy", lambda head, d, seed: 0.3 if d < 20 or (d in range(30, 40) and head == 1) else 0.01)
+    found = budgets(inputs(n=96), "bumpy", 0.1, d_max=96)
+    assert [one.d for one in found.heads] == [20] * 3
+    assert [one.monotone for one in found.heads] == [True, False, True]
+    assert found.heads[1].again == (32,) and found.heads[1].settled == 48
+    assert found.tried[32][1] == pytest.approx((0.3,)) and found.heads[1].error == pytest.approx(0.01)
+
+
+def test_a_method_that_reaches_nothing_has_none():
+    planted("hopeless", lambda head, d, seed: 0.2 + head)
+    found = budgets(inputs(), "hopeless", (0.1, 0.5))
+    assert [one.d for one in found.heads] == [None] * 3 + [8, None, None]
+    assert found.most == 24 and found.heads[0].below == 24  # half of n
+
+
+def test_of_a_random_method_so_many_seeds_must_hold():
+    """Seed s holds from d = 10 (s + 1) on: the d of k seeds of 10 is known."""
+    planted("lucky", lambda head, d, seed: 0.01 if d >= 10 * (seed + 1) else 0.4, tags=())
+    for delta, k in ((0.1, 9), (0.5, 5), (0.01, 10)):
+        found = budgets(inputs(n=100), "lucky", 0.1, delta=delta, seeds=range(10), d_max=200, resolution=1)
+        assert found.needed == k and found.seeds == 10
+        for one in found.heads:
+            assert (one.d, one.held, one.below) == (10 * k, k, 10 * k - 1)
+            assert one.interval == clopper_pearson(k, 10)
+    shifted = budgets(inputs(n=100), "lucky", 0.1, delta=0.5, seeds=range(3, 13), d_max=200, resolution=1)
+    assert shifted.heads[0].d == 80
+
+
+def test_an_output_that_is_not_finite_does_not_hold():
+    planted("lost", lambda head, d, seed: math.nan if d > 12 and head == 2 else 1 / d)
+    found = budgets(inputs(n=96), "lost", 0.05)
+    assert [one.d for one in found.heads] == [20, 20, None]
+    assert found.tried[16][2] == (math.inf,)
+
+
+def test_a_method_that_refuses_some_budgets_is_searched_at_the_others():
+    def picky(head, d, seed):
+        if d % 4 and head == 0:
+            raise Unsupported(f"picky: d={d} is no multiple of 4")
+        return 1 / d
+
+    planted("picky", picky)
+    found = budgets(inputs(n=96), "picky", 0.03, resolution=1)
+    assert [one.d for one in found.heads] == [36, 34, 34]
+    assert "no multiple of 4" in found.refused[34]
+
+
+def test_impossible_values_are_refused_by_name():
+    qkv = inputs()
+    for words, rest in (
+        ("epsilon=0", {"epsilon": 0.0}), ("delta=1", {"delta": 1.0}), ("resolution=0.5", {"resolution": 0.5}),
+        ("d-min=0", {"d_min": 0}), ("d-max=4 is below d-min=8", {"d_max": 4}), ("no seeds", {"seeds": range(0)}),
+        ("did you mean 'output_spectral'", {"metric": "output_spectrl"}), ("resolution=3", {"resolution": 3.0}),
+        ("no budget", {"method": "vmean"}), ("does not take target", {"method": "performer", "target": "gaussian"}),
+        ("did you mean 'skyformer'", {"method": "skyfromer"}), ("unknown option", {"samplr": 1}),
+        ("d=40 exceeds", {"method": "nystromformer", "d_min": 49, "d_max": 50}),
+    ):  # fmt: skip
+        with pytest.raises(UsageError) as caught:
+            budgets(qkv, **rest)
+        assert words.replace("d=40", "d=49") in str(caught.value), str(caught.value)
+
+
+def test_padded_tokens_do_not_count():
+    qkv = inputs(n=48)
+    mask = torch.arange(48) < 40
+    masked = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
+    cut = QKV(*(x[:, :40] for x in (qkv.q, qkv.k, qkv.v)))
+    assert budgets(masked, "nystromformer", 0.5).heads == budgets(cut, "nystromformer", 0.5).heads
+
+
+# --- a run and its records
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Q, K, V of 2 layers of 3 heads and 48 tokens."""
+    q, k, v = torch.randn(3, 2 * HEADS, 48, 8, generator=generator(2, "qkv")).reshape(3, 2, HEADS, 48, 8)
+    tensors = {f"layer{layer}.{name}": x[layer].contiguous() for layer in range(2)
+               for name, x in zip("qkv", (q, k, v), strict=True)}  # fmt: skip
+    del tensors
+    one = {name: x[0].contiguous() for name, x in zip("qkv", (q, k, v), strict=True)}
+    save_file(one, tmp_path / "qkv.safetensors")
+    return tmp_path / "qkv.safetensors"
+
+
+@pytest.fixture
+def run(run):
+    """``attnprobe budget`` in this process: ``(code, stdout, stderr)``."""
+    return lambda *args: run(*args) if args[0] in ("sweep", "report") else run("budget", *args)
+
+
+def measured(file, tmp_path, name="r", **rest):
+    spec = SourceSpec(qkv=str(file), device="cpu")
+    asked = {"methods": ("svd,performer",), "epsilon": "0.5,1.5", "repeats": 4, **rest}
+    return measure_budgets(BudgetRequest(source=spec, out=str(tmp_path / name), **asked)).outcome
+
+
+def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
+    from attnprobe import load_qkv
+
+    records = measured(file, tmp_path).records
+    assert [(r["method"], r["status"], r["seeds"], r["needed"]) for r in records] == [
+        ("svd", "ok", 1, 1), ("performer", "ok", 4, 4)]  # fmt: skip
+    qkv = load_qkv(qkv=str(file), n=48)
+    for record in records:
+        found = budgets(qkv, record["method"], (0.5, 1.5), seeds=range(4))
+        assert [one["epsilon"] for one in record["found"]] == [0.5, 1.5]
+        for one, heads in zip(record["found"], (found.heads[:HEADS], found.heads[HEADS:]), strict=True):
+            for name in ("d", "below", "error", "held", "settled"):
+                assert one[name] == [getattr(head, name) for head in heads]
+            ends = [head.interval or (None, None) for head in heads]
+            assert [(low, high) for low, high in zip(one["lower"], one["upper"], strict=True)] == ends
+        assert [one["d"] for one in record["tried"]] == list(found.tried)
+        assert record["tried"][0]["error"] == [found.tried[8][head][found.needed - 1] for head in range(HEADS)]
+    assert "NaN" not in (tmp_path / "r/records.jsonl").read_text()
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    assert (manifest["command"], manifest["status"]) == ("budget", "finished")
+    assert manifest["plan"]["epsilons"] == [0.5, 1.5] and manifest["plan"]["metric"] == RELATIVE
+
+
+def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
+    first, again = measured(file, tmp_path), measured(file, tmp_path)
+    other = measured(file, tmp_path, "s")
+    assert (first.measured, again.measured, again.done_before) == (2, 0, 2)
+    assert [r | {"run": ""} for r in first.records] == [r | {"run": ""} for r in other.records]
+    assert read_records(tmp_path / "r") == first.records
+    assert measured(file, tmp_path, force=True).measured == 2
+
+
+@pytest.mark.parametrize("change", [{"epsilon": "0.5"}, {"delta": 0.3}, {"repeats": 5}, {"seed": 1}, {"head": "0"},
+                                    {"n": "40"}, {"d_min": 4}, {"d_max": 20}, {"resolution": 1.5}, {"scan": True},
+                                    {"metric": "output_spectral"}])  # fmt: skip
+def test_what_determines_a_cell_is_in_its_key(file, tmp_path, change):
+    measured(file, tmp_path, methods=("performer",))
+    assert measured(file, tmp_path, methods=("performer",), **change).done_before == 0
+
+
+def test_repeats_do_not_matter_to_a_deterministic_method(file, tmp_path):
+    measured(file, tmp_path, methods=("svd",))
+    assert measured(file, tmp_path, methods=("svd",), repeats=9).done_before == 1
+
+
+def test_rows_summary_and_file_say_the_same(file, tmp_path):
+    planted("half", lambda head, d, seed: 0.01 if head == 1 or (d >= 20 and head == 2) else 0.4)
+    records = measured(file, tmp_path, methods=("half",), epsilon="0.1").records
+    rows = budget_rows(records)
+    assert [(row["head"], row["d"], row["monotone"], row["below"]) for row in rows] == [
+        (0, None, None, 24), (1, 8, True, None), (2, 20, True, 19)]  # fmt: skip
+    (one,) = budget_summary(rows)
+    assert one["range"] == {"min": 8, "median": 20, "max": math.inf} and (one["unreached"], one["not_monotone"]) == (1, 0)
+    assert one["metrics"]["d"]["max"] == 20 and one["metrics"]["d"]["count"] == 2 and one["values"] == 3
+    assert one["metrics"]["unreached"]["mean"] == pytest.approx(1 / 3)
+    files = budget_files(records)
+    assert list(files) == ["budgets-half.json"]
+    told = files["budgets-half.json"]
+    assert {name: told[name] for name in ("schema", "method", "options", "metric", "epsilon", "n", "target")} == {
+        "schema": 1, "method": "half", "options": {}, "metric": RELATIVE, "epsilon": 0.1, "n": 48,
+        "target": "softmax"}  # fmt: skip
+    assert [(b["layer"], b["head"], b["d"]) for b in told["budgets"]] == [(0, 0, None), (0, 1, 8), (0, 2, 20)]
+
+
+def test_of_several_windows_the_file_has_the_largest_budget():
+    base = {"method": "svd", "options": {}, "target": "softmax", "layer": 2, "n": 64, "metric": RELATIVE, "delta": 0.1,
+            "seeds": 1, "needed": 1, "least": 8, "most": 32, "resolution": 1.05, "scan": False, "heads": [0, 1, 2],
+            "status": "ok", "source": {}, "tried": []}  # fmt: skip
+
+    def record(window, d, again):
+        nulls = {name: [None] * 3 for name in ("below", "error", "held", "lower", "upper", "settled")}
+        return {**base, "window": window, "found": [{"epsilon": 0.1, "d": d, "again": again, **nulls}]}
+
+    (told,) = budget_files([record(0, [8, 9, 10], [[], [], []]), record(1, [12, None, 9], [[], [], [16]])]).values()
+    assert [(b["d"], b["monotone"]) for b in told["budgets"]] == [(12, True), (None, None), (10, False)]
+    assert told["windows"] == 2
+
+
+def test_files_are_told_apart_by_what_they_differ_in(file, tmp_path):
+    records = measured(file, tmp_path, methods=("svd,performer:kernel=relu",), n="48,40").records
+    names = list(budget_files(records))
+    assert len(names) == 2 * 2 * 2 and "budgets-svd-n48-epsilon0.5.json" in names
+    assert sum(name.startswith("budgets-performer-kernel-relu-") for name in names) == 4
+
+
+def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
+    planted("bumpy", lambda head, d, seed: 0.3 if d < 12 or (d == 24 and head == 1) else 0.01)
+    args = ("--qkv", file, "--method", "bumpy,svd,performer", "--epsilon", "0.1,0.9", "--repeats", 3, "--out", "r")
+    code, out, err = run(*args, "--plot", "--format", "json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["command"] == "budget" and len(found["rows"]) == 3 * 2 * HEADS and len(found["summary"]) == 6
+    one = next(row for row in found["rows"] if row["method"] == "bumpy" and row["head"] == 1)
+    assert (one["d"], one["monotone"], one["again"], one["again_error"]) == (12, False, [24], [pytest.approx(0.3)])
+    assert found["summary"][0]["not_monotone"] == 1
+    left = sorted(path.relative_to("r").as_posix() for path in (tmp_path / "r").rglob("*") if path.is_file())
+    assert "figures/budget-n48.svg" in left and "budgets-bumpy-epsilon0.1.json" in left and "tables/budget.md" in left
+    for format_ in ("table", "md", "csv", "jsonl", "latex"):
+        code, out, err = run(*args, "--format", format_)
+        assert code == 0 and "bumpy" in out, err
+        if format_ in ("table", "md"):
+            assert "d = 12, but 0.300 at 24" in out and "1/3" in out and "> 24" in out and "3/3" in out
+    code, out, err = run(*args)
+    before = {name: (tmp_path / "r" / name).read_bytes() for name in left if name != "manifest.json"}
+    for name in left:
+        if name not in ("manifest.json", "records.jsonl"):
+            (tmp_path / "r" / name).unlink()
+    code, again, err = run("report", "r")
+    assert code == 0 and again == out, err
+    assert {name: (tmp_path / "r" / name).read_bytes() for name in before} == before
+    assert [part.command for part in parts(open_run("r"))] == ["budget"]
+
+
+def test_gates_fail_closed(run, file):
+    planted("half", lambda head, d, seed: 0.01 if head or d >= 20 else 0.4)
+    args = ("--qkv", file, "--method", "half", "--out", "r")
+    assert run(*args, "--fail-above", "d.max=20", "--fail-above", "unreached=0", "--fail-above", "not_monotone=0")[0] == 0
+    code, _, err = run(*args, "--fail-above", "d.max=19")
+    assert code == 1 and "d.max <= 19: half n=48 layer=0 ε = 0.1: 20 is above 19" in err
+    planted("never", lambda head, d, seed: 0.4)
+    code, _, err = run("--qkv", file, "--method", "never", "--out", "s", "--fail-above", "d.max=1000")
+    assert code == 1 and "only 0 of 3 values are finite" in err
+    assert run(*args, "--fail-above", "seconds=1")[0] == 2
+
+
+def test_exit_codes(run, file):
+    def breaks(head, d, seed):
+        raise RuntimeError("bad day")
+
+    planted("broken", breaks)
+    planted("lost", lambda head, d, seed: math.nan if head == 1 else 0.01)
+    args = ("--qkv", file)
+    code, out, _ = run(*args, "--method", "broken,svd", "--out", "r")
+    assert code == 4 and "✗ broken layer 0 n = 48: failed, RuntimeError: bad day at d=8 of 3 heads" in out
+    code, out, _ = run(*args, "--method", "lost", "--out", "s")
+    assert code == 4 and "diverged, the error is not finite at any budget in head 1" in out
+    code, out, _ = run(*args, "--method", "vmean,svd", "--out", "t")
+    assert code == 0 and "– vmean layer 0 n = 48: skipped, vmean has no budget: there is none to find" in out
+    for rest, words in (
+        (("--method", "vmean"), "has no budget"), (("--metric", "seconds"), "unknown metric"),
+        (("--epsilon", "0"), "epsilon: '0'"), (("--epsilon", "x"), "epsilon: 'x'"), (("--delta", "1"), "delta=1"),
+        (("--d-min", "0"), "d-min=0"), (("--d-min", "30"), "no budget from 30 to 24"), (("--n", "1"), "n=1"),
+        (("--resolution", "0.9"), "resolution=0.9"), (("--repeats", "0"), "repeats=0"), (("--format", "x"), "format"),
+        (("--method", "nystromformer", "--target", "gaussian"), "target"),
+    ):  # fmt: skip
+        code, out, err = run(*args, *rest, "--out", "u")
+        assert code == 2 and words in err and not out, (rest, err)
+
+
+def test_a_search_that_takes_too_long_fails_and_the_others_go_on(file, tmp_path):
+    import time
+
+    planted("slow", lambda head, d, seed: time.sleep(0.2) or 0.4)
+    planted("quick", lambda head, d, seed: 0.4)
+    records = measured(file, tmp_path, methods=("slow,quick",), cell_timeout=0.5).records
+    assert [r["status"] for r in records] == ["failed", "ok"]
+    assert "longer than --cell-timeout 0.5" in records[0]["reason"]
+
+
+def test_a_sweep_runs_it_and_tells_before_what_it_would(run, file, tmp_path):
+    (tmp_path / "s.yaml").write_text(
+        f"command: budget\nqkv: {file}\nmethod: svd\nepsilon: [0.5, 0.2]\nplot: true\n"
+        "gates: [{metric: d, stat: max, max: 30}]\n"
+    )
+    code, out, err = run("sweep", "s.yaml", "--dry-run", "--out", "r")
+    assert code == 0 and "1 cells, 0 done" in out, err
+    code, out, err = run("sweep", "s.yaml", "--out", "r")
+    assert code in (0, 1) and "svd" in out and "d.max <= 30" in err, err
+    assert "1 done" in run("sweep", "s.yaml", "--dry-run", "--out", "r")[1]
+
+
+def test_a_damaged_record_is_refused_by_name(run, file, tmp_path):
+    measured(file, tmp_path)
+    path = tmp_path / "r/records.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["found"][0]["d"] = [1]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, _, err = run("report", tmp_path / "r")
+    assert code == 2 and "what was found is none" in err
