@@ -42,12 +42,15 @@ COMMANDS = {
     "condition": ("condition", "--d", "8,4", "--iterations", "8", "--plot"),
     "theory": ("theory", "--d", "8,4", "--n", "48,32", "--repeats", "3", "--epsilon", "0.5,0.1", "--plot",
                "--theorem", "skyformer-theorem-2,rank-collapse,ma-property,eckart-young,nystromformer-lemma-1"),
+    "budget": ("budget", "--method", "performer,svd", "--n", "48,32", "--repeats", "3", "--epsilon", "0.8,0.3",
+               "--plot"),
 }  # fmt: skip
 SMALL = {
     "error": ("error", "--method", "skyformer,performer", "--d", "2,4"),
     "spectrum": ("spectrum", "--of", "softmax,skyformer", "--d", "4"),
     "condition": ("condition", "--method", "skyformer", "--d", "4"),
     "theory": ("theory", "--theorem", "ma-property,rank-collapse", "--repeats", "2", "--d", "4"),
+    "budget": ("budget", "--method", "svd", "--epsilon", "0.3"),
 }
 every_command = pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
 small_command = pytest.mark.parametrize("args", SMALL.values(), ids=SMALL)

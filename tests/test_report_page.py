@@ -173,9 +173,11 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     q, k, v = torch.randn(3, 2, 32, 8, generator=torch.Generator().manual_seed(0))
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, "qkv.safetensors")
-    for command in (("error", "--plot", "maps"), ("spectrum",), ("condition",), ("theory", "--repeats", "2")):
+    for command in (("error", "--plot", "maps"), ("spectrum",), ("condition",), ("theory", "--repeats", "2"),
+                    ("budget", "--method", "svd")):  # fmt: skip
+        budget = [] if command[0] == "budget" else ["--d", "4"]
         with pytest.raises(SystemExit):
-            main([*command, "--qkv", "qkv.safetensors", "--d", "4", "--out", command[0]])
+            main([*command, "--qkv", "qkv.safetensors", *budget, "--out", command[0]])
         found = Reader(page_of(tmp_path / command[0]))
         assert sum(tag == "svg" for tag, _ in found.elements) >= 1
         assert sum(tag == "table" for tag, _ in found.elements) >= 3

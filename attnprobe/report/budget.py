@@ -28,9 +28,10 @@ PER_HEAD = ("d", "below", "error", "held", "lower", "upper", "settled")
 MOST_NOTES = 8  # heads whose error does not fall
 LEGEND = (
     "d: the smallest budget tried at which the error of at least 1 − δ of the seeds is at most ε; min, median and max "
-    "over heads and windows; > d: no budget up to d is enough; ≤ d: smaller ones were not tried. unreached: heads without one. not monotone: heads whose "
-    "error exceeds ε again at a larger budget that was tried. seeds: the fewest that hold at d, of any head, and the "
-    "exact interval of their probability there; these seeds also chose d, so it is on the high side."
+    "over heads and windows; > d: no budget up to d is enough; ≤ d: smaller ones were not tried. unreached: heads "
+    "without one. not monotone: heads whose error exceeds ε again at a larger budget that was tried. seeds: the fewest "
+    "that hold at d, of any head, and the exact interval of their probability there; these seeds also chose d, so it "
+    "is on the high side."
 )
 
 

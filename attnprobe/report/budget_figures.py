@@ -21,6 +21,7 @@ Row = Mapping[str, Any]
 Maps = dict[tuple[str, float], list[Row]]  # by method and ε
 
 ACROSS, DOWN = 4, 6  # of a figure: ε and methods
+PLAIN = {"$": "", r"\|": "‖", r"\tilde{B}": "B~", r"\;": " ", "_2": "₂", "_F": "F", "-": " − "}
 NUMBERED = 16  # heads of a map whose cells say their number
 
 
@@ -73,7 +74,8 @@ def _figure(
     cell = 0.3 if numbered else 0.15  # inches
     wide, high = 0.5 + cell * max(len(heads), 5), 0.6 + cell * max(len(layers), 2)
     inches = max(6.4, wide * len(epsilons) + 1.9)
-    lines = [*title_lines(title, int(inches * 15.5)), f"{told}: the smallest d with {_symbol(metric)} ≤ ε, head by head"]
+    lines = title_lines(title, int(inches * 15.5))
+    lines.append(f"{told}: the smallest d with {_symbol(metric)} ≤ ε, head by head")
     least, most = min(row["least"] for row in rows), max(row["most"] for row in rows)
     lines.append(f"hatched: no d up to {most} is enough; ring: the error exceeds ε again at a larger d")
     tall = high * len(methods) + 0.4 + 0.16 * len(lines)
@@ -110,7 +112,7 @@ def _figure(
 def _symbol(metric: str) -> str:
     """A metric in a line that is no formula."""
     text = SYMBOLS.get(metric, metric)
-    for tex, plain in ((r"$", ""), (r"\|", "‖"), (r"\tilde{B}", "B~"), (r"\;", " "), ("_2", "₂"), ("_F", "F"), ("-", " − ")):
+    for tex, plain in PLAIN.items():
         text = text.replace(tex, plain)
     return text
 
@@ -141,4 +143,5 @@ def _numbers(axis: Any, values: Any, scale: tuple[float, float], least: int) -> 
     for (y, x), d in np.ndenumerate(values):
         if math.isfinite(d):
             colour = "white" if d < middle else "black"
-            axis.text(x + 0.5, y + 0.54, f"{'≤' * (d == least > 1)}{d:g}", ha="center", va="center", fontsize=5.8, color=colour, zorder=3)
+            text = f"{'≤' if d == least > 1 else ''}{d:g}"
+            axis.text(x + 0.5, y + 0.54, text, ha="center", va="center", fontsize=5.8, color=colour, zorder=3)

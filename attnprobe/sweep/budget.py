@@ -19,6 +19,7 @@ from ..timings import Timings
 from .folder import recorded
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, parse_methods
+from .request import MOST
 from .run import Outcome, said
 from .searching import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
 from .session import ErrorRequest, Session, planned, prepared
@@ -98,6 +99,8 @@ def question_of(request: BudgetRequest) -> Question:
     Raises:
         UsageError: an unknown metric, a number that is none or out of its range.
     """
+    if not 1 <= request.repeats <= MOST:
+        raise UsageError(f"repeats={request.repeats}: choose a number from 1 to {MOST}")
     seeds = range(request.seed, request.seed + request.repeats)
     return Question(
         tuple(parse_positive(request.epsilon, "epsilon")), request.metric, request.delta, seeds, request.d_min,
