@@ -78,10 +78,9 @@ class Question:
         limit = entry.limit(n_q, n_k)
         most = min(limit, max(1, min(n_q, n_k) // 2) if self.d_max is None else self.d_max)
         least = max(self.d_min, entry.least)
-        if least > most:
-            entry.check_budget(least, n_q, n_k)
-            raise Unsupported(f"{method}: no budget from {least} to {most}; lower --d-min or raise --d-max")
         entry.check_budget(least, n_q, n_k)
+        if least > most:
+            raise Unsupported(f"{method}: no budget from {least} to {most}; lower d-min or raise d-max")
         return least, most
 
 
