@@ -16,7 +16,7 @@ from attnprobe.linalg.binomial import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
 from attnprobe.records import read_records
 from attnprobe.reference import exact_output
-from attnprobe.report import budget_files, budget_rows, budget_summary, open_run, parts
+from attnprobe.report import budget_files, budget_rows, budget_summary, open_run, parse_gates, parts
 from attnprobe.rng import generator
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BudgetRequest, measure_budgets
@@ -457,21 +457,21 @@ def test_files_are_told_apart_by_what_they_differ_in(file, tmp_path):
 def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     planted("bumpy", lambda head, d, seed: 0.3 if d < 12 or (d == 24 and head == 1) else 0.01)
     args = ("--qkv", file, "--method", "bumpy,svd,performer", "--epsilon", "0.1,0.9", "--repeats", 3, "--out", "r")
-    code, out, err = run(*args, "--plot", "--format", "json")
+    code, out, err = run(*args, "--format", "json")
     assert code == 0, err
     found = json.loads(out)
     assert found["command"] == "budget" and len(found["rows"]) == 3 * 2 * HEADS and len(found["summary"]) == 6
     one = next(row for row in found["rows"] if row["method"] == "bumpy" and row["head"] == 1)
     assert (one["d"], one["monotone"], one["again"], one["again_error"]) == (12, False, [24], [pytest.approx(0.3)])
     assert found["summary"][0]["not_monotone"] == 1
-    left = sorted(path.relative_to(tmp_path / "r").as_posix() for path in (tmp_path / "r").rglob("*") if path.is_file())
-    assert "figures/budget-n48.svg" in left and "budgets-bumpy-epsilon0.1.json" in left and "tables/budget.md" in left
     for format_ in ("table", "md", "csv", "jsonl", "latex"):
         code, out, err = run(*args, "--format", format_)
         assert code == 0 and "bumpy" in out, err
         if format_ in ("table", "md"):
             assert "d = 12, but 0.300 at 24" in out and "1/3" in out and "> 24" in out and "3/3" in out
-    code, out, err = run(*args)
+    code, out, err = run(*args, "--plot")
+    left = sorted(path.relative_to(tmp_path / "r").as_posix() for path in (tmp_path / "r").rglob("*") if path.is_file())
+    assert "figures/budget-n48.svg" in left and "budgets-bumpy-epsilon0.1.json" in left and "tables/budget.md" in left
     before = {name: (tmp_path / "r" / name).read_bytes() for name in left if name != "manifest.json"}
     for name in left:
         if name not in ("manifest.json", "records.jsonl"):
@@ -493,6 +493,8 @@ def test_gates_fail_closed(run, file):
     code, _, err = run("--qkv", file, "--method", "never", "--out", "s", "--fail-above", "d.max=1000")
     assert code == 1 and "only 0 of 3 values are finite" in err
     assert run(*args, "--fail-above", "seconds=1")[0] == 2
+    with pytest.raises(UsageError, match="unknown key 'd'"):
+        parse_gates([{"metric": "d", "max": 64, "d": 8}], "budget")
 
 
 def test_exit_codes(run, file):

@@ -13,7 +13,8 @@ from .gate import GATED, LARGER, METRICS_OF, NUMBERED, PLACES, Gate
 __all__ = ["parse_gate", "parse_gates"]
 
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
-KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "budget": KEYS, "bench": KEYS}
+SEARCHED = tuple(key for key in KEYS if key != "d")  # d is what is found
+KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "budget": SEARCHED, "bench": KEYS}
 
 
 def parse_gate(text: str, command: str = "error") -> Gate:
