@@ -71,7 +71,7 @@ def test_the_grid_holds_powers_of_two_and_takes_no_larger_steps(least, most, res
     assert resolution > 1 or fine == list(range(least, most + 1))
 
 
-@pytest.mark.parametrize("percent", [1, 5, 10, 25, 50, 90])
+@pytest.mark.parametrize("percent", [1, 5, 10, 25, 50, 70, 90])
 def test_as_few_seeds_as_the_share_allows(percent):
     for seeds in range(1, 200):
         k = seeds_needed(seeds, percent / 100)

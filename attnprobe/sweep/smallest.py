@@ -76,7 +76,7 @@ def seeds_needed(seeds: int, delta: float) -> int:
     >>> seeds_needed(20, 0.1), seeds_needed(1, 0.1), seeds_needed(7, 0.25)
     (18, 1, 6)
     """
-    return max(1, math.ceil((1 - delta) * seeds - 1e-9))  # 20 (1 - 0.1) is not 18 in binary
+    return max(1, math.ceil((1 - delta) * seeds - 1e-9))  # 10 (1 - 0.7) is above 3 in binary
 
 
 def search(
