@@ -108,7 +108,7 @@ def search(
     def try_all(wanted: Iterable[tuple[int, int]]) -> None:
         groups: dict[int, list[int]] = {}
         for d, head in sorted(set(wanted)):
-            if d not in missing[head] and head not in tried.get(d, ()):
+            if head not in tried.get(d, ()):
                 groups.setdefault(d, []).append(head)
         for d, some in groups.items():
             found = ask(d, [head for head in heads if head in some])
