@@ -342,7 +342,17 @@ def test_padded_tokens_do_not_count():
     mask = torch.arange(48) < 40
     masked = QKV(qkv.q, qkv.k, qkv.v, mask=mask)
     cut = QKV(*(x[:, :40] for x in (qkv.q, qkv.k, qkv.v)))
-    assert budgets(masked, "nystromformer", 0.5).heads == budgets(cut, "nystromformer", 0.5).heads
+    for metric in (RELATIVE, "matrix_frobenius"):
+        padded, wanted = (budgets(x, "nystromformer", 1.0, metric=metric) for x in (masked, cut))
+        assert padded == wanted and wanted.most == 20
+
+
+def test_the_spectral_norm_of_a_matrix_counts_by_its_upper_end():
+    qkv = inputs(n=272, h=1)  # above 256 keys the interval is no point
+    (one,) = budgets(qkv, "nystromformer", 10.0, metric="matrix_spectral_relative", d_min=16, d_max=16).heads
+    found = matrix_errors(exact(qkv), approximate("nystromformer", qkv, 16).operator)
+    assert one.error == pytest.approx(float(found["matrix_spectral_relative_upper"]), rel=1e-9)
+    assert one.error > float(found["matrix_spectral_relative"]) * (1 + 1e-6)
 
 
 # --- a run and its records
