@@ -9,6 +9,7 @@ import click
 from .options import (
     debug_option,
     format_option,
+    input_options,
     origins,
     place_options,
     refuse_contradictions,
@@ -58,6 +59,7 @@ diverged, 130 interrupted."""
 @click.option("--repeats", default=20, show_default=True,
               help="Seeds seed … seed+repeats-1 of random methods; a deterministic one takes the first alone.")
 @source_options
+@input_options
 @run_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw d over layers and heads into the run's figures/ (SVG and PNG).")
@@ -112,9 +114,9 @@ def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) 
     from .progress import note
 
     records = session.outcome.records
-    header = header_of(session.sources)
+    header = header_of(session.sources, session.path, records)
     run = str(session.path)
-    show(session.path, "budget", format_, lambda kind: render(rows, [], header, kind, run, "budget"))
+    show(session.path, "budget", format_, lambda kind: render(rows, [], header, kind, run, "budget"), header)
     for name, value in budget_files(records).items():
         write_json(session.path / name, value)
         note(f"budgets: {session.path / name}")

@@ -17,12 +17,13 @@ from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..timings import Timings
 from .folder import recorded
+from .inputs import InputKeeper
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, parse_methods
 from .request import MOST
 from .run import Outcome, said
 from .searching import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
-from .session import ErrorRequest, Session, planned, prepared
+from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
 
 __all__ = ["BudgetRequest", "budget_cells", "measure_budgets", "question_of"]
 
@@ -80,17 +81,25 @@ def measure_budgets(
     if request.n is not None:
         methods = parse_methods(request.methods, request.target)
         _refuse_impossible(question, methods, parse_numbers(request.n, "n"))
-    [(source, plan)] = prepared(request, notify, Timings(), refuse=False)
-    _refuse_impossible(question, plan.methods, plan.n)
+    parts = prepared(request, notify, Timings(), refuse=False)
+    _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
+    sources = [source for source, _ in parts]
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        return _run(request, plan, source, writer, done, run, progress)
+        outcome, inputs = Outcome(), keeper(request, writer, run)
+        total = sum(len(cells) for source, plan in parts for cells in budget_cells(request, plan, source).values())
+        show = lambda label: progress(len(outcome.records), total, label)
+        for source, plan in parts:
+            _run(request, plan, source, outcome, writer, done, run, show, inputs)
+        progress(total, total, "")
+        return outcome
 
     told = {"epsilons": question.epsilons, "metric": question.metric, "delta": question.delta,
             "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
             "scan": question.scan}  # fmt: skip
-    outcome, path = recorded(request, "budget", planned(plan) | told, [source], notify, measure)
-    return Session(outcome, path, [source])
+    plan = shared_plan(sources, [planned(plan) | told for _, plan in parts])
+    outcome, path = recorded(request, "budget", plan, sources, notify, measure)
+    return Session(outcome, path, sources)
 
 
 def question_of(request: BudgetRequest) -> Question:
@@ -145,19 +154,21 @@ def _run(
     request: BudgetRequest,
     plan: ErrorPlan,
     source: Any,
+    outcome: Outcome,
     writer: RecordWriter,
     done: Mapping[str, dict[str, Any]],
     run: str,
-    progress: Callable[[int, int, str], None],
-) -> Outcome:
-    """Search every cell that is not ``done``; Q, K and V are captured once per (n, window)."""
-    outcome, question = Outcome(), question_of(request)
+    show: Callable[[str], None],
+    inputs: InputKeeper,
+) -> None:
+    """Search every cell of a source that is not ``done``; Q, K and V are captured once per (n, window)."""
+    question = question_of(request)
     cells = [cell for some in budget_cells(request, plan, source).values() for cell in some]
     captured: dict[int, QKV] = {}
     place = None
-    for position, cell in enumerate(cells):
+    for cell in cells:
         name = f"n={cell.group.n} layer {cell.layer} {cell.request.name}"
-        progress(position, len(cells), name)
+        show(name)
         if cell.key in done:
             outcome.records.append(done[cell.key])
             outcome.done_before += 1
@@ -165,12 +176,11 @@ def _run(
         if place != cell.group:
             captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
         qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
-        show = lambda label, at=position, name=name: progress(at, len(cells), f"{name} {label}")
+        inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
+        tell = lambda label, name=name: show(f"{name} {label}")
         with torch.no_grad():
-            measured = _measured(cell, question, qkv, request.cell_timeout, show)
+            measured = _measured(cell, question, qkv, request.cell_timeout, tell)
         outcome.keep({**_head(cell, question, plan, source, run, qkv), **measured}, writer)
-    progress(len(cells), len(cells), "")
-    return outcome
 
 
 def _head(cell: _Cell, question: Question, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
