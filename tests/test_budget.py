@@ -464,6 +464,18 @@ def test_files_are_told_apart_by_what_they_differ_in(file, tmp_path):
     assert sum(name.startswith("budgets-performer-orthogonal-False-") for name in names) == 4
 
 
+def test_factors_of_the_scores_are_searched_apart(file, tmp_path):
+    from attnprobe import load_qkv
+
+    records = measured(file, tmp_path, methods=("nystromformer",), epsilon="0.9", scale_inputs="1,4").records
+    qkv = load_qkv(qkv=str(file), n=48)
+    scaled = QKV(2 * qkv.q, 2 * qkv.k, qkv.v, scale=qkv.scale)
+    for record, x in zip(records, (qkv, scaled), strict=True):
+        assert record["found"][0]["d"] == [one.d for one in budgets(x, "nystromformer", 0.9).heads]
+    files = budget_files(records)
+    assert len(files) == 2 and [told["scale_inputs"] for told in files.values()] == [1.0, 4.0]
+
+
 def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     planted("bumpy", lambda head, d, seed: 0.3 if d < 12 or (d == 24 and head == 1) else 0.01)
     args = ("--qkv", file, "--method", "bumpy,svd,performer", "--epsilon", "0.1,0.9", "--repeats", 3, "--out", "r")

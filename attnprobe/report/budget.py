@@ -8,7 +8,7 @@ from typing import Any
 
 from ..records import SCHEMA, strict_json
 from .numbers import brief, method_label, per_cent, significant
-from .sources import file_tag, identity, source_heading, source_labels
+from .sources import file_tag, identity, scale_of, source_heading, source_labels
 from .statistics import describe
 
 __all__ = [
@@ -49,6 +49,7 @@ def budget_rows(records: Iterable[Record]) -> list[Row]:
         place = {name: record.get(name) for name in names}
         place["weights"] = (record.get("source") or {}).get("weights")
         place["source"] = labels[identity(record.get("source"))]
+        place["scale_inputs"] = scale_of(record.get("source"))
         state = {"status": record["status"], "reason": record.get("reason")}
         errors = {(one["d"], head): error for one in record["tried"]
                   for head, error in zip(one["heads"], one["error"], strict=True)}  # fmt: skip
@@ -81,8 +82,8 @@ def budget_summary(rows: Iterable[Row]) -> list[Row]:
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = ("method", "options", "target", "weights", "source", "layer", "n", "metric", "epsilon", "delta", "seeds",
-             "needed", "least", "most", "resolution", "scan")  # fmt: skip
+    names = ("method", "options", "target", "weights", "source", "scale_inputs", "layer", "n", "metric", "epsilon",
+             "delta", "seeds", "needed", "least", "most", "resolution", "scan")  # fmt: skip
     windows = [row["window"] for row in some]
     worst = next((row for row in some if row["status"] != "ok"), first)
     found = {name: first.get(name) for name in names} | {
@@ -210,7 +211,8 @@ def _file(some: Sequence[Row], source: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "method": first["method"], "options": first["options"], "metric": first["metric"],
         "epsilon": first["epsilon"], "n": first["n"], "model": source.get("model"), "weights": source.get("weights"),
-        "target": first["target"], "delta": first["delta"], "seeds": first["seeds"], "needed": first["needed"],
+        "target": first["target"], "scale_inputs": first["scale_inputs"], "delta": first["delta"],
+        "seeds": first["seeds"], "needed": first["needed"],
         "windows": len({row["window"] for row in some}), "resolution": first["resolution"], "d_max": first["most"],
         "budgets": found,
     }  # fmt: skip

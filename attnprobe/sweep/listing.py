@@ -100,7 +100,7 @@ def _of_budgets(request: BudgetRequest, done: set[str], notify: Callable[[str], 
                 matrix = question.metric.startswith("matrix_")
                 sizes = [_sizes(cell.request.name, group.n, d, h, matrix, dense=False) for d in tried]
                 work = 2 * len(question.seeds_of(cell.request.name)) * sum(work for work, _ in sizes)
-                place = (str(source.facts.get("weights") or "file"), group.n, group.window, layer)
+                place = (_named(source), group.n, group.window, layer)
                 size = max((size for _, size in sizes), default=0.0)
                 yield Listed(place, cell.request.name, None, cell.key in done, work, size)
 
