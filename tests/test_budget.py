@@ -496,7 +496,7 @@ def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     assert "figures/budget-n48.svg" in left and "budgets-bumpy-epsilon0.1.json" in left and "tables/budget.md" in left
     before = {name: (tmp_path / "r" / name).read_bytes() for name in left if name != "manifest.json"}
     for name in left:
-        if name not in ("manifest.json", "records.jsonl"):
+        if name not in ("manifest.json", "records.jsonl", "inputs.jsonl"):
             (tmp_path / "r" / name).unlink()
     code, again, err = run("report", "r")
     assert code == 0 and again == out, err
