@@ -14,6 +14,7 @@ from ..records import SCHEMA, spelt, strict_json
 from .columns import columns_of, grouped, legend, mark, notes
 from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
+from .inject import INJECT_SPARE, inject_legend, inject_summary, inject_tables
 from .inputs import INPUTS_LEGEND, input_tables
 from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
@@ -69,6 +70,10 @@ LATEX = {
     "η": r"$\eta$",
 }
 
+SPARES = {"theory": SPARE, "inject": INJECT_SPARE}  # columns that a narrow terminal goes without, by command
+# what stands beside the rows in JSON, by command
+SUMMARIES = {"theory": lambda rows: spelt(theory_summary(rows)), "inject": inject_summary}
+
 
 def render(
     rows: Sequence[Row],
@@ -104,17 +109,17 @@ def render(
         }
         if header.inputs:
             whole["inputs"] = header.inputs
-        if command == "theory":
-            whole["summary"] = spelt(theory_summary(rows))
+        if command in SUMMARIES:
+            whole["summary"] = SUMMARIES[command](rows)
         return strict_json(whole, indent=2)
     if format == "jsonl":
         return "\n".join(strict_json(row) for row in [*rows, *bounds])
     if format == "csv":
         return _csv([*rows, *bounds])
-    if format == "table" and command in ("spectrum", "compare", "theory"):
+    if format == "table" and command in ("spectrum", "compare", "theory", "inject"):
         tables, told = tables_of(rows, bounds, command)
         parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
-        return plain_tables(parts, told, header, run, width, SPARE if command == "theory" else ())
+        return plain_tables(parts, told, header, run, width, SPARES.get(command, ()))
     if format == "table":
         return (
             error_tables(rows, bounds, header, run, width)
@@ -183,6 +188,8 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
     if command == "theory":
         tables = theory_tables(theory_summary(rows))
         return [Plain(*table) for table in tables], theory_legend(tables)
+    if command == "inject":
+        return [Plain(*table) for table in inject_tables(rows)], inject_legend(rows)
     if command != "error":
         flat = [flattened(row) for row in rows]
         names = list(dict.fromkeys(name for row in flat for name in row))

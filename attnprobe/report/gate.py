@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import nearest
 from .bench_gates import BENCH_METRICS
+from .inject import INJECT_METRICS
 from .numbers import method_label
 from .sources import source_heading
 from .theory import THEORY_METRICS, at_label
@@ -34,8 +35,10 @@ METRICS = (
     "delta",
     "seconds",
 )
-METRICS_OF = {"error": METRICS, "theory": THEORY_METRICS, "bench": BENCH_METRICS}  # by command
-LARGER = ("output_cosine_min", "slack", "holds")  # larger is better there
+METRICS_OF = {  # by command
+    "error": METRICS, "theory": THEORY_METRICS, "bench": BENCH_METRICS, "inject": INJECT_METRICS,
+}  # fmt: skip
+LARGER = ("output_cosine_min", "slack", "holds", "top1_agreement", "embedding_cosine")  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")

@@ -13,7 +13,7 @@ from .gate import GATED, LARGER, METRICS_OF, NUMBERED, PLACES, Gate
 __all__ = ["parse_gate", "parse_gates"]
 
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
-KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "bench": KEYS}
+KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "bench": KEYS, "inject": KEYS}
 
 
 def parse_gate(text: str, command: str = "error") -> Gate:
