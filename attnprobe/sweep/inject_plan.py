@@ -96,7 +96,7 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     if request.source.qkv is not None:
         raise UsageError(f"qkv {request.source.qkv}: a method is injected into a model, and a file of Q, K, V is none")
     if request.scale_inputs != "1":
-        raise UsageError(f"scale_inputs={request.scale_inputs}: a model computes its own scores; it is injected as it is")
+        raise UsageError(f"scale_inputs={request.scale_inputs}: a model computes its own scores")
     if request.model_dtype not in MODEL_DTYPES:
         raise unknown("model dtype", request.model_dtype, MODEL_DTYPES)
     if not 1 <= request.batch <= MOST:
