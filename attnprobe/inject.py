@@ -9,7 +9,7 @@ word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,10 +29,13 @@ from .sources.interface import Selection, bypassed, eager_of, put, switched
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["injected", "register_attention"]
+__all__ = ["Budget", "injected", "register_attention", "replaced"]
 
 NAME = "attnprobe_injected"
 EXACT = "softmax"
+
+#: one budget for all heads, or one by layer or by (layer, head), where None keeps exact attention
+Budget = int | Mapping[int | tuple[int, int], int | None] | None
 
 _injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
 
@@ -42,7 +45,7 @@ class _Replacement:
     """A method with its budget, seed and options, as an attention function."""
 
     method: str
-    d: int | None
+    d: Budget
     seed: int
     target: str
     options: dict[str, Any]
@@ -59,22 +62,43 @@ class _Replacement:
         Raises:
             Unsupported: the method cannot take the call's mask, extras or length; the line names the module.
         """
+        if isinstance(self.d, Mapping):
+            return self._by_head(call, self.d)
+        return self._of_heads(call)
+
+    def _by_head(self, call: AttentionCall, budgets: Mapping[int | tuple[int, int], int | None]) -> Tensor:
+        """The output with a budget of its own for each head: heads of equal budget run together."""
+        groups: dict[int | None, list[int]] = {}
+        for head in range(call.heads):
+            place = (call.number, head) if (call.number, head) in budgets else call.number
+            if place not in budgets:
+                raise UsageError(f"{call.module}: no budget is given for layer {call.number}, head {head}")
+            groups.setdefault(budgets[place], []).append(head)
+        output = call.q.new_empty(*call.q.shape[:1], call.q.shape[2], call.heads, call.v.shape[3])
+        for d, heads in groups.items():
+            part = replace(self, d=d) if d is not None else _Replacement(EXACT, None, self.seed, EXACT, {})
+            output = output.index_copy(2, torch.tensor(heads, device=output.device), part._of_heads(call, heads))
+        return output
+
+    def _of_heads(self, call: AttentionCall, heads: Sequence[int] | None = None) -> Tensor:
+        """The output of some heads, all by default, (b, n_q, heads, p_v)."""
         wide = torch.promote_types(call.q.dtype, torch.float32)
         full = replace(call, **{name: getattr(call, name).to(wide) for name in "qkv"})
         if call.beyond() is not None and self.method == EXACT and self.target == EXACT:
-            return _as_the_model_says(full).to(call.q.dtype)
+            exact = _as_the_model_says(full).to(call.q.dtype)
+            return exact if heads is None else exact[:, :, list(heads)]
         try:
-            rows = [self._row(full, row) for row in range(len(call.q))]
+            rows = [self._row(full, row, heads) for row in range(len(call.q))]
         except UsageError as error:
             line = str(error)
             raise type(error)(line if line.startswith(call.module) else f"{call.module}: {line}") from error
         return torch.stack(rows).transpose(1, 2).to(call.q.dtype)
 
-    def _row(self, call: AttentionCall, row: int) -> Tensor:
-        """The method's output for one row of the batch, (h, n_q, p_v); rows of padding are 0."""
-        return approximate(
-            self.method, self._qkv(call, row), self.d, seed=self.seed, target=self.target, **self.options
-        ).output
+    def _row(self, call: AttentionCall, row: int, heads: Sequence[int] | None = None) -> Tensor:
+        """The method's output for one row of the batch, (heads, n_q, p_v); rows of padding are 0."""
+        qkv = self._qkv(call, row)
+        qkv = qkv if heads is None else qkv.select(heads)
+        return approximate(self.method, qkv, self.d, seed=self.seed, target=self.target, **self.options).output
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
         """What the method takes: Q, K, V of a causal call where the method has a causal form."""
@@ -133,11 +157,22 @@ class _Injection:
         return path, 0, number
 
 
+def replaced(
+    call: AttentionCall, method: str, d: Budget = None, *, seed: int = 0, target: str = "softmax", **options: Any
+) -> Tensor:
+    """What a method gives in place of a captured call, (b, n_q, h, p_v): the output that `injected` would hand on.
+
+    Raises:
+        UsageError, Unsupported: as in `injected`.
+    """
+    return _Replacement(method, d, seed, target, options)(call)
+
+
 @contextmanager
 def injected(
     model: PreTrainedModel,
     method: str,
-    d: int | None = None,
+    d: Budget = None,
     *,
     layer: str | int | Iterable[str | int] = "all",
     seed: int = 0,
@@ -153,7 +188,8 @@ def injected(
 
     Args:
         model: any model that goes through transformers' attention interface.
-        method, d, seed, target, options: as in `approximate`.
+        method, d, seed, target, options: as in `approximate`. ``d`` may also be a mapping of budgets, by layer or by
+            (layer, head): heads of equal budget run together, and None keeps exact attention.
         layer: which attention calls, in the order of the forward: ``"all"``, numbers and ranges (``"0-5"``, ``[0, 3]``)
             or patterns of module names (``"decoder.*.encoder_attn"``).
 
@@ -206,7 +242,7 @@ def injected(
 
 def register_attention(
     method: str,
-    d: int | None = None,
+    d: Budget = None,
     *,
     seed: int = 0,
     target: str = "softmax",

@@ -36,7 +36,8 @@ MAY = {
     "report": {"errors", "lists", "records"},
     "installation": {"__init__", "sources"},
     "inject": CORE | {"methods", "sources"},
-    "sweep": CORE | {"methods", "metrics", "sources", "lists", "records", "timings", "installation"},
+    "sweep": CORE | {"methods", "metrics", "sources", "inject", "config", "lists", "records", "timings",
+                     "installation"},
     "cli": {"__init__", "config", "errors"},
 }
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
@@ -125,7 +126,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "compare", "methods", "report", "sweep")
+COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "inject", "compare", "methods", "report", "sweep")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

@@ -24,6 +24,7 @@ COMMANDS = {
     "theory": "What the papers' theorems assume, promise and reach, with a verdict head by head.",
     "budget": "Find the smallest budget of each head at which a method's error is at most ε.",
     "bench": "Measure what each method costs beside exact attention, and how the cost grows.",
+    "inject": "Put a method in place of a model's attention, and measure what the model loses.",
     "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
     "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
     "report": "Rebuild every table and figure of a run from its records, and a page of them all.",

@@ -9,11 +9,11 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
-    "PLACES", "debug_option", "format_option", "input_options", "kinds_from", "origins", "place_options",
-    "refuse_contradictions", "run_options", "source_from", "source_options", "weights_from",
+    "PLACES", "debug_option", "format_option", "input_options", "kinds_from", "model_options", "origins",
+    "place_options", "refuse_contradictions", "run_options", "source_from", "source_options", "weights_from",
 ]  # fmt: skip
 
-SOURCE = [
+READ = (
     click.option("--model", metavar="ID|DIR|minilm", help="A hub id, a directory, or the packaged MiniLM weights. "
                  "[default: bert-base-cased, or what can be had]"),
     click.option("--weights", default="pretrained", show_default=True, metavar="pretrained|initialized|initialized-qkv",
@@ -25,16 +25,21 @@ SOURCE = [
     click.option("--split", default="test", show_default=True, metavar="train|validation|test",
                  help="Which split of Wikitext-2."),
     click.option("--tokenizer", metavar="ID|DIR|VOCAB", help="Another tokenizer than the model's own."),
+)  # fmt: skip
+QKV = (
     click.option("--positions", default="segment", show_default=True, metavar="segment|wrap|interpolate",
                  help="What happens beyond the model's positions: segments read one by one and concatenated (the "
                  "papers' protocol), positions that wrap around, or interpolated ones."),
     click.option("--qkv", metavar="FILE", help="Q, K and V from a safetensors file instead of a model and a text."),
-    click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N",
-                 help="auto is cuda where there is one."),
-    click.option("--dtype", default="float32", show_default=True, metavar="float64|float32|bfloat16|float16",
-                 help="The dtype that methods run in; exact outputs are always float64."),
-    click.option("--strict", is_flag=True, help="Refuse every substitution of a source instead of noting it."),
-]  # fmt: skip
+)  # fmt: skip
+device_option = click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N",
+                             help="auto is cuda where there is one.")  # fmt: skip
+dtype_option = click.option("--dtype", default="float32", show_default=True, metavar="float64|float32|bfloat16|float16",
+                            help="The dtype that methods run in; exact outputs are always float64.")  # fmt: skip
+strict_option = click.option("--strict", is_flag=True, help="Refuse every substitution of a source instead of noting "
+                             "it.")  # fmt: skip
+SOURCE = (*READ, *QKV, device_option, dtype_option, strict_option)
+MODEL = (*READ, device_option, strict_option)  # of a command that runs a whole model
 
 debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 format_option = click.option(
@@ -92,6 +97,13 @@ def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where Q, K and V come from."""
     for option in reversed(SOURCE):
+        function = option(function)
+    return function
+
+
+def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say which whole model reads which text."""
+    for option in reversed(MODEL):
         function = option(function)
     return function
 

@@ -15,7 +15,7 @@ from .options import refuse_contradictions
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
-  command: error            # or spectrum, condition, theory, budget, bench; error where it is left out
+  command: error            # or spectrum, condition, theory, budget, bench, inject; error where it is left out
   weights: [pretrained, initialized-qkv]
   method:
     - nystromformer
@@ -43,8 +43,8 @@ In Python:
 \b
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
-COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "bench")
-GATED = ("error", "theory", "budget", "bench")
+COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject")
+GATED = ("error", "theory", "budget", "bench", "inject")
 # these say how results are shown, not which
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
 # at these values they change no cell: a folder that was named before they were there is found again

@@ -12,6 +12,7 @@ from .condition import (
     schulz_residuals,
     sensitivity,
 )
+from .drift import DRIFT_METRICS, Outputs, local_errors, model_drift
 from .duplicates import repeated_rows
 from .error import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .inputs import INPUT_STATISTICS, input_statistics
@@ -20,9 +21,9 @@ from .matrix import MATRIX_METRICS, MatrixErrors, matrix_errors, shared_matrix_e
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
-    "CORES", "EXACT", "INPUT_STATISTICS", "MAP_BLOCKS", "MATRIX_METRICS", "OUTPUT_METRICS", "Core", "ExactOutput",
-    "MatrixErrors", "Spectrum",
-    "attention_maps", "attention_matrix", "core_matrices", "exact_matrices", "input_statistics", "inverse_gradient",
-    "iteration_gradient", "lemma3_interval", "lower_bound", "matrix_errors", "output_errors", "repeated_rows",
-    "schulz_residuals", "sensitivity", "shared_matrix_errors", "spectra",
+    "CORES", "DRIFT_METRICS", "EXACT", "INPUT_STATISTICS", "MAP_BLOCKS", "MATRIX_METRICS", "OUTPUT_METRICS", "Core",
+    "ExactOutput", "MatrixErrors", "Outputs", "Spectrum", "attention_maps", "attention_matrix", "core_matrices",
+    "exact_matrices", "input_statistics", "inverse_gradient", "iteration_gradient", "lemma3_interval", "local_errors",
+    "lower_bound", "matrix_errors", "model_drift", "output_errors", "repeated_rows", "schulz_residuals", "sensitivity",
+    "shared_matrix_errors", "spectra",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from .budget import budget_files, budget_rows, budget_summary
 from .budget_figures import budget_figures
 from .comparison import compare_runs
 from .comparison_tables import comparison_line
-from .condition import condition_rows, conditions_summary, rank_correlation, render_conditions
+from .condition import condition_rows, conditions_summary, render_conditions
 from .condition_figures import condition_figures
 from .console import Header
 from .cost_figure import cost_figure
@@ -22,6 +22,8 @@ from .gate_plan import hopeless
 from .gate_results import gates_table, junit_xml
 from .growth import exponent, growth
 from .head_figure import head_figures
+from .inject import inject_rows, inject_summary
+from .inject_figures import inject_figures
 from .inputs import input_lines, input_rows
 from .maps import map_figures
 from .page import html_page
@@ -32,7 +34,7 @@ from .run import Run, open_run
 from .sources import source_labels
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
-from .statistics import summarise
+from .statistics import rank_correlation, summarise
 from .tables import plan_table, timings_table
 from .theory import theory_rows, theory_summary
 from .theory_figures import theory_figures
@@ -68,6 +70,9 @@ __all__ = [
     "head_figures",
     "hopeless",
     "html_page",
+    "inject_figures",
+    "inject_rows",
+    "inject_summary",
     "input_lines",
     "input_rows",
     "map_figures",

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -19,11 +18,9 @@ from .console import STYLES, UNLIMITED, Header, console_of, finished, print_head
 from .formats import FORMATS, Plain, render
 from .numbers import brief, method_label, significant
 from .sources import identity, scale_of, source_heading, source_labels
-from .statistics import quantiles
+from .statistics import quantiles, rank_correlation
 
-__all__ = [
-    "LEGEND", "condition_rows", "condition_tables", "conditions_summary", "rank_correlation", "render_conditions",
-]  # fmt: skip
+__all__ = ["LEGEND", "condition_rows", "condition_tables", "conditions_summary", "render_conditions"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -88,24 +85,6 @@ def conditions_summary(rows: Iterable[Row]) -> list[Row]:
     place = {name: index for index, name in enumerate(ORDER)}
     order = lambda row: (sources.index(row["source"]), row["layer"], row["n"], place.get(row["matrix"], len(place)))
     return sorted(found, key=order)
-
-
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; ties share their mean rank. None below 3 pairs or where one side is constant.
-
-    >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
-    -1.0
-    """
-    if len(x) < 3:
-        return None
-    ranks = []
-    for values in (x, y):
-        values = np.asarray(values, dtype=float)
-        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
-    a, b = (rank - rank.mean() for rank in ranks)
-    size = math.sqrt((a @ a) * (b @ b))
-    return round(float(a @ b) / size, 12) if size > 0 else None
 
 
 def render_conditions(

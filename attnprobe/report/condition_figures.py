@@ -11,6 +11,7 @@ from .figures import fixed_settings, grid, saved
 from .numbers import method_label
 from .panels import COLOURS, MARKERS
 from .sources import file_tag, source_heading
+from .statistics import rank_correlation
 
 __all__ = ["condition_figures"]
 
@@ -138,8 +139,6 @@ def _strip(axis: Any, line: int, some: Sequence[Row], top: float) -> None:
 def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
     """Condition of each inverted core against the method's error, a dot per head."""
     from matplotlib.lines import Line2D
-
-    from .condition import rank_correlation
 
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     keys = list(dict.fromkeys(_key(row) for row in rows))

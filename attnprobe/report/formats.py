@@ -15,6 +15,7 @@ from .budget import BUDGET_SPARE, budget_legend, budget_summary, budget_tables
 from .columns import columns_of, grouped, legend, mark, notes
 from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
+from .inject import INJECT_SPARE, inject_legend, inject_summary, inject_tables
 from .inputs import INPUTS_LEGEND, input_tables
 from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
@@ -29,7 +30,6 @@ SUMMARISED = {  # rows per head, tables of their summary
     "theory": (theory_summary, theory_tables, theory_legend),
     "budget": (budget_summary, budget_tables, budget_legend),
 }
-SPARES = {"theory": SPARE, "budget": BUDGET_SPARE}
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -75,6 +75,11 @@ LATEX = {
     "η": r"$\eta$",
 }
 
+# columns that a narrow terminal goes without, by command
+SPARES = {"theory": SPARE, "budget": BUDGET_SPARE, "inject": INJECT_SPARE}
+# what stands beside the rows in JSON, by command
+SUMMARIES = {**{name: made[0] for name, made in SUMMARISED.items()}, "inject": inject_summary}
+
 
 def render(
     rows: Sequence[Row],
@@ -110,14 +115,14 @@ def render(
         }
         if header.inputs:
             whole["inputs"] = header.inputs
-        if command in SUMMARISED:
-            whole["summary"] = spelt(SUMMARISED[command][0](rows))
+        if command in SUMMARIES:
+            whole["summary"] = spelt(SUMMARIES[command](rows))
         return strict_json(whole, indent=2)
     if format == "jsonl":
         return "\n".join(strict_json(row) for row in [*rows, *bounds])
     if format == "csv":
         return _csv([*rows, *bounds])
-    if format == "table" and command in ("spectrum", "compare", *SUMMARISED):
+    if format == "table" and command in ("spectrum", "compare", "inject", *SUMMARISED):
         tables, told = tables_of(rows, bounds, command)
         parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
         return plain_tables(parts, told, header, run, width, SPARES.get(command, ()))
@@ -190,6 +195,8 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
         summary_of, tables_for, legend_of = SUMMARISED[command]
         tables = tables_for(summary_of(rows))
         return [Plain(*table) for table in tables], legend_of(tables)
+    if command == "inject":
+        return [Plain(*table) for table in inject_tables(rows)], inject_legend(rows)
     if command != "error":
         flat = [flattened(row) for row in rows]
         names = list(dict.fromkeys(name for row in flat for name in row))

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import nearest
 from .bench_gates import BENCH_METRICS
 from .budget import BUDGET_METRICS
+from .inject import INJECT_METRICS
 from .numbers import method_label
 from .sources import source_heading
 from .theory import THEORY_METRICS, at_label
@@ -37,8 +38,9 @@ METRICS = (
 )
 METRICS_OF = {  # by command
     "error": METRICS, "theory": THEORY_METRICS, "budget": BUDGET_METRICS, "bench": BENCH_METRICS,
+    "inject": INJECT_METRICS,
 }  # fmt: skip
-LARGER = ("output_cosine_min", "slack", "holds")  # larger is better there
+LARGER = ("output_cosine_min", "slack", "holds", "top1_agreement", "embedding_cosine")  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")

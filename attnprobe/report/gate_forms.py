@@ -14,7 +14,7 @@ __all__ = ["parse_gate", "parse_gates"]
 
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
 SEARCHED = tuple(key for key in KEYS if key != "d")  # d is what is found
-KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "budget": SEARCHED, "bench": KEYS}
+KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "budget": SEARCHED, "bench": KEYS, "inject": KEYS}
 
 
 def parse_gate(text: str, command: str = "error") -> Gate:

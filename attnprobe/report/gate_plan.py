@@ -17,8 +17,8 @@ def hopeless(gate: Gate, settings: Mapping[str, Any]) -> str | None:
 
     Args:
         settings: by the names of a command's parameters: ``methods``, ``n``, ``d``, ``layer``, ``target``,
-            ``weights``, ``scale_inputs``, ``qkv``, ``windows``, ``matrix``, ``errors`` and ``memory``, each as the user
-            wrote it. What lacks is not known.
+            ``weights``, ``scale_inputs``, ``qkv``, ``windows``, ``matrix``, ``errors``, ``memory``, ``budgets`` and
+            ``per_layer``, each as the user wrote it. What lacks is not known.
 
     >>> hopeless(Gate("matrix_spectral", max=1), {"matrix": False})
     'matrix: false measures no matrix_spectral'
@@ -32,6 +32,10 @@ def hopeless(gate: Gate, settings: Mapping[str, Any]) -> str | None:
             return f"{setting}: false measures no {gate.metric}"
     if gate.stat == "se" and settings.get("windows") == 1:
         return "one text window has no standard error; give more windows, or gate another statistic"
+    if settings.get("budgets") is not None:  # a file of them names its method
+        settings = {name: value for name, value in settings.items() if name not in ("methods", "d")}
+    if gate.layer is not None and settings.get("per_layer") is False:
+        return "per-layer: false replaces no layer by itself"
     names = _methods(settings.get("methods"))
     if gate.method is not None and names is not None and gate.method.partition(":")[0].strip() not in names:
         return f"the method '{gate.method}' is not measured{nearest(gate.method, names)}"

@@ -17,6 +17,8 @@ from .cost_figure import cost_figure
 from .figures import error_figure
 from .formats import Plain, render, tables_of
 from .head_figure import head_figures
+from .inject import inject_rows
+from .inject_figures import inject_figures
 from .maps import map_figures
 from .numbers import significant
 from .paper_figure import paper_figure
@@ -33,7 +35,7 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "budget", "bench")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "budget", "bench", "inject")
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # of bench, where no manifest says
 
 
@@ -65,7 +67,7 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
     """
     makers = {
         "error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory, "bench": _bench,
-        "budget": _budget,
+        "budget": _budget, "inject": _inject,
     }  # fmt: skip
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
@@ -140,3 +142,12 @@ def _bench(run: Run, records: Records, metric: str | None, references: Sequence[
     found = BenchReport.of(records, run.header(records), **limits)
     text = lambda kind: found.text(kind, str(run.path))
     return Part("bench", found.header, text, {"bench": ("bench", found.figures)}, found.tables)
+
+
+def _inject(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    rows = inject_rows(records)
+    header = run.header(records)
+    title = "\n".join([*header.lines, *header.warnings])
+    draw = lambda place: inject_figures(rows, title, place)
+    text = lambda kind: render(rows, [], header, kind, str(run.path), "inject")
+    return Part("inject", header, text, {"inject": ("inject", draw)}, lambda: tables_of(rows, [], "inject"))

@@ -18,7 +18,7 @@ __all__ = ["KNOWN", "Run", "open_run"]
 
 Record = Mapping[str, Any]
 
-KNOWN = ("error", "spectrum", "condition", "theory", "budget", "bench")  # commands whose records can be shown
+KNOWN = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject")  # commands whose records can be shown
 # what a record of each command must hold: name and kinds of value
 SHAPE = {
     "key": (str,), "status": (str,), "metrics": (dict,), "heads": (list,), "source": (dict,), "options": (dict,),
@@ -31,6 +31,7 @@ ALSO = {
     "theory": {"theorem": (str,), "paper": (str,), "says": (str,), "findings": (list,)},
     "budget": {"method": (str,), "metric": (str,), "found": (list,), "tried": (list,)},
     "bench": {"method": (str,), "machine": (dict,), "versions": (dict,), "reference": (bool,)},
+    "inject": {"method": (str,), "layer": (int, type(None)), "layers": (list,), "local": (dict,), "requested": (bool,)},
 }
 FINDING = ("at", "assumption", "promise", "sense", "met", "bound", "measured", "lower", "upper", "rounding", "vacuous",
            "slack", "verdict", "details")  # fmt: skip
@@ -169,7 +170,7 @@ def _check(record: Record, path: Path) -> None:
             raise UsageError(f"{where}: its {name} is {strict_json(value)[:60]}, not {_word(kinds[0])}")
     if record["status"] not in STATUSES:
         raise UsageError(f"{where}: its status is '{record['status']}', not one of {', '.join(STATUSES)}")
-    for name, value in record["metrics"].items() if command in ("error", "bench") else ():
+    for name, value in record["metrics"].items() if command in ("error", "bench", "inject") else ():
         if not all(one is None or _number(one) for one in (value if isinstance(value, list) else [value])):
             raise UsageError(f"{where}: its {name} holds what is no number")
     for matrix in record["matrices"] if command == "condition" else ():

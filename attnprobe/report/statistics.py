@@ -13,7 +13,9 @@ import numpy as np
 from ..records import LOWER_BOUND, STATUSES
 from .sources import identity, scale_of, source_labels
 
-__all__ = ["RATIOS", "STATISTICS", "describe", "quantiles", "summarise"]
+__all__ = [
+    "RATIOS", "STATISTICS", "describe", "quantiles", "rank_correlation", "sortable", "summarise", "worst_status",
+]  # fmt: skip
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -55,16 +57,16 @@ def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
         place = _place(record, labels)
         groups.setdefault((*who, *place, record.get("d")), []).append(record)
     for cells in groups.values():  # sums do not depend on the order in which a sweep was run
-        cells.sort(key=lambda cell: (_sortable(cell.get("window")), _sortable(cell.get("repeat"))))
+        cells.sort(key=lambda cell: (sortable(cell.get("window")), sortable(cell.get("repeat"))))
     vmean = _vmean_errors(groups)
     rows = [_row(cells, key[2:6], vmean) for key, cells in groups.items()]
     rows.sort(
         key=lambda row: (
             sources[row["source"]],
-            *(_sortable(row[name]) for name in ("layer", "n", "target")),
+            *(sortable(row[name]) for name in ("layer", "n", "target")),
             row["reference"],
             rank[row["method"], json.dumps(row["options"], sort_keys=True)],
-            _sortable(row["d"]),
+            sortable(row["d"]),
         )
     )
     bounds = [row for row in rows if row["method"] == LOWER_BOUND]
@@ -119,6 +121,24 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
     return found
 
 
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's rank correlation; ties share their mean rank. None below 3 pairs or where one side is constant.
+
+    >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
+    -1.0
+    """
+    if len(x) < 3:
+        return None
+    ranks = []
+    for values in (x, y):
+        values = np.asarray(values, dtype=float)
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
+    a, b = (rank - rank.mean() for rank in ranks)
+    size = math.sqrt((a @ a) * (b @ b))
+    return round(float(a @ b) / size, 12) if size > 0 else None
+
+
 def _place(record: Record, labels: Mapping[str, str | None]) -> tuple[Any, ...]:
     """Where methods are compared: source, layer, n, target."""
     label = labels[identity(record.get("source"))]
@@ -140,7 +160,7 @@ def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]
     if any(cell.get("seconds") is not None for cell in cells):
         windows = [cell.get("window") for cell in cells]
         metrics["seconds"] = describe([cell.get("seconds") for cell in cells], windows)
-    status, reason = _status(cells)
+    status, reason = worst_status(cells)
     return {
         "method": first["method"],
         "options": dict(first.get("options") or {}),
@@ -179,7 +199,7 @@ def _matrix_open(cells: list[Record]) -> int | None:
     return sum(map(sum, measured)) if measured else None
 
 
-def _status(cells: list[Record]) -> tuple[str, str | None]:
+def worst_status(cells: list[Record]) -> tuple[str, str | None]:
     """The worst status of the cells, and in how many of them, with the first reason given."""
     statuses = [_cell_status(cell) for cell in cells]
     worst = max((status for status, _ in statuses), key=STATUSES.index)
@@ -245,7 +265,7 @@ def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _sortable(value: Any) -> tuple[Any, ...]:
+def sortable(value: Any) -> tuple[Any, ...]:
     """A key under which null precedes numbers and numbers precede strings."""
     if value is None:
         return (0,)

@@ -13,6 +13,15 @@ from .capturing import capture
 from .choose import describe_defaults, resolve
 from .files import FileSource, save_qkv
 from .hub import cached_models, hub_reachable, note
+from .language import (
+    MODEL_DTYPES,
+    LanguageModel,
+    Predictions,
+    Reading,
+    batch_of,
+    open_language_model,
+    rows_of,
+)
 from .model import ModelSource
 from .packaged import packaged_weights
 from .random import RandomSource
@@ -23,17 +32,24 @@ from .surveying import survey
 __all__ = [
     "AttentionCall",
     "FileSource",
+    "LanguageModel",
+    "MODEL_DTYPES",
     "ModelSource",
+    "Predictions",
     "RandomSource",
+    "Reading",
     "Source",
     "SourceSpec",
+    "batch_of",
     "cached_models",
     "capture",
     "describe_defaults",
     "hub_reachable",
     "load_qkv",
+    "open_language_model",
     "packaged_weights",
     "resolve",
+    "rows_of",
     "save_qkv",
     "scaled",
     "scaled_inputs",

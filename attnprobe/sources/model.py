@@ -119,15 +119,7 @@ class ModelSource(Source):
             SourceError: weights or a model that are refused.
         """
         self.check(n, window + 1, layers)
-        with stage(self.timings, "tokenising"):
-            ids = self.stream.first((window + 1) * self.layout.text_tokens(n))
-            segments = self.layout.window(ids, n, window)
-            largest = max(map(max, segments))
-            if largest >= self.config.get_text_config().vocab_size:
-                raise SourceError(
-                    f"tokenizer {self.facts['tokenizer']}: its token {largest} is beyond the {self.config.vocab_size} "
-                    f"rows of {self.name}; use the model's own tokenizer"
-                )
+        segments = self.segments(n, window)
         model = self._loaded()
         with stage(self.timings, "forward"):
             read_out = read(model, self.name, segments, sorted(set(layers)), self.spec.positions)
@@ -135,6 +127,26 @@ class ModelSource(Source):
             told = {name: fact for name, fact in self.facts.items() if name != "causal"}
             self.facts = told | ({"causal": True} if any(causal for *_, causal in read_out.values()) else {})
         return {layer: self._labelled(layer, n, window, *tensors) for layer, tensors in read_out.items()}
+
+    def segments(self, n: int, window: int) -> list[list[int]]:
+        """The token ids of a text window, in segments that the model has positions for.
+
+        Raises:
+            SourceError: a token that the model has no embedding of.
+        """
+        with stage(self.timings, "tokenising"):
+            ids = self.stream.first((window + 1) * self.layout.text_tokens(n))
+            segments = self.layout.window(ids, n, window)
+            self.refuse_beyond(max(map(max, segments)))
+        return segments
+
+    def refuse_beyond(self, token: int) -> None:
+        """Refuse a token that the model has no embedding of."""
+        if token >= self.config.get_text_config().vocab_size:
+            raise SourceError(
+                f"tokenizer {self.facts['tokenizer']}: its token {token} is beyond the {self.config.vocab_size} "
+                f"rows of {self.name}; use the model's own tokenizer"
+            )
 
     def describe(self) -> list[str]:
         f = self.facts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,7 +20,9 @@ from .hub import quiet
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["bert_base", "configuration", "initialized", "pretrained", "redraw_projections"]
+__all__ = [
+    "bert_base", "configuration", "initialized", "language_kind", "pretrained", "redraw_projections", "with_head",
+]  # fmt: skip
 
 QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")
@@ -62,10 +64,51 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) 
     """
     from transformers import AutoModel
 
-    files = folder.tensors()
+    model, missing = _from_folder(AutoModel, folder, dtype)
+    missing = [name for name in missing if "pooler" not in name.split(".")]
+    if missing:
+        raise _incomplete(folder, missing)
+    return _encoder(model, whole)
+
+
+def language_kind(config: PreTrainedConfig) -> str | None:
+    """Which words a model of this configuration predicts: ``causal`` the next, ``masked`` hidden ones; None is none."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    told = " ".join(getattr(config, "architectures", None) or ())
+    causal = "CausalLM" in told or "LMHead" in told or bool(getattr(config, "is_decoder", False))
+    if getattr(config, "is_encoder_decoder", False):
+        return None
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not causal:
+        return "masked"
+    return "causal" if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else None
+
+
+def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTrainedModel, str | None]:
+    """The model in a directory with its head that predicts words, of `language_kind`; see `pretrained` for the rest.
+
+    Returns:
+        The model and None; where the weights hold no such head, the model without one and what is missing.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    model, missing = _from_folder(AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM, folder, dtype)
+    inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
+    inside = [name for name in inside if "pooler" not in name.split(".")]
+    if inside:
+        raise _incomplete(folder, inside)
+    bare = model.base_model.eval().requires_grad_(False)
+    if missing:
+        return bare, f"the weights of {folder.name} hold no {kind}-LM head ({missing[0]} is missing)"
+    return model.eval().requires_grad_(False), None
+
+
+def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
+    """The model that a class of transformers makes of a directory, and the weights that are not there."""
+    folder.tensors()
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
-            model, info = AutoModel.from_pretrained(
+            model, info = auto.from_pretrained(
                 folder.path,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -77,12 +120,14 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) 
     except Exception as error:  # OSError, ValueError, RuntimeError, SafetensorError, KeyError by model and file
         what = "a weight's shape differs from what config.json says" if "mismatch" in str(error) else _line(error)
         raise SourceError(f"{folder.name}: its weights cannot be loaded: {what}") from error
-    missing = sorted(name for name in info["missing_keys"] if "pooler" not in name.split("."))
-    if missing:
-        where = files[0].name if len(files) == 1 else "its safetensors files"
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise SourceError(f"{folder.name}: {where} lacks {missing[0]}{more}; it is not the whole model")
-    return _encoder(model, whole)
+    return model, sorted(info["missing_keys"])
+
+
+def _incomplete(folder: ModelFolder, missing: list[str]) -> SourceError:
+    files = folder.tensors()
+    where = files[0].name if len(files) == 1 else "its safetensors files"
+    more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+    return SourceError(f"{folder.name}: {where} lacks {missing[0]}{more}; it is not the whole model")
 
 
 def initialized(

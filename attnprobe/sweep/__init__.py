@@ -4,6 +4,7 @@ from ..lists import parse_numbers
 from .bench import BenchRequest, measure_bench
 from .budget import BudgetRequest, measure_budgets
 from .condition import ConditionRequest, measure_conditions
+from .inject import InjectRequest, measure_drift
 from .listing import Listed, listed, seconds_of
 from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, parse_methods
@@ -16,9 +17,9 @@ from .theorems import findings
 from .theory import TheoryRequest, measure_theory
 
 __all__ = [
-    "BenchRequest", "BudgetRequest", "BudgetSearch", "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed",
-    "MethodRequest", "Outcome", "RunRequest", "Session", "SpectrumRequest", "SpectrumSession", "TheoryRequest",
-    "budgets", "findings", "keep_maps", "listed", "measure_bench", "measure_budgets", "measure_conditions",
-    "measure_errors", "measure_spectra", "measure_theory", "parse_layers", "parse_methods", "parse_numbers",
-    "run_error", "seconds_of",
+    "BenchRequest", "BudgetRequest", "BudgetSearch", "ConditionRequest", "ErrorPlan", "ErrorRequest",
+    "InjectRequest", "Listed", "MethodRequest", "Outcome", "RunRequest", "Session", "SpectrumRequest",
+    "SpectrumSession", "TheoryRequest", "budgets", "findings", "keep_maps", "listed", "measure_bench",
+    "measure_budgets", "measure_conditions", "measure_drift", "measure_errors", "measure_spectra", "measure_theory",
+    "parse_layers", "parse_methods", "parse_numbers", "run_error", "seconds_of",
 ]  # fmt: skip

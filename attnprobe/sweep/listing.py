@@ -16,6 +16,7 @@ from .bench_plan import BenchRequest, bench_cells, bench_prepared
 from .budget import BudgetRequest, budget_cells, question_of
 from .condition import ConditionRequest, condition_cells
 from .folder import held_already
+from .inject_plan import InjectRequest, inject_batches, inject_prepared
 from .session import ErrorRequest, prepared
 from .smallest import coarse_budgets
 from .spectrum import SpectrumRequest, spectrum_layers
@@ -31,12 +32,12 @@ class Listed:
     """One cell that a request asks for.
 
     Attributes:
-        place: weights (and a factor of the scores), n, window and layer. name: of the method or the matrix.
-        work: about how many float32 multiply-adds it takes, shared work included. bytes: about what it holds
-            beside Q, K and V.
+        place: weights (and a factor of the scores), n, window and layer (``all`` where several are one cell).
+        name: of the method or the matrix. work: about how many float32 multiply-adds it takes, shared work included.
+        bytes: about what it holds beside Q, K and V.
     """
 
-    place: tuple[str, int, int, int]
+    place: tuple[str, int, int, int | str]
     name: str
     d: int | None
     done: bool
@@ -53,7 +54,7 @@ def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> l
     kept = {} if request.force else held_already(request)
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
     kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench,
-             BudgetRequest: _of_budgets}  # fmt: skip
+             BudgetRequest: _of_budgets, InjectRequest: _of_drift}  # fmt: skip
     cells = kinds.get(type(request), _of_errors)
     return list(cells(request, done, notify))
 
@@ -114,6 +115,18 @@ def _of_bench(request: BenchRequest, done: set[str], notify: Callable[[str], Non
             work, size = _sizes(cell.work.name, n, cell.d or 64, h, matrix=False, dense=False)
             place = (str(source.facts.get("weights") or request.inputs), n, 0, layer)
             yield Listed(place, cell.work.name, cell.d, cell.key in done, (request.rounds + 3) * work, size)
+
+
+def _of_drift(request: InjectRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    """A cell is the method in each of its layers; what the model itself takes is not counted."""
+    for source, plan in inject_prepared(request, notify):
+        weights = str(source.facts.get("weights"))
+        for n, _, works in inject_batches(request, plan, source):
+            for cell in (cell for cells in works for cell in cells):
+                work, size = _sizes(cell.work.request.name, n, cell.work.d or 64, source.heads, False, False)
+                place = (weights, n, cell.window, "all" if cell.work.layer is None else cell.work.layer)
+                yield Listed(place, cell.work.request.name, cell.work.d, cell.key in done,
+                             work * len(cell.work.layers), size)  # fmt: skip
 
 
 def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:

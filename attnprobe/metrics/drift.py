@@ -1,0 +1,103 @@
+"""How far a model's outputs lie from those of the unmodified model, text by text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, isfinite, nan
+
+from torch import Tensor
+
+__all__ = ["DRIFT_METRICS", "Outputs", "local_errors", "model_drift"]
+
+DRIFT_METRICS = {
+    "drift": "‖H~ − H‖_F / ‖H‖_F of the last hidden states H",
+    "logits_drift": "‖Z~ − Z‖_F / ‖Z‖_F of the logits Z where words are predicted",
+    "kl": "mean KL(p ‖ p~) of the predicted distributions, in nats",
+    "top1_agreement": "the share of predictions whose likeliest word is the same",
+    "loss": "mean −log p~ of the words themselves, in nats",
+    "loss_own": "the same of the unmodified model",
+    "loss_change": "loss − loss_own",
+    "perplexity": "exp(loss), of causal models",
+    "perplexity_own": "exp(loss_own)",
+    "perplexity_change": "perplexity − perplexity_own",
+    "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
+    "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
+}
+CHUNK = 2**22  # numbers of logits that are compared at once in float64
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gives for one text.
+
+    Attributes:
+        hidden: its last hidden states, (n, hidden). logits: where words are predicted, (places, words), or None.
+    """
+
+    hidden: Tensor
+    logits: Tensor | None = None
+
+
+def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool) -> dict[str, float]:
+    """`DRIFT_METRICS` but for ``local_error``, in float64; those that need logits only where there are any.
+
+    Args:
+        own, got: of the unmodified model, and of the one with a method in it. words: what is predicted, (places,).
+        causal: the perplexity is meant. encoder: the mean of the hidden states is an embedding.
+
+    >>> import torch
+    >>> same = Outputs(torch.ones(3, 2), torch.eye(2))
+    >>> found = model_drift(same, same, torch.tensor([0, 1]), causal=True, encoder=False)
+    >>> found["drift"], found["kl"], found["top1_agreement"], round(found["perplexity"], 3)
+    (0.0, 0.0, 1.0, 1.368)
+    """
+    wanted, given = own.hidden.double(), got.hidden.double()
+    found = {"drift": _relative(float((given - wanted).norm()), float(wanted.norm()))}
+    if encoder:
+        a, b = wanted.mean(0), given.mean(0)
+        found["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
+    if own.logits is None or words is None or not len(words):
+        return found
+    found |= _predictions(own.logits, got.logits, words)
+    if causal:
+        size = lambda loss: exp(min(loss, 700.0)) if isfinite(loss) else nan
+        found["perplexity"], found["perplexity_own"] = size(found["loss"]), size(found["loss_own"])
+        found["perplexity_change"] = found["perplexity"] - found["perplexity_own"]
+    return found
+
+
+def local_errors(wanted: Tensor, got: Tensor) -> Tensor:
+    """``‖(B − B~) V‖_F / ‖B V‖_F`` per head, float64 (h,), of outputs (n, h, p_v)."""
+    exact = wanted.double()
+    return (got.double() - exact).norm(dim=(0, 2)) / exact.norm(dim=(0, 2))
+
+
+def _predictions(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
+    """What two sets of logits (places, words) predict, compared chunk by chunk."""
+    sums = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
+    for a, b, right in _chunks(own, got, words):
+        p, q = a.log_softmax(-1), b.log_softmax(-1)
+        sums["gap"] += float((b - a).square().sum())
+        sums["size"] += float(a.square().sum())
+        sums["kl"] += float((p.exp() * (p - q)).sum())
+        sums["same"] += float((a.argmax(-1) == b.argmax(-1)).sum())
+        sums["loss"] -= float(q.gather(1, right[:, None]).sum())
+        sums["loss_own"] -= float(p.gather(1, right[:, None]).sum())
+    count = len(words)
+    found = {"logits_drift": _relative(sums["gap"] ** 0.5, sums["size"] ** 0.5)}
+    found |= {"kl": max(sums["kl"] / count, 0.0) if sums["kl"] == sums["kl"] else nan}
+    found |= {"top1_agreement": sums["same"] / count if isfinite(sums["gap"]) else nan}
+    found |= {name: sums[name] / count for name in ("loss", "loss_own")}
+    return found | {"loss_change": found["loss"] - found["loss_own"]}
+
+
+def _chunks(own: Tensor, got: Tensor, words: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    rows = max(1, CHUNK // own.shape[1])
+    for start in range(0, len(words), rows):
+        some = slice(start, start + rows)
+        yield own[some].double(), got[some].double(), words[some]
+
+
+def _relative(gap: float, size: float) -> float:
+    return gap / size if size > 0 else (0.0 if gap == 0 else nan)

@@ -1,0 +1,519 @@
+"""``attnprobe inject``: drift by hand, padded batches, losses, budgets from a file, records, tables and refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
+
+from attnprobe import injected
+from attnprobe.config import read_budgets
+from attnprobe.errors import Unsupported, UsageError
+from attnprobe.metrics import DRIFT_METRICS, Outputs, model_drift
+from attnprobe.report import inject_rows, inject_summary
+from attnprobe.report.inject import INJECT_METRICS
+from attnprobe.sources import SourceSpec
+from attnprobe.sweep import ErrorRequest, InjectRequest, measure_drift, measure_errors
+
+SAME = 5e-6  # relative, in float32, over a few layers
+LAYERS, HEADS, N = 3, 4, 40
+LOSSES = {"loss", "loss_own", "loss_change", "kl", "top1_agreement", "logits_drift"}
+
+
+def makers():
+    from transformers import BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": len(VOCABULARY), "initializer_range": 0.3}
+    llama = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": 2,
+             "intermediate_size": 48, "max_position_embeddings": 64}  # fmt: skip
+    gpt2 = {"n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64}
+    return {
+        "bert": lambda: BertForMaskedLM(bert_config(max_position_embeddings=64)),
+        "bare": lambda: BertModel(bert_config(max_position_embeddings=64)),
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**sizes, **gpt2)),
+        "llama": lambda: LlamaForCausalLM(LlamaConfig(**sizes, **llama)),
+        "half": lambda: LlamaForCausalLM(LlamaConfig(**sizes, **llama)).to(torch.bfloat16),
+    }
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Directories of tiny models with a head that predicts words; ``bare`` has none and ``half`` is bfloat16."""
+    folder = tmp_path_factory.mktemp("models")
+    return {name: str(save(seeded(make), folder / name)) for name, make in makers().items()}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A text of windows, and one of lines of unequal length."""
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "words.txt").write_text(text_of(400))
+    words = [WORDS[(7 * i * i + i) % 37] for i in range(400)]
+    ends = (0, 3, 33, 58, 61, 130, 154)
+    lines = [" ".join(words[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    (folder / "lines.txt").write_text("\n".join(lines) + "\n")
+    return {"words": str(folder / "words.txt"), "lines": str(folder / "lines.txt")}
+
+
+@pytest.fixture
+def ask(models, texts, tmp_path):
+    """``measure_drift`` of a tiny model; its outcome."""
+
+    def measured(model="bert", out="r", text="words", **rest):
+        spec = SourceSpec(model=models[model], text=texts[text], device="cpu", **rest.pop("spec", {}))
+        asked = {"n": str(N), "d": "8", "methods": ("skyformer",), **rest}
+        return measure_drift(InjectRequest(source=spec, out=str(tmp_path / out), **asked)).outcome
+
+    return measured
+
+
+@pytest.fixture
+def inject(run, models, texts):
+    """``attnprobe inject`` on a tiny model in this process: ``(code, stdout, stderr)``."""
+
+    def call(model, *args):
+        return run("inject", "--model", models[model], "--text", texts["words"], "--n", N, "--device", "cpu", *args)
+
+    return call
+
+
+def metrics(record):
+    return {name: value for name, [value] in record["metrics"].items()}
+
+
+def opened(folder):
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    auto = AutoModelForMaskedLM if folder.endswith("bert") else AutoModelForCausalLM
+    return auto.from_pretrained(folder, attn_implementation="eager").eval().requires_grad_(False)
+
+
+def ids_of(texts, count=N, start=0):
+    """The tokens of a window as the tiny vocabulary has them: [CLS] words [SEP]."""
+    words = Path(texts["words"]).read_text().split()[start * (count - 2) :][: count - 2]
+    return torch.tensor([[2, *(VOCABULARY.index(word) for word in words), 3]])
+
+
+@pytest.mark.parametrize("model", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_exact_method_drifts_by_rounding_alone(ask, model, batch):
+    """In padded batches of lines of unequal length too."""
+    records = ask(model, text="lines", methods=("softmax",), lines=True, windows=4, batch=batch, per_layer=True).records
+    assert len(records) == 4 * (1 + LAYERS) and len({record["tokens"] for record in records}) == 4
+    for found in map(metrics, records):
+        assert 0 < found["drift"] < SAME and found["logits_drift"] < SAME and found["local_error"] < SAME
+        assert found["kl"] < SAME and found["top1_agreement"] == 1 and abs(found["loss_change"]) < SAME
+        assert ("perplexity" in found) == (model != "bert") and ("embedding_cosine" in found) == (model == "bert")
+
+
+def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, texts):
+    """Hidden states, embedding, masked loss, KL, agreement: loops over tokens in float64."""
+    [record] = [r for r in ask(seed=4, windows=2).records if r["window"] == 1]
+    found, ids, model = metrics(record), ids_of(texts, start=1), opened(models["bert"])
+    places = hidden_words(N, 1, seed=4)
+    assert len(places) == round(0.15 * (N - 2)) and min(places) > 0 and max(places) < N - 1
+    masked = ids.clone()
+    masked[0, places] = VOCABULARY.index("[MASK]")
+    mask = torch.ones_like(ids)
+    run = lambda x: model(input_ids=x, attention_mask=mask, output_hidden_states=True)
+    own, own_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
+    with injected(model, "skyformer", d=8, seed=4):
+        got, got_masked = run(ids).hidden_states[-1][0].double(), run(masked).logits[0].double()
+    assert found["drift"] == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-5)
+    cosine = torch.nn.functional.cosine_similarity(got.mean(0), own.mean(0), dim=0)
+    assert found["embedding_cosine"] == pytest.approx(float(cosine), abs=1e-6)
+    loss = kl = same = loss_own = 0.0
+    for place in places:
+        p, q = own_masked[place].softmax(0), got_masked[place].softmax(0)
+        loss -= math.log(q[ids[0, place]]) / len(places)
+        loss_own -= math.log(p[ids[0, place]]) / len(places)
+        kl += sum(a * math.log(a / b) for a, b in zip(p.tolist(), q.tolist(), strict=True)) / len(places)
+        same += float(p.argmax() == q.argmax()) / len(places)
+    for name, value in (("loss", loss), ("loss_own", loss_own), ("kl", kl), ("top1_agreement", same),
+                        ("loss_change", loss - loss_own)):  # fmt: skip
+        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+    gap = (got_masked - own_masked)[places].norm() / own_masked[places].norm()
+    assert found["logits_drift"] == pytest.approx(float(gap), rel=1e-4)
+    assert found["drift"] > 1e-2 and found["kl"] > 1e-3
+
+
+def hidden_words(length, window, seed):
+    from attnprobe.rng import generator
+
+    order = torch.randperm(length - 2, generator=generator(seed, "hidden words", length, window))
+    return sorted((1 + order[: round(0.15 * (length - 2))]).tolist())
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_a_causal_models_perplexity_is_that_of_transformers_own_loss(ask, models, texts, model):
+    found = metrics(ask(model, methods=("window:causal=true",)).records[0])
+    ids, whole = ids_of(texts), opened(models[model])
+    own = float(whole(input_ids=ids, labels=ids).loss)
+    with injected(whole, "window", d=8, causal=True):
+        got = float(whole(input_ids=ids, labels=ids).loss)
+    assert found["loss_own"] == pytest.approx(own, rel=1e-5) and found["loss"] == pytest.approx(got, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(got), rel=1e-4)
+    assert found["perplexity_change"] == pytest.approx(math.exp(got) - math.exp(own), rel=1e-3, abs=1e-2)
+    assert found["drift"] > 1e-2 and found["top1_agreement"] < 1
+
+
+def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
+    """On the same layer, method, budget and seed."""
+    records = ask("bare", per_layer=True, methods=("skyformer,nystromformer",), d="8,16", seed=2).records
+    spec = SourceSpec(model=models["bare"], text=texts["words"], device="cpu")
+    errors = measure_errors(ErrorRequest(source=spec, n=str(N), d="8,16", layer="all", seed=2, matrix=False,
+                                         methods=("skyformer,nystromformer",), out=str(tmp_path / "e")))  # fmt: skip
+    wanted = {(r["method"], r["d"], r["layer"]): r["metrics"]["output_frobenius_relative"]
+              for r in errors.outcome.records if r["requested"]}  # fmt: skip
+    alone = [record for record in records if record["layer"] is not None]
+    assert len(alone) == 2 * 2 * LAYERS
+    for record in alone:
+        place = (record["method"], record["d"], record["layer"])
+        assert record["local"] == {str(place[2]): pytest.approx(wanted[place], rel=1e-4)}, place
+        assert metrics(record)["local_error"] == pytest.approx(sum(wanted[place]) / HEADS, rel=1e-4)
+    for record in records:
+        if record["layer"] is None:
+            every = [wanted[record["method"], record["d"], layer] for layer in range(LAYERS)]
+            mean = sum(map(sum, every)) / (HEADS * LAYERS)
+            assert record["layers"] == [0, 1, 2] and metrics(record)["local_error"] == pytest.approx(mean, rel=1e-4)
+
+
+def test_per_layer_replaces_one_layer_at_a_time(ask, models, texts):
+    found = {record["layer"]: metrics(record)["drift"] for record in ask(layer="1-2", per_layer=True).records}
+    ids, model = ids_of(texts), opened(models["bert"]).base_model
+    own = model(ids).last_hidden_state.double()
+    for place, layers in ((None, [1, 2]), (1, [1]), (2, [2])):
+        with injected(model, "skyformer", d=8, layer=layers):
+            got = model(ids).last_hidden_state.double()
+        assert found.pop(place) == pytest.approx(float((got - own).norm() / own.norm()), rel=1e-5)
+    assert not found
+
+
+@pytest.mark.parametrize(("model", "method"), [("bert", "skyformer"), ("llama", "window:causal=true")])
+def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
+    settings = {"text": "lines", "methods": (method,), "lines": True, "windows": 4}
+    alone, together = ask(model, "a", **settings).records, ask(model, "b", batch=4, **settings).records
+    assert [record["tokens"] for record in alone] == [record["tokens"] for record in together] == [32, 27, 40, 26]
+    for one, other in zip(alone, together, strict=True):
+        assert metrics(other) == pytest.approx(metrics(one), rel=1e-3, abs=1e-5)
+        assert one["local"].keys() == other["local"].keys() and one["key"] != other["key"]
+
+
+@pytest.mark.parametrize(("model", "spec", "says"), [
+    ("bare", {}, "hold no masked-LM head (cls.predictions"),
+    ("bert", {"weights": "initialized"}, "are random"),
+])  # fmt: skip
+def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
+    [record] = ask(model, spec=spec).records
+    assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
+    assert {"drift", "local_error", "embedding_cosine"} == record["metrics"].keys() and record["predicts"] is None
+
+
+def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_path):
+    [record] = ask(spec={"weights": "initialized-qkv"}, layer="0").records
+    spec = SourceSpec(model=models["bert"], text=texts["words"], device="cpu", weights="initialized-qkv")
+    outcome = measure_errors(ErrorRequest(source=spec, n=str(N), d="8", matrix=False, out=str(tmp_path / "e"))).outcome
+    [wanted] = [r["metrics"]["output_frobenius_relative"] for r in outcome.records if r["requested"]]
+    assert record["local"]["0"] == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{"model": "bert", "model_dtype": "bfloat16"}, {"model": "half",
+                                      "model_dtype": "auto"}])  # fmt: skip
+def test_half_precision_drifts_by_its_own_rounding(ask, settings):
+    model = settings["model"]
+    method = "skyformer" if model == "bert" else "window:causal=true"
+    exact, rough = map(metrics, ask(methods=("softmax", method), **settings).records)
+    assert 0 < exact["drift"] < 16 * torch.finfo(torch.bfloat16).eps < rough["drift"]
+    assert exact["local_error"] < 1e-5 < rough["local_error"]  # methods run in float32
+
+
+def test_a_method_without_a_causal_form_is_skipped_by_name(inject):
+    code, out, err = inject("llama", "--method", "skyformer", "--d", 8, "--out", "r")
+    assert code == 2 and "model.layers.0.self_attn: attention is causal" in err and not Path("r").exists()
+    code, out, err = inject("llama", "--method", "skyformer,softmax", "--d", 8, "--format", "json")
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert code == 0 and rows["softmax"]["status"] == "ok", err
+    assert rows["skyformer"]["status"] == "skipped" and "no causal form" in rows["skyformer"]["reason"]
+
+
+def budgets_file(path, budget=lambda layer, head: 8 + 4 * head, **rest):
+    listed = [{"layer": layer, "head": head, "d": budget(layer, head)} for layer in range(LAYERS)
+              for head in range(HEADS)]  # fmt: skip
+    whole = {"schema": 1, "method": "skyformer", "options": {"sampler": "iid"}, "epsilon": 0.1, "budgets": listed}
+    Path(path).write_text(json.dumps({**whole, **rest}))
+    return str(path)
+
+
+def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
+    mixed = ask(out="m", budgets=budgets_file(tmp_path / "m.json"), per_layer=True).records
+    same = ask(out="s", budgets=budgets_file(tmp_path / "s.json", lambda *_: 16)).records
+    plain = ask(out="p", methods=("skyformer:sampler=iid",), d="8,12,16,20", per_layer=True).records
+    wanted = {(r["d"], r["layer"]): r for r in plain}
+    assert metrics(same[0]) == pytest.approx(metrics(wanted[16, None]), rel=1e-4)
+    assert [r["layer"] for r in mixed] == [None, 0, 1, 2] and mixed[0]["d"] is None
+    assert mixed[0]["options"] == {"sampler": "iid"} and mixed[0]["budgets"] == {"mean": 14, "heads": 12, "exact": 0}
+    for layer in range(LAYERS):
+        per_head = [wanted[8 + 4 * head, layer]["local"][str(layer)][head] for head in range(HEADS)]
+        assert mixed[1 + layer]["local"][str(layer)] == pytest.approx(per_head, rel=1e-4)
+
+
+def test_a_budget_of_null_keeps_exact_attention(ask, tmp_path):
+    path = budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8)
+    outcome = ask(budgets=path, per_layer=True)
+    for record in outcome.records:
+        assert record["budgets"]["exact"] == 3 * len(record["layers"]) and record["budgets"]["mean"] == 8
+        for errors in record["local"].values():
+            assert errors[0] > 1e-3 and max(errors[1:]) < SAME
+    none = ask(out="n", budgets=budgets_file(tmp_path / "n.json", lambda *_: None)).records[0]
+    assert metrics(none)["drift"] < SAME and none["budgets"]["mean"] is None
+
+
+def test_mappings_of_budgets_are_by_layer_or_by_head(built):
+    import tiny_models
+
+    model, batch = built("BERT")
+    valid = batch["attention_mask"].bool()
+    hidden = lambda d: _hidden(tiny_models, model, batch, d)[valid]
+    torch.testing.assert_close(hidden({0: 8, 1: 8}), hidden(8), rtol=1e-5, atol=1e-5)
+    with pytest.raises(UsageError, match="layer.1.attention.self: no budget is given for layer 1, head 0"):
+        hidden({0: 8})
+    torch.testing.assert_close(hidden({(0, h): 8 for h in range(4)} | {1: None}),
+                               _hidden(tiny_models, model, batch, 8, layer=0)[valid], rtol=1e-4, atol=1e-4)  # fmt: skip
+    with pytest.raises(Unsupported, match="d=40 exceeds"):
+        hidden({0: 8, (1, 0): 40, 1: 8})
+
+
+def _hidden(tiny_models, model, batch, d, **rest):
+    with injected(model, "skyformer", d, **rest):
+        return tiny_models.hidden(model, batch)
+
+
+def test_gradients_flow_through_heads_of_different_budgets():
+    import tiny_models
+
+    model = tiny_models.build("Llama").requires_grad_(True)
+    batch = tiny_models.inputs(model)
+    with injected(model, "window", {0: 8, (1, 0): 6, (1, 1): None, 1: 8}, causal=True):
+        model(**batch).last_hidden_state[:, 0].square().sum().backward()
+    assert all(float(model.layers[i].self_attn.v_proj.weight.grad.norm()) > 0 for i in (0, 1))
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("{", "no JSON"), ("[]", "holds an object"), ('{"method": 3}', "method: 3 is no name"),
+    ('{"method": "a", "options": []  , "budgets": 1}', "a list of {layer, head, d}"),
+    ('{"method": "a", "options": [1]}', "options: [1] is no object"),
+    ('{"schema": 2, "method": "a"}', "schema 2 is not 1"), ('{"method": "a", "budgets": [3]}', "budgets[0]: 3"),
+    ('{"method": "a", "budgets": [{"layer": 0, "head": -1, "d": 3}]}', "budgets[0]: head: -1"),
+    ('{"method": "a", "budgets": [{"layer": true, "head": 1, "d": 3}]}', "budgets[0]: layer: True"),
+    ('{"method": "a", "budgets": [{"layer": 0, "head": 1}]}', "budgets[0]: d: 'nothing'"),
+    ('{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 0}]}', "budgets[0]: d: 0"),
+    ('{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 8}, {"layer": 0, "head": 1, "d": 8}]}',
+     "budgets[1]: layer 0, head 1 stands there already"),
+])  # fmt: skip
+def test_a_file_that_holds_no_budgets_is_one_line(tmp_path, text, says):
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_budgets(tmp_path / "b.json")
+    assert str(caught.value).startswith(f"{tmp_path}/b.json: ") and says in str(caught.value)
+    with pytest.raises(UsageError, match="nowhere.json: cannot be read"):
+        read_budgets(tmp_path / "nowhere.json")
+
+
+def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
+    found = read_budgets(budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8, other=1))
+    assert found.about == {"epsilon": 0.1, "other": 1} and found.item == "skyformer:sampler=iid"
+    assert found.d[2, 0] == 8 and found.d[2, 1] is None and len(found.d) == LAYERS * HEADS
+
+
+@pytest.mark.parametrize("args, told", [
+    (("--n", 65), "n=65 is more than the 64 positions"),
+    (("--d", 99), "d=99 exceeds"),
+    (("--layer", "3"), "layer 3 does not exist; choose from 0-2"),
+    (("--model-dtype", "int8"), "unknown model dtype 'int8'"),
+    (("--batch", 0), "batch=0"),
+    (("--lines", "--windows", 3), "has 0 lines of at least 20 tokens"),
+    (("--method", "skyfromer"), "did you mean 'skyformer'"),
+    (("--windows", 99), "choose at most"),
+    (("--budgets", "b.json", "--d", 8), "--d and budgets exclude each other"),
+    (("--budgets", "b.json", "--method", "mss"), "--method and budgets exclude each other"),
+    (("--budgets", "b.json"), "b.json: it holds no budget for layer 2, head 3"),
+    (("--format", "xml"), "unknown format 'xml'"),
+    (("--fail-above", "top1_agreement=1"), "larger is better there"),
+    (("--fail-above", "drif=1"), "did you mean 'drift'"),
+    (("--qkv", "x"), "No such option"),
+])  # fmt: skip
+def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(inject, tmp_path, args, told):
+    path = budgets_file(tmp_path / "b.json")
+    found = json.loads(Path(path).read_text())
+    Path(path).write_text(json.dumps({**found, "budgets": found["budgets"][:-1]}))
+    some = () if {"--d", "--budgets"} & set(args) else ("--d", 8)
+    code, out, err = inject("bert", "--out", "r", *some, *args)
+    assert code == 2 and told.lower() in err.lower() and out == "" and not Path("r").exists(), err
+
+
+def test_a_model_round_the_interface_exits_3(run, texts, tmp_path):
+    from transformers import MPNetConfig, MPNetModel
+
+    sizes = {"vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    save(seeded(lambda: MPNetModel(MPNetConfig(**sizes, intermediate_size=48))), tmp_path / "mpnet")
+    code, out, err = run("inject", "--model", "./mpnet", "--text", texts["words"], "--n", 32, "--d", 8, "--out", "r")
+    assert code == 3 and "bypasses transformers' attention interface" in err and not Path("r").exists()
+
+
+def test_running_again_measures_nothing_and_a_torn_run_goes_on(inject):
+    args = ("bert", "--d", "8,16", "--per-layer", "--windows", 3, "--batch", 2, "--out", "r", "--format", "json")
+    code, out, err = inject(*args)
+    assert code == 0, err
+    lines = Path("r/records.jsonl").read_text().splitlines()
+    assert len(lines) == 2 * (1 + LAYERS) * 3
+    assert inject(*args)[1] == out and Path("r/records.jsonl").read_text().splitlines() == lines
+    Path("r/records.jsonl").write_text("\n".join([*lines[:5], lines[5][:40]]))
+    code, again, _ = inject(*args)
+    told = lambda text: [{**row, "metrics": {k: v for k, v in row["metrics"].items() if k != "seconds"}}
+                         for row in json.loads(text)["rows"]]  # fmt: skip
+    assert code == 0 and told(again) == told(out)
+    assert len(Path("r/records.jsonl").read_text().splitlines()) == len(lines)
+
+
+def test_the_command_leaves_tables_and_figures_that_a_report_rebuilds(run, inject):
+    code, out, err = inject("bert", "--method", "skyformer,mss", "--d", "8,16", "--per-layer", "--plot", "--out", "r",
+                            "--format", "json")  # fmt: skip
+    assert code == 0, err
+    found = json.loads(out)
+    assert {"schema", "command", "source", "rows", "summary", "bounds", "run"} == set(found)
+    assert [row["layer"] for row in found["rows"][:4]] == [None, 0, 1, 2] and len(found["rows"]) == 16
+    assert len(found["summary"]) == 5 and found["summary"][-1]["method"] is None
+    assert found["summary"][-1]["points"] == 12
+    manifest = json.loads(Path("r/manifest.json").read_text())
+    assert manifest["command"] == "inject" and manifest["plan"]["per_layer"] is True
+    assert manifest["config"]["d"] == {"value": "8,16", "origin": "command line"}
+    written = {path: path.read_bytes() for kind in ("figures", "tables") for path in Path("r", kind).iterdir()}
+    names = {path.name for path in written if path.parent.name == "figures"}
+    assert names == {f"inject-{name}-n{N}.{kind}" for name in ("layers", "local") for kind in ("svg", "png")}
+    code, _, err = run("report", "r")
+    assert code == 0 and {path: path.read_bytes() for path in written} == written, err
+    assert "Drift of a model with a method in it" in Path("r/report.html").read_text()
+
+
+def test_without_single_layers_there_is_no_figure_and_it_says_so(inject):
+    code, _, err = inject("bert", "--d", 8, "--plot", "--out", "r")
+    assert code == 0 and "no figure: no layer was replaced by itself" in err
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
+def test_every_format_holds_the_drift_beside_the_local_error(inject, format_):
+    code, out, err = inject("gpt2", "--method", "window:causal=true,skyformer", "--d", 8, "--per-layer", "--windows", 2,
+                            "--format", format_)  # fmt: skip
+    assert code == 0, err
+    plain = out.replace("\\_", "_")
+    assert "drift" in plain and ("local error" in plain or "local_error" in plain) and "skipped" in plain
+    if format_ in ("table", "md", "latex"):
+        assert "perplexity change" in plain and "0-2" in plain and "window:causal" in plain and "s.e." in plain
+
+
+def test_gates_judge_every_line(inject):
+    args = ("bert", "--d", 8, "--per-layer", "--out", "r", "--junit", "g.xml")
+    code, _, err = inject(*args, "--fail-above", "drift=1e-6", "--fail-above", "local_error.max=1e-6")
+    assert code == 1 and err.count("gate failed: drift.mean <= 1e-06: skyformer d=8 n=40") == 1 + LAYERS
+    assert "skyformer d=8 n=40 layer=2" in err and Path("g.xml").exists()
+    assert inject(*args, "--fail-above", "drift=100", "--fail-above", "kl.p90=100")[0] == 0
+    assert inject(*args, "--fail-above", "perplexity=1e9")[0] == 1  # a masked model has none
+
+
+def test_a_sweep_takes_it_and_tells_its_plan(run, models, texts):
+    Path("c.yaml").write_text(f"command: inject\nmodel: {models['bert']}\ntext: {texts['words']}\nn: {N}\nd: [8, 16]\n"
+                              "per-layer: true\ndevice: cpu\nmethod: [skyformer, {name: window, options: {sinks: 2}}]\n"
+                              "gates: [{metric: embedding_cosine, min: -1}, {metric: drift, max: 99, layer: 1}]\n")
+    code, out, err = run("sweep", "c.yaml", "--dry-run")
+    assert code == 0 and "16 cells, 0 done" in out and "all" in out, err
+    code, _, err = run("sweep", "c.yaml")
+    assert code == 0 and "gates passed" in err, err
+    code, out, _ = run("sweep", "c.yaml", "--dry-run")
+    assert "16 cells, 16 done" in out
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("per-layer: true", "per-layer: false"))
+    code, _, err = run("sweep", "c.yaml")
+    assert code == 2 and "c.yaml:9: gate 2: per-layer: false replaces no layer by itself" in err
+
+
+def test_a_method_that_raises_or_is_not_finite_is_a_row_and_exit_4(inject, monkeypatch):
+    from dataclasses import replace
+
+    from attnprobe.methods import METHODS
+
+    def bad_day(*_, **__):
+        raise RuntimeError("a bad day")
+
+    def lost(qkv, d, **options):
+        found = METHODS["vmean"].function(qkv, d, **options)
+        return replace(found, output=found.output * math.nan)
+
+    monkeypatch.setitem(METHODS, "linear", replace(METHODS["linear"], function=bad_day))
+    monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=lost))
+    code, out, err = inject("bert", "--method", "linear,efficient,vmean", "--format", "json")
+    assert code == 4, err
+    rows = {row["method"]: row for row in json.loads(out)["rows"]}
+    assert rows["vmean"]["status"] == "ok", err
+    assert rows["linear"]["status"] == "failed" and "a bad day" in rows["linear"]["reason"]
+    assert rows["efficient"]["status"] == "diverged" and "head 0, token 0" in rows["efficient"]["reason"]
+    code, out, _ = inject("bert", "--method", "efficient", "--layer", 2, "--format", "json")
+    [row] = json.loads(out)["rows"]
+    assert code == 4 and row["reason"] == "the last hidden states are not finite", row
+    assert row["status"] == "diverged" and row["metrics"]["drift"]["mean"] is None
+
+
+def test_repeats_are_seeds_of_random_methods_alone(ask):
+    records = ask(methods=("skyformer,vmean",), repeats=3, seed=5).records
+    assert [(r["method"], r["seed"]) for r in records] == [("skyformer", 5), ("skyformer", 6), ("skyformer", 7),
+                                                           ("vmean", 5)]  # fmt: skip
+    assert len({metrics(r)["drift"] for r in records}) == 4 and len({metrics(r)["loss_own"] for r in records}) == 1
+    [row, _] = inject_rows(records)
+    assert row["repeats"] == 3 and row["metrics"]["drift"]["count"] == 3
+
+
+def planted(layer, drift, local, method="a", d=8):
+    return {"key": f"{method}{d}{layer}", "method": method, "options": {}, "source": {}, "n": 8, "d": d, "window": 0,
+            "layer": layer, "layers": [0, 1, 2, 3] if layer is None else [layer], "heads": [0], "status": "ok",
+            "metrics": {"drift": [drift], "local_error": [local]}, "budgets": None, "repeat": 0}  # fmt: skip
+
+
+def test_the_summary_names_the_layers_and_correlates():
+    a = [(0, 0.4, 0.1), (1, 0.2, 0.2), (2, 0.9, 0.3), (3, 0.8, 0.25)]
+    b = [(0, 0.1, 0.1), (1, 0.2, 0.2), (2, 0.3, 0.3), (3, 0.4, 0.4)]
+    records = [planted(None, 1.5, 0.2), *(planted(*one) for one in a), *(planted(*one, method="b") for one in b)]
+    first, second, every = inject_summary(inject_rows(records))
+    assert first["drift"] == 1.5 and first["best"] == {"layer": 1, "drift": 0.2}
+    assert first["worst"] == {"layer": 2, "drift": 0.9} and second["drift"] is None and second["spearman"] == 1
+    for entry, points in ((first, a), (every, a + b)):
+        _, drift, local = zip(*points, strict=True)
+        assert entry["spearman"] == pytest.approx(spearmanr(local, drift).statistic) and entry["points"] == len(points)
+    assert every["method"] is None
+
+
+def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
+    one = Outputs(torch.randn(5, 4), torch.randn(3, 9))
+    words = torch.tensor([1, 2, 3])
+    same = model_drift(one, one, words, causal=True, encoder=True)
+    assert same.keys() == DRIFT_METRICS.keys() - {"local_error"} and same["drift"] == same["kl"] == 0
+    assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1)
+    lost = model_drift(one, Outputs(one.hidden * math.nan, one.logits * math.nan), words, causal=True, encoder=True)
+    assert all(math.isnan(lost[name]) for name in ("drift", "kl", "top1_agreement", "loss", "perplexity"))
+    far = Outputs(one.hidden, torch.full((3, 9), -1e4).index_fill(1, torch.tensor([0]), 1e4))
+    assert model_drift(one, far, words, causal=True, encoder=False)["perplexity"] > 1e300
+    assert tuple(DRIFT_METRICS) == INJECT_METRICS
+
+
+@needs_minilm
+def test_minilm_has_no_head_and_drifts_by_rounding(run, texts):
+    code, out, err = run("inject", "--model", "minilm", "--text", "embedded", "--n", 64, "--d", 32, "--per-layer",
+                         "--method", "softmax,nystromformer", "--device", "cpu", "--format", "json")  # fmt: skip
+    assert code == 0 and "no loss and no logits: the weights of minilm hold no masked-LM head" in err, err
+    rows = json.loads(out)["rows"]
+    assert len(rows) == 2 * 7
+    for row in rows:
+        drift = row["metrics"]["drift"]["mean"]
+        assert (drift < SAME) == (row["method"] == "softmax") and "loss" not in row["metrics"]
