@@ -20,7 +20,7 @@ from .options import (
 EPILOG = """\b
 Examples:
   attnprobe inject --model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot
-  attnprobe inject --model DIR --method window:causal=true --layer 0-5 --n 1024 --windows 8 --batch 4
+  attnprobe inject --model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4
   attnprobe inject --model minilm --budgets budgets.json
 \b
 In Python:
