@@ -45,6 +45,7 @@ _PUBLIC = {
     "findings": "sweep",
     "injected": "inject",
     "input_statistics": "metrics",
+    "instability": "sweep",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "output_errors": "metrics",
@@ -53,7 +54,7 @@ _PUBLIC = {
 }
 __all__ = [
     "QKV", "Approximation", "Operator", "__version__", "approximate", "capture", "exact", "findings", "injected",
-    "input_statistics", "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
+    "input_statistics", "instability", "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from .qkv import QKV
     from .reference import exact
     from .sources import capture, load_qkv
-    from .sweep import findings
+    from .sweep import findings, instability
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from .random import RandomSource
 from .scaled import scaled, scaled_inputs
 from .spec import Source, SourceSpec
 from .surveying import survey
+from .tasks import TASKS, TaskSource, open_task
 
 __all__ = [
     "AttentionCall",
@@ -27,11 +28,14 @@ __all__ = [
     "RandomSource",
     "Source",
     "SourceSpec",
+    "TASKS",
+    "TaskSource",
     "cached_models",
     "capture",
     "describe_defaults",
     "hub_reachable",
     "load_qkv",
+    "open_task",
     "packaged_weights",
     "resolve",
     "save_qkv",
