@@ -23,6 +23,7 @@ COMMANDS = {
     "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
     "theory": "What the papers' theorems assume, promise and reach, with a verdict head by head.",
     "bench": "Measure what each method costs beside exact attention, and how the cost grows.",
+    "stability": "Train with each method as the attention, and measure how far each step moves the embedding.",
     "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
     "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
     "report": "Rebuild every table and figure of a run from its records, and a page of them all.",

@@ -13,7 +13,7 @@ from .gate import GATED, LARGER, METRICS_OF, NUMBERED, PLACES, Gate
 __all__ = ["parse_gate", "parse_gates"]
 
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
-KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "bench": KEYS}
+KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "bench": KEYS, "stability": ("task", *KEYS)}
 
 
 def parse_gate(text: str, command: str = "error") -> Gate:
@@ -55,7 +55,7 @@ def parse_gates(
 
     ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
     rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
-    words or lists of them, ``scale_inputs`` numbers; ``theory`` also takes ``theorem``.
+    words or lists of them, ``scale_inputs`` numbers; ``theory`` also takes ``theorem``, ``stability`` a ``task``.
 
     Args:
         names: what messages call each entry; None is ``gate 1`` and so on.
@@ -102,7 +102,7 @@ def _gate(entry: Any, where: str, command: str) -> Gate:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
     places = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
-    who = {name: _text(entry, name, where) for name in ("method", "theorem")}
+    who = {name: _text(entry, name, where) for name in ("method", "theorem", "task")}
     return Gate(metric, stat, most, least, **who, **places)
 
 

@@ -25,7 +25,7 @@ NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
 TITLES = {"error": "Errors of attention approximations", "spectrum": "Spectra of attention matrices",
           "condition": "Condition numbers", "theory": "What the theorems promise, and what is",
-          "bench": "Cost of attention approximations"}  # fmt: skip
+          "bench": "Cost of attention approximations", "stability": "The first steps of training"}  # fmt: skip
 
 
 def html_page(run: Run, parts: Sequence[Part], figures: Iterable[Path]) -> str:

@@ -22,6 +22,7 @@ from .reference import METRIC, Reference, reference_rows
 from .run import Run
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
+from .stability import StabilityReport
 from .statistics import summarise
 from .theory import theory_rows
 from .theory_figures import theory_figures
@@ -31,7 +32,8 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "bench")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "bench",
+         "stability")  # fmt: skip
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # of bench, where no manifest says
 
 
@@ -61,6 +63,7 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
     """
     makers = {
         "error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory, "bench": _bench,
+        "stability": _stability,
     }  # fmt: skip
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
@@ -125,3 +128,9 @@ def _bench(run: Run, records: Records, metric: str | None, references: Sequence[
     found = BenchReport.of(records, run.header(records), **limits)
     text = lambda kind: found.text(kind, str(run.path))
     return Part("bench", found.header, text, {"bench": ("bench", found.figures)}, found.tables)
+
+
+def _stability(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    found = StabilityReport.of(records, run.header(records))
+    text = lambda kind: found.text(kind, str(run.path))
+    return Part("stability", found.header, text, {"stability": ("stability", found.figures)}, found.tables)

@@ -16,6 +16,7 @@ from .condition import ConditionRequest, condition_cells
 from .folder import held_already
 from .session import ErrorRequest, prepared
 from .spectrum import SpectrumRequest, spectrum_layers
+from .stability_plan import LAYERS, StabilityRequest, stability_cells, stability_prepared
 from .theory import TheoryRequest, theory_cells
 
 __all__ = ["Listed", "listed", "seconds_of"]
@@ -49,7 +50,8 @@ def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> l
     """
     kept = {} if request.force else held_already(request)
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
-    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench}
+    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench,
+             StabilityRequest: _of_stability}  # fmt: skip
     cells = kinds.get(type(request), _of_errors)
     return list(cells(request, done, notify))
 
@@ -91,6 +93,16 @@ def _of_bench(request: BenchRequest, done: set[str], notify: Callable[[str], Non
             work, size = _sizes(cell.work.name, n, cell.d or 64, h, matrix=False, dense=False)
             place = (str(source.facts.get("weights") or request.inputs), n, 0, layer)
             yield Listed(place, cell.work.name, cell.d, cell.key in done, (request.rounds + 3) * work, size)
+
+
+def _of_stability(request: StabilityRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    """A training is four passes a step, of the layers and heads of every sequence of its batch."""
+    tasks, plan = stability_prepared(request, notify)
+    for task in tasks:
+        for cell in stability_cells(request, plan, task):
+            each, size = _sizes(cell.request.name, task.n, cell.d or task.n // 4, 2, matrix=False, dense=False)
+            work = 4 * request.steps * task.batch * task.pairs * LAYERS * each
+            yield Listed((task.name, task.n, 0, LAYERS), cell.name, cell.d, cell.key in done, work, size)
 
 
 def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:

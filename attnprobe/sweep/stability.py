@@ -19,7 +19,7 @@ from ..metrics.classifier import Classifier
 from ..metrics.training import STEP_METRICS, Step, training_steps
 from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter
-from ..sources import SourceSpec, TaskSource, open_task
+from ..sources import TASKS, SourceSpec, TaskSource, open_task
 from .folder import recorded
 from .limits import time_limit
 from .plan import MethodRequest
@@ -282,6 +282,7 @@ def _head(cell: StabilityCell, request: StabilityRequest, task: TaskSource, run:
         "rate": task.rate,
         "eps": request.eps,
         "steps": request.steps,
+        "paper_setting": {name: getattr(TASKS[task.name], name) for name in ("n", "batch", "rate")},
         "condition_tokens": request.condition_tokens,
         "d": cell.d,
         "repeat": cell.repeat,

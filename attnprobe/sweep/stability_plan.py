@@ -35,7 +35,7 @@ class StabilityRequest(RunRequest):
         target: what methods stand for: ``own`` is the Gaussian kernel of those that take it as a method of their own,
             and softmax attention of all others.
         steps, seeds: how many steps of training, and with how many seeds, from ``seed`` on.
-        n: the most tokens of a sequence. batch, rate: None is the paper's, task by task.
+        n: the most tokens of a sequence, one number. batch, rate: None is the paper's, task by task.
         eps: Adam's. condition_tokens: of how many tokens attention matrices have their condition number taken; 0 is none.
     """
 
@@ -44,7 +44,6 @@ class StabilityRequest(RunRequest):
     target: str = OWN
     steps: int = 20
     seeds: int = 3
-    n: int | None = None
     batch: int | None = None
     rate: float | None = None
     eps: float = 1e-6
@@ -141,11 +140,19 @@ def stability_prepared(
     first = [one for one in asked if (one.name, dict(one.options)) == (SELF_ATTENTION, {})]
     others = [one for one in asked if one not in first]
     methods = (*(first or [MethodRequest(SELF_ATTENTION, requested=False)]), *others)
-    shared = {"n": request.n, "batch": request.batch, "rate": request.rate}
+    shared = {"n": _length(request.n), "batch": request.batch, "rate": request.rate}
     plan = StabilityPlan(methods, tuple(parse_numbers(request.d, "d")))
     opened = [open_task(name, request.source, notify=notify, **{**shared, **options}) for name, options in tasks]
     _refuse_impossible(request, plan, opened)
     return opened, plan
+
+
+def _length(text: str | None) -> int | None:
+    """One length for all tasks."""
+    numbers = [None] if text is None else parse_numbers(str(text), "n")
+    if len(numbers) > 1:
+        raise UsageError(f"n={text}: one number for all tasks; a task has its own as --task listops:n={numbers[0]}")
+    return numbers[0]
 
 
 def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSource]) -> None:
