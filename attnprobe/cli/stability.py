@@ -53,8 +53,8 @@ device is absent or refused, 4 some trainings failed or diverged, 130 interrupte
 @click.option("--n", metavar="N", help="The most tokens of a sequence. [default: the paper's, 2000 of listops, 4000 of "
               "text and retrieval, 1024 of the others]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 64,128.")
-@click.option("--batch", type=int, metavar="B", help="Sequences of a batch. [default: the paper's, 32 of listops, 16 of "
-              "text and retrieval, 128 of pathfinder, 256 of image]")
+@click.option("--batch", type=int, metavar="B", help="Sequences of a batch. [default: the paper's, 32 of listops, "
+              "16 of text and retrieval, 128 of pathfinder, 256 of image]")
 @click.option("--rate", type=float, metavar="RATE", help="The learning rate. [default: the paper's, 1e-4, and 2e-4 of "
               "retrieval and pathfinder]")
 @click.option("--eps", default=1e-6, show_default=True, help="Adam's ε.")

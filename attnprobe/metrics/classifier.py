@@ -4,9 +4,9 @@ x is a sequence of n tokens, W the weights by name. Embeddings of tokens and pos
 
     ``Y = X + Attention(LN(X)) W_O``,   ``X' = Y + W₂ GELU(W₁ LN(Y))``,
 
-and a last layer norm give the embedding ``f(x, W)``, (n, 64); a classifier with one hidden layer reads its mean over the
-tokens. Width 64, hidden 128, 2 heads of 32: Skyformer's appendix; that the layers are pre-norm, that there is a last
-norm, the biases and initial values are those of its code. There is no dropout, and no token is padding.
+and a last layer norm give the embedding ``f(x, W)``, (n, 64); a classifier with one hidden layer reads its mean over
+the tokens. Width 64, hidden 128, 2 heads of 32: Skyformer's appendix; that the layers are pre-norm, that there is a
+last norm, the biases and initial values are those of its code. There is no dropout, and no token is padding.
 """
 
 from __future__ import annotations

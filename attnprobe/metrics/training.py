@@ -59,8 +59,8 @@ def training_steps(
 ) -> Iterator[Step]:
     """Train by Adam (β = 0.9, 0.999, no weight decay, a constant rate), and yield what each step changed.
 
-    A sequence at a time: its gradient is added to that of the batch, so that memory is that of one sequence, and none is
-    padded. Each sequence is seen twice, at W_{i-1} with its gradient and at W_i. Sums are taken in float64.
+    A sequence at a time: its gradient is added to that of the batch, so that memory is that of one sequence, and none
+    is padded. Each sequence is seen twice, at W_{i-1} with its gradient and at W_i. Sums are taken in float64.
 
     Args:
         weights: W_0; it is left alone. batches: the examples of a step, ``(sequences, label)`` each.

@@ -12,7 +12,7 @@ from ..records import SCHEMA, STATUSES, strict_json
 from .console import Header
 from .formats import FORMATS, Plain, latex, markdown, render
 from .intervals import mean_interval
-from .numbers import brief, method_label, significant
+from .numbers import brief, significant
 from .sources import identity, source_labels
 from .stability_figures import stability_figures
 from .stability_names import PAPER, SELF_ATTENTION, TASKS, stability_label
@@ -30,11 +30,11 @@ HEADINGS = ("method", "d", "ratio", "95 % interval", "paper", "ratio before norm
 SPARE = ("cond C", "cond B", "‖∇‖", "ratio before norm", "loss, first – last", "cond core", "τ")
 LEGEND = (
     "τ: ‖f(x_i, W_i) − f(x_i, W_{i−1})‖²_F / ‖W_i − W_{i−1}‖²_F, mean over the steps and seeds, f the embedding after "
-    "two layers and the last norm. ratio: mean over the steps of τ over that of self-attention on the same batch from the "
-    "same weights, mean over seeds; its interval is Student's over the seeds, which are pairs. paper: Skyformer's "
-    "appendix F. before norm: the same of the embedding before the last layer norm. loss: mean of the first and the last "
-    "step. ‖∇‖: norm of the gradient, mean. cond: σ₁/σ_m, median over steps, layers, heads and seeds, of the first "
-    "sequence of each batch; B and C of its first tokens on the method's own Q and K, core: what the method inverts."
+    "two layers and the last norm. ratio: mean over the steps of τ over that of self-attention on the same batch, mean "
+    "over seeds; its interval is Student's over the seeds, which are pairs. paper: Skyformer's appendix F. before "
+    "norm: the same of the embedding before the last layer norm. loss: mean of the first and the last step. ‖∇‖: norm "
+    "of the gradient, mean. cond: σ₁/σ_m, median over steps, layers, heads and seeds, of the first sequence of each "
+    "batch; B and C of its first tokens on the method's own Q and K, core: what the method inverts."
 )
 
 
@@ -81,9 +81,9 @@ def stability_rows(records: Iterable[Record]) -> list[Row]:
     """The rows of the JSON contract, one for each training.
 
     ``tau``, ``loss`` and ``gradient_norm`` are means over the steps, ``ratio`` the mean over the steps of ``τ_i`` over
-    that of self-attention with the same seed; null where there is none with as many steps. ``conditions`` holds for each
-    matrix the ``median`` over steps, layers and heads (null where it is singular), how many were ``singular`` ``of`` how
-    many, and whether the method ``inverted`` it. ``per_step`` holds every list of the record.
+    that of self-attention with the same seed; null where there is none with as many steps. ``conditions`` holds for
+    each matrix the ``median`` over steps, layers and heads (null where it is singular), how many were ``singular``
+    ``of`` how many, and whether the method ``inverted`` it. ``per_step`` holds every list of the record.
     """
     records = list(records)
     labels = source_labels(records)

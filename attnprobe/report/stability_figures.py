@@ -50,8 +50,8 @@ def _figure(rows: Sequence[Row], title: str) -> Any:
     conditions = any(_condition(row) for row in rows)
     names = [*PANELS.values(), *([CONDITION] if conditions else [])]
     seeds = len({row["seed"] for row in rows})
-    told = (f"{first['task']}, sequences of at most {first['n']} tokens, batches of {first['batch']}: mean and range over "
-            f"{seeds} seed{'s' * (seeds != 1)}")  # fmt: skip
+    told = (f"{first['task']}, sequences of at most {first['n']} tokens, batches of {first['batch']}: mean and range "
+            f"over {seeds} seed{'s' * (seeds != 1)}")  # fmt: skip
     figure, panels = grid(names, 3.6, 2.6, title, told, columns=2, shared=False)
     styles, handles = styles_of(rows), {}
     for label in dict.fromkeys(map(text_label, rows)):

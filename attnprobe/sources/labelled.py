@@ -144,4 +144,5 @@ def _of_pairs(name: str, pairs: Sequence[tuple[str, bytes]], labelling: str, dig
     if len(classes) < 2:
         raise SourceError(f"text {name} has {len(classes)} label; a classifier needs at least 2")
     place = {label: index for index, label in enumerate(classes)}
-    return Documents(name, [text for _, text in pairs], [place[label] for label, _ in pairs], classes, labelling, digest)
+    texts, labels = [text for _, text in pairs], [place[label] for label, _ in pairs]
+    return Documents(name, texts, labels, classes, labelling, digest)

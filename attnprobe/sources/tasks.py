@@ -123,8 +123,8 @@ class _Text(TaskSource):
         self.classes = len(documents.classes)
         if len(self.documents.texts) < self.batch:
             raise UsageError(
-                f"text {documents.name}: {len(self.documents.texts)} documents of at least {self.shortest} bytes, and a "
-                f"batch takes {self.batch}; give a longer text, or a smaller --batch or --n"
+                f"text {documents.name}: {len(self.documents.texts)} documents of at least {self.shortest} bytes, and "
+                f"a batch takes {self.batch}; give a longer text, or a smaller --batch or --n"
             )
         self.facts |= documents.facts | {"documents": len(self.documents.texts), "shortest": self.shortest}
         if documents.synthetic:
@@ -176,7 +176,7 @@ class _Stored(TaskSource):
 
 def open_task(
     name: str,
-    spec: SourceSpec = SourceSpec(),
+    spec: SourceSpec | None = None,
     *,
     n: int | None = None,
     batch: int | None = None,
@@ -206,7 +206,7 @@ def open_task(
         raise UsageError(f"batch={batch}: choose a number from 1 to {MOST_BATCH}")
     if rate is not None and not 0 < rate < 1:
         raise UsageError(f"rate={rate:g}: choose a learning rate above 0 and below 1, such as 1e-4")
-    found = _opened(name, spec, n, batch, data, notify)
+    found = _opened(name, spec or SourceSpec(), n, batch, data, notify)
     found.rate = rate or found.rate
     return found
 
@@ -227,7 +227,8 @@ def _opened(
 
 
 def _made_up(documents: Documents) -> str:
-    return f"task text: {documents.name} has no labels: the label is {documents.labelling}, which is not the papers' task"
+    why = f"the label is {documents.labelling}, which is not the papers' task"
+    return f"task text: {documents.name} has no labels: {why}"
 
 
 def _bytes(text: bytes) -> Tensor:

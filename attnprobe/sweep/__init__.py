@@ -9,16 +9,17 @@ from .plan import ErrorPlan, MethodRequest, parse_methods
 from .request import RunRequest, parse_layers
 from .run import Outcome, run_error
 from .session import ErrorRequest, Session, measure_errors
-from .stability import Trajectory, instability, measure_stability
-from .stability_plan import StabilityRequest, parse_tasks
 from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
+from .stability import measure_stability
+from .stability_plan import StabilityRequest, parse_tasks
 from .theorems import findings
 from .theory import TheoryRequest, measure_theory
+from .trajectory import Trajectory, instability
 
 __all__ = [
     "BenchRequest", "ConditionRequest", "ErrorPlan", "ErrorRequest", "Listed", "MethodRequest", "Outcome", "RunRequest",
     "Session", "SpectrumRequest", "SpectrumSession", "StabilityRequest", "TheoryRequest", "Trajectory", "findings",
-    "instability", "keep_maps", "listed",
-    "measure_bench", "measure_conditions", "measure_errors", "measure_spectra", "measure_stability", "measure_theory", "parse_layers",
-    "parse_methods", "parse_numbers", "parse_tasks", "run_error", "seconds_of",
+    "instability", "keep_maps", "listed", "measure_bench", "measure_conditions", "measure_errors", "measure_spectra",
+    "measure_stability", "measure_theory", "parse_layers", "parse_methods", "parse_numbers", "parse_tasks", "run_error",
+    "seconds_of",
 ]  # fmt: skip

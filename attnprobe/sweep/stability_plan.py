@@ -28,7 +28,7 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class StabilityRequest(RunRequest):
-    """What ``attnprobe stability`` was asked for; see `RunRequest` for the rest. Its source names text, device and dtype.
+    """What ``attnprobe stability`` was asked for; see `RunRequest` for the rest.
 
     Args:
         tasks: ``--task`` items (see `parse_tasks`). methods: ``--method`` items; self-attention stands beside them.
@@ -36,7 +36,8 @@ class StabilityRequest(RunRequest):
             and softmax attention of all others.
         steps, seeds: how many steps of training, and with how many seeds, from ``seed`` on.
         n: the most tokens of a sequence, one number. batch, rate: None is the paper's, task by task.
-        eps: Adam's. condition_tokens: of how many tokens attention matrices have their condition number taken; 0 is none.
+        source: names text, device and dtype. eps: Adam's.
+        condition_tokens: of how many tokens attention matrices have their condition number taken; 0 is none.
     """
 
     tasks: tuple[str, ...] = ("listops,text",)
