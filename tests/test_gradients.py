@@ -11,7 +11,6 @@ from attnprobe import QKV, approximate
 from attnprobe.errors import UsageError
 from attnprobe.methods import get
 
-JUMPS = "the derivative is undefined"
 # settings of which autograd's gradient is not the derivative, and why
 NOT = {}
 

@@ -125,7 +125,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-COMMANDS = ("error", "spectrum", "condition", "theory", "compare", "methods", "report", "sweep")
+COMMANDS = ("error", "spectrum", "condition", "theory", "stability", "compare", "methods", "report", "sweep")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
