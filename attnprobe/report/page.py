@@ -134,6 +134,8 @@ def _tiles(run: Run, parts: Sequence[Part]) -> str:
         (len({record["layer"] for record in records}), "layer"),
         (len({record["window"] for record in records}), "text window"),
     ]
+    if all(part.command == "stability" for part in parts):
+        counts = [(len({record[name] for record in records}), name) for name in ("task", "method", "seed")]
     tiles += [(count, name if count == 1 else f"{name}s", "") for count, name in counts]
     tiles.append((", ".join(map(str, sorted({record["n"] for record in records}))), "tokens n", ""))
     inner = "".join(f'<div class="tile {kind}"><dd>{_text(value)}</dd><dt>{_text(name)}</dt></div>'

@@ -96,12 +96,13 @@ def _of_bench(request: BenchRequest, done: set[str], notify: Callable[[str], Non
 
 
 def _of_stability(request: StabilityRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
-    """A training is four passes a step, of the layers and heads of every sequence of its batch."""
+    """A training is four passes a step over every sequence of its batch, of a mean length, with heads half as wide."""
     tasks, plan = stability_prepared(request, notify)
     for task in tasks:
         for cell in stability_cells(request, plan, task):
-            each, size = _sizes(cell.request.name, task.n, cell.d or task.n // 4, 2, matrix=False, dense=False)
-            work = 4 * request.steps * task.batch * task.pairs * LAYERS * each
+            length = (task.shortest + task.n) // 2
+            each, size = _sizes(cell.request.name, length, cell.d or length // 4, 2, matrix=False, dense=False)
+            work = 2 * request.steps * task.batch * task.pairs * LAYERS * each
             yield Listed((task.name, task.n, 0, LAYERS), cell.name, cell.d, cell.key in done, work, size)
 
 
