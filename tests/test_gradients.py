@@ -6,13 +6,12 @@ import pytest
 import torch
 from every_setting import BUDGET, CASES
 from torch.autograd import gradcheck
+from torch.autograd.gradcheck import GradcheckError
 
 from attnprobe import QKV, approximate
 from attnprobe.errors import UsageError
 from attnprobe.methods import get
-
-# settings of which autograd's gradient is not the derivative, and why
-NOT = {}
+from attnprobe.sweep.calls import Work, differentiated
 
 
 def inputs(n, seed=0):
@@ -26,9 +25,6 @@ def test_the_gradient_is_the_derivative(name, target, options):
     Hashes, sorts and selections are constant near a point that is no tie: there the derivative is that of what is
     selected, and where a method leaves K or Q out it is 0.
     """
-    why = NOT.get((name, tuple(options.items())))
-    if why is not None:
-        pytest.skip(why)
     d = None if get(name).budget is None else BUDGET
     leaves = [x.clone().requires_grad_() for x in inputs(2 * BUDGET)]
     run = lambda q, k, v: approximate(name, QKV(q, k, v), d, target=target, **options).output
@@ -37,3 +33,20 @@ def test_the_gradient_is_the_derivative(name, target, options):
     except UsageError as refusal:
         pytest.skip(str(refusal))
     assert gradcheck(run, leaves, eps=1e-6, atol=1e-6, rtol=1e-4, fast_mode=True)
+
+
+REACHED = {"vmean": "V", "reformer": "QV"}  # of the others Q, K and V
+
+
+@pytest.mark.parametrize("name", sorted({case.values[0] for case in CASES}))
+def test_what_a_gradient_reaches(name):
+    entry = get(name)
+    qkv = QKV(*inputs(2 * BUDGET))
+    work = Work(name, None if entry.budget is None else BUDGET, target=entry.targets[0], backward=True)
+    assert differentiated(work, qkv) == REACHED.get(name, "QKV")
+
+
+def test_the_check_sees_a_path_that_is_cut():
+    leaves = [x.clone().requires_grad_() for x in inputs(8)]
+    with pytest.raises(GradcheckError):
+        gradcheck(lambda q, k, v: approximate("softmax", QKV(q, k.detach(), v)).output, leaves, fast_mode=True)

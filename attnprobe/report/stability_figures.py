@@ -17,7 +17,7 @@ __all__ = ["stability_figures"]
 Row = Mapping[str, Any]
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
-CONDITION = "condition number of what is inverted"
+CONDITION = "condition number of the inverted core, B or C"
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # what these have in the place of a core
 
 
@@ -63,7 +63,7 @@ def _figure(rows: Sequence[Row], title: str) -> Any:
         if conditions:
             _line(panels[len(PANELS)], [_condition(row) for row in some], style, True)
     for axis, name in zip(panels, names, strict=False):
-        if name in (PANELS["tau"], PANELS["gradient_norm"], CONDITION):
+        if name in (PANELS["tau"], CONDITION):
             axis.set_yscale("log")
         axis.set_xlabel("step")
         axis.set_ylabel({PANELS["tau"]: "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, name))
@@ -91,7 +91,7 @@ def _line(axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str
     mean: Callable[[Sequence[float]], float] = _geometric if geometric else lambda some: math.fsum(some) / len(some)
     if len(found[0]) > 1:
         low, high = ([end(some) for _, some in points] for end in (min, max))
-        axis.fill_between(steps, low, high, color=style["color"], alpha=0.13, linewidth=0)
+        axis.fill_between(steps, low, high, color=style["color"], alpha=0.09, linewidth=0)
     return axis.plot(steps, [mean(some) for _, some in points], **style)[0]
 
 
