@@ -430,7 +430,7 @@ def test_the_report_rebuilds_it_to_the_byte(small, run):
     assert code == 0 and out == printed, err
     assert all(path.read_bytes() == data for path, data in before.items())
     page = (folder / "report.html").read_text()
-    assert "The first steps of training" in page and "stability-listops" in page or "<svg" in page
+    assert "The first steps of training" in page and page.count("<svg") == 2
     (folder / "manifest.json").unlink()
     code, out, err = run("report", "r", "--format", "md")
     assert code == 0 and "which half of the text" in out, err

@@ -78,7 +78,9 @@ class TaskSource(ABC):
         self.facts = {"task": name, "dtype": spec.dtype, "fallback": []}
 
     def batch_of(self, seed: int, step: int) -> list[Example]:
-        """The examples of one step. Kept: every method trains on the same."""
+        """The examples of one step. Those of a seed are kept: every method trains on the same."""
+        if any(other != seed for other, _ in self._kept):
+            self._kept.clear()
         if (seed, step) not in self._kept:
             self._kept[seed, step] = self._made(seed, step)
         return self._kept[seed, step]
