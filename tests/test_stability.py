@@ -22,7 +22,8 @@ from attnprobe.report import open_run, parts
 from attnprobe.report.intervals import mean_interval, student
 from attnprobe.sources import SourceSpec, open_task
 from attnprobe.sources.listops import DEPTH, SYMBOLS, evaluated, expression
-from attnprobe.sweep import trajectory
+from attnprobe.sweep import StabilityRequest, trajectory
+from attnprobe.sweep.stability_plan import stability_cells, stability_prepared
 
 SMALL = ("--n", "40", "--batch", "3", "--steps", "4", "--d", "8", "--condition-tokens", "12")
 METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
@@ -550,3 +551,16 @@ def test_intervals():
     for freedom, wanted in ((1, 12.7062047), (2, 4.30265273), (7, 2.36462425), (30, 2.04227246)):
         assert student(0.975, freedom) == pytest.approx(wanted, rel=1e-7)
     assert mean_interval([3.0]) is None and mean_interval([2.0, 2.0]) == (2.0, 2.0)
+
+
+def test_a_cell_is_named_by_all_that_determines_it():
+    def keys(**changed):
+        request = StabilityRequest(**{"tasks": ("listops:n=40,batch=3",), "methods": ("linear",), "seeds": 1, **changed})
+        [task], plan = stability_prepared(request, lambda line: None)
+        return [cell.key for cell in stability_cells(request, plan, task)]
+
+    first = keys()
+    others = [{"steps": 3}, {"eps": 1e-8}, {"rate": 2e-4}, {"seed": 1}, {"condition_tokens": 0},
+              {"tasks": ("listops:n=41,batch=3",)}, {"tasks": ("listops:n=40,batch=4",)},
+              {"source": SourceSpec(dtype="float64")}]  # fmt: skip
+    assert all(not set(first) & set(keys(**changed)) for changed in others) and first == keys()
