@@ -111,7 +111,7 @@ class Twin(nn.Module):
                         moved += float((rate * change).square().sum())
                 after = self(tokens, mask)
             norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
-            yield float((after - before).square().sum()) / moved, float(loss.detach()), norm
+            yield float((after - before.detach()).square().sum()) / moved, float(loss.detach()), norm
 
 
 @pytest.mark.parametrize("pairs", [1, 2])
@@ -555,7 +555,8 @@ def test_intervals():
 
 def test_a_cell_is_named_by_all_that_determines_it():
     def keys(**changed):
-        request = StabilityRequest(**{"tasks": ("listops:n=40,batch=3",), "methods": ("linear",), "seeds": 1, **changed})
+        asked = {"tasks": ("listops:n=40,batch=3",), "methods": ("linear",), "seeds": 1, **changed}
+        request = StabilityRequest(**asked)
         [task], plan = stability_prepared(request, lambda line: None)
         return [cell.key for cell in stability_cells(request, plan, task)]
 

@@ -99,11 +99,12 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     request = request_of(given)
     with progress_bar() as (progress, notify):
         session = measure_stability(request, notify=notify, progress=progress)
-    report = StabilityReport.of(session.outcome.records, header_of(session.sources))
+    records = session.outcome.records
+    report = StabilityReport.of(records, header_of(session.sources, session.path, records))
     with whatever_fits(session.path) as lost:
         _report(session, report, format_, plot)
     failed = settled(report.summary, asked, junit)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
+    broken = any(record["status"] in ("failed", "diverged") for record in records)
     raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
 
 
