@@ -46,6 +46,7 @@ _PUBLIC = {
     "findings": "sweep",
     "injected": "inject",
     "input_statistics": "metrics",
+    "instability": "sweep",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "output_errors": "metrics",
@@ -54,7 +55,8 @@ _PUBLIC = {
 }
 __all__ = [
     "QKV", "Approximation", "Operator", "__version__", "approximate", "budgets", "capture", "exact", "findings",
-    "injected", "input_statistics", "load_qkv", "matrix_errors", "output_errors", "register_attention", "spectra",
+    "injected", "input_statistics", "instability", "load_qkv", "matrix_errors", "output_errors",
+    "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
     from .qkv import QKV
     from .reference import exact
     from .sources import capture, load_qkv
-    from .sweep import budgets, findings
+    from .sweep import budgets, findings, instability
 
 
 def __getattr__(name: str) -> Any:

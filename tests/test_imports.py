@@ -126,7 +126,8 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "inject", "compare", "methods", "report", "sweep")
+COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "inject", "stability", "compare", "methods", "report",
+            "sweep")  # fmt: skip
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

@@ -25,6 +25,7 @@ COMMANDS = {
     "budget": "Find the smallest budget of each head at which a method's error is at most ε.",
     "bench": "Measure what each method costs beside exact attention, and how the cost grows.",
     "inject": "Put a method in place of a model's attention, and measure what the model loses.",
+    "stability": "Train with each method as the attention, and measure how far each step moves the embedding.",
     "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
     "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
     "report": "Rebuild every table and figure of a run from its records, and a page of them all.",

@@ -9,10 +9,20 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
-    "PLACES", "debug_option", "format_option", "input_options", "kinds_from", "model_options", "origins",
-    "place_options", "refuse_contradictions", "run_options", "source_from", "source_options", "weights_from",
+    "PLACES", "debug_option", "device_options", "format_option", "input_options", "kinds_from", "model_options",
+    "origins", "place_options", "refuse_contradictions", "run_options", "source_from", "source_options", "split_option",
+    "weights_from",
 ]  # fmt: skip
 
+split_option = click.option("--split", default="test", show_default=True, metavar="train|validation|test",
+                            help="Which split of Wikitext-2.")  # fmt: skip
+device_option = click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N",
+                             help="auto is cuda where there is one.")  # fmt: skip
+dtype_option = click.option("--dtype", default="float32", show_default=True, metavar="float64|float32|bfloat16|float16",
+                            help="The dtype that methods run in; exact outputs are always float64.")  # fmt: skip
+strict_option = click.option("--strict", is_flag=True, help="Refuse every substitution of a source instead of noting "
+                             "it.")  # fmt: skip
+DEVICE = (device_option, dtype_option, strict_option)
 READ = (
     click.option("--model", metavar="ID|DIR|minilm", help="A hub id, a directory, or the packaged MiniLM weights. "
                  "[default: bert-base-cased, or what can be had]"),
@@ -22,8 +32,7 @@ READ = (
     click.option("--weights-seed", default=0, show_default=True, help="Seed of random weights."),
     click.option("--text", metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
                  help="The text to read. [default: wikitext-2, or the embedded text where it cannot be had]"),
-    click.option("--split", default="test", show_default=True, metavar="train|validation|test",
-                 help="Which split of Wikitext-2."),
+    split_option,
     click.option("--tokenizer", metavar="ID|DIR|VOCAB", help="Another tokenizer than the model's own."),
 )  # fmt: skip
 QKV = (
@@ -32,13 +41,7 @@ QKV = (
                  "papers' protocol), positions that wrap around, or interpolated ones."),
     click.option("--qkv", metavar="FILE", help="Q, K and V from a safetensors file instead of a model and a text."),
 )  # fmt: skip
-device_option = click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N",
-                             help="auto is cuda where there is one.")  # fmt: skip
-dtype_option = click.option("--dtype", default="float32", show_default=True, metavar="float64|float32|bfloat16|float16",
-                            help="The dtype that methods run in; exact outputs are always float64.")  # fmt: skip
-strict_option = click.option("--strict", is_flag=True, help="Refuse every substitution of a source instead of noting "
-                             "it.")  # fmt: skip
-SOURCE = (*READ, *QKV, device_option, dtype_option, strict_option)
+SOURCE = (*READ, *QKV, *DEVICE)
 MODEL = (*READ, device_option, strict_option)  # of a command that runs a whole model
 
 debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -83,6 +86,13 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def input_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what is made of Q, K and V before anything is measured."""
     for option in reversed(INPUTS):
+        function = option(function)
+    return function
+
+
+def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where and in what numbers are computed, and whether a source may be substituted."""
+    for option in reversed(DEVICE):
         function = option(function)
     return function
 

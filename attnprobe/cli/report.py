@@ -34,8 +34,8 @@ Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 
               "n, d, method, value, digitisation_uncertainty; repeatable.")
 @click.option("--plot", "plots", multiple=True, default=("all",), metavar="KIND",
               help="The figures to draw, of those that the records can give: errors, papers, heads, cost, "
-              "maps, spectrum, condition, theory, budget, bench, inject, all or none; repeatable and comma-separated. "
-              "[default: all]")
+              "maps, spectrum, condition, theory, budget, bench, inject, stability, all or none; repeatable and "
+              "comma-separated. [default: all]")
 @click.option("--out", metavar="DIR", help="Where tables/, figures/ and report.html are written. "
               "[default: the run's own folder]")
 @format_option

@@ -15,7 +15,7 @@ from .options import refuse_contradictions
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
-  command: error            # or spectrum, condition, theory, budget, bench, inject; error where it is left out
+  command: error            # where it is left out; or spectrum, condition, theory, budget, bench, inject, stability
   weights: [pretrained, initialized-qkv]
   method:
     - nystromformer
@@ -43,8 +43,8 @@ In Python:
 \b
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
-COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject")
-GATED = ("error", "theory", "budget", "bench", "inject")
+COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject", "stability")
+GATED = ("error", "theory", "budget", "bench", "inject", "stability")
 # these say how results are shown, not which
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
 # at these values they change no cell: a folder that was named before they were there is found again
@@ -90,7 +90,7 @@ def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
         return
     if config.command not in GATED:
         where = f"{config.path}:{config.lines['gates']}"
-        raise UsageError(f"{where}: gates are of command {' or '.join(GATED)}; {config.command} has none")
+        raise UsageError(f"{where}: gates are of command {', '.join(GATED)}; {config.command} has none")
     from ..report import hopeless, parse_gates
 
     for gate, where in zip(parse_gates(config.gates, config.command, config.places), config.places, strict=True):

@@ -12,7 +12,7 @@ from ..errors import UsageError, nearest
 
 __all__ = ["Config", "Setting", "read_config"]
 
-ALIASES = {"methods": "method", "theorems": "theorem", "figures": "plot"}
+ALIASES = {"methods": "method", "theorems": "theorem", "figures": "plot", "tasks": "task"}
 
 
 @dataclass(frozen=True)

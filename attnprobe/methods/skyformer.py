@@ -219,7 +219,7 @@ def _draw(
             picked.append(torch.randperm(n_q + n_k, generator=stream("wor"), device="cpu")[:d])
         elif sampler == "rls":
             kernel = lambda a, b: torch.exp(_exponent(a, b, scale))
-            picked.append(recursive_rls(torch.cat([q[row], k[row]]), d, kernel, stream("rls")))
+            picked.append(recursive_rls(torch.cat([q[row], k[row]]).detach(), d, kernel, stream("rls")))
         else:
             picked.append(kmeans(torch.cat([q[row], k[row]]), d, stream("kmeans")))
     drawn = torch.stack(picked)

@@ -34,6 +34,7 @@ from .run import Run, open_run
 from .sources import source_labels
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
+from .stability import StabilityReport, stability_rows, stability_summary
 from .statistics import rank_correlation, summarise
 from .tables import plan_table, timings_table
 from .theory import theory_rows, theory_summary
@@ -58,6 +59,7 @@ __all__ = [
     "Part",
     "Reference",
     "Run",
+    "StabilityReport",
     "condition_figures",
     "condition_rows",
     "conditions_summary",
@@ -89,6 +91,8 @@ __all__ = [
     "spectrum_figures",
     "spectrum_rows",
     "source_labels",
+    "stability_rows",
+    "stability_summary",
     "summarise",
     "theory_figures",
     "theory_rows",

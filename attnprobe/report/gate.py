@@ -13,6 +13,7 @@ from .budget import BUDGET_METRICS
 from .inject import INJECT_METRICS
 from .numbers import method_label
 from .sources import source_heading
+from .stability import STABILITY_METRICS
 from .theory import THEORY_METRICS, at_label
 
 __all__ = ["GATED", "LARGER", "METRICS", "METRICS_OF", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
@@ -38,7 +39,7 @@ METRICS = (
 )
 METRICS_OF = {  # by command
     "error": METRICS, "theory": THEORY_METRICS, "budget": BUDGET_METRICS, "bench": BENCH_METRICS,
-    "inject": INJECT_METRICS,
+    "inject": INJECT_METRICS, "stability": STABILITY_METRICS,
 }  # fmt: skip
 LARGER = ("output_cosine_min", "slack", "holds", "top1_agreement", "embedding_cosine")  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
@@ -55,7 +56,7 @@ class Gate:
     ``method`` is a label as the command line takes it: a bare name means every choice of options, ``NAME:k=v,…`` the
     rows with just these options. The places, `PLACES`, hold the values that are meant; None means every one. A word of
     ``weights`` is one of ``--weights``, or the label of a source where several share the word (see `source_labels`).
-    ``theorem`` names one of `theory`.
+    ``theorem`` names one of `theory`, ``task`` one of `stability`.
     """
 
     metric: str
@@ -70,6 +71,7 @@ class Gate:
     weights: tuple[str, ...] | None = None
     scale_inputs: tuple[float, ...] | None = None
     theorem: str | None = None
+    task: str | None = None
 
     @property
     def limit(self) -> str:
@@ -89,7 +91,7 @@ class Gate:
         ' for mss d=64,128 weights=pretrained'
         """
         places = (f"{name}={_listed(value)}" for name in PLACES if (value := getattr(self, name)))
-        where = " ".join(filter(None, [self.theorem, self.method, *places]))
+        where = " ".join(filter(None, [self.task, self.theorem, self.method, *places]))
         return f" for {where}" if where else ""
 
     def __str__(self) -> str:
@@ -101,7 +103,7 @@ class Gate:
             return False
         if not all(self.meets(name, row) for name in PLACES):
             return False
-        if self.theorem not in (None, row.get("theorem")):
+        if self.theorem not in (None, row.get("theorem")) or self.task not in (None, row.get("task")):
             return False
         return self.method is None or _is_method(self.method, row)
 
@@ -212,7 +214,7 @@ def _seconds(row: Row) -> float | None:
 
 def _where(row: Row) -> str:
     places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
-    who = [row.get("theorem"), method_label(row) if row.get("method") else None]
+    who = [row.get("task"), row.get("theorem"), method_label(row) if row.get("method") else None]
     at = at_label(row) if row.get("at") else None
     return " ".join(filter(None, [*who, *places, at, source_heading(row)]))
 
@@ -223,6 +225,8 @@ def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
         return "no row of a requested method to compare"
     if gate.theorem is not None and all(row.get("theorem") != gate.theorem for row in rows):
         return f"no row of the theorem '{gate.theorem}'{nearest(gate.theorem, {row['theorem'] for row in rows})}"
+    if gate.task is not None and all(row.get("task") != gate.task for row in rows):
+        return f"no row of the task '{gate.task}'{nearest(gate.task, {row['task'] for row in rows})}"
     if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
         some = [row for row in rows if row.get("method")]
         names = sorted({method_label(row) if ":" in gate.method else row["method"] for row in some})

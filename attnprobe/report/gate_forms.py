@@ -14,7 +14,10 @@ __all__ = ["parse_gate", "parse_gates"]
 
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
 SEARCHED = tuple(key for key in KEYS if key != "d")  # d is what is found
-KEYS_OF = {"error": KEYS, "theory": ("theorem", *KEYS), "budget": SEARCHED, "bench": KEYS, "inject": KEYS}
+KEYS_OF = {
+    "error": KEYS, "theory": ("theorem", *KEYS), "budget": SEARCHED, "bench": KEYS, "inject": KEYS,
+    "stability": ("task", *KEYS),
+}  # fmt: skip
 
 
 def parse_gate(text: str, command: str = "error") -> Gate:
@@ -56,7 +59,7 @@ def parse_gates(
 
     ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
     rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
-    words or lists of them, ``scale_inputs`` numbers; ``theory`` also takes ``theorem``.
+    words or lists of them, ``scale_inputs`` numbers; ``theory`` also takes ``theorem``, ``stability`` a ``task``.
 
     Args:
         names: what messages call each entry; None is ``gate 1`` and so on.
@@ -103,7 +106,7 @@ def _gate(entry: Any, where: str, command: str) -> Gate:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
     places = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
-    who = {name: _text(entry, name, where) for name in ("method", "theorem")}
+    who = {name: _text(entry, name, where) for name in ("method", "theorem", "task")}
     return Gate(metric, stat, most, least, **who, **places)
 
 

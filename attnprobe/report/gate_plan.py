@@ -50,7 +50,7 @@ def hopeless(gate: Gate, settings: Mapping[str, Any]) -> str | None:
 def _measured(place: str, settings: Mapping[str, Any]) -> list[Any] | None:
     """What the settings say of a place; None where only the source tells."""
     text = settings.get(place)
-    if text is None or text.strip() == "all" or (place == "weights" and settings.get("qkv") is not None):
+    if text is None or text.strip() in ("all", "own") or (place == "weights" and settings.get("qkv") is not None):
         return None
     if place == "scale_inputs":
         return [int(value) if value.is_integer() else value for value in parse_positive(text, place)]

@@ -26,7 +26,7 @@ MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay i
 TITLES = {"error": "Errors of attention approximations", "spectrum": "Spectra of attention matrices",
           "condition": "Condition numbers", "theory": "What the theorems promise, and what is",
           "budget": "The smallest budget that is enough", "bench": "Cost of attention approximations",
-          "inject": "Drift of a model with a method in it"}  # fmt: skip
+          "inject": "Drift of a model with a method in it", "stability": "The first steps of training"}  # fmt: skip
 
 
 def html_page(run: Run, parts: Sequence[Part], figures: Iterable[Path]) -> str:
@@ -135,6 +135,8 @@ def _tiles(run: Run, parts: Sequence[Part]) -> str:
         (len({record["layer"] for record in records}), "layer"),
         (len({record["window"] for record in records}), "text window"),
     ]
+    if all(part.command == "stability" for part in parts):
+        counts = [(len({record[name] for record in records}), name) for name in ("task", "method", "seed")]
     tiles += [(count, name if count == 1 else f"{name}s", "") for count, name in counts]
     tiles.append((", ".join(map(str, sorted({record["n"] for record in records}))), "tokens n", ""))
     inner = "".join(f'<div class="tile {kind}"><dd>{_text(value)}</dd><dt>{_text(name)}</dt></div>'

@@ -26,6 +26,7 @@ from .reference import METRIC, Reference, reference_rows
 from .run import Run
 from .spectra import spectrum_rows
 from .spectrum_figures import spectrum_figures
+from .stability import StabilityReport
 from .statistics import summarise
 from .theory import theory_rows
 from .theory_figures import theory_figures
@@ -35,7 +36,8 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "budget", "bench", "inject")
+PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "budget", "bench", "inject",
+         "stability")  # fmt: skip
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # of bench, where no manifest says
 
 
@@ -67,7 +69,7 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
     """
     makers = {
         "error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory, "bench": _bench,
-        "budget": _budget, "inject": _inject,
+        "budget": _budget, "inject": _inject, "stability": _stability,
     }  # fmt: skip
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
@@ -151,3 +153,9 @@ def _inject(run: Run, records: Records, metric: str | None, references: Sequence
     draw = lambda place: inject_figures(rows, title, place)
     text = lambda kind: render(rows, [], header, kind, str(run.path), "inject")
     return Part("inject", header, text, {"inject": ("inject", draw)}, lambda: tables_of(rows, [], "inject"))
+
+
+def _stability(run: Run, records: Records, metric: str | None, references: Sequence[Reference]) -> Part:
+    found = StabilityReport.of(records, run.header(records))
+    text = lambda kind: found.text(kind, str(run.path))
+    return Part("stability", found.header, text, {"stability": ("stability", found.figures)}, found.tables)

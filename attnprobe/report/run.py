@@ -18,7 +18,8 @@ __all__ = ["KNOWN", "Run", "open_run"]
 
 Record = Mapping[str, Any]
 
-KNOWN = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject")  # commands whose records can be shown
+# commands whose records can be shown
+KNOWN = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject", "stability")
 # what a record of each command must hold: name and kinds of value
 SHAPE = {
     "key": (str,), "status": (str,), "metrics": (dict,), "heads": (list,), "source": (dict,), "options": (dict,),
@@ -32,6 +33,10 @@ ALSO = {
     "budget": {"method": (str,), "metric": (str,), "found": (list,), "tried": (list,)},
     "bench": {"method": (str,), "machine": (dict,), "versions": (dict,), "reference": (bool,)},
     "inject": {"method": (str,), "layer": (int, type(None)), "layers": (list,), "local": (dict,), "requested": (bool,)},
+    "stability": {
+        "method": (str,), "task": (str,), "seed": (int,), "batch": (int,), "rate": (float,), "eps": (float,),
+        "steps": (int,), "requested": (bool,), "conditions": (list,), "paper_setting": (dict,),
+    },
 }
 FINDING = ("at", "assumption", "promise", "sense", "met", "bound", "measured", "lower", "upper", "rounding", "vacuous",
            "slack", "verdict", "details")  # fmt: skip
@@ -170,7 +175,8 @@ def _check(record: Record, path: Path) -> None:
             raise UsageError(f"{where}: its {name} is {strict_json(value)[:60]}, not {_word(kinds[0])}")
     if record["status"] not in STATUSES:
         raise UsageError(f"{where}: its status is '{record['status']}', not one of {', '.join(STATUSES)}")
-    for name, value in record["metrics"].items() if command in ("error", "bench", "inject") else ():
+    listed = ("error", "bench", "inject", "stability")
+    for name, value in record["metrics"].items() if command in listed else ():
         if not all(one is None or _number(one) for one in (value if isinstance(value, list) else [value])):
             raise UsageError(f"{where}: its {name} holds what is no number")
     for matrix in record["matrices"] if command == "condition" else ():
@@ -181,6 +187,9 @@ def _check(record: Record, path: Path) -> None:
             raise UsageError(f"{where}: one of its findings is none")
     if command == "budget" and not _is_search(record):
         raise UsageError(f"{where}: what was found is none")
+    for entry in record["conditions"] if command == "stability" else ():
+        if not isinstance(entry, dict) or not {"matrix", "inverted", "cond"} <= entry.keys():
+            raise UsageError(f"{where}: one of its condition numbers is none")
     if record.get("d") is not None and (not isinstance(record["d"], int) or isinstance(record["d"], bool)):
         raise UsageError(f"{where}: its d is {strict_json(record['d'])[:60]}, not a number")
 
@@ -284,6 +293,11 @@ def _described(facts: Mapping[str, Any]) -> list[str]:
     factor = [f"scores x {scale_of(facts):g}: --scale-inputs"] if scale_of(facts) != 1 else []
     if "qkv" in facts:
         return [f"qkv: {facts['qkv']}, sha256 {facts.get('qkv_sha256')}", *factor]
+    if "task" in facts:
+        digest = facts.get("text_sha256") or facts.get("data_sha256")
+        read = facts.get("text") or facts.get("data") or facts.get("generator")
+        lines = [f"{facts['task']}: {read}" + (f", sha256 {digest}" if digest else "")]
+        return lines + [f"fallback: {line}" for line in facts.get("fallback") or ()]
     if "random" in facts:
         return [f"random: {facts['random']}, {facts.get('heads')} heads, p={facts.get('p')}, {facts.get('dtype')}"]
     seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"

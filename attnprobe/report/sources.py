@@ -32,7 +32,7 @@ def scale_of(facts: Mapping[str, Any] | None) -> float:
 def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
     """A short label for each source of the records, by `identity`, in their order; None where there is one alone.
 
-    It is the word of ``--weights``, or a Q/K/V file's name, and what else tells apart sources that share it.
+    It is the word of ``--weights``, a Q/K/V file's name or a task's, and what else tells apart sources that share it.
 
     >>> facts = {"weights": "initialized", "weights_seed": 0}, {"weights": "initialized", "weights_seed": 1}
     >>> list(source_labels({"source": one} for one in facts).values())
@@ -43,7 +43,7 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
         found.setdefault(identity(record.get("source")), record.get("source") or {})
     if len(found) < 2:
         return dict.fromkeys(found)
-    labels = {key: str(facts.get("weights") or facts.get("qkv") or "unknown source") for key, facts in found.items()}
+    labels = {key: str(_word(facts)) for key, facts in found.items()}
     others = sorted({name for facts in found.values() for name in facts} - {*TELLING, *NAMES, "weights"})
     for name in (*TELLING, *others):
         before = dict(labels)
@@ -70,6 +70,11 @@ def file_tag(label: str | None) -> str:
         return ""
     tag = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")[:60]
     return f"-{tag}" if tag == label else f"-{tag}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+
+
+def _word(facts: Mapping[str, Any]) -> str:
+    """What a source is called first: its weights, file or task."""
+    return str(next((facts[name] for name in ("weights", "qkv", "task") if facts.get(name)), "unknown source"))
 
 
 def _told(name: str, found: Mapping[str, Mapping[str, Any]], tied: list[str], key: str) -> str:

@@ -28,6 +28,7 @@ from .random import RandomSource
 from .scaled import scaled, scaled_inputs
 from .spec import Source, SourceSpec
 from .surveying import survey
+from .tasks import TASKS, TaskSource, open_task
 
 __all__ = [
     "AttentionCall",
@@ -41,12 +42,15 @@ __all__ = [
     "Source",
     "SourceSpec",
     "batch_of",
+    "TASKS",
+    "TaskSource",
     "cached_models",
     "capture",
     "describe_defaults",
     "hub_reachable",
     "load_qkv",
     "open_language_model",
+    "open_task",
     "packaged_weights",
     "resolve",
     "rows_of",

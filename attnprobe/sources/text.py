@@ -15,7 +15,7 @@ from ..errors import SourceError, nearest
 from .hub import Unreachable, hub_reachable
 from .spec import path_of
 
-__all__ = ["EMBEDDED", "WIKITEXT", "Text", "embedded", "open_text", "prepared", "wikitext"]
+__all__ = ["EMBEDDED", "WIKITEXT", "Text", "embedded", "open_text", "prepared", "settled", "wikitext"]
 
 EMBEDDED = "embedded"
 DATASET = "Salesforce/wikitext"
@@ -70,7 +70,7 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
         import datasets
     except ImportError as error:
         raise SourceError(f"'{name}' needs the package datasets: pip install datasets, or use --text FILE") from error
-    with _settings(datasets, offline=not reachable):
+    with settled(datasets, offline=not reachable):
         try:
             rows = datasets.load_dataset(DATASET, WIKITEXT[name], split=split)["text"]
         except Exception as error:  # connection, HTTP and cache errors of three libraries
@@ -82,7 +82,7 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
 
 
 @contextmanager
-def _settings(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
+def settled(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
     """Quiet, and without a try of the network where it would only be retried; restored after the block."""
     bars, level = datasets.is_progress_bar_enabled(), datasets.logging.get_verbosity()
     before = datasets.config.HF_HUB_OFFLINE
@@ -98,11 +98,11 @@ def _settings(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def prepared(configuration: str) -> bool:
+def prepared(configuration: str, dataset: str = DATASET) -> bool:
     """Whether the cache of ``datasets`` holds this configuration, found without importing ``datasets``."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     cache = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")).expanduser()
-    return any((cache / DATASET.replace("/", "___") / configuration).glob("*/*/*.arrow"))
+    return any((cache / dataset.replace("/", "___") / configuration).glob("*/*/*.arrow"))
 
 
 def _file(name: str) -> Text:

@@ -13,13 +13,17 @@ from .run import Outcome, run_error
 from .searching import BudgetSearch, budgets
 from .session import ErrorRequest, Session, measure_errors
 from .spectrum import SpectrumRequest, SpectrumSession, measure_spectra
+from .stability import measure_stability
+from .stability_plan import StabilityRequest, parse_tasks
 from .theorems import findings
 from .theory import TheoryRequest, measure_theory
+from .trajectory import Trajectory, instability
 
 __all__ = [
     "BenchRequest", "BudgetRequest", "BudgetSearch", "ConditionRequest", "ErrorPlan", "ErrorRequest",
     "InjectRequest", "Listed", "MethodRequest", "Outcome", "RunRequest", "Session", "SpectrumRequest",
-    "SpectrumSession", "TheoryRequest", "budgets", "findings", "keep_maps", "listed", "measure_bench",
-    "measure_budgets", "measure_conditions", "measure_drift", "measure_errors", "measure_spectra", "measure_theory",
-    "parse_layers", "parse_methods", "parse_numbers", "run_error", "seconds_of",
+    "SpectrumSession", "StabilityRequest", "TheoryRequest", "Trajectory", "budgets", "findings", "instability",
+    "keep_maps", "listed", "measure_bench", "measure_budgets", "measure_conditions", "measure_drift",
+    "measure_errors", "measure_spectra", "measure_stability", "measure_theory", "parse_layers", "parse_methods",
+    "parse_numbers", "parse_tasks", "run_error", "seconds_of",
 ]  # fmt: skip

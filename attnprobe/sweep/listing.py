@@ -20,6 +20,7 @@ from .inject_plan import InjectRequest, inject_batches, inject_prepared
 from .session import ErrorRequest, prepared
 from .smallest import coarse_budgets
 from .spectrum import SpectrumRequest, spectrum_layers
+from .stability_plan import LAYERS, StabilityRequest, stability_cells, stability_prepared
 from .theory import TheoryRequest, theory_cells
 
 __all__ = ["Listed", "listed", "seconds_of"]
@@ -54,7 +55,8 @@ def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> l
     kept = {} if request.force else held_already(request)
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
     kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench,
-             BudgetRequest: _of_budgets, InjectRequest: _of_drift}  # fmt: skip
+             BudgetRequest: _of_budgets, InjectRequest: _of_drift,
+             StabilityRequest: _of_stability}  # fmt: skip
     cells = kinds.get(type(request), _of_errors)
     return list(cells(request, done, notify))
 
@@ -127,6 +129,17 @@ def _of_drift(request: InjectRequest, done: set[str], notify: Callable[[str], No
                 place = (weights, n, cell.window, "all" if cell.work.layer is None else cell.work.layer)
                 yield Listed(place, cell.work.request.name, cell.work.d, cell.key in done,
                              work * len(cell.work.layers), size)  # fmt: skip
+
+
+def _of_stability(request: StabilityRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
+    """A training is four passes a step over every sequence of its batch, of a mean length, with heads half as wide."""
+    tasks, plan = stability_prepared(request, notify)
+    for task in tasks:
+        for cell in stability_cells(request, plan, task):
+            length = (task.shortest + task.n) // 2
+            each, size = _sizes(cell.request.name, length, cell.d or length // 4, 2, matrix=False, dense=False)
+            work = 2 * request.steps * task.batch * task.pairs * LAYERS * each
+            yield Listed((task.name, task.n, 0, LAYERS), cell.name, cell.d, cell.key in done, work, size)
 
 
 def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:

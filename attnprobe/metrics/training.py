@@ -1,0 +1,115 @@
+"""The first steps of training, and how far each of them moves the embedding.
+
+W_0 are the initial weights, x_i the i-th batch, f the embedding after the layers, all tokens of all sequences of the
+batch one after the other. Skyformer's appendix F calls
+
+    ``τ_i = ‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F / ‖W_i - W_{i-1}‖²_F``
+
+the instability of step i: the smaller, the less a step of a given length changes what the model computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .classifier import HEAD, Classifier, Weights
+
+__all__ = ["BETAS", "STEP_METRICS", "Step", "training_steps"]
+
+BETAS = (0.9, 0.999)
+STEP_METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
+
+Examples = Sequence[tuple[Sequence[Tensor], int]]
+AttendAt = Callable[[int, int, int, Tensor, Tensor, Tensor], Tensor]  # step, sequence, layer, q, k, v
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, i.
+
+    Attributes:
+        tau: τ_i. tau_before_norm: the same of the embedding before the last layer norm. loss: the mean cross entropy of
+            the batch at W_{i-1}. gradient_norm: the norm of its gradient with respect to all weights.
+        weight_change: ``‖W_i - W_{i-1}‖_F`` of the weights that f has, which are all but the classifier's.
+        embedding_change: ``‖f(x_i, W_i) - f(x_i, W_{i-1})‖_F``.
+    """
+
+    tau: float
+    tau_before_norm: float
+    loss: float
+    gradient_norm: float
+    weight_change: float
+    embedding_change: float
+
+
+def training_steps(
+    model: Classifier,
+    weights: Weights,
+    batches: Callable[[int], Examples],
+    attend: AttendAt,
+    *,
+    steps: int,
+    rate: float,
+    eps: float = 1e-6,
+) -> Iterator[Step]:
+    """Train by Adam (β = 0.9, 0.999, no weight decay, a constant rate), and yield what each step changed.
+
+    A sequence at a time: its gradient is added to that of the batch, so that memory is that of one sequence, and none
+    is padded. Each sequence is seen twice, at W_{i-1} with its gradient and at W_i. Sums are taken in float64.
+
+    Args:
+        weights: W_0; it is left alone. batches: the examples of a step, ``(sequences, label)`` each.
+        attend: ``(step, sequence, layer, q, k, v) -> (h, n, p)``; the attention of the same step and sequence has the
+            same draws at W_{i-1} and at W_i, or τ would measure their noise.
+        eps: Adam's, which is added to the root of the second moment.
+    """
+    own = {name: x.detach().clone().requires_grad_() for name, x in weights.items()}
+    adam = torch.optim.Adam(list(own.values()), lr=rate, betas=BETAS, eps=eps)
+    for step in range(steps):
+        batch = batches(step)
+        attend_at = lambda number, step=step: lambda *layer: attend(step, number, *layer)
+        adam.zero_grad()
+        loss, before = 0.0, []
+        number = 0
+        for sequences, label in batch:
+            found = []
+            for tokens in sequences:
+                found.append(model.embedding(own, _put(tokens, own), attend_at(number)))
+                number += 1
+            scores = model.logits(own, [normed for normed, _ in found])
+            part = functional.cross_entropy(scores[None], torch.tensor([label], device=scores.device)) / len(batch)
+            part.backward()
+            loss += float(part.detach())
+            before += [(normed.detach(), raw.detach()) for normed, raw in found]
+        squares = [one.grad.double().square().sum() for one in own.values() if one.grad is not None]
+        earlier = {name: x.detach().clone() for name, x in own.items()}
+        adam.step()
+        with torch.no_grad():
+            weight = sum(float((x - earlier[name]).double().square().sum()) for name, x in own.items()
+                         if not name.startswith(HEAD))  # fmt: skip
+            moved = _moved(model, own, [tokens for sequences, _ in batch for tokens in sequences], before, attend_at)
+        normed, raw = moved
+        ratio = lambda change, weight=weight: change / weight if weight else float("nan")
+        yield Step(ratio(normed), ratio(raw), loss, float(sum(squares)) ** 0.5, weight**0.5, normed**0.5)
+
+
+def _put(tokens: Tensor, weights: Weights) -> Tensor:
+    return tokens.to(weights["embed.token"].device)
+
+
+def _moved(
+    model: Classifier, weights: Weights, sequences: Sequence[Tensor], before: list[tuple[Tensor, Tensor]], attend_at
+) -> tuple[float, float]:
+    """``‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F``, and the same before the last norm."""
+    total = [0.0, 0.0]
+    for number, tokens in enumerate(sequences):
+        after = model.embedding(weights, _put(tokens, weights), attend_at(number))
+        for place, (now, then) in enumerate(zip(after, before[number], strict=True)):
+            total[place] += float((now - then).double().square().sum())
+        before[number] = ()  # its memory is not needed any more
+    return total[0], total[1]
