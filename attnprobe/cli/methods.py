@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import debug_option, format_option
 
 EPILOG = """\b
@@ -15,7 +16,7 @@ In Python:
 
 
 @click.command("methods", epilog=EPILOG)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_methods)
 @format_option
 @debug_option
 def command(name: str | None, format_: str, debug: bool) -> None:
