@@ -5,7 +5,8 @@ of [Q; K] in random order; ``centroids`` (h, d, p), ``query_centroids`` and ``ke
 own; ``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h,
 d), queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u);
 ``sketch`` (h, n, d), and ``sketch_values`` where the values have their own; ``blocks`` (h, n_b, r), the random key
-blocks of each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash.
+blocks of each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash;
+``generator_seed`` (h, 1) int64, of the generators that a user's function was given.
 They refer to the valid tokens where there is a padding mask.
 """
 

@@ -10,10 +10,12 @@ __all__ = ["conformance_table"]
 
 MARKS = {"ok": "✓", "failed": "✗", "skipped": "–"}
 WIDTH = 110
+UNCLAIMED = "not claimed"
 
 
 def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each property; then each failure with its smallest case and the command that repeats it.
+    """A line for each property, and one for those whose tags the method does not have; then each failure with its
+    smallest case and the command that repeats it.
 
     >>> print(conformance_table([{"property": "scale", "target": "softmax", "status": "ok", "cases": 4, "says": "s"}]))
     ✓ scale  4 cases  s
@@ -21,6 +23,7 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
     1 holds, 0 fail, 0 do not apply
     """
     several = len({row["target"] for row in rows}) > 1
+    rows, unclaimed = ([row for row in rows if (row.get("reason") == UNCLAIMED) is claim] for claim in (False, True))
     names = [row["property"] + (f" ({row['target']})" if several else "") for row in rows]
     width, room = (max(map(len, texts), default=0) for texts in (names, [_tried(row) for row in rows]))
     lines = []
@@ -28,6 +31,9 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
         head = f"{MARKS[row['status']]} {name:{width}}  {_tried(row):{room}}  "
         text = row["reason"] if row["status"] == "skipped" else row["says"]
         lines += textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+    if unclaimed:
+        listed = ", ".join(dict.fromkeys(row["property"] for row in unclaimed))
+        lines += textwrap.wrap(f"– {UNCLAIMED}: {listed}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     for row in rows:
         if row["status"] == "failed":
             case = " ".join(f"{key}={value}" for key, value in row["case"].items())

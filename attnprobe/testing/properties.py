@@ -14,16 +14,14 @@ import torch
 
 from ..approximation import Approximation
 from ..errors import Unsupported
-from ..methods import TAGS
 from ..operators import Operator
 from ..qkv import QKV
-from ..reference import exact, exact_output
-from ..rng import generator
+from ..reference import exact_output
 from .bands import eps
 from .cases import Case, Skip, demand
-from .inputs import DTYPES, SCORES, permuted, reaching
+from .inputs import DTYPES, SCORES, reaching
 
-__all__ = ["PROPERTIES", "Property"]
+__all__ = ["PROPERTIES", "Property", "in_kit", "scaled"]
 
 TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|
 HALF = (torch.bfloat16, torch.float16)
@@ -45,7 +43,9 @@ class Property:
 PROPERTIES: dict[str, Property] = {}
 
 
-def _property(name: str, says: str, **where) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    """Put the decorated function into the kit; further keywords are fields of `Property`."""
+
     def put(function: Callable[[Case], None]) -> Callable[[Case], None]:
         PROPERTIES[name] = Property(name, says, function, **where)
         return function
@@ -53,12 +53,7 @@ def _property(name: str, says: str, **where) -> Callable[[Callable[[Case], None]
     return put
 
 
-def _claim(tag: str, **where) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """A property that only methods with a tag have."""
-    return _property(tag.replace("_", "-"), TAGS[tag], tag=tag, **where)
-
-
-@_property("shapes", "the output is (h, n_q, p_v) in the dtype of Q, K, V, also where queries are fewer than keys",
+@in_kit("shapes", "the output is (h, n_q, p_v) in the dtype of Q, K, V, also where queries are fewer than keys",
            scores=(1.0,))  # fmt: skip
 def shapes(case: Case) -> None:
     for n_k in dict.fromkeys((case.n, case.n + 3)):
@@ -77,13 +72,13 @@ def shapes(case: Case) -> None:
                f"the operator is {approx.operator!r}, not {matrix}")  # fmt: skip
 
 
-@_property("finite", "no value is lost at ordinary scores")
+@in_kit("finite", "no value is lost at ordinary scores")
 def finite(case: Case) -> None:
     lost = case.run().lost_rows()
     demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite")
 
 
-@_property("large-scores", "scores up to 20000 give finite outputs, or rows that the method counts as bad",
+@in_kit("large-scores", "scores up to 20000 give finite outputs, or rows that the method counts as bad",
            scores=(1.0,))  # fmt: skip
 def large_scores(case: Case) -> None:
     for top in TOPS:
@@ -99,7 +94,7 @@ def large_scores(case: Case) -> None:
 GUARDED = {"skyformer"}  # whose normaliser may vanish: the rows are counted
 
 
-@_property("half-precision", "bfloat16 and float16 run, and lie near float64", scores=(0.25,), dtypes=HALF)
+@in_kit("half-precision", "bfloat16 and float16 run, and lie near float64", scores=(0.25,), dtypes=HALF)
 def half_precision(case: Case) -> None:
     qkv = case.qkv()
     approx, wanted = case.run(qkv), case.run(qkv.to(dtype=torch.float64)).output
@@ -110,30 +105,30 @@ def half_precision(case: Case) -> None:
            f"off by {float((error / size).max()):.2g} of the float64 output, more than 80 eps")  # fmt: skip
 
 
-@_property("float32", "float32 agrees with float64 on the same numbers", dtypes=(torch.float32,))
+@in_kit("float32", "float32 agrees with float64 on the same numbers", dtypes=(torch.float32,))
 def float32(case: Case) -> None:
     single = case.qkv()
     ours, wanted = case.run(single), case.run(single.to(dtype=torch.float64))
     case.near(ours.output, wanted.output, case.output_band(ours, single), "float32 against float64")
 
 
-@_property("scale", "the model's scale is applied once: 2Q and 2K at scale s are Q and K at 4s")
+@in_kit("scale", "the model's scale is applied once: 2Q and 2K at scale s are Q and K at 4s")
 def scale(case: Case) -> None:
     if case.method.claims("own_scale", case.target):
         raise Skip("it says own_scale: its matrix is no function of the scores")
-    steeper, ours, theirs = _scaled(case)
+    steeper, ours, theirs = scaled(case)
     case.compare(ours, theirs, steeper, "the scale is left out, fixed, or applied twice: Q and K at scale 4s against "
                  "2Q and 2K at s")  # fmt: skip
 
 
-def _scaled(case: Case) -> tuple[QKV, Approximation, Approximation]:
+def scaled(case: Case) -> tuple[QKV, Approximation, Approximation]:
     """Q and K at scale 4s, and the method on them and on 2Q and 2K at s; factors of two are exact."""
     qkv = case.qkv()
     steeper = replace(qkv, scale=4 * qkv.scale)
     return steeper, case.run(steeper), case.run(replace(qkv, q=2 * qkv.q, k=2 * qkv.k))
 
 
-@_property("deterministic-by-seed", "one seed gives one result, whatever torch's global generator is at", scores=(1.0,))
+@in_kit("deterministic-by-seed", "one seed gives one result, whatever torch's global generator is at", scores=(1.0,))
 def by_seed(case: Case) -> None:
     qkv = case.qkv()
     with torch.random.fork_rng(devices=[]):
@@ -146,7 +141,7 @@ def by_seed(case: Case) -> None:
     demand(first.draws_hash() == second.draws_hash(), "two runs with one seed have different draws")
 
 
-@_property("inputs", "Q, K, V and the global random states are left as they are", scores=(1.0,),
+@in_kit("inputs", "Q, K, V and the global random states are left as they are", scores=(1.0,),
            dtypes=(torch.float64,))  # fmt: skip
 def inputs(case: Case) -> None:
     qkv = case.qkv()
@@ -160,7 +155,7 @@ def inputs(case: Case) -> None:
     demand(states[2] == random.getstate(), "it moves Python's global generator on")
 
 
-@_property("heads", "heads in a batch equal heads alone, under their original numbers", dtypes=(torch.float64,))
+@in_kit("heads", "heads in a batch equal heads alone, under their original numbers", dtypes=(torch.float64,))
 def heads(case: Case) -> None:
     whole = case.qkv(h=case.h + 3)
     order = [case.h + 2, 1, *range(3, case.h + 2)][: max(2, case.h)]
@@ -179,7 +174,7 @@ def heads(case: Case) -> None:
             demand(torch.allclose(value[0].double(), other[row].double(), atol=1e-9), f"{key} of head {head} differs")
 
 
-@_property("padding", "padded tokens have no influence, and rows and columns of zeros", scores=(1.0,),
+@in_kit("padding", "padded tokens have no influence, and rows and columns of zeros", scores=(1.0,),
            dtypes=(torch.float64,))  # fmt: skip
 def padding(case: Case) -> None:
     if case.n < 2:
@@ -201,9 +196,16 @@ def padding(case: Case) -> None:
     case.near(dense[:, mask][:, :, mask], wanted.operator.dense(), case.band(wanted, padded.compressed()),
               "the matrix with padding against without")  # fmt: skip
     demand(not dense[:, ~mask].any() and not dense[:, :, ~mask].any(), "rows or columns of padding are not 0")
+    x = case.random(case.h, case.n, 3)
+    slack = eps(torch.float64) * 450 * dense.abs()  # of products in another order
+    near = slack + case.band(got, padded)
+    case.near(got.operator @ x, dense @ x, near @ x.abs(), "with padding, B~ X against the dense matrix times X")
+    back = got.operator.rmatmul(x)
+    case.near(back, dense.mT @ x, near.mT @ x.abs(), "with padding, B~ᵀ Y against the dense transpose times Y")
+    demand(not back[:, ~mask].any(), "B~ᵀ Y is not 0 at padding")
 
 
-@_property("operator", "the output is the operator times V, and the operator is linear")
+@in_kit("operator", "the output is the operator times V")
 def operator(case: Case) -> None:
     qkv = case.qkv()
     approx = case.run(qkv)
@@ -211,7 +213,7 @@ def operator(case: Case) -> None:
     case.near(approx.output, wanted, case.output_band(approx, qkv), "the output against the operator times V")
 
 
-@_property("linear", "the output is linear in V, and the matrix does not look at V unless the method says so")
+@in_kit("linear", "the output is linear in V, and the matrix does not look at V unless the method says so")
 def linear(case: Case) -> None:
     qkv = case.qkv()
     if case.method.claims("uses_values", case.target):
@@ -230,7 +232,7 @@ def linear(case: Case) -> None:
     case.near(c.output, 2 * a.output.double() - b.output.double(), band, "the output for 2V - V' against 2Y - Y'")
 
 
-@_property("adjoint", "the product with the transpose, blocks of rows and row sums agree with the matrix")
+@in_kit("adjoint", "the product with the transpose, blocks of rows and row sums agree with the matrix")
 def adjoint(case: Case) -> None:
     qkv = case.qkv()
     approx = case.run(qkv)
@@ -251,7 +253,7 @@ def _in_blocks(found: Operator) -> torch.Tensor:
     return torch.cat([found.rows(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)], 1)
 
 
-@_property("budget", "more budget is no worse: the error with the largest d is not above that with the smallest",
+@in_kit("budget", "more budget is no worse: the error with the largest d is not above that with the smallest",
            scores=(1.0,), dtypes=(torch.float64,))  # fmt: skip
 def budget(case: Case) -> None:
     if case.method.budget is None:
@@ -271,7 +273,7 @@ def budget(case: Case) -> None:
 WORSE = 1.05
 
 
-@_property("diagnostics", "diagnostics are one number a head, and d as used is no more than d", scores=(1.0,),
+@in_kit("diagnostics", "diagnostics are one number a head, and d as used is no more than d", scores=(1.0,),
            dtypes=(torch.float64,))  # fmt: skip
 def diagnostics(case: Case) -> None:
     approx = case.run()
@@ -280,97 +282,3 @@ def diagnostics(case: Case) -> None:
     if "realised_d" in approx.diagnostics and case.budget is not None:
         used = approx.diagnostics["realised_d"]
         demand((used <= case.budget).all() and (used >= 1).all(), f"realised_d={used.tolist()} of d={case.budget}")
-
-
-@_claim("deterministic")
-def deterministic(case: Case) -> None:
-    qkv = case.qkv()
-    same = torch.equal(case.run(qkv, seed=0).output, case.run(qkv, seed=1).output)
-    demand(same, "another seed gives another output")
-
-
-@_claim("row_sums_one")
-def row_sums_one(case: Case) -> None:
-    qkv = case.qkv()
-    approx = case.run(qkv)
-    if approx.operator is None:  # what it makes of a V of ones
-        ones = replace(qkv, v=torch.ones_like(qkv.v))
-        approx = case.run(ones)
-        case.near(approx.output, torch.ones_like(approx.output), case.output_band(approx, ones), "row sums and 1")
-        return
-    sums = approx.operator.dense().double().sum(-1, keepdim=True)
-    case.near(sums, torch.ones_like(sums), case.band(approx, qkv).sum(-1, keepdim=True), "row sums and 1")
-
-
-@_claim("nonnegative")
-def nonnegative(case: Case) -> None:
-    least = float(case.operator(case.run()).dense().min())
-    demand(least >= 0, f"the smallest entry is {least:.3g}")
-
-
-@_claim("uses_values", scores=(1.0,), dtypes=(torch.float64,))
-def uses_values(case: Case) -> None:
-    qkv = case.qkv()
-    weights = torch.linspace(0.1, 3, qkv.n_k, dtype=torch.float64)[:, None]
-    other = replace(qkv, v=qkv.v.flip(1) * weights)
-    first, second = (case.operator(case.run(x)).dense() for x in (qkv, other))
-    demand(not torch.equal(first, second), "another V gives the same matrix: drop the tag")
-
-
-@_claim("exact_at_full_budget")
-def exact_at_full_budget(case: Case) -> None:
-    qkv = case.qkv()
-    d, options = case.method.exact_at(case.n)
-    approx = case.run(qkv, d=d, **options)
-    if approx.operator is None:
-        wanted = exact_output(qkv, case.target)
-        case.near(approx.output, wanted, case.output_band(approx, qkv), f"at d={d} against exact attention")
-        return
-    wanted = exact(qkv.to(dtype=torch.float64), case.target).dense()
-    case.near(approx.operator.dense(), wanted, case.band(approx, qkv), f"at d={d} against exact attention")
-
-
-@_claim("shift_invariant")
-def shift_invariant(case: Case) -> None:
-    qkv = case.qkv()
-    after = replace(qkv, k=qkv.k + case.random(qkv.h, 1, qkv.p).to(qkv.dtype))
-    before, moved = case.run(qkv), case.run(after)
-    dtype = max(case.dtype, case.operator(moved).dtype, key=eps)
-    # the shifted keys are rounded too: one more eps of a score, within the factor's 4 (p + 4) G
-    band = case.band(moved, after, dtype) + case.band(before, qkv, dtype)
-    case.near(moved.operator.dense(), before.operator.dense(), band, "with a vector added to every key")
-
-
-@_claim("permutation_equivariant")
-def permutation_equivariant(case: Case) -> None:
-    if not case.method.claims("deterministic", case.target):
-        raise Skip("it draws, and the permuted tokens draw others; the project's tests rename the draws")
-    qkv = case.qkv()
-    order = torch.randperm(qkv.n, generator=generator(case.seed, "order"))
-    moved, still = case.run(permuted(qkv, order)), case.run(qkv)
-    if moved.operator is None:
-        case.near(moved.output, still.output[:, order], case.output_band(still, qkv)[:, order], "permuted tokens")
-        return
-    dtype = max(case.dtype, moved.operator.dtype, key=eps)
-    wanted, band = (x[:, order][:, :, order] for x in (still.operator.dense(), case.band(still, qkv, dtype)))
-    case.near(moved.operator.dense(), wanted, band, "permuted tokens")
-
-
-@_claim("own_scale", scores=(1.0,), dtypes=(torch.float64,))
-def own_scale(case: Case) -> None:
-    _, ours, theirs = _scaled(case)
-    demand(not torch.allclose(ours.output, theirs.output), "it is a function of the scores: drop the tag")
-
-
-@_claim("diagnostic", scores=(1.0,), dtypes=(torch.float64,))
-def diagnostic(case: Case) -> None:
-    visited = case.run().diagnostics.get("visited")
-    if visited is None:
-        raise Skip("it does not count the entries that it visits")
-    demand((visited >= case.n * case.n).all(), f"it visits {visited.tolist()} entries, fewer than n²")
-
-
-@_claim("psd_below", scores=(1.0,), dtypes=(torch.float64,))
-def psd_below(case: Case) -> None:
-    raise Skip("proved of the built-in methods by the project's own tests, from their cores")
-
