@@ -36,6 +36,8 @@ MAY = {
     "config": {"errors", "lists"},
     "report": {"errors", "lists", "records", "spelling"},
     "installation": {"__init__", "sources"},
+    "template": {"errors"},
+    "testing": CORE | {"methods", "spelling"},
     "inject": CORE | {"methods", "sources"},
     "sweep": CORE | {"methods", "metrics", "sources", "lists", "records", "timings", "installation", "spelling"},
     "cli": {"__init__", "config", "errors"},
@@ -48,6 +50,7 @@ MAY_HEAVY = {
     "timings": set(),
     "lists": set(),
     "spelling": set(),
+    "template": set(),
     "records": set(),
     "config": set(),
     "cli": set(),
@@ -128,7 +131,9 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "compare", "methods", "report", "sweep")
+COMMANDS = (
+    "error", "spectrum", "condition", "theory", "budget", "compare", "methods", "new-method", "check", "report", "sweep",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

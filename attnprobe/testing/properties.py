@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], Non
 
 
 @in_kit("shapes", "the output is (h, n_q, p_v) in the dtype of Q, K, V, also where queries are fewer than keys",
-           scores=(1.0,))  # fmt: skip
+        scores=(1.0,))  # fmt: skip
 def shapes(case: Case) -> None:
     for n_k in dict.fromkeys((case.n, case.n + 3)):
         qkv = case.qkv(n_k=n_k)
@@ -79,7 +80,7 @@ def finite(case: Case) -> None:
 
 
 @in_kit("large-scores", "scores up to 20000 give finite outputs, or rows that the method counts as bad",
-           scores=(1.0,))  # fmt: skip
+        scores=(1.0,))  # fmt: skip
 def large_scores(case: Case) -> None:
     for top in TOPS:
         qkv = reaching(top, h=case.h, n=case.n, p=case.p, p_v=case.p_v, dtype=case.dtype, seed=case.seed)
@@ -142,7 +143,7 @@ def by_seed(case: Case) -> None:
 
 
 @in_kit("inputs", "Q, K, V and the global random states are left as they are", scores=(1.0,),
-           dtypes=(torch.float64,))  # fmt: skip
+        dtypes=(torch.float64,))  # fmt: skip
 def inputs(case: Case) -> None:
     qkv = case.qkv()
     before = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]
@@ -175,7 +176,7 @@ def heads(case: Case) -> None:
 
 
 @in_kit("padding", "padded tokens have no influence, and rows and columns of zeros", scores=(1.0,),
-           dtypes=(torch.float64,))  # fmt: skip
+        dtypes=(torch.float64,))  # fmt: skip
 def padding(case: Case) -> None:
     if case.n < 2:
         raise Skip("one token has no padding beside it")
@@ -254,7 +255,7 @@ def _in_blocks(found: Operator) -> torch.Tensor:
 
 
 @in_kit("budget", "more budget is no worse: the error with the largest d is not above that with the smallest",
-           scores=(1.0,), dtypes=(torch.float64,))  # fmt: skip
+        scores=(1.0,), dtypes=(torch.float64,))  # fmt: skip
 def budget(case: Case) -> None:
     if case.method.budget is None:
         raise Skip("it has no budget")
@@ -274,7 +275,7 @@ WORSE = 1.05
 
 
 @in_kit("diagnostics", "diagnostics are one number a head, and d as used is no more than d", scores=(1.0,),
-           dtypes=(torch.float64,))  # fmt: skip
+        dtypes=(torch.float64,))  # fmt: skip
 def diagnostics(case: Case) -> None:
     approx = case.run()
     for name, value in approx.diagnostics.items():
