@@ -19,7 +19,7 @@ from attnprobe.methods.recovered import Recovered
 from attnprobe.operators import LowRank, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
 from attnprobe.records import read_records
-from attnprobe.sweep import parse_methods
+from attnprobe.sweep import ErrorPlan, parse_methods
 
 MINE = '''
 import torch
@@ -390,6 +390,16 @@ def test_two_versions_of_a_method_are_compared(run, qkv, mine):
     code, out, err = run("compare", "a", "b", "--format", "json")
     [row] = [row for row in json.loads(out)["rows"] if row["method"] == "mine.py:attention"]
     assert code == 1 and row["verdict"] == "worse", err
+
+
+def test_matrices_that_a_user_may_hold_are_not_held_together(mine, monkeypatch):
+    methods = tuple(parse_methods([f"{mine}:linear,{mine}:matrix,vmean,svd"], "softmax"))
+    plan = ErrorPlan(methods, (64,), (2,), (0,), None, tol=1e-3)
+    [cells] = plan.listed({}).values()
+    shape = lambda: [[cell.request.label for cell in batch] for batch in plan.batches(cells, make(n=64))]
+    assert shape()[1:] == [["mine.py:linear", "mine.py:matrix", "vmean", "svd"]]
+    monkeypatch.setattr("attnprobe.sweep.plan.HELD", 2 * 64 * 64 * 8 + 50_000)
+    assert shape()[1:] == [["mine.py:linear"], ["mine.py:matrix", "vmean", "svd"]]
 
 
 def test_gates_and_sweeps_name_a_file(run, qkv, mine, tmp_path):

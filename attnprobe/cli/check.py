@@ -10,9 +10,9 @@ from .completion import complete_methods
 from .options import debug_option, format_option
 
 EPILOG = """\b
-In Python, and in a test of your own:
+In Python:
   from attnprobe.testing import check_method
-  check_method("./mine.py:fn")          # or the function itself; raises AssertionError
+  check_method("./mine.py:fn")          # or the function itself; in a test it raises
 \b
 A property that fails is tried on smaller inputs for as long as it fails; the smallest is
 shown with the command that repeats it. Properties with a tag's name are its claims, and

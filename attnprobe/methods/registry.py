@@ -44,10 +44,7 @@ TAGS = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a method that is not the project's own comes from: a file, its content, and the package that it is of.
-
-    ``sha256`` covers the file and the modules beside it that it imports.
-    """
+    """Where a user's method comes from; ``sha256`` covers the file and the modules beside it that it imports."""
 
     file: str
     sha256: str

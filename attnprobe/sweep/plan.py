@@ -179,15 +179,18 @@ class ErrorPlan:
         """The cells of one layer in the batches whose operators are held together and share the passes over B.
 
         At most `MOST_SHARED` cells, and about `HELD` bytes: an operator counts ``h ((n_q + n_k) d + d²)`` numbers, with
-        p for d where it has no budget. What is done already has no say, so that a run that goes on has the same
-        batches. A lower bound, which has no operator, stands alone, and without matrix errors every cell does.
+        p for d where it has no budget, and a user's ``h n_q n_k``, which it may hold. What is done already has no say,
+        so that a run that goes on has the same batches. A lower bound, which has no operator, stands alone, and without
+        matrix errors every cell does.
         """
         found: list[list[Cell]] = []
         held, room = 0, 0
         for cell in cells:
             alone = self.tol is None or cell.request.name == LOWER_BOUND
             d = cell.d or qkv.p
-            size = qkv.h * d * (qkv.n_q + qkv.n_k + d) * qkv.q.element_size()
+            dense = not alone and cell.request.entry.kind == "user"
+            numbers = qkv.n_q * qkv.n_k if dense else d * (qkv.n_q + qkv.n_k + d)
+            size = qkv.h * numbers * qkv.q.element_size()
             if alone or not room or held + size > HELD:
                 found.append([])
                 held, room = 0, MOST_SHARED
