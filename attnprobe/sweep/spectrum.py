@@ -205,7 +205,7 @@ def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[i
 
 def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], lengths: Sequence[int]) -> None:
     for one in of:
-        name = one if isinstance(one, str) else one.name
+        name = one if isinstance(one, str) else one.label
         for length in lengths:
             refuse_spectrum(name, request.kind, *shape_of(name, length, length, 64), request.k)
 
