@@ -198,6 +198,9 @@ def test_the_matrix_of_a_linear_function_is_recovered_and_the_claim_is_checked()
     def drawn(q, v, generator):  # the draws are the same for every block
         return torch.rand(1, q.shape[1], v.shape[1], generator=generator, dtype=v.dtype) @ v
 
+    signed = approximate(method(linear_in_v=True)(lambda q, k, v: q @ (k.mT @ v)), make())
+    assert torch.allclose(signed.operator.dense(), make().q @ make().k.mT)
+
     approx = approximate(drawn, make(h=3))
     assert torch.allclose(approx.operator @ make(h=3).v, approx.output)
 

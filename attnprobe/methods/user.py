@@ -64,6 +64,7 @@ def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callabl
     Raises:
         UsageError: a claim that does not exist.
 
+    >>> import torch
     >>> @method(linear_in_v=True, tags=("row_sums_one",))
     ... def mean(v):
     ...     return v.mean(1, keepdim=True).expand_as(v)
