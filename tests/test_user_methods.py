@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from attnprobe.operators import LowRank, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
 from attnprobe.records import read_records
 from attnprobe.sweep import ErrorPlan, parse_methods
+from attnprobe.sweep.calls import Work
 
 MINE = '''
 import torch
@@ -403,6 +405,18 @@ def test_matrices_that_a_user_may_hold_are_not_held_together(mine, monkeypatch):
     assert shape()[1:] == [["mine.py:linear", "mine.py:matrix", "vmean", "svd"]]
     monkeypatch.setattr("attnprobe.sweep.plan.HELD", 2 * 64 * 64 * 8 + 50_000)
     assert shape()[1:] == [["mine.py:linear"], ["mine.py:matrix", "vmean", "svd"]]
+
+
+def test_another_process_makes_the_same_call_or_says_that_the_file_changed(mine):
+    name = f"{mine}:linear"
+    work = Work(name, sha256=get(name).provenance.sha256)
+    wanted = work.run(make()).output
+    again = pickle.loads(pickle.dumps(work))  # the loaded function itself does not travel
+    assert again == work and torch.equal(again.run(make()).output, wanted)
+    mine.write_text(MINE + "#")
+    with pytest.raises(BadResult, match="mine.py:linear changed while the run was on"):
+        pickle.loads(pickle.dumps(work)).run(make())
+    assert torch.equal(work.run(make()).output, wanted)  # a run stays with what it began with
 
 
 def test_gates_and_sweeps_name_a_file(run, qkv, mine, tmp_path):
