@@ -132,7 +132,8 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 
 
 COMMANDS = (
-    "error", "spectrum", "condition", "theory", "budget", "compare", "methods", "new-method", "check", "report", "sweep",
+    "error", "spectrum", "condition", "theory", "budget", "compare", "methods", "new-method", "check", "report",
+    "sweep",
 )  # fmt: skip
 
 

@@ -104,6 +104,21 @@ def own_scale(case: Case) -> None:
     demand(not torch.allclose(ours.output, theirs.output), "it is a function of the scores: drop the tag")
 
 
+@claim("causal", scores=(1.0,))
+def causal(case: Case) -> None:
+    qkv = replace(case.qkv(), causal=True)
+    approx = case.run(qkv)
+    demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")
+    ahead = case.operator(approx).dense().triu(1)
+    demand(not ahead.any(), f"an entry ahead of its row is {float(ahead.abs().max()):.3g}")
+
+
+@claim("causal_target", scores=(1.0,))
+def causal_target(case: Case) -> None:
+    qkv = replace(case.qkv(), causal=True)
+    demand(case.run(qkv).output.shape == (qkv.h, qkv.n_q, qkv.p_v), "it does not take causal Q, K, V")
+
+
 @claim("diagnostic", scores=(1.0,), dtypes=(torch.float64,))
 def diagnostic(case: Case) -> None:
     visited = case.run().diagnostics.get("visited")
