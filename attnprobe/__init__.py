@@ -49,20 +49,21 @@ _PUBLIC = {
     "instability": "sweep",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
+    "method": "methods",
     "output_errors": "metrics",
     "register_attention": "inject",
     "spectra": "metrics",
 }
 __all__ = [
     "QKV", "Approximation", "Operator", "__version__", "approximate", "budgets", "capture", "exact", "findings",
-    "injected", "input_statistics", "instability", "load_qkv", "matrix_errors", "output_errors",
+    "injected", "input_statistics", "instability", "load_qkv", "matrix_errors", "method", "output_errors",
     "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .approximation import Approximation
     from .inject import injected, register_attention
-    from .methods import approximate
+    from .methods import approximate, method
     from .metrics import input_statistics, matrix_errors, output_errors, spectra
     from .operators import Operator
     from .qkv import QKV

@@ -26,6 +26,7 @@ class Approximation:
         cores: every d x d matrix that was inverted, before and after scaling.
         inverses: the inverses as used, under the names of `cores`.
         diagnostics: numbers per head, (h,): ``realised_d``, ``visited``, ``bad_rows``, ``inverse_residual``, …
+        no_operator: why there is no operator, where there is none.
     """
 
     operator: Operator | None
@@ -34,6 +35,7 @@ class Approximation:
     cores: Mapping[str, Tensor] = field(default_factory=dict)
     inverses: Mapping[str, Tensor] = field(default_factory=dict)
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
+    no_operator: str = "gives an output and no matrix"
 
     @classmethod
     def of(cls, operator: Operator, qkv: QKV, **parts: Mapping[str, Tensor]) -> Approximation:

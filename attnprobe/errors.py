@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["AttnprobeError", "SourceError", "Unsupported", "UsageError", "nearest", "unknown"]
+__all__ = ["AttnprobeError", "BadResult", "SourceError", "Unsupported", "UsageError", "nearest", "unknown"]
 
 
 class AttnprobeError(Exception):
@@ -26,6 +26,12 @@ class UsageError(AttnprobeError):
 
 class Unsupported(UsageError):
     """A method that cannot take one setting: a `skipped` row beside others, exit 2 where it stands alone."""
+
+
+class BadResult(AttnprobeError):
+    """What a user's method gave is no result: another shape or dtype, a false claim. Its cell fails, others go on."""
+
+    exit_code = 4
 
 
 class SourceError(AttnprobeError):

@@ -9,7 +9,7 @@ word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import SourceError, Unsupported, UsageError
-from .methods import approximate, get
+from .methods import Method, approximate, get
 from .qkv import QKV
 from .sources.call import AttentionCall, blocks, exact_rows, repeated
 from .sources.capturing import call_of
@@ -44,17 +44,17 @@ _injections: WeakKeyDictionary[nn.Module, _Injection] = WeakKeyDictionary()
 class _Replacement:
     """A method with its budget, seed and options, as an attention function."""
 
-    method: str
+    method: Method
     d: Budget
     seed: int
     target: str
     options: dict[str, Any]
 
     def __post_init__(self) -> None:
-        entry = get(self.method)
+        entry = self.method
         entry.check(self.target, self.options)
         if entry.budget is not None and self.d is None:
-            raise UsageError(f"{self.method} needs a budget: pass d ({entry.budget})")
+            raise UsageError(f"{entry.name} needs a budget: pass d ({entry.budget})")
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """The output that takes the place of the call's own, (b, n_q, h, p_v) in its dtype.
@@ -76,7 +76,7 @@ class _Replacement:
             groups.setdefault(budgets[place], []).append(head)
         output = call.q.new_empty(*call.q.shape[:1], call.q.shape[2], call.heads, call.v.shape[3])
         for d, heads in groups.items():
-            part = replace(self, d=d) if d is not None else _Replacement(EXACT, None, self.seed, EXACT, {})
+            part = replace(self, d=d) if d is not None else _Replacement(get(EXACT), None, self.seed, EXACT, {})
             output = output.index_copy(2, torch.tensor(heads, device=output.device), part._of_heads(call, heads))
         return output
 
@@ -84,7 +84,7 @@ class _Replacement:
         """The output of some heads, all by default, (b, n_q, heads, p_v)."""
         wide = torch.promote_types(call.q.dtype, torch.float32)
         full = replace(call, **{name: getattr(call, name).to(wide) for name in "qkv"})
-        if call.beyond() is not None and self.method == EXACT and self.target == EXACT:
+        if call.beyond() is not None and self.method.name == EXACT and self.target == EXACT:
             exact = _as_the_model_says(full).to(call.q.dtype)
             return exact if heads is None else exact[:, :, list(heads)]
         try:
@@ -102,20 +102,20 @@ class _Replacement:
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
         """What the method takes: Q, K, V of a causal call where the method has a causal form."""
-        entry, why = get(self.method), call.beyond()
+        entry, why = self.method, call.beyond()
         if why is not None:
-            raise Unsupported(f"{call.module}: {why}, and {self.method} has no form for it")
+            raise Unsupported(f"{call.module}: {why}, and {entry.name} has no form for it")
         if call.causal and not entry.is_causal:
             entry.check_causal(True)
-            raise Unsupported(f"attention is causal, and {self.method} looks ahead")
+            raise Unsupported(f"attention is causal, and {entry.name} looks ahead")
         if not call.causal and self._asks_for_causal():
-            raise Unsupported(f"{call.module}: {self.method}:causal=true, and {call.pattern} attention looks ahead")
+            raise Unsupported(f"{call.module}: {entry.name}:causal=true, and {call.pattern} attention looks ahead")
         return call.qkv(row)
 
     def _asks_for_causal(self) -> bool:
         """Whether the method's own option ``causal``, where it has one, is on."""
-        option = get(self.method).options.get("causal")
-        return option is not None and option.coerce(self.options.get("causal", option.default), self.method)
+        option = self.method.options.get("causal")
+        return option is not None and option.coerce(self.options.get("causal", option.default), self.method.name)
 
 
 @dataclass(eq=False)
@@ -158,20 +158,26 @@ class _Injection:
 
 
 def replaced(
-    call: AttentionCall, method: str, d: Budget = None, *, seed: int = 0, target: str = "softmax", **options: Any
+    call: AttentionCall,
+    method: str | Method | Callable[..., Any],
+    d: Budget = None,
+    *,
+    seed: int = 0,
+    target: str = "softmax",
+    **options: Any,
 ) -> Tensor:
     """What a method gives in place of a captured call, (b, n_q, h, p_v): the output that `injected` would hand on.
 
     Raises:
         UsageError, Unsupported: as in `injected`.
     """
-    return _Replacement(method, d, seed, target, options)(call)
+    return _Replacement(get(method), d, seed, target, options)(call)
 
 
 @contextmanager
 def injected(
     model: PreTrainedModel,
-    method: str,
+    method: str | Method | Callable[..., Any],
     d: Budget = None,
     *,
     layer: str | int | Iterable[str | int] = "all",
@@ -210,7 +216,7 @@ def injected(
     >>> bool((exact - own).abs().max() < 1e-5), bool((rough - own).abs().max() > 1e-5)
     (True, True)
     """
-    replacement = _Replacement(method, d, seed, target, options)
+    replacement = _Replacement(get(method), d, seed, target, options)
     names = {id(module): path for path, module in model.named_modules()}
     injection = _Injection(replacement, Selection(layer), names)
     modules = list(model.modules())
@@ -241,7 +247,7 @@ def injected(
 
 
 def register_attention(
-    method: str,
+    method: str | Method | Callable[..., Any],
     d: Budget = None,
     *,
     seed: int = 0,
@@ -268,8 +274,9 @@ def register_attention(
     >>> model(torch.arange(6)[None]).last_hidden_state.shape
     torch.Size([1, 6, 8])
     """
-    name = f"attnprobe-{method}" if name is None else name
-    put(name, partial(_registered_attention, _Replacement(method, d, seed, target, options)))
+    replacement = _Replacement(get(method), d, seed, target, options)
+    name = f"attnprobe-{replacement.method.name}" if name is None else name
+    put(name, partial(_registered_attention, replacement))
     return name
 
 

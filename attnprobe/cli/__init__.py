@@ -30,6 +30,8 @@ COMMANDS = {
     "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
     "report": "Rebuild every table and figure of a run from its records, and a page of them all.",
     "methods": "List the methods, or explain one with its options.",
+    "new-method": "Write a method's file and its test, to start from.",
+    "check": "Check what every method must do, on a method of yours.",
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",
 }
@@ -44,7 +46,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = import_module(f"attnprobe.cli.{name}").command
+        command = import_module(f"attnprobe.cli.{name.replace('-', '_')}").command
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
                 option.envvar = f"ATTNPROBE_{option.opts[0].lstrip('-').replace('-', '_').upper()}"

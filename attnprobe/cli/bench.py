@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import (
     PLACES,
     debug_option,
@@ -40,7 +41,8 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 
 
 @click.command("bench", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("all",), metavar="NAME[:k=v,…]",
+@click.option("--method", "methods", multiple=True, default=("all",), metavar="NAME|FILE.py:FN[:k=v,…]",
+              shell_complete=complete_methods,
               help="Methods whose cost is measured; repeatable and comma-separated. [default: all]")
 @click.option("--n", metavar="LIST", help="Sequence lengths. [default: 512,1024,…,16384; to 4096 of a model; all of a "
               "--qkv file]")

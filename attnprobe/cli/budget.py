@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
@@ -34,7 +35,8 @@ diverged, 130 interrupted."""
 
 
 @click.command("budget", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME[:k=v,…]",
+@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME|FILE.py:FN[:k=v,…]",
+              shell_complete=complete_methods,
               help="Methods; repeatable and comma-separated. [default: skyformer]")
 @click.option("--epsilon", default="0.1", show_default=True, metavar="LIST",
               help="Errors ε that shall not be exceeded, in the units of --metric.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
@@ -33,7 +34,8 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 
 
 @click.command("condition", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",), metavar="NAME[:k=v,…]",
+@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",),
+              metavar="NAME|FILE.py:FN[:k=v,…]", shell_complete=complete_methods,
               help="Methods whose cores are measured; repeatable and comma-separated. "
               "[default: skyformer,nystromformer]")
 @click.option("--n", metavar="LIST", help="Sequence lengths. A, B and C are held head by head, up to 4096. "

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
@@ -50,7 +51,8 @@ PLOTS = ("errors", "maps")
 
 
 @click.command("error", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME[:k=v,…]",
+@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME|FILE.py:FN[:k=v,…]",
+              shell_complete=complete_methods,
               help="Methods with options; repeatable and comma-separated. `all` is every one that is no reference. "
               "[default: skyformer]")
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")

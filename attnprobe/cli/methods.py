@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import debug_option, format_option
 
 EPILOG = """\b
@@ -15,18 +16,24 @@ In Python:
 
 
 @click.command("methods", epilog=EPILOG)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_methods)
 @format_option
 @debug_option
 def command(name: str | None, format_: str, debug: bool) -> None:
     """List the methods: name, paper, targets, what the budget d means, cost and tags. With NAME, explain one."""
     from ..errors import unknown
-    from ..methods import by_family, get
+    from ..methods import by_family, get, plugins
     from ..report import FORMATS, Header, render
+    from .progress import note
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    entries = by_family() if name is None else [get(name)]
+    entries = [get(name)] if name is not None else by_family()
+    if name is None:
+        others, lines = plugins.every()
+        entries += others
+        for line in lines:
+            note(line)
     if format_ == "table":
         click.echo("\n\n".join(entry.card() if name is None else entry.explain() for entry in entries))
         return
@@ -41,7 +48,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": row["name"],
         "kind": row["kind"],
-        "paper": f"{row['paper']} ({row['year']})",
+        "paper": f"{row['paper']} ({row['year']})" if row["year"] else row["paper"],
         "target": ", ".join(row["targets"]),
         "budget d": row["budget"] or "–",
         "cost": row["cost"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
@@ -48,6 +49,7 @@ absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
 
 @click.command("spectrum", epilog=EPILOG)
 @click.option("--of", multiple=True, default=("softmax",), metavar="MATRIX|METHOD[:k=v,…]",
+              shell_complete=complete_methods,
               help="Matrices, and methods with options; repeatable and comma-separated. [default: softmax]")
 @click.option("--kind", default="singular", show_default=True, metavar="singular|eigen",
               help="Singular values, or eigenvalues (complex for A, B, C and methods, real for lifted kernels).")

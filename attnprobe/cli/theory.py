@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
@@ -39,7 +40,8 @@ value, 3 a named source or device is absent or refused, 4 some cells failed, 130
 @click.option("--theorem", "theorems", multiple=True, default=("all",), metavar="NAME",
               help="Theorems, repeatable and comma-separated; --list names them. [default: all]")
 @click.option("--list", "listing", is_flag=True, help="Print the theorems, what they say and what they cost, and stop.")
-@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",), metavar="NAME[:k=v,…]",
+@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",),
+              metavar="NAME|FILE.py:FN[:k=v,…]", shell_complete=complete_methods,
               help="Methods that statements about any method are asked of; repeatable and comma-separated. "
               "[default: skyformer,nystromformer]")
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")

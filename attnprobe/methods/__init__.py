@@ -5,12 +5,14 @@ of [Q; K] in random order; ``centroids`` (h, d, p), ``query_centroids`` and ``ke
 own; ``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h,
 d), queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u);
 ``sketch`` (h, n, d), and ``sketch_values`` where the values have their own; ``blocks`` (h, n_b, r), the random key
-blocks of each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash.
+blocks of each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash;
+``generator_seed`` (h, 1) int64, of the generators that a user's function was given.
 They refer to the valid tokens where there is a padding mask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
@@ -45,13 +47,19 @@ from . import (  # noqa: F401  (each registers itself)
     window,
 )
 from .base import Approximation
-from .registry import FAMILIES, METHODS, TAGS, Method, Option, by_family, get
+from .lookup import get, is_method
+from .registry import FAMILIES, METHODS, TAGS, Method, Option, Provenance, by_family
+from .user import method
+from .user_files import line_of
 
-__all__ = ["FAMILIES", "METHODS", "TAGS", "Approximation", "Method", "Option", "approximate", "by_family", "get"]
+__all__ = [
+    "FAMILIES", "METHODS", "TAGS", "Approximation", "Method", "Option", "Provenance", "approximate", "by_family", "get",
+    "is_method", "line_of", "method",
+]  # fmt: skip
 
 
 def approximate(
-    method: str,
+    method: str | Method | Callable[..., Any],
     qkv: QKV,
     d: int | None = None,
     *,
@@ -59,14 +67,15 @@ def approximate(
     target: str = "softmax",
     **options: Any,
 ) -> Approximation:
-    """Run a registered method on all heads of ``qkv``.
+    """Run a method on all heads of ``qkv``.
 
     With a padding mask the method runs on the valid tokens, and padded rows and columns of its operator are zero.
     Causal Q, K, V (``qkv.causal``) get its causal form, in which no later token moves an earlier row.
     Whatever the method, ``diagnostics["bad_rows"]`` counts at least the rows of its output that are not finite.
 
     Args:
-        method: a registered name (``attnprobe methods`` lists them).
+        method: a registered name (``attnprobe methods`` lists them), ``PATH.py:FUNCTION``, or a function of any of ``q,
+            k, v, d, scale, mask, generator`` (see `attnprobe.method`).
         d: the budget, which a method without one ignores.
         seed: drives the method's draws, together with the layer and window of ``qkv.label`` and each head's number.
         target: the exact matrix that it shall stand for, ``softmax`` or ``gaussian``.
@@ -75,6 +84,7 @@ def approximate(
     Raises:
         Unsupported: a budget or target that the method cannot take, or causal inputs where it has no causal form.
         UsageError: unknown names or impossible values.
+        BadResult: a user's function that returned no result.
 
     >>> import torch
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
@@ -91,8 +101,9 @@ def approximate(
     inner = qkv.compressed()
     entry.check_causal(inner.causal)
     d = entry.check_budget(d, inner.n_q, inner.n_k)
-    streams = Streams(seed, method, qkv.layer, qkv.window)
-    result = _lost_rows_counted(entry.function(inner, d, streams=streams, target=target, **chosen))
+    streams = Streams(seed, entry.name, qkv.layer, qkv.window)
+    given = qkv if entry.takes_mask else inner
+    result = _lost_rows_counted(entry.function(given, d, streams=streams, target=target, **chosen))
     if qkv.mask is None:
         return result
     output = result.output.new_zeros(qkv.h, qkv.n_q, qkv.p_v)

@@ -21,7 +21,7 @@ from .registry import register
     family="features",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant"),
+    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant", "own_scale"),
     budget=None,
     cost="2 n p²",
     oracle="performer-pytorch FastAttention without a projection",

@@ -28,7 +28,7 @@ from .registry import register
     family="LSH",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative", "causal"),
+    tags=("row_sums_one", "nonnegative", "causal", "own_scale"),
     budget="d slots of each row: two chunks of ⌊d/(2 rounds)⌋ tokens in each round, repeats counted",
     cost="2 n d p + O(n √n p)",
     oracle="transformers LSHSelfAttention, reformer-pytorch LSHAttention",

@@ -20,7 +20,7 @@ from typing import Any, Literal, Union
 from ..errors import Unsupported, UsageError, unknown
 from .base import Approximation
 
-__all__ = ["FAMILIES", "METHODS", "Method", "Option", "by_family", "get", "register"]
+__all__ = ["FAMILIES", "METHODS", "Method", "Option", "Provenance", "by_family", "register"]
 
 METHODS: dict[str, Method] = {}
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
@@ -35,10 +35,20 @@ TAGS = {
     "permutation_equivariant": "permuting the tokens (and the drawn indices) permutes B~",
     "shift_invariant": "adding one vector to every key leaves B~ unchanged",
     "psd_below": "the lifted C̄ - C̄~ is positive semidefinite",
+    "own_scale": "not a function of the scores: 2Q and 2K at scale s are not Q and K at 4s",
     "diagnostic": "costs n² or more: a yardstick, not a way to save work",
     "causal": "has a causal form, in which no later token moves an earlier row",
     "causal_target": "stands for the causal matrix too, but looks ahead itself",
 }
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a user's method comes from; ``sha256`` covers the file and the modules beside it that it imports."""
+
+    file: str
+    sha256: str
+    package: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,13 +83,15 @@ class Option:
                         return number
                 except (ValueError, OverflowError):
                     continue
+        if str in self.kinds:
+            return text
         raise UsageError(f"{method}:{self.name}={value} is not {self.describe()}")
 
     def describe(self) -> str:
         """What the option may be, in words."""
         if self.choices is not None:
             return " | ".join(self.choices)
-        names = {bool: "true or false", int: "a whole number", float: "a number", type(None): "none"}
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", type(None): "none"}
         return " or ".join(names[kind] for kind in self.kinds)
 
 
@@ -97,12 +109,14 @@ class Method:
         budget: what ``d`` means here; None for a method without a budget, whose ``d`` is null everywhere.
         cost: leading multiply-adds per head at the default options, for n_q = n_k = n and p_v = p.
         oracle: what the tests compare it with beside its literal twin: other software, or an identity.
-        limit: ``(n_q, n_k) ->`` the largest budget; ``limit_name`` says what it is.
+        limit: ``(n_q, n_k) ->`` the largest budget, None for any; ``limit_name`` says what it is.
         least: the smallest budget, whatever the options.
         max_n: the longest sequence that it takes, None for any.
         square: it takes only as many queries as keys.
         validate: ``(target, **options)``, which raises `UsageError` for options that contradict each other.
         exact_at: ``n -> (d, options)`` at which it is exact, for those that claim it.
+        takes_mask: it is given the padding and its mask, and returns what it has on the valid tokens.
+        provenance: where a user's method comes from; None for the project's own.
     """
 
     name: str
@@ -123,6 +137,8 @@ class Method:
     square: bool = False
     validate: Callable[..., None] | None = None
     exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
+    takes_mask: bool = False
+    provenance: Provenance | None = None
 
     @property
     def options(self) -> dict[str, Option]:
@@ -193,12 +209,21 @@ class Method:
             raise UsageError(f"{self.name} needs a budget: pass d ({self.budget})")
         if isinstance(d, bool) or not isinstance(d, Integral | float) or d != d or d in (inf, -inf) or d != int(d):
             raise UsageError(f"{self.name}: d={d} is not a whole number")
-        limit = self.limit(n_q, n_k)
+        limit = inf if self.limit is None else self.limit(n_q, n_k)
         if not self.least <= d <= limit:
             below = "is not positive" if d < 1 else f"is below its least of {self.least}"
             fault = below if d < self.least else f"exceeds {self.limit_name}={limit}"
-            raise Unsupported(f"{self.name}: d={d} {fault}; choose d in {self.least}..{limit}")
+            most = "" if self.limit is None else limit
+            raise Unsupported(f"{self.name}: d={d} {fault}; choose d in {self.least}..{most}")
         return int(d)
+
+    @property
+    def source(self) -> str:
+        """The paper and its year, or the package or file that a user's method is of."""
+        if self.year:
+            return f"{self.paper} ({self.year})"
+        where = self.provenance and (self.provenance.package or self.provenance.file)
+        return f"{self.paper}, {where}" if where else self.paper
 
     def row(self) -> dict[str, Any]:
         """The method's facts as one row of ``attnprobe methods``."""
@@ -220,7 +245,7 @@ class Method:
         """The method in four lines: paper; targets, kind and cost; what d means; what it claims."""
         tags = ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in self.tags)
         lines = [
-            f"{self.paper} ({self.year})",
+            self.source,
             f"target {', '.join(self.targets)} · {self.kind} · {self.cost}",
             f"d: {self.budget or 'none'}",
             tags,
@@ -231,18 +256,18 @@ class Method:
     def explain(self) -> str:
         """The method's page: its facts, its docstring, its options with their defaults and what they may be."""
         facts = {
-            "paper": f"{self.paper} ({self.year})",
+            "paper": self.source,
             "family": f"{self.family}, kind {self.kind}",
             "targets": ", ".join(self.targets),
             "budget d": self.budget or "none: d is ignored",
-            "cost": f"{self.cost} multiply-adds per head",
-            "proved by": f"its literal twin; {self.oracle}",
+            "cost": self.cost if self.kind == "user" else f"{self.cost} multiply-adds per head",
+            "proved by": self.oracle if self.kind == "user" else f"its literal twin; {self.oracle}",
             "claims": "; ".join(self._claim(tag) for tag in self.tags),
         }
         lines = [self.name, ""]
         for name, text in facts.items():
             lines += textwrap.wrap(text, 100, initial_indent=f"{name:11}", subsequent_indent=" " * 11)
-        lines += ["", inspect.getdoc(self.function).replace("``", "`")]
+        lines += ["", (inspect.getdoc(self.function) or "").replace("``", "`")]
         if self.options:
             lines += ["", f"Defaults, and what may stand there (--method {self.name}:OPTION=VALUE,…):"]
             defaults = {f"{name}={_word(option.default)}": option for name, option in self.options.items()}
@@ -289,14 +314,3 @@ def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
 def by_family() -> list[Method]:
     """Every method, in the order of `FAMILIES` and, within one, of their names."""
     return sorted(METHODS.values(), key=lambda entry: (FAMILIES.index(entry.family), entry.name))
-
-
-def get(name: str) -> Method:
-    """The method of this name.
-
-    Raises:
-        UsageError: no such method; the message offers the nearest name.
-    """
-    if name not in METHODS:
-        raise unknown("method", name, sorted(METHODS))
-    return METHODS[name]

@@ -7,11 +7,12 @@ operator. An operator gives products, products with its transpose, and dense blo
 from .attention import GaussianAttention, SoftmaxAttention, Streamed, UnnormalisedAttention
 from .base import GPU_BLOCK, Operator, row_blocks, row_groups
 from .causal import CausalFeatures
-from .compose import Padded, RowOverride, Scaled, Sum
+from .compose import Padded, RowOverride, Scaled, Stacked, Sum
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
     "GPU_BLOCK", "CausalFeatures", "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded",
-    "RankOne", "RowOverride", "Scaled", "SoftmaxAttention", "Sparse", "Streamed", "Sum", "UnnormalisedAttention",
+    "RankOne", "RowOverride", "Scaled", "SoftmaxAttention", "Sparse", "Stacked", "Streamed", "Sum",
+    "UnnormalisedAttention",
     "row_blocks", "row_groups",
 ]  # fmt: skip

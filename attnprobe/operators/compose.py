@@ -1,8 +1,9 @@
-"""Operators made of operators: sums, diagonal scalings, rows replaced, padding."""
+"""Operators made of operators: sums, diagonal scalings, heads put together, rows replaced, padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from ..errors import UsageError
 from .base import Operator
 
-__all__ = ["Padded", "RowOverride", "Scaled", "Sum"]
+__all__ = ["Padded", "RowOverride", "Scaled", "Stacked", "Sum"]
 
 
 class Sum(Operator):
@@ -69,6 +70,54 @@ class Scaled(Operator):
         block = self.operator._rows(start, stop)
         block = block if self.left is None else self.left[:, start:stop, None] * block
         return block if self.right is None else block * self.right[:, None, :]
+
+
+class Stacked(Operator):
+    """The heads of several operators, one after the other: (h₁ + h₂ + …, n_q, n_k).
+
+    >>> from attnprobe.operators import RankOne
+    >>> one = RankOne(torch.ones(1, 2), torch.ones(1, 3))
+    >>> Stacked([one, Scaled(one, left=torch.full((1, 2), 2.0))]).row_sums()
+    tensor([[3., 3.],
+            [6., 6.]])
+    """
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self.operators = tuple(operators)
+        first = self.operators[0]
+        for other in self.operators:
+            if (other.shape[1:], other.dtype, other.device) != (first.shape[1:], first.dtype, first.device):
+                raise UsageError(f"stacked: {other!r} does not fit {first!r}")
+        self.shape = (sum(op.shape[0] for op in self.operators), *first.shape[1:])
+        self.dtype, self.device = first.dtype, first.device
+
+    def _slices(self) -> list[slice]:
+        """The heads of each operator."""
+        ends = [0]
+        for op in self.operators:
+            ends.append(ends[-1] + op.shape[0])
+        return [slice(start, stop) for start, stop in pairwise(ends)]
+
+    def heads(self, some: slice) -> Stacked:
+        wanted = range(self.shape[0])[some]
+        found = []
+        for op, own in zip(self.operators, self._slices(), strict=True):
+            inside = [head - own.start for head in wanted if own.start <= head < own.stop]
+            if inside:
+                found.append(op.heads(slice(inside[0], inside[-1] + 1, some.step)))
+        return Stacked(found)
+
+    def to(self, dtype: torch.dtype) -> Stacked:
+        return Stacked([op.to(dtype) for op in self.operators])
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return torch.cat([op._apply(x[own]) for op, own in zip(self.operators, self._slices(), strict=True)])
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        return torch.cat([op._apply_transpose(y[own]) for op, own in zip(self.operators, self._slices(), strict=True)])
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        return torch.cat([op._rows(start, stop) for op in self.operators])
 
 
 class RowOverride(Operator):

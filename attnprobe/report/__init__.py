@@ -11,6 +11,7 @@ from .comparison import compare_runs
 from .comparison_tables import comparison_line
 from .condition import condition_rows, conditions_summary, render_conditions
 from .condition_figures import condition_figures
+from .conformance import conformance_table
 from .console import Header
 from .cost_figure import cost_figure
 from .figures import error_figure
@@ -63,6 +64,7 @@ __all__ = [
     "condition_figures",
     "condition_rows",
     "conditions_summary",
+    "conformance_table",
     "cost_figure",
     "error_figure",
     "exponent",

@@ -124,6 +124,9 @@ def notes(rows: Iterable[Row]) -> list[tuple[str, str]]:
         if row["status"] != "ok":
             place = (mark(row), label(row), row.get("reason") or row["status"])
             budgets.setdefault(place, []).append("" if row.get("d") is None else str(row["d"]))
+        elif row.get("matrix_skipped"):
+            place = ("–", label(row), f"matrix errors skipped: it {row['matrix_skipped']}")
+            budgets.setdefault(place, []).append("" if row.get("d") is None else str(row["d"]))
     lines = []
     for (sign, name, reason), d in budgets.items():
         listed = f" d={', '.join(d)}" if all(d) else ""
@@ -153,6 +156,8 @@ def _relative(row: Row) -> tuple[str, str, str]:
 
 
 def _matrix(row: Row) -> tuple[str, str]:
+    if row.get("matrix_skipped"):
+        return "", "–"
     median = significant(statistic(row, "matrix_spectral_relative", "median"), 3)
     return OPEN if median and row.get("matrix_open") else "", median
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import nearest
+from ..spelling import parts, short_name
 from .bench_gates import BENCH_METRICS
 from .budget import BUDGET_METRICS
 from .inject import INJECT_METRICS
@@ -229,7 +230,7 @@ def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
         return f"no row of the task '{gate.task}'{nearest(gate.task, {row['task'] for row in rows})}"
     if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
         some = [row for row in rows if row.get("method")]
-        names = sorted({method_label(row) if ":" in gate.method else row["method"] for row in some})
+        names = sorted({row["method"] if parts(gate.method)[1] is None else method_label(row) for row in some})
         return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
     for name in PLACES:
         if not any(gate.meets(name, row) for row in rows):  # where each alone has some, no row has all
@@ -260,12 +261,12 @@ def _listed(values: Iterable[Any]) -> str:
 
 def _is_method(label: str, row: Row) -> bool:
     """Whether a label means the row's method: any options for a bare name, else just these."""
-    name, colon, listed = label.partition(":")
-    if name.strip() != row.get("method"):
+    name, listed = parts(label)
+    if short_name(name) != row.get("method"):
         return False
     options = {key: _value(value) for key, value in (row.get("options") or {}).items()}
-    pairs = (item.partition("=") for item in listed.split(","))
-    return not colon or {key.strip(): _value(value) for key, _, value in pairs} == options
+    pairs = (item.partition("=") for item in (listed or "").split(","))
+    return listed is None or {key.strip(): _value(value) for key, _, value in pairs} == options
 
 
 def _value(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import nearest
 from ..lists import parse_numbers, parse_positive
+from ..spelling import parts, short_name
 from .gate import NUMBERED, PLACES, Gate
 
 __all__ = ["hopeless"]
@@ -37,7 +38,7 @@ def hopeless(gate: Gate, settings: Mapping[str, Any]) -> str | None:
     if gate.layer is not None and settings.get("per_layer") is False:
         return "per-layer: false replaces no layer by itself"
     names = _methods(settings.get("methods"))
-    if gate.method is not None and names is not None and gate.method.partition(":")[0].strip() not in names:
+    if gate.method is not None and names is not None and short_name(parts(gate.method)[0]) not in names:
         return f"the method '{gate.method}' is not measured{nearest(gate.method, names)}"
     for place in PLACES:
         wanted, measured = getattr(gate, place), _measured(place, settings)
@@ -60,5 +61,5 @@ def _measured(place: str, settings: Mapping[str, Any]) -> list[Any] | None:
 def _methods(texts: Iterable[str] | None) -> list[str] | None:
     """The names in ``--method`` items; None where they are not given, or are ``all``."""
     items = [item.strip() for text in texts or () for item in text.split(",")]
-    names = [item.partition(":")[0] for item in items if ":" in item or "=" not in item]
+    names = [short_name(parts(item)[0]) for item in items if parts(item)[1] is not None or "=" not in item]
     return None if not names or "all" in names else list(dict.fromkeys(names))

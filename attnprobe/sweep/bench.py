@@ -21,6 +21,7 @@ from .bench_plan import BenchCell, BenchRequest, bench_cells, bench_prepared, wh
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
 from .folder import recorded
 from .limits import time_limit
+from .plan import listed, told
 from .run import Outcome, ending, said
 from .session import Session
 
@@ -72,7 +73,7 @@ def measure_bench(
         progress(total, total, "")
         return outcome
 
-    planned = {"methods": [{"name": m.name, "options": dict(m.options)} for m in plan.methods], "n": plan.n,
+    planned = {"methods": [listed(m) for m in plan.methods], "n": plan.n,
                "d": plan.d, "layers": plan.layers, "heads": plan.heads, "seed": request.seed}  # fmt: skip
     outcome, path = recorded(request, "bench", planned, [source], notify, measure)
     return Session(outcome, path, [source])
@@ -191,8 +192,7 @@ class _Bench:
             "key": cell.key,
             "run": self.name,
             "command": "bench",
-            "method": cell.work.name,
-            "options": dict(cell.work.options),
+            **({"method": EXACT, "options": {}} if cell.request is None else told(cell.request)),
             "family": "exact" if cell.request is None else cell.request.entry.family,
             "cost": EXACT_COST if cell.request is None else cell.request.entry.cost,
             "target": cell.work.target,

@@ -14,7 +14,7 @@ from ..reference import TARGETS
 from ..sources import RandomSource
 from ..timings import Timings
 from .calls import EXACT, Work
-from .plan import MethodRequest, parse_methods, refused
+from .plan import MethodRequest, determines, parse_methods, refused
 from .request import RunRequest, parse_layers, sources_of
 
 __all__ = ["BenchCell", "BenchPlan", "BenchRequest", "bench_cells", "bench_prepared", "why_not"]
@@ -66,8 +66,12 @@ class BenchCell:
     work: Work
 
     @property
+    def label(self) -> str:
+        return EXACT if self.request is None else self.request.label
+
+    @property
     def name(self) -> str:
-        return self.work.name + ("" if self.d is None else f" d={self.d}")
+        return self.label + ("" if self.d is None else f" d={self.d}")
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def why_not(request: BenchRequest, one: MethodRequest, n: int, d: int | None) ->
     cost = one.entry.cost
     longest = request.quadratic_n // 4 if "n³" in cost else request.quadratic_n
     if why is None and n > longest and ("n²" in cost or "n³" in cost):
-        return f"{one.name} costs {cost}: called up to n={longest}, n={n} needs a larger --quadratic-n"
+        return f"{one.label} costs {cost}: called up to n={longest}, n={n} needs a larger --quadratic-n"
     return why
 
 
@@ -130,9 +134,10 @@ def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tup
 
     def cell(one: MethodRequest | None, n: int, layer: int, d: int | None) -> BenchCell:
         work = Work(EXACT if one is None else one.name, d, dict(one.options) if one else {}, request.target,
-                    request.seed, request.backward)  # fmt: skip
+                    request.seed, request.backward, one and one.sha256)  # fmt: skip
         key = cell_key(
-            command="bench", method=work.name, options=work.options, target=work.target, source=facts, n=n,
+            command="bench", **({"method": EXACT, "options": {}} if one is None else determines(one)),
+            target=work.target, source=facts, n=n,
             layer=layer, heads=plan.heads, d=d, seed=work.seed, backward=work.backward, rounds=request.rounds,
             memory=request.memory, errors=request.with_errors, quadratic_n=request.quadratic_n, machine=where,
         )  # fmt: skip

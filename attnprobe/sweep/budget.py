@@ -19,7 +19,7 @@ from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
 from .limits import time_limit
-from .plan import ErrorPlan, Group, MethodRequest, parse_methods
+from .plan import ErrorPlan, Group, MethodRequest, determines, parse_methods, told
 from .request import MOST
 from .run import Outcome, said
 from .searching import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
@@ -123,7 +123,7 @@ def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], len
     for request in methods:
         for n in lengths:
             try:
-                question.range_of(request.name, n, n)
+                question.range_of(request.entry, n, n)
                 return
             except Unsupported as error:
                 reasons.append(error)
@@ -139,10 +139,10 @@ def budget_cells(request: BudgetRequest, plan: ErrorPlan, source: Any) -> dict[t
 
 def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
     for method in plan.methods:
-        seeds = question.seeds_of(method.name)
+        seeds = question.seeds_of(method.entry)
         matrix = {"matrix_tol": question.tol} if question.metric.startswith("matrix_") else {}
         key = cell_key(
-            command="budget", method=method.name, options=dict(method.options), target=plan.target, source=dict(facts),
+            command="budget", **determines(method), target=plan.target, source=dict(facts),
             n=group.n, window=group.window, layer=layer, heads=plan.heads, metric=question.metric,
             epsilon=question.epsilons, delta=question.delta, seed=seeds.start, repeats=len(seeds),
             d_min=question.d_min, d_max=question.d_max, resolution=question.resolution, scan=question.scan, **matrix,
@@ -167,7 +167,7 @@ def _run(
     captured: dict[int, QKV] = {}
     place = None
     for cell in cells:
-        name = f"n={cell.group.n} layer {cell.layer} {cell.request.name}"
+        name = f"n={cell.group.n} layer {cell.layer} {cell.request.label}"
         show(name)
         if cell.key in done:
             outcome.records.append(done[cell.key])
@@ -185,14 +185,13 @@ def _run(
 
 def _head(cell: _Cell, question: Question, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
     """What a record says before anything is measured."""
-    seeds = question.seeds_of(cell.request.name)
+    seeds = question.seeds_of(cell.request.entry)
     return {
         "schema": SCHEMA,
         "key": cell.key,
         "run": run,
         "command": "budget",
-        "method": cell.request.name,
-        "options": dict(cell.request.options),
+        **told(cell.request),
         "target": plan.target,
         "source": source.facts,
         "window": cell.group.window,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..errors import Unsupported
-from ..methods import approximate
+from ..errors import BadResult, Unsupported
+from ..methods import Method, approximate, get
 from ..qkv import QKV
 from ..reference import attention
 
@@ -26,7 +27,7 @@ class Work:
     """What is called: a method with its options and budget, or exact attention; with its gradient where asked for.
 
     A method's work is all of `attnprobe.approximate`: its draws, the operator and the product with V. The gradient is
-    that of the sum of the output with respect to Q, K and V.
+    that of the sum of the output with respect to Q, K and V. ``sha256`` is that of a user's file.
     """
 
     name: str
@@ -35,13 +36,26 @@ class Work:
     target: str = "softmax"
     seed: int = 0
     backward: bool = False
+    sha256: str | None = None
+
+    @cached_property
+    def entry(self) -> Method:
+        """The method, which a user's file must still hold as it was planned."""
+        found = get(self.name)
+        if self.sha256 is not None and found.provenance.sha256 != self.sha256:
+            raise BadResult(f"{found.name} changed while the run was on")
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process makes the same call from: it finds the method by itself."""
+        return {name: value for name, value in vars(self).items() if name != "entry"}
 
     def run(self, qkv: QKV) -> Approximation:
         """The approximation; for exact attention, one without an operator."""
         if self.name == EXACT:
             inner = qkv.compressed()
             return Approximation(None, attention(inner.q, inner.k, inner.v, inner.scale, inner.causal))
-        return approximate(self.name, qkv, self.d, seed=self.seed, target=self.target, **self.options)
+        return approximate(self.entry, qkv, self.d, seed=self.seed, target=self.target, **self.options)
 
     def call(self, qkv: QKV) -> Callable[[], Any]:
         """The work, ready to run any number of times."""

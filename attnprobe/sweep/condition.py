@@ -31,7 +31,7 @@ from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
 from .limits import time_limit
-from .plan import ErrorPlan, Group, MethodRequest, refused
+from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
 from .run import Outcome, ending, said
 from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
 
@@ -128,10 +128,9 @@ def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int,
     for method in (None, *plan.methods):
         for d in plan.d if method is not None and method.entry.budget is not None else (None,):
             key = cell_key(
-                command="condition", method=method and method.name, options=dict(method.options) if method else {},
-                target=plan.target, source=dict(facts), n=group.n, window=group.window, layer=layer, heads=plan.heads,
-                d=d, seed=plan.seed, precise=request.precise, iterations=request.iterations,
-                sensitivity=request.sensitivity,
+                command="condition", **determines(method), target=plan.target, source=dict(facts), n=group.n,
+                window=group.window, layer=layer, heads=plan.heads, d=d, seed=plan.seed, precise=request.precise,
+                iterations=request.iterations, sensitivity=request.sensitivity,
             )  # fmt: skip
             yield _Cell(key, method, group, layer, d)
 
@@ -152,7 +151,7 @@ def _run(
     captured: dict[int, QKV] = {}
     place = None
     for cell in cells:
-        name = "A, B, C" if cell.request is None else cell.request.name
+        name = "A, B, C" if cell.request is None else cell.request.label
         show(f"n={cell.group.n} layer {cell.layer} {name}")
         if cell.key in done:
             outcome.records.append(done[cell.key])
@@ -174,8 +173,7 @@ def _head(cell: _Cell, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict
         "key": cell.key,
         "run": run,
         "command": "condition",
-        "method": cell.request and cell.request.name,
-        "options": dict(cell.request.options) if cell.request else {},
+        **told(cell.request),
         "target": plan.target,
         "source": source.facts,
         "window": cell.group.window,
@@ -228,10 +226,10 @@ def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
 
 def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
     """Conditions of a method's cores, beside its error."""
-    name, options = cell.request.name, dict(cell.request.options)
+    name, options = cell.request.label, dict(cell.request.options)
 
     def run(x: QKV) -> Any:
-        return approximate(name, x, cell.d, seed=plan.seed, target=plan.target, **options)
+        return approximate(cell.request.entry, x, cell.d, seed=plan.seed, target=plan.target, **options)
 
     approx = run(qkv)
     metrics: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}

@@ -28,6 +28,7 @@ from ..sources import (
 from .folder import recorded
 from .inject_plan import InjectCell, InjectPlan, InjectRequest, InjectWork, inject_batches, inject_prepared
 from .limits import time_limit, with_smaller_blocks
+from .plan import told
 from .run import Outcome, said
 from .session import Session, planned
 
@@ -131,8 +132,7 @@ class _Loop:
             "key": cell.key,
             "run": self.run,
             "command": "inject",
-            "method": work.request.name,
-            "options": dict(work.request.options),
+            **told(work.request),
             "family": work.request.entry.family,
             "target": self.plan.base.target,
             "source": self.source.facts,
@@ -220,8 +220,8 @@ class _Bench:
                 for row, length in enumerate(self.lengths)]  # fmt: skip
 
     def _injected(self, work: InjectWork) -> list[Outputs]:
-        name, options = work.request.name, work.request.options
-        with injected(self.model.model, name, work.budget, layer=work.layers, seed=work.seed, **options):
+        method, options = work.request.entry, work.request.options
+        with injected(self.model.model, method, work.budget, layer=work.layers, seed=work.seed, **options):
             return self._outputs()
 
     @torch.no_grad()
@@ -232,7 +232,7 @@ class _Bench:
             call = self.calls[layer]
             if layer not in self.exact:
                 self.exact[layer] = call.output()
-            got = replaced(call, work.request.name, work.budget, seed=work.seed, **work.request.options)
+            got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
             wanted = self.exact[layer]
             self.local[place] = [local_errors(wanted[row, :length], got[row, :length]).tolist()
                                  for row, length in enumerate(self.lengths)]  # fmt: skip

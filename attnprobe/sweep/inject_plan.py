@@ -12,7 +12,7 @@ from ..inject import Budget
 from ..records import cell_key, determining
 from ..sources import MODEL_DTYPES
 from ..timings import Timings
-from .plan import ErrorPlan, MethodRequest
+from .plan import ErrorPlan, MethodRequest, determines
 from .request import MOST
 from .session import ErrorRequest, prepared
 
@@ -140,7 +140,7 @@ def _cell(
 ) -> InjectCell:  # fmt: skip
     listed = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
     key = cell_key(
-        command="inject", method=work.request.name, options=dict(work.request.options), source=dict(facts), n=n,
+        command="inject", **determines(work.request), source=dict(facts), n=n,
         window=window, batch=windows, lines=request.lines, layers=work.layers, alone=work.layer is not None,
         d=work.d, budgets=listed, seed=work.seed, hidden_words=plan.base.seed, model_dtype=request.model_dtype,
     )  # fmt: skip

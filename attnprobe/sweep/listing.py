@@ -68,7 +68,7 @@ def _of_errors(request: ErrorRequest, done: set[str], notify: Callable[[str], No
         every = condition_cells(request, plan, source) if conditions else plan.listed(source.facts)
         for (group, layer), cells in every.items():
             for cell in cells:
-                name = EXACT if cell.request is None else cell.request.name
+                name = EXACT if cell.request is None else cell.request.label
                 work, size = _sizes(name, group.n, cell.d or 64, h, matrix=plan.tol is not None, dense=conditions)
                 place = (_named(source), group.n, group.window, layer)
                 yield Listed(place, name, cell.d, cell.key in done, work, size)
@@ -114,9 +114,9 @@ def _of_bench(request: BenchRequest, done: set[str], notify: Callable[[str], Non
     h = len(source.head_numbers if plan.heads is None else plan.heads)
     for (n, layer), cells in bench_cells(request, plan, source).items():
         for cell in cells:
-            work, size = _sizes(cell.work.name, n, cell.d or 64, h, matrix=False, dense=False)
+            work, size = _sizes(cell.label, n, cell.d or 64, h, matrix=False, dense=False)
             place = (str(source.facts.get("weights") or request.inputs), n, 0, layer)
-            yield Listed(place, cell.work.name, cell.d, cell.key in done, (request.rounds + 3) * work, size)
+            yield Listed(place, cell.label, cell.d, cell.key in done, (request.rounds + 3) * work, size)
 
 
 def _of_drift(request: InjectRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:

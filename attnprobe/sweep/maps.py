@@ -72,7 +72,7 @@ def keep_maps(
             qkv = captured.pop(layer)
             qkv = qkv if plan.heads is None else qkv.select(plan.heads)
             for cell in cells:
-                progress(done, total, f"map of n={n} layer {layer} {cell.request.name}")
+                progress(done, total, f"map of n={n} layer {layer} {cell.request.label}")
                 with timings("maps"):
                     path = exact_map_path(folder, ran[cell.key])
                     if not path.exists():
@@ -99,9 +99,9 @@ def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
     if path.exists():
         return None
     try:
-        approx = approximate(cell.request.name, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
+        approx = approximate(cell.request.entry, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
         if approx.operator is None:
-            return "gives an output and no matrix"
+            return approx.no_operator
         blocks = _bytes(approx.operator)
     except Exception as error:  # its record stands; the picture says why it has none
         return said(error)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ..errors import Unsupported, UsageError
 from ..methods import Method, by_family, get
 from ..qkv import QKV
 from ..records import LOWER_BOUND, cell_key, determining
+from ..spelling import parts
 
-__all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "parse_methods"]
+__all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "determines", "listed", "parse_methods", "told"]
 
 MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
 HELD = 2**29  # bytes of operators
@@ -19,24 +21,54 @@ HELD = 2**29  # bytes of operators
 
 @dataclass(frozen=True)
 class MethodRequest:
-    """One entry of ``--method``: a registered name and the options off their default."""
+    """One entry of ``--method``: what names the method, and the options off their default."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     requested: bool = True
 
-    @property
+    @cached_property
     def entry(self) -> Method:
+        """The method itself; that of a file stays the one that was there when it was first asked for."""
         return get(self.name)
+
+    @property
+    def label(self) -> str:
+        """The method's name in rows: a file's without its folder."""
+        return self.name if self.name == LOWER_BOUND else self.entry.name
+
+    @property
+    def sha256(self) -> str | None:
+        """Of a user's file, None for the project's own methods."""
+        known = None if self.name == LOWER_BOUND else self.entry.provenance
+        return known and known.sha256
+
+
+def determines(request: MethodRequest | None) -> dict[str, Any]:
+    """What of a method determines a result; nulls where there is none."""
+    if request is None:
+        return {"method": None, "options": {}}
+    content = {} if request.sha256 is None else {"method_sha256": request.sha256}
+    return {"method": request.label, "options": dict(request.options), **content}
+
+
+def told(request: MethodRequest | None) -> dict[str, Any]:
+    """A method as records and manifests tell it; ``method_file`` says where a user's comes from."""
+    known = None if request is None or request.name == LOWER_BOUND else request.entry.provenance
+    content = {} if known is None else {"method_file": asdict(known)}
+    return {"method": request and request.label, "options": dict(request.options) if request else {}, **content}
 
 
 def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
-    """``NAME[:k=v,…]`` items, comma-separated and repeatable; ``all`` is every registered method of kind method.
+    """``NAME[:k=v,…]`` and ``PATH.py:FUNCTION[:k=v,…]`` items, comma-separated and repeatable.
+
+    ``all`` is every registered method of kind method.
 
     An item with ``=`` and no ``:`` continues the options of the method before it.
 
     Raises:
-        UsageError: an unknown method or option (the nearest name is offered), an impossible value, an item twice.
+        UsageError: an unknown method or option (the nearest name is offered), an impossible value, a file that cannot
+            be loaded, two files' methods of one name.
 
     >>> parse_methods(["skyformer:sampler=iid,share_heads=true,vmean"], "softmax")[0].options
     {'sampler': 'iid', 'share_heads': True}
@@ -45,10 +77,10 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
     """
     found: list[tuple[str, dict[str, str]]] = []
     for item in (item.strip() for text in texts for item in text.split(",")):
-        name, colon, rest = item.partition(":")
+        name, rest = parts(item)
         if not item:
             raise UsageError("an empty method name; write --method NAME or NAME,NAME")
-        if "=" in item and not colon:
+        if "=" in item and rest is None:
             if not found:
                 raise UsageError(f"'{item}' is an option without a method before it; write NAME:{item}")
             _add_option(found[-1], item)
@@ -57,7 +89,7 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
         else:
             get(name)
             found.append((name, {}))
-            if colon:
+            if rest is not None:
                 _add_option(found[-1], rest)
     if not found:
         raise UsageError("no method; write --method NAME")
@@ -67,9 +99,25 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
         targets = entry.targets
         options = entry.check(target if target in targets else targets[0], given)
         request = MethodRequest(name, options)
-        if request not in requests:
+        if determines(request) not in map(determines, requests):
             requests.append(request)
+    _refuse_two_of_a_name(requests)
     return requests
+
+
+def _refuse_two_of_a_name(requests: Iterable[MethodRequest]) -> None:
+    """Refuse files with different methods whose rows nobody could tell apart."""
+    names: dict[str, MethodRequest] = {}
+    for request in requests:
+        other = names.setdefault(request.label, request)
+        if other.sha256 != request.sha256:
+            raise UsageError(f"{other.name} and {request.name} are two methods of the name {request.label}: rename one")
+
+
+def listed(request: MethodRequest) -> dict[str, Any]:
+    """A method in the list of a manifest's plan."""
+    facts = told(request)
+    return {"name": facts.pop("method"), **facts}
 
 
 def _add_option(found: tuple[str, dict[str, str]], item: str) -> None:
@@ -131,15 +179,18 @@ class ErrorPlan:
         """The cells of one layer in the batches whose operators are held together and share the passes over B.
 
         At most `MOST_SHARED` cells, and about `HELD` bytes: an operator counts ``h ((n_q + n_k) d + d²)`` numbers, with
-        p for d where it has no budget. What is done already has no say, so that a run that goes on has the same
-        batches. A lower bound, which has no operator, stands alone, and without matrix errors every cell does.
+        p for d where it has no budget, and a user's ``h n_q n_k``, which it may hold. What is done already has no say,
+        so that a run that goes on has the same batches. A lower bound, which has no operator, stands alone, and without
+        matrix errors every cell does.
         """
         found: list[list[Cell]] = []
         held, room = 0, 0
         for cell in cells:
             alone = self.tol is None or cell.request.name == LOWER_BOUND
             d = cell.d or qkv.p
-            size = qkv.h * d * (qkv.n_q + qkv.n_k + d) * qkv.q.element_size()
+            dense = not alone and cell.request.entry.kind == "user"
+            numbers = qkv.n_q * qkv.n_k if dense else d * (qkv.n_q + qkv.n_k + d)
+            size = qkv.h * numbers * qkv.q.element_size()
             if alone or not room or held + size > HELD:
                 found.append([])
                 held, room = 0, MOST_SHARED
@@ -150,8 +201,8 @@ class ErrorPlan:
     def _cell(self, group, layer, request, d, repeat, facts) -> Cell:
         matrix = {} if self.tol is None or request.name == LOWER_BOUND else {"matrix_tol": self.tol}
         key = cell_key(
-            command="error", method=request.name, options=dict(request.options), target=self.target, source=dict(facts),
-            n=group.n, window=group.window, layer=layer, heads=self.heads, d=d, seed=self.seed + repeat, **matrix,
+            command="error", **determines(request), target=self.target, source=dict(facts), n=group.n,
+            window=group.window, layer=layer, heads=self.heads, d=d, seed=self.seed + repeat, **matrix,
         )  # fmt: skip
         return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
 

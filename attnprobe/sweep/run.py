@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..errors import Unsupported, UsageError
+from ..errors import BadResult, Unsupported, UsageError
 from ..linalg.norms import tail_singular_values
-from ..methods import approximate
+from ..methods import approximate, line_of
 from ..metrics import ExactOutput, MatrixErrors, lower_bound, output_errors, repeated_rows, shared_matrix_errors
 from ..operators import Operator
 from ..qkv import QKV
@@ -22,7 +22,7 @@ from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
 from ..reference import exact, exact_output
 from ..timings import Timings
 from .limits import time_limit, with_smaller_blocks
-from .plan import Cell, ErrorPlan, MethodRequest, refused
+from .plan import Cell, ErrorPlan, MethodRequest, refused, told
 
 __all__ = ["Outcome", "ending", "run_error", "said"]
 
@@ -126,12 +126,12 @@ def _warm_up(plan: ErrorPlan, qkv: QKV, limit: float | None) -> None:
     few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale, causal=qkv.causal)
     for request in (MethodRequest("vmean"), *plan.methods):
         with suppress(Exception), time_limit(limit):  # what a method raises is reported where it is measured
-            approximate(request.name, few, 8, target=plan.target, **request.options)
+            approximate(request.entry, few, 8, target=plan.target, **request.options)
 
 
 def _label(cell: Cell) -> str:
     budget = "" if cell.d is None else f" d={cell.d}"
-    return f"n={cell.n} layer {cell.layer} {cell.request.name}{budget}"
+    return f"n={cell.n} layer {cell.layer} {cell.request.label}{budget}"
 
 
 def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> dict[str, Any]:
@@ -142,8 +142,7 @@ def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> 
         "key": cell.key,
         "run": run,
         "command": "error",
-        "method": cell.request.name,
-        "options": dict(cell.request.options),
+        **told(cell.request),
         "target": plan.target,
         "source": source.facts,
         "window": cell.window,
@@ -180,7 +179,9 @@ class _Bench:
         results, operators = [], {}
         for place, cell in enumerate(batch):
             show(_label(cell))
-            result, operator = self._measured(cell)
+            result, operator, without = self._measured(cell)
+            if without is not None and self.tol is not None:
+                result["matrix_skipped"] = without
             results.append(result)
             if operator is not None and self.tol is not None:
                 operators[place] = operator
@@ -213,41 +214,42 @@ class _Bench:
                     return [error]
         return [found for operator in operators for found in self._matrix_errors([operator], show)]
 
-    def _measured(self, cell: Cell) -> tuple[dict[str, Any], Operator | None]:
-        """What a cell gives but for its matrix errors, and its operator."""
+    def _measured(self, cell: Cell) -> tuple[dict[str, Any], Operator | None, str | None]:
+        """What a cell gives but for its matrix errors, its operator, and why a method that ran has none."""
         if not self.finite:
-            return _result("failed", NOT_FINITE), None
+            return _result("failed", NOT_FINITE), None, None
         if cell.request.name == LOWER_BOUND:
-            return _result(metrics=lower_bound(self.wanted, cell.d, self.values)), None
+            return _result(metrics=lower_bound(self.wanted, cell.d, self.values)), None, None
         why = refused(cell.request, self.target, self.qkv.n_q, cell.d)
         if why is not None:
-            return _result("skipped", why), None
+            return _result("skipped", why), None, None
         options = {"seed": cell.seed, "target": self.target, **cell.request.options}
         with self.timings("methods"):
             begin = perf_counter()
             try:
-                run = lambda: approximate(cell.request.name, self.qkv, cell.d, **options)
+                run = lambda: approximate(cell.request.entry, self.qkv, cell.d, **options)
                 with time_limit(self.limit):
                     approx = with_smaller_blocks(run)
                 if self.qkv.device.type == "cuda":
                     torch.cuda.synchronize(self.qkv.device)
             except Unsupported as error:
-                return _result("skipped", str(error)), None
+                return _result("skipped", str(error)), None, None
             except UsageError:
                 raise
             except Exception as error:  # whatever a method raises is its result, and the loop goes on
-                return _result("failed", said(error)), None
+                return _result("failed", said(error)), None, None
             seconds = perf_counter() - begin
         try:
             metrics = output_errors(self.reference, approx, self.qkv)
         except Exception as error:  # an output of another shape, or no tensor at all
-            return _result("failed", said(error), seconds=seconds), None
+            return _result("failed", said(error), seconds=seconds), None, None
         for name in DIAGNOSTICS:
             if name in approx.diagnostics:
                 metrics[name] = approx.diagnostics[name]
         if "visited" in approx.diagnostics:
             metrics["visited_fraction"] = approx.diagnostics["visited"] / (self.qkv.n_q * self.qkv.n_k)
-        return _result(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds), approx.operator
+        result = _result(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds)
+        return result, approx.operator, approx.no_operator if approx.operator is None else None
 
 
 def _result(
@@ -274,5 +276,8 @@ def ending(approx: Approximation, qkv: QKV) -> tuple[str, str | None]:
 
 
 def said(error: Exception) -> str:
-    """What a cell's record says of an error that a method raised."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    """What a cell's record says of an error that a method raised, and in which line of a user's file."""
+    first = str(error).splitlines()[0] if str(error) else ""
+    if isinstance(error, BadResult):
+        return first
+    return f"{type(error).__name__}: {first}{line_of(error)}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported, UsageError, unknown
-from ..methods import Approximation, approximate, get
+from ..methods import Approximation, Method, approximate, get
 from ..metrics import MATRIX_METRICS, OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
 from ..qkv import QKV
 from ..reference import exact, exact_output
@@ -60,11 +60,11 @@ class Question:
         if not len(self.seeds):
             raise UsageError("no seeds; a random method needs at least one")
 
-    def seeds_of(self, method: str) -> range:
+    def seeds_of(self, method: str | Method) -> range:
         """The seeds that a method is run with: one where it draws nothing."""
         return self.seeds[:1] if "deterministic" in get(method).tags else self.seeds
 
-    def range_of(self, method: str, n_q: int, n_k: int) -> tuple[int, int]:
+    def range_of(self, method: str | Method, n_q: int, n_k: int) -> tuple[int, int]:
         """The smallest and the largest budget that a method is tried with.
 
         Raises:
@@ -72,10 +72,10 @@ class Question:
         """
         entry = get(method)
         if self.target not in entry.targets:
-            raise Unsupported(f"{method} does not take target={self.target}; it takes {', '.join(entry.targets)}")
+            raise Unsupported(f"{entry.name} does not take target={self.target}; it takes {', '.join(entry.targets)}")
         if entry.budget is None:
-            raise Unsupported(f"{method} has no budget: there is none to find")
-        limit = entry.limit(n_q, n_k)
+            raise Unsupported(f"{entry.name} has no budget: there is none to find")
+        limit = n_k if entry.limit is None else entry.limit(n_q, n_k)
         most = min(limit, max(1, min(n_q, n_k) // 2) if self.d_max is None else self.d_max)
         least = max(self.d_min, entry.least)
         entry.check_budget(least, n_q, n_k)
@@ -170,8 +170,8 @@ def answered(
         show: called before each budget with a label such as ``d=64 of 12 heads``.
     """
     inner = qkv.compressed()
-    least, most = question.range_of(request.name, inner.n_q, inner.n_k)
-    seeds = question.seeds_of(request.name)
+    least, most = question.range_of(request.entry, inner.n_q, inner.n_k)
+    seeds = question.seeds_of(request.entry)
     needed = seeds_needed(len(seeds), question.delta)
     errors = _Errors(question, request, inner, seeds, show)
     found, tried = search(
@@ -217,7 +217,7 @@ class _Errors:
 
     def _run(self, d: int, part: QKV, seed: int) -> Approximation:
         options = {"seed": seed, "target": self.question.target, **self.request.options}
-        return with_smaller_blocks(lambda: approximate(self.request.name, part, d, **options))
+        return with_smaller_blocks(lambda: approximate(self.request.entry, part, d, **options))
 
     def _outputs(self, d: int, part: QKV) -> Tensor:
         """Output errors, (seeds, h)."""
@@ -236,7 +236,7 @@ class _Errors:
         for first in range(0, len(self.seeds), step):
             operators = [self._run(d, part, seed).operator for seed in self.seeds[first : first + step]]
             if None in operators:
-                raise Unsupported(f"{self.request.name} gives no operator: it has output errors alone")
+                raise Unsupported(f"{self.request.label} gives no operator: it has output errors alone")
             measure = lambda some=operators: shared_matrix_errors(
                 exact(part, self.question.target), some, tol=self.question.tol)  # fmt: skip
             found += [one.metrics[name] for one in with_smaller_blocks(measure)]

@@ -15,7 +15,7 @@ from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
 from .maps import keep_maps
-from .plan import ErrorPlan, MethodRequest, parse_methods
+from .plan import ErrorPlan, MethodRequest, listed, parse_methods
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import Outcome, run_error
 
@@ -166,7 +166,7 @@ def shared_plan(sources: Sequence[Any], plans: Sequence[dict[str, Any]]) -> dict
 def planned(plan: ErrorPlan) -> dict[str, Any]:
     """The plan as a manifest shows it."""
     return {
-        "methods": [{"name": m.name, "options": dict(m.options)} for m in plan.methods],
+        "methods": [listed(m) for m in plan.methods],
         "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
         "seed": plan.seed, "repeats": plan.repeats, "target": plan.target, "tol": plan.tol,
     }  # fmt: skip

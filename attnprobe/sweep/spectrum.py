@@ -10,17 +10,18 @@ from typing import Any
 
 from ..errors import UsageError, nearest, unknown
 from ..lists import parse_numbers
-from ..methods import METHODS, approximate
+from ..methods import METHODS, approximate, is_method
 from ..metrics.duplicates import repeated_rows
 from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
 from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..reference import TARGETS
+from ..spelling import parts
 from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
 from .limits import time_limit
-from .plan import MethodRequest, parse_methods, refused
+from .plan import MethodRequest, determines, listed, parse_methods, refused, told
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import Outcome, said
 
@@ -67,11 +68,12 @@ class _Cell:
 
     @property
     def name(self) -> str:
-        return self.of if isinstance(self.of, str) else self.of.name
+        return self.of if isinstance(self.of, str) else self.of.label
 
     @property
-    def options(self) -> dict[str, Any]:
-        return {} if isinstance(self.of, str) else dict(self.of.options)
+    def told(self) -> dict[str, Any]:
+        """The method, as records tell it; nulls where it is a matrix."""
+        return told(None if isinstance(self.of, str) else self.of)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodReques
     found: list[MethodRequest | str] = []
     waiting: list[str] = []  # a method and the options that follow it
     for item in [*(item.strip() for text in texts for item in text.split(",")), None]:
-        if item is not None and waiting and "=" in item and ":" not in item:
+        if item is not None and waiting and "=" in item and parts(item)[1] is None:
             waiting.append(item)
             continue
         if waiting:
@@ -105,10 +107,10 @@ def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodReques
             waiting = []
         if item is None:
             break
-        name = item.partition(":")[0]
+        name = parts(item)[0]
         if item in MATRICES:
             found.append(item)
-        elif name in METHODS or name == "all":
+        elif is_method(name) or name == "all":
             waiting = [item]
         else:
             raise UsageError(f"unknown matrix or method '{item}'{nearest(name, [*MATRICES, *METHODS])}")
@@ -153,7 +155,7 @@ def measure_spectra(
     sources = sources_of(request, notify, timings)
     layers = _layers(request, sources, *asked)
     plan = {
-        "of": [one if isinstance(one, str) else {"name": one.name, "options": dict(one.options)} for one in of],
+        "of": [one if isinstance(one, str) else listed(one) for one in of],
         "kind": request.kind, "k": request.k, "epsilon": epsilons, "d": d, "seed": request.seed,
         "layers": {source.facts.get("weights") or "file": [one.layer for one in layers if one.source is source]
                    for source in sources},
@@ -203,7 +205,7 @@ def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[i
 
 def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], lengths: Sequence[int]) -> None:
     for one in of:
-        name = one if isinstance(one, str) else one.name
+        name = one if isinstance(one, str) else one.label
         for length in lengths:
             refuse_spectrum(name, request.kind, *shape_of(name, length, length, 64), request.k)
 
@@ -242,8 +244,9 @@ def _layers(
 
 def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
     matrix = isinstance(one, str)
+    which = determines(None if matrix else one)
     key = cell_key(
-        command="spectrum", of=one if matrix else one.name, options={} if matrix else dict(one.options),
+        command="spectrum", of=one if matrix else which["method"], **{k: v for k, v in which.items() if k != "method"},
         target=None if matrix else request.target, seed=request.seed, kind=request.kind, k=request.k,
         epsilon=epsilons, source=dict(facts), n=n, window=window, layer=layer, head=head, d=d,
         is_method=not matrix,
@@ -282,8 +285,7 @@ def _run(
             duplicates = repeated_rows(qkv) if duplicates is None else duplicates
             record = {
                 "schema": SCHEMA, "key": cell.key, "run": run, "command": "spectrum",
-                "of": cell.name, "options": cell.options, "kind": request.kind,
-                "method": None if isinstance(cell.of, str) else cell.name, "target": request.target,
+                "of": cell.name, **cell.told, "kind": request.kind, "target": request.target,
                 "weights": place.source.facts.get("weights"), "source": place.source.facts,
                 "window": place.window, "layer": place.layer, "head": cell.head, "heads": [cell.head],
                 "n": place.n, "d": cell.d, "seed": request.seed, "repeat": 0, "reference": False, "requested": True,
@@ -309,9 +311,9 @@ def _measured(
         of: Any = cell.of
         if not isinstance(of, str):
             with timings("methods"), time_limit(request.cell_timeout):
-                approx = approximate(of.name, one, cell.d, seed=request.seed, target=request.target, **of.options)
+                approx = approximate(of.entry, one, cell.d, seed=request.seed, target=request.target, **of.options)
             if approx.operator is None:
-                return _result("skipped", f"{of.name} gives an output only, no matrix")
+                return _result("skipped", f"{of.label} {approx.no_operator}")
             of, draws = approx.operator, approx.draws_hash()
         with timings("spectra"):
             found = spectra(one, of, request.kind, k=request.k, seed=request.seed)[0]

@@ -13,6 +13,7 @@ from ..records import SCHEMA, RecordWriter
 from ..sources import TASKS, TaskSource
 from .folder import recorded
 from .limits import time_limit
+from .plan import told
 from .run import Outcome, said
 from .session import Session
 from .stability_plan import (
@@ -117,8 +118,7 @@ def _head(cell: StabilityCell, request: StabilityRequest, task: TaskSource, run:
         "run": run,
         "command": "stability",
         "task": task.name,
-        "method": cell.request.name,
-        "options": dict(cell.request.options),
+        **told(cell.request),
         "family": entry.family,
         "target": cell.target,
         "source": task.facts,

@@ -11,7 +11,7 @@ from ..lists import parse_numbers
 from ..records import cell_key, determining
 from ..reference import TARGETS
 from ..sources import TASKS, TaskSource, open_task
-from .plan import MethodRequest, parse_methods, refused
+from .plan import MethodRequest, determines, parse_methods, refused
 from .request import MOST, RunRequest
 
 __all__ = [
@@ -186,7 +186,7 @@ def stability_cells(request: StabilityRequest, plan: StabilityPlan, task: TaskSo
             for repeat in range(request.seeds):
                 seed = request.seed + repeat
                 key = cell_key(
-                    command="stability", method=one.name, options=dict(one.options), target=target, source=facts,
+                    command="stability", **determines(one), target=target, source=facts,
                     n=task.n, batch=task.batch, rate=task.rate, eps=request.eps, steps=request.steps, d=d, seed=seed,
                     condition_tokens=request.condition_tokens,
                 )  # fmt: skip

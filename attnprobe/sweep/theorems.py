@@ -127,7 +127,7 @@ def setting_of(
     def run(method: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
         one = known[method] if method in known else parse_methods([method], target)[0]
         some = qkv if row is None else qkv.select([qkv.heads[row]])
-        return approximate(one.name, some, d, seed=seed, target=target, **one.options)
+        return approximate(one.entry, some, d, seed=seed, target=target, **one.options)
 
     return Setting(
         budgets=budgets, epsilons=asked.epsilons, delta=asked.delta, seeds=seeds,
@@ -139,4 +139,4 @@ def setting_of(
 def _written(request: MethodRequest) -> str:
     """A method as the command line takes it."""
     listed = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
-    return f"{request.name}:{listed}" if listed else request.name
+    return f"{request.label}:{listed}" if listed else request.label

@@ -18,7 +18,7 @@ from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
 from .limits import time_limit, with_smaller_blocks
-from .plan import ErrorPlan, Group, MethodRequest, refused
+from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
 from .run import Outcome, said
 from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
 from .theorems import Asked, asked_of, possible, setting_of
@@ -59,7 +59,7 @@ class _Cell:
 
     @property
     def name(self) -> str:
-        return self.theorem.name if self.request is None else f"{self.theorem.name} {self.request.name}"
+        return self.theorem.name if self.request is None else f"{self.theorem.name} {self.request.label}"
 
 
 def measure_theory(
@@ -118,10 +118,10 @@ def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mappi
     for theorem in asked.theorems:
         for method in plan.methods if theorem.per_method else (None,):
             key = cell_key(
-                command="theory", theorem=theorem.name, method=method and method.name,
-                options=dict(method.options) if method else {}, target=method and plan.target, source=dict(facts),
-                n=group.n, window=group.window, layer=layer, heads=plan.heads, d=plan.d, epsilon=asked.epsilons,
-                delta=asked.delta, seed=plan.seed, repeats=plan.repeats, quadrature=asked.quadrature,
+                command="theory", theorem=theorem.name, **determines(method), target=method and plan.target,
+                source=dict(facts), n=group.n, window=group.window, layer=layer, heads=plan.heads, d=plan.d,
+                epsilon=asked.epsilons, delta=asked.delta, seed=plan.seed, repeats=plan.repeats,
+                quadrature=asked.quadrature,
             )  # fmt: skip
             yield _Cell(key, theorem, method, group, layer)
 
@@ -177,8 +177,7 @@ def _head(cell: _Cell, asked: Asked, plan: ErrorPlan, source: Any, run: str, qkv
         "theorem": cell.theorem.name,
         "paper": cell.theorem.paper,
         "says": cell.theorem.says,
-        "method": cell.request and cell.request.name,
-        "options": dict(cell.request.options) if cell.request else {},
+        **told(cell.request),
         "target": cell.request and plan.target,
         "source": source.facts,
         "window": cell.group.window,

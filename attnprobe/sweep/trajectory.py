@@ -70,9 +70,9 @@ class Training:
         """The attention of one layer on one sequence, (h, n, p)."""
         each = self.task.batch * self.task.pairs
         qkv = QKV(q, k, v, label={"layer": layer, "window": step * each + number})
-        approx = approximate(self.one.name, qkv, self.d, seed=self.seed, target=self.target, **self.one.options)
+        approx = approximate(self.one.entry, qkv, self.d, seed=self.seed, target=self.target, **self.one.options)
         if torch.is_grad_enabled() and not approx.output.requires_grad:
-            raise Unsupported(f"{self.one.name} does not differentiate: no gradient reaches its output")
+            raise Unsupported(f"{self.one.label} does not differentiate: no gradient reaches its output")
         if self.tokens and number == 0 and torch.is_grad_enabled():
             with torch.no_grad():
                 self._observe(layer, qkv, approx)

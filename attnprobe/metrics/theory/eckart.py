@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...linalg.norms import output_norms, tail_singular_values
-from ...operators import Columns, LowRank, Operator, Padded, RankOne, RowOverride, Scaled, Sum
+from ...operators import Columns, LowRank, Operator, Padded, RankOne, RowOverride, Scaled, Stacked, Sum
 from ...qkv import QKV
 from ...reference import exact, exact_output
 from ..error import lower_bound
@@ -62,6 +62,8 @@ def rank_bound(operator: Operator) -> Tensor:
         return rank_bound(operator.operator)
     if isinstance(operator, Sum):
         return torch.minimum(full, sum(rank_bound(op) for op in operator.operators))
+    if isinstance(operator, Stacked):
+        return torch.cat([rank_bound(op) for op in operator.operators])
     if isinstance(operator, RowOverride):
         return torch.minimum(full, rank_bound(operator.base) + operator.used.sum(1).cpu())
     if isinstance(operator, Columns):

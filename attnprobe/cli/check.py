@@ -1,0 +1,88 @@
+"""``attnprobe check``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .completion import complete_methods
+from .options import debug_option, format_option
+
+EPILOG = """\b
+In Python:
+  from attnprobe.testing import check_method
+  check_method("./mine.py:fn")          # or the function itself; in a test it raises
+\b
+A property that fails is tried on smaller inputs for as long as it fails; the smallest is
+shown with the command that repeats it. Properties with a tag's name are its claims, and
+apply to methods that have the tag.
+\b
+Exit codes: 0 every property that applies holds, 1 one fails, 2 usage, or a file that
+cannot be loaded."""
+
+SIZES = (
+    ("n", "n", "number of tokens"),
+    ("h", "heads", "number of heads"),
+    ("p", "p", "head dimension"),
+    ("p_v", "p-v", "value dimension"),
+    ("d", "d", "budget"),
+)
+
+
+def _sizes(function: Any) -> Any:
+    for name, option, what in reversed(SIZES):
+        sized = click.option(f"--{option}", name, type=click.IntRange(1, 4096), metavar="NUMBER",
+                             help=f"Only with this {what}.")  # fmt: skip
+        function = sized(function)
+    return function
+
+
+@click.command("check", epilog=EPILOG)
+@click.argument("method", metavar="NAME|FILE:FN[:k=v,…]", shell_complete=complete_methods)
+@click.option("--only", multiple=True, metavar="PROPERTY", help="Only these; repeatable and comma-separated.")
+@click.option("--target", metavar="softmax|gaussian", help="Only this target. [default: each that it takes]")
+@_sizes
+@click.option("--score", type=click.FloatRange(0, min_open=True), metavar="SIZE",
+              help="Only scores with this standard deviation.")
+@click.option("--dtype", metavar="float64|float32|bfloat16|float16", help="Only in this dtype.")
+@click.option("--seed", type=int, metavar="NUMBER", help="Seed of the inputs and of the method's draws. [default: 0]")
+@format_option
+@debug_option
+def command(method: str, only: tuple[str, ...], target: str | None, dtype: str | None, format_: str, debug: bool,
+            **sizes: Any) -> None:
+    """Check what every method must do, on a method of yours: shapes, dtypes, draws, heads, padding, claims.
+
+    NAME is a method's name, FILE:FN a function in a Python file, such as ./mine.py:fn. Inputs are small and seeded, so
+    a check takes seconds. What fails is made small and comes with the command that repeats it.
+    """
+    from dataclasses import asdict
+
+    from ..errors import unknown
+    from ..report import FORMATS, Header, conformance_table, render
+    from ..testing import examine
+    from .progress import progress_bar
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    fixed = {name: value for name, value in sizes.items() if value is not None}
+    if dtype is not None:
+        fixed["dtype"] = _dtype(dtype)
+    names = [name.strip() for text in only for name in text.split(",")]
+    with progress_bar() as (progress, _):
+        rows = [asdict(one) for one in examine(method, only=names, target=target, fixed=fixed, progress=progress)]
+    if format_ == "table":
+        click.echo(conformance_table(rows))
+    else:
+        click.echo(render(rows, [], Header(), format_, None, "check"))
+    raise click.exceptions.Exit(1 if any(row["status"] == "failed" for row in rows) else 0)
+
+
+def _dtype(name: str) -> Any:
+    from ..errors import unknown
+    from ..qkv import DTYPES
+
+    names = {str(dtype)[6:]: dtype for dtype in DTYPES}
+    if name not in names:
+        raise unknown("dtype", name, names)
+    return names[name]

@@ -1,0 +1,34 @@
+"""``attnprobe new-method``."""
+
+from __future__ import annotations
+
+import click
+
+from .options import debug_option
+
+EPILOG = """\b
+In Python:
+  from attnprobe.template import write_method
+  write_method("mine", "methods")
+\b
+Exit codes: 0 written, 2 a name that cannot be, or a file that is there already."""
+
+
+@click.command("new-method", epilog=EPILOG)
+@click.argument("name", metavar="NAME")
+@click.option("--out", default=".", show_default=True, metavar="DIR", help="The folder that the files are written to.")
+@debug_option
+def command(name: str, out: str, debug: bool) -> None:
+    """Write NAME.py, a method that works and waits to be replaced by yours, and test_NAME.py, its test.
+
+    Both say what to do next: measure it, check it, test it. Nothing is overwritten.
+    """
+    from shlex import quote
+
+    from ..template import write_method
+
+    method, test = write_method(name, out)
+    shown = quote(f"{method if method.is_absolute() else f'./{method}'}:{name}")
+    click.echo(f"{method}\n{test}")
+    for line in (f"attnprobe error --method {shown} --d 16,32,64 --plot", f"attnprobe check {shown}", f"pytest {test}"):
+        click.echo(f"  {line}", err=True)

@@ -1,0 +1,42 @@
+"""How a method is spelt: ``NAME[:k=v,…]`` or ``PATH.py:FUNCTION[:k=v,…]``."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["file_and_function", "parts", "short_name"]
+
+SPELT = re.compile(r"(?P<name>.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
+
+
+def parts(text: str) -> tuple[str, str | None]:
+    """The name of a method and the text of its options, None without a colon behind the name.
+
+    >>> parts("skyformer:ridge=0.1,guard=none"), parts("./mine.py:fn:width=4"), parts("svd")
+    (('skyformer', 'ridge=0.1,guard=none'), ('./mine.py:fn', 'width=4'), ('svd', None))
+    """
+    found = SPELT.fullmatch(text)
+    return found["name"].strip(), found["options"] if found["colon"] else None
+
+
+def file_and_function(name: str) -> tuple[str, str] | None:
+    """The file and the function of ``PATH.py:FUNCTION``, the function empty where none is named; None for other names.
+
+    >>> file_and_function("a/mine.py:fn"), file_and_function("mine.py"), file_and_function("svd")
+    (('a/mine.py', 'fn'), ('mine.py', ''), None)
+    """
+    file, py, rest = name.rpartition(".py")
+    return (file + py, rest[1:]) if py and (not rest or rest[0] == ":") else None
+
+
+def short_name(name: str) -> str:
+    """The name that rows and legends have: without the folder of a file.
+
+    >>> short_name("a/mine.py:fn"), short_name("svd")
+    ('mine.py:fn', 'svd')
+    """
+    where = file_and_function(name)
+    if where is None:
+        return name
+    file = re.split(r"[/\\]", where[0])[-1]
+    return f"{file}:{where[1]}"

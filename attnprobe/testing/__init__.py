@@ -1,0 +1,8 @@
+"""The conformance kit: what every method must do, for your own in a test or by ``attnprobe check``."""
+
+from . import claims  # noqa: F401  (puts the tags' properties beside the others)
+from .cases import Case, Fault
+from .examine import Verdict, check_method, examine
+from .properties import PROPERTIES, Property
+
+__all__ = ["PROPERTIES", "Case", "Fault", "Property", "Verdict", "check_method", "examine"]

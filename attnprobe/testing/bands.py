@@ -1,0 +1,99 @@
+"""How far rounding may move an entry: eps times the norms that the computation passes through.
+
+These are worst-case bounds; typical errors are 100 times smaller.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..approximation import Approximation
+from ..operators import LowRank, Operator, Padded, RowOverride, Scaled, Stacked, Sum
+from ..qkv import QKV
+
+__all__ = ["entry_band", "eps", "factor_of", "magnitude", "output_band"]
+
+
+def magnitude(operator: Operator) -> torch.Tensor:
+    """What rounding can scale with, (h, n_q, n_k): the operator with norms in place of its factors' entries.
+
+    A product of factors is accurate to eps times the product of their norms, not of the result: for ``L M R`` entry
+    (i, j) has ``‖L_i‖ ‖M‖_F ‖R_j‖``, which is far more than ``|(L M R)_ij|`` where M is an inverse with cancellation.
+    Factors without a middle are features, each made from its own token with a relative error of its own: ``|L| |R|``,
+    which has no slack at all where they are positive. Where R has orthonormal rows they come from a decomposition of
+    the whole matrix instead, whose error has one size for all entries; and so it has where L, or L with R beside it, is
+    an orthonormal basis of sampled columns.
+    """
+    if isinstance(operator, LowRank):
+        rows, columns = operator.left.double().norm(dim=2)[:, :, None], operator.right.double().norm(dim=1)[:, None]
+        if not operator.middle:
+            right, eye = operator.right.double(), torch.eye(operator.right.shape[1], dtype=torch.float64)
+            if (right @ right.mT - eye).abs().max() > 1e-6:
+                return operator.left.double().abs() @ right.abs()
+            return rows.amax(1, keepdim=True) * columns.amax(2, keepdim=True) + torch.zeros(operator.shape)
+        if _is_basis(operator):
+            rows, columns = rows.amax(1, keepdim=True), columns.amax(2, keepdim=True).expand(-1, -1, operator.shape[2])
+            rows = rows.expand(-1, operator.shape[1], -1)
+        for factor in operator.middle:
+            rows = rows * torch.linalg.matrix_norm(factor.double())[:, None, None]
+        return rows * columns
+    if isinstance(operator, Scaled):
+        inner = magnitude(operator.operator)
+        inner = inner if operator.left is None else operator.left.double().abs()[:, :, None] * inner
+        return inner if operator.right is None else inner * operator.right.double().abs()[:, None, :]
+    if isinstance(operator, RowOverride):
+        out, new = magnitude(operator.base), magnitude(operator.new)
+        for head, slot in operator.used.nonzero().tolist():
+            out[head, operator.index[head, slot]] = new[head, slot]
+        return out
+    if isinstance(operator, Padded):
+        out = torch.zeros(operator.shape, dtype=torch.float64)
+        out[:, operator.mask.nonzero(), operator.mask.nonzero()[:, 0]] = magnitude(operator.operator)
+        return out
+    if isinstance(operator, Stacked):
+        return torch.cat([magnitude(op) for op in operator.operators])
+    if isinstance(operator, Sum):
+        return sum(magnitude(op) for op in operator.operators)
+    return operator.dense().double().abs()
+
+
+def _is_basis(operator: LowRank) -> bool:
+    """Whether the columns of L, or of L above Rᵀ, are orthonormal or zero: a Gram matrix that is a projector."""
+    left, right = operator.left.double(), operator.right.double()
+    gram = left.mT @ left
+    return any(float((g @ g - g).abs().max()) < 1e-9 for g in (gram, gram + right @ right.mT))
+
+
+def factor_of(qkv: QKV) -> float:
+    """How many eps of `magnitude` an operator of ``qkv`` may lose.
+
+    An exponent is a sum of p products of size at most G, the largest of ``s|q||k|`` and ``s(|q|² + |k|²)/2``: its
+    absolute error is below ``(p + 4) G`` eps, and so is the relative error of its exponential. Two such factors, twice
+    for a normaliser, give 4; the products add one eps per summand, at most n_q + n_k of each of three products. (A
+    random feature has ``|w| |x'|`` in its exponent, which is at most ``2 |w| √G`` for the pair: it fits as long as
+    ``|w|`` is below ``1.5 √G``, or twice that since torch's eps is two roundings.)
+    """
+    q, k = (float(x.double().norm(dim=-1).max()) for x in (qkv.q, qkv.k))
+    growth = qkv.scale * max(q * k, (q * q + k * k) / 2)
+    return 4 * (qkv.p + 4) * growth + 3 * (qkv.n_q + qkv.n_k) + 16
+
+
+def eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+def entry_band(operator: Operator, qkv: QKV, dtype: torch.dtype) -> torch.Tensor:
+    """The allowed error of each entry of an operator made in ``dtype``, (h, n_q, n_k).
+
+    Beside its own error an entry has that of its row's normaliser: relative, and as large as the errors of the row's
+    entries together.
+    """
+    size = magnitude(operator)
+    size = size + operator.dense().double().abs() * size.sum(-1, keepdim=True)
+    return eps(dtype) * factor_of(qkv) * size + torch.finfo(dtype).tiny
+
+
+def output_band(approx: Approximation, qkv: QKV, dtype: torch.dtype) -> torch.Tensor:
+    """The allowed error of each entry of its output: that of the operator, and rounding to the output's dtype."""
+    inner = entry_band(approx.operator, qkv, dtype) @ qkv.v.double().abs()
+    return inner + eps(qkv.dtype) * approx.output.double().abs()

@@ -1,0 +1,140 @@
+"""One run of a method on small seeded inputs, and how far its numbers may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..errors import UsageError
+from ..methods import Method, approximate
+from ..operators import Operator
+from ..qkv import QKV
+from ..rng import generator
+from .bands import entry_band, eps, output_band
+from .inputs import make
+
+__all__ = ["Case", "Fault", "Skip", "demand"]
+
+
+class Fault(AssertionError):
+    """A property that does not hold, in words."""
+
+
+class Skip(Exception):
+    """A property that does not apply to a method, and why."""
+
+
+def demand(holds: Any, otherwise: str) -> None:
+    """Raise `Fault` where something does not hold."""
+    if not bool(holds):
+        raise Fault(otherwise)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with its target and options, the shape of its inputs, the size of their scores, a dtype and a seed.
+
+    What is wider than 64 bits knows nothing of: entries of operators are compared within `entry_band`, whose norms are
+    those of the factors. What passes within a user's function is not known, so there a result may be off by the square
+    root of the dtype's eps, of the largest entry of its head: half the digits.
+    """
+
+    method: Method
+    target: str = "softmax"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    n: int = 20
+    h: int = 2
+    p: int = 8
+    p_v: int = 5
+    d: int = 6
+    score: float = 1.0
+    dtype: torch.dtype = torch.float64
+    seed: int = 0
+
+    def qkv(self, **changes: Any) -> QKV:
+        """The inputs, of another shape or dtype where asked for."""
+        shape = {name: getattr(self, name) for name in ("h", "n", "p", "p_v", "score", "dtype", "seed")}
+        return make(**shape | changes)
+
+    @property
+    def budget(self) -> int | None:
+        """d, or the least that the method takes; None for a method without a budget."""
+        return None if self.method.budget is None else max(self.d, self.method.least)
+
+    def run(
+        self, qkv: QKV | None = None, d: int | None = None, seed: int | None = None, **options: Any
+    ) -> Approximation:
+        """The method on ``qkv``, by default on its own inputs."""
+        return approximate(
+            self.method, self.qkv() if qkv is None else qkv, self.budget if d is None else d,
+            seed=self.seed if seed is None else seed, target=self.target, **{**self.options, **options},
+        )  # fmt: skip
+
+    def operator(self, approx: Approximation) -> Operator:
+        """The operator of an approximation; without one the property does not apply."""
+        if approx.operator is None:
+            raise Skip(f"it {approx.no_operator}")
+        return approx.operator
+
+    def band(self, approx: Approximation, qkv: QKV, dtype: torch.dtype | None = None) -> Tensor:
+        """How far an entry of the operator may be off, (h, n_q, n_k)."""
+        operator = self.operator(approx)
+        dtype = dtype or operator.dtype
+        if self.method.kind != "user":
+            return entry_band(operator, qkv, dtype)
+        return _half_the_digits(operator.dense(), dtype)
+
+    def output_band(self, approx: Approximation, qkv: QKV) -> Tensor:
+        """How far an entry of the output may be off, (h, n_q, p_v)."""
+        if self.method.kind != "user":
+            return output_band(approx, qkv, approx.operator.dtype)
+        return _half_the_digits(approx.output, qkv.dtype)
+
+    def compare(self, ours: Approximation, other: Approximation, qkv: QKV, what: str) -> None:
+        """Demand that two results are the same but for rounding: their matrices, or their outputs without any."""
+        if ours.operator is None or other.operator is None:
+            pairs = (ours.output, other.output, self.output_band(ours, qkv))
+        else:
+            dtype = max(self.dtype, ours.operator.dtype, key=eps)
+            pairs = (ours.operator.dense(), other.operator.dense(), self.band(ours, qkv, dtype))
+        self.near(*pairs, what)
+
+    def near(self, got: Tensor, wanted: Tensor, band: Tensor, what: str) -> None:
+        """Demand that entries are off by no more than ``band``."""
+        error = (got.double() - wanted.double()).abs()
+        if (error <= band).all():
+            return
+        worst = torch.where(error <= band, torch.zeros_like(error), error.nan_to_num(nan=float("inf")))
+        place = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
+        here = tuple(place)
+        raise Fault(f"{what}: at {_named(place)} {float(got[here]):.6g} against {float(wanted[here]):.6g}")
+
+    def random(self, *shape: int) -> Tensor:
+        """Normal numbers in float64, the same for the same shape."""
+        return torch.randn(shape, generator=generator(self.seed, "check", *shape), dtype=torch.float64)
+
+    def with_(self, **changes: Any) -> Case:
+        """Another case."""
+        return replace(self, **changes)
+
+    def refused(self) -> str | None:
+        """Why the method cannot take this case's budget and length; None where it can."""
+        try:
+            self.method.check_budget(self.budget, self.n, self.n)
+        except UsageError as error:
+            return str(error)
+        return None
+
+
+def _half_the_digits(x: Tensor, dtype: torch.dtype) -> Tensor:
+    x = x.double().abs()
+    return eps(dtype) ** 0.5 * x.amax((1, 2), keepdim=True).expand_as(x) + torch.finfo(dtype).tiny
+
+
+def _named(place: list[int]) -> str:
+    return f"head {place[0]}, " + (f"row {place[1]}, column {place[2]}" if len(place) == 3 else f"row {place[1]}")

@@ -1,0 +1,133 @@
+"""What methods claim by their tags, each a property that applies to those that have the tag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..methods import TAGS
+from ..reference import exact, exact_output
+from ..rng import generator
+from .bands import eps
+from .cases import Case, Skip, demand
+from .inputs import permuted
+from .properties import in_kit, scaled
+
+__all__ = ["claim"]
+
+
+def claim(tag: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    """A property that only methods with a tag have."""
+    return in_kit(tag.replace("_", "-"), TAGS[tag], tag=tag, **where)
+
+
+@claim("deterministic")
+def deterministic(case: Case) -> None:
+    qkv = case.qkv()
+    same = torch.equal(case.run(qkv, seed=0).output, case.run(qkv, seed=1).output)
+    demand(same, "another seed gives another output")
+
+
+@claim("row_sums_one")
+def row_sums_one(case: Case) -> None:
+    qkv = case.qkv()
+    approx = case.run(qkv)
+    if approx.operator is None:  # what it makes of a V of ones
+        ones = replace(qkv, v=torch.ones_like(qkv.v))
+        approx = case.run(ones)
+        case.near(approx.output, torch.ones_like(approx.output), case.output_band(approx, ones), "row sums and 1")
+        return
+    sums = approx.operator.dense().double().sum(-1, keepdim=True)
+    case.near(sums, torch.ones_like(sums), case.band(approx, qkv).sum(-1, keepdim=True), "row sums and 1")
+
+
+@claim("nonnegative")
+def nonnegative(case: Case) -> None:
+    least = float(case.operator(case.run()).dense().min())
+    demand(least >= 0, f"the smallest entry is {least:.3g}")
+
+
+@claim("uses_values", scores=(1.0,), dtypes=(torch.float64,))
+def uses_values(case: Case) -> None:
+    qkv = case.qkv()
+    weights = torch.linspace(0.1, 3, qkv.n_k, dtype=torch.float64)[:, None]
+    other = replace(qkv, v=qkv.v.flip(1) * weights)
+    first, second = (case.operator(case.run(x)).dense() for x in (qkv, other))
+    demand(not torch.equal(first, second), "another V gives the same matrix: drop the tag")
+
+
+@claim("exact_at_full_budget")
+def exact_at_full_budget(case: Case) -> None:
+    qkv = case.qkv()
+    d, options = case.method.exact_at(case.n)
+    approx = case.run(qkv, d=d, **options)
+    if approx.operator is None:
+        wanted = exact_output(qkv, case.target)
+        case.near(approx.output, wanted, case.output_band(approx, qkv), f"at d={d} against exact attention")
+        return
+    wanted = exact(qkv.to(dtype=torch.float64), case.target).dense()
+    case.near(approx.operator.dense(), wanted, case.band(approx, qkv), f"at d={d} against exact attention")
+
+
+@claim("shift_invariant")
+def shift_invariant(case: Case) -> None:
+    qkv = case.qkv()
+    after = replace(qkv, k=qkv.k + case.random(qkv.h, 1, qkv.p).to(qkv.dtype))
+    before, moved = case.run(qkv), case.run(after)
+    dtype = max(case.dtype, case.operator(moved).dtype, key=eps)
+    # the shifted keys are rounded too: one more eps of a score, within the factor's 4 (p + 4) G
+    band = case.band(moved, after, dtype) + case.band(before, qkv, dtype)
+    case.near(moved.operator.dense(), before.operator.dense(), band, "with a vector added to every key")
+
+
+@claim("permutation_equivariant")
+def permutation_equivariant(case: Case) -> None:
+    if not case.method.claims("deterministic", case.target):
+        raise Skip("it draws, and the permuted tokens draw others; the project's tests rename the draws")
+    qkv = case.qkv()
+    order = torch.randperm(qkv.n, generator=generator(case.seed, "order"))
+    moved, still = case.run(permuted(qkv, order)), case.run(qkv)
+    if moved.operator is None:
+        case.near(moved.output, still.output[:, order], case.output_band(still, qkv)[:, order], "permuted tokens")
+        return
+    dtype = max(case.dtype, moved.operator.dtype, key=eps)
+    wanted, band = (x[:, order][:, :, order] for x in (still.operator.dense(), case.band(still, qkv, dtype)))
+    case.near(moved.operator.dense(), wanted, band, "permuted tokens")
+
+
+@claim("own_scale", scores=(1.0,), dtypes=(torch.float64,))
+def own_scale(case: Case) -> None:
+    _, ours, theirs = scaled(case)
+    demand(not torch.allclose(ours.output, theirs.output), "it is a function of the scores: drop the tag")
+
+
+@claim("causal", scores=(1.0,))
+def causal(case: Case) -> None:
+    qkv = replace(case.qkv(), causal=True)
+    approx = case.run(qkv)
+    demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")
+    ahead = case.operator(approx).dense().triu(1)
+    demand(not ahead.any(), f"an entry ahead of its row is {float(ahead.abs().max()):.3g}")
+
+
+@claim("causal_target", scores=(1.0,))
+def causal_target(case: Case) -> None:
+    qkv = replace(case.qkv(), causal=True)
+    demand(case.run(qkv).output.shape == (qkv.h, qkv.n_q, qkv.p_v), "it does not take causal Q, K, V")
+
+
+@claim("diagnostic", scores=(1.0,), dtypes=(torch.float64,))
+def diagnostic(case: Case) -> None:
+    visited = case.run().diagnostics.get("visited")
+    if visited is None:
+        raise Skip("it does not count the entries that it visits")
+    demand((visited >= case.n * case.n).all(), f"it visits {visited.tolist()} entries, fewer than n²")
+
+
+@claim("psd_below", scores=(1.0,), dtypes=(torch.float64,))
+def psd_below(case: Case) -> None:
+    raise Skip("proved of the built-in methods by the project's own tests, from their cores")
+

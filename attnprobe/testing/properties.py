@@ -1,0 +1,285 @@
+"""What every method must do, each a function of a `Case` that raises `Fault` where it does not hold.
+
+The project's own tests demand the same of every built-in method, with the same functions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..approximation import Approximation
+from ..errors import Unsupported
+from ..operators import Operator
+from ..qkv import QKV
+from ..reference import exact_output
+from .bands import eps
+from .cases import Case, Skip, demand
+from .inputs import DTYPES, SCORES, reaching
+
+__all__ = ["PROPERTIES", "Property", "in_kit", "scaled"]
+
+TOPS = (200.0, 700.0, 2000.0, 2e4)  # largest |score|
+HALF = (torch.bfloat16, torch.float16)
+SEEDS = range(5)
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property: its name, what it says, the function that proves it, and the cases on which it is proved."""
+
+    name: str
+    says: str
+    hold: Callable[[Case], None]
+    scores: Sequence[float] = SCORES
+    dtypes: Sequence[torch.dtype] = DTYPES
+    tag: str | None = None
+
+
+PROPERTIES: dict[str, Property] = {}
+
+
+def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    """Put the decorated function into the kit; further keywords are fields of `Property`."""
+
+    def put(function: Callable[[Case], None]) -> Callable[[Case], None]:
+        PROPERTIES[name] = Property(name, says, function, **where)
+        return function
+
+    return put
+
+
+@in_kit("shapes", "the output is (h, n_q, p_v) in the dtype of Q, K, V, also where queries are fewer than keys",
+        scores=(1.0,))  # fmt: skip
+def shapes(case: Case) -> None:
+    for n_k in dict.fromkeys((case.n, case.n + 3)):
+        qkv = case.qkv(n_k=n_k)
+        try:
+            approx = case.run(qkv)
+        except Unsupported:
+            if n_k == case.n:
+                raise
+            continue
+        wanted = (qkv.h, qkv.n_q, qkv.p_v)
+        demand(approx.output.shape == wanted, f"the output is {tuple(approx.output.shape)}, not {wanted}")
+        demand(approx.output.dtype == qkv.dtype, f"the output is {approx.output.dtype}, not {qkv.dtype}")
+        matrix = (qkv.h, qkv.n_q, qkv.n_k)
+        demand(approx.operator is None or approx.operator.shape == matrix,
+               f"the operator is {approx.operator!r}, not {matrix}")  # fmt: skip
+
+
+@in_kit("finite", "no value is lost at ordinary scores")
+def finite(case: Case) -> None:
+    lost = case.run().lost_rows()
+    demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite")
+
+
+@in_kit("large-scores", "scores up to 20000 give finite outputs, or rows that the method counts as bad",
+        scores=(1.0,))  # fmt: skip
+def large_scores(case: Case) -> None:
+    for top in TOPS:
+        qkv = reaching(top, h=case.h, n=case.n, p=case.p, p_v=case.p_v, dtype=case.dtype, seed=case.seed)
+        approx = case.run(qkv)
+        lost = approx.lost_rows()
+        demand((lost <= approx.diagnostics["bad_rows"]).all(), f"rows are lost and not counted at scores of {top:g}")
+        if not GUARDED & {case.method.name}:
+            demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite at scores of "
+                   f"{top:g}; subtract each row's largest score before exp")  # fmt: skip
+
+
+GUARDED = {"skyformer"}  # whose normaliser may vanish: the rows are counted
+
+
+@in_kit("half-precision", "bfloat16 and float16 run, and lie near float64", scores=(0.25,), dtypes=HALF)
+def half_precision(case: Case) -> None:
+    qkv = case.qkv()
+    approx, wanted = case.run(qkv), case.run(qkv.to(dtype=torch.float64)).output
+    demand(torch.isfinite(approx.output).all(), "the output is not finite")
+    # scores of at most 4 lose 4 eps, an inverse with ridge 0.1 amplifies by at most 10: 40 eps, and 2 for its sums
+    error, size = ((approx.output.double() - wanted).norm(dim=(1, 2)), wanted.norm(dim=(1, 2)))
+    demand((error <= 80 * eps(case.dtype) * size).all(),
+           f"off by {float((error / size).max()):.2g} of the float64 output, more than 80 eps")  # fmt: skip
+
+
+@in_kit("float32", "float32 agrees with float64 on the same numbers", dtypes=(torch.float32,))
+def float32(case: Case) -> None:
+    single = case.qkv()
+    ours, wanted = case.run(single), case.run(single.to(dtype=torch.float64))
+    case.near(ours.output, wanted.output, case.output_band(ours, single), "float32 against float64")
+
+
+@in_kit("scale", "the model's scale is applied once: 2Q and 2K at scale s are Q and K at 4s")
+def scale(case: Case) -> None:
+    if case.method.claims("own_scale", case.target):
+        raise Skip("it says own_scale: its matrix is no function of the scores")
+    steeper, ours, theirs = scaled(case)
+    case.compare(ours, theirs, steeper, "the scale is left out, fixed, or applied twice: Q and K at scale 4s against "
+                 "2Q and 2K at s")  # fmt: skip
+
+
+def scaled(case: Case) -> tuple[QKV, Approximation, Approximation]:
+    """Q and K at scale 4s, and the method on them and on 2Q and 2K at s; factors of two are exact."""
+    qkv = case.qkv()
+    steeper = replace(qkv, scale=4 * qkv.scale)
+    return steeper, case.run(steeper), case.run(replace(qkv, q=2 * qkv.q, k=2 * qkv.k))
+
+
+@in_kit("deterministic-by-seed", "one seed gives one result, whatever torch's global generator is at", scores=(1.0,))
+def by_seed(case: Case) -> None:
+    qkv = case.qkv()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = case.run(qkv)
+        torch.manual_seed(2)
+        second = case.run(qkv)
+    demand(torch.equal(first.output, second.output) or not torch.isfinite(first.output).all(),
+           "two runs with one seed differ: draw from the generator that the method is given")  # fmt: skip
+    demand(first.draws_hash() == second.draws_hash(), "two runs with one seed have different draws")
+
+
+@in_kit("inputs", "Q, K, V and the global random states are left as they are", scores=(1.0,),
+        dtypes=(torch.float64,))  # fmt: skip
+def inputs(case: Case) -> None:
+    qkv = case.qkv()
+    before = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    case.run(qkv)
+    for axis, a, b in zip("qkv", before, (qkv.q, qkv.k, qkv.v), strict=True):
+        demand(torch.equal(a, b), f"it writes into {axis}")
+    demand(torch.equal(states[0], torch.get_rng_state()), "it moves torch's global generator on")
+    demand((states[1] == np.random.get_state()[1]).all(), "it moves numpy's global generator on")
+    demand(states[2] == random.getstate(), "it moves Python's global generator on")
+
+
+@in_kit("heads", "heads in a batch equal heads alone, under their original numbers", dtypes=(torch.float64,))
+def heads(case: Case) -> None:
+    whole = case.qkv(h=case.h + 3)
+    order = [case.h + 2, 1, *range(3, case.h + 2)][: max(2, case.h)]
+    batch = whole.select(order)
+    together = case.run(batch)
+    for row, head in enumerate(order):
+        alone = case.run(whole.select([head]))
+        for key, value in alone.draws.items():
+            demand(torch.equal(value[0], together.draws[key][row]), f"head {head} draws other {key} alone")
+        one = replace(together, output=together.output[row : row + 1],
+                      operator=together.operator and together.operator.heads(slice(row, row + 1)))  # fmt: skip
+        case.compare(one, alone, whole.select([head]), f"head {head} in a batch against alone")
+        for key, value in alone.diagnostics.items():
+            other = together.diagnostics[key]
+            demand(value.shape == (1,) and other.shape == (len(order),), f"{key} is not one number a head")
+            demand(torch.allclose(value[0].double(), other[row].double(), atol=1e-9), f"{key} of head {head} differs")
+
+
+@in_kit("padding", "padded tokens have no influence, and rows and columns of zeros", scores=(1.0,),
+        dtypes=(torch.float64,))  # fmt: skip
+def padding(case: Case) -> None:
+    if case.n < 2:
+        raise Skip("one token has no padding beside it")
+    mask = torch.ones(case.n, dtype=torch.bool)
+    mask[[0, case.n // 3, case.n // 3 + 1, case.n - 1] if case.n > 8 else [case.n - 1]] = False
+    plain = case.qkv()
+    noise = torch.where(mask[:, None], 0.0, 1e3).to(plain.dtype)
+    padded = QKV(plain.q + noise, plain.k + noise, plain.v + noise, mask=mask)
+    got, wanted = case.run(padded), case.run(padded.compressed())
+    if case.method.takes_mask:  # its products may be in another order
+        case.near(got.output[:, mask], wanted.output, case.output_band(wanted, padded), "with padding against without")
+    else:
+        demand(torch.equal(got.output[:, mask], wanted.output), "the output of valid tokens depends on padding")
+    demand(not got.output[:, ~mask].any(), "the output of padded tokens is not 0")
+    if got.operator is None:
+        return
+    dense = got.operator.dense()
+    case.near(dense[:, mask][:, :, mask], wanted.operator.dense(), case.band(wanted, padded.compressed()),
+              "the matrix with padding against without")  # fmt: skip
+    demand(not dense[:, ~mask].any() and not dense[:, :, ~mask].any(), "rows or columns of padding are not 0")
+    x = case.random(case.h, case.n, 3)
+    slack = eps(torch.float64) * 450 * dense.abs()  # of products in another order
+    near = slack + case.band(got, padded)
+    case.near(got.operator @ x, dense @ x, near @ x.abs(), "with padding, B~ X against the dense matrix times X")
+    back = got.operator.rmatmul(x)
+    case.near(back, dense.mT @ x, near.mT @ x.abs(), "with padding, B~ᵀ Y against the dense transpose times Y")
+    demand(not back[:, ~mask].any(), "B~ᵀ Y is not 0 at padding")
+
+
+@in_kit("operator", "the output is the operator times V")
+def operator(case: Case) -> None:
+    qkv = case.qkv()
+    approx = case.run(qkv)
+    wanted = case.operator(approx).dense().double() @ qkv.v.double()
+    case.near(approx.output, wanted, case.output_band(approx, qkv), "the output against the operator times V")
+
+
+@in_kit("linear", "the output is linear in V, and the matrix does not look at V unless the method says so")
+def linear(case: Case) -> None:
+    qkv = case.qkv()
+    if case.method.claims("uses_values", case.target):
+        raise Skip("it says that it looks at V")
+    first = case.run(qkv)
+    if first.operator is None:
+        raise Skip(f"it {first.no_operator}, and does not say linear_in_v")
+    weights = torch.linspace(0.1, 3, qkv.n_k, dtype=torch.float64)[:, None].to(qkv.dtype)
+    other = replace(qkv, v=qkv.v.flip(1) * weights)
+    both = replace(qkv, v=2 * qkv.v - other.v)
+    case.compare(case.run(other), first, qkv, "the matrix for another V")
+    a, b, c = (case.run(x) for x in (qkv, other, both))
+    band = case.output_band(a, qkv) * 2 + case.output_band(b, other) + case.output_band(c, both)
+    # 2V - V' is rounded itself
+    band = band + eps(case.dtype) * a.operator.dense().double().abs() @ (2 * qkv.v.abs() + other.v.abs()).double()
+    case.near(c.output, 2 * a.output.double() - b.output.double(), band, "the output for 2V - V' against 2Y - Y'")
+
+
+@in_kit("adjoint", "the product with the transpose, blocks of rows and row sums agree with the matrix")
+def adjoint(case: Case) -> None:
+    qkv = case.qkv()
+    approx = case.run(qkv)
+    found = case.operator(approx)
+    u, x = case.random(qkv.h, qkv.n_q, 3), case.random(qkv.h, qkv.n_k, 3)
+    band, dense = case.band(approx, qkv), found.dense().double()
+    case.near(found @ x, dense @ x, band @ x.abs(), "B~ X against the dense matrix times X")
+    case.near(found.rmatmul(u), dense.mT @ u, band.mT @ u.abs(), "B~ᵀ Y against the dense transpose times Y")
+    left, right = (u * (found @ x).double()).sum(1), (found.rmatmul(u).double() * x).sum(1)
+    demand(((left - right).abs() <= 2 * (u.abs() * (band @ x.abs())).sum(1)).all(), "⟨Y, B~X⟩ is not ⟨B~ᵀY, X⟩")
+    case.near(_in_blocks(found), dense, band, "rows in blocks against the dense matrix")
+    case.near(found.row_sums()[..., None], dense.sum(-1, keepdim=True), band.sum(-1, keepdim=True), "row sums")
+
+
+def _in_blocks(found: Operator) -> torch.Tensor:
+    n = found.shape[1]
+    cuts = sorted({0, n // 3, min(n // 3 + 1, n), n})
+    return torch.cat([found.rows(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)], 1)
+
+
+@in_kit("budget", "more budget is no worse: the error with the largest d is not above that with the smallest",
+        scores=(1.0,), dtypes=(torch.float64,))  # fmt: skip
+def budget(case: Case) -> None:
+    if case.method.budget is None:
+        raise Skip("it has no budget")
+    least, most = case.method.least, case.n if case.method.limit is None else case.method.limit(case.n, case.n)
+    small, large = least, min(most, max(case.n, 4 * least))
+    if large <= small:
+        raise Skip("it has one budget")
+    qkv = case.qkv()
+    reference = exact_output(qkv, case.target)
+    few, many = (sum(float(torch.linalg.matrix_norm(reference - case.run(qkv, d, seed=seed).output, 2).mean())
+                     for seed in SEEDS) / len(SEEDS) for d in (small, large))  # fmt: skip
+    told = f"the mean error is {few:.3g} at d={small} and {many:.3g} at d={large}: more budget does not help"
+    demand(many <= WORSE * few, told)
+
+
+WORSE = 1.05
+
+
+@in_kit("diagnostics", "diagnostics are one number a head, and d as used is no more than d", scores=(1.0,),
+        dtypes=(torch.float64,))  # fmt: skip
+def diagnostics(case: Case) -> None:
+    approx = case.run()
+    for name, value in approx.diagnostics.items():
+        demand(value.shape == (case.h,), f"{name} has the shape {tuple(value.shape)}, not ({case.h},)")
+    if "realised_d" in approx.diagnostics and case.budget is not None:
+        used = approx.diagnostics["realised_d"]
+        demand((used <= case.budget).all() and (used >= 1).all(), f"realised_d={used.tolist()} of d={case.budget}")

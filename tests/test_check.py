@@ -1,0 +1,265 @@
+"""The conformance kit: that each property fails where it should, small and replayable, and holds where it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import softmax
+
+import attnprobe
+from attnprobe import QKV, Approximation, method
+from attnprobe.cli.completion import NAMES
+from attnprobe.errors import UsageError
+from attnprobe.methods import METHODS, TAGS, get
+from attnprobe.operators import LowRank, Scaled
+from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
+from attnprobe.testing.inputs import make
+
+HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
+linear = method(linear_in_v=True)
+
+
+def attention(q, k, v, scale):
+    return softmax(scale * q @ k.mT, -1) @ v
+
+
+class Askew(LowRank):
+    """Its transpose is not its transpose."""
+
+    def _apply_transpose(self, y):
+        return 2 * super()._apply_transpose(y)
+
+
+def features(q, k):
+    return softmax(q, -1), softmax(k, 1).mT
+
+
+def shifts(q, k, scale):
+    """C, from squared distances."""
+    return torch.exp(-torch.cdist(q, k) ** 2 * scale / 2)
+
+
+def tagged(tag, function, **more):
+    return method(tags=(tag,), **more)(function)
+
+
+# a fault for each property, which it must notice
+FAULTS = {
+    "shapes": lambda q, k, v, scale: attention(q, k, v, scale) if q.shape[1] == k.shape[1] else v,
+    "finite": lambda q, k, v, scale: attention(q, k, v, scale) / (q.sum() != q.sum()),
+    "large-scores": lambda q, k, v, scale: torch.exp(scale * q @ k.mT) @ v / torch.exp(scale * q @ k.mT).sum(
+        -1, keepdim=True),  # fmt: skip
+    "half-precision": lambda q, k, v, scale: attention(q, k, v, scale) * (1e5 if q.dtype == torch.float16 else 1),
+    "float32": lambda q, k, v, scale: attention(q, k, v, scale) + (0.01 if q.dtype == torch.float32 else 0),
+    "scale": lambda q, k, v: softmax(q @ k.mT, -1) @ v,
+    "deterministic-by-seed": lambda v: v + torch.rand(1, dtype=v.dtype),
+    "inputs": lambda v: v + torch.rand(1, dtype=v.dtype) * 0,
+    "heads": lambda q, k, v, scale: attention(q, k, v, scale) + v.mean(0, keepdim=True)[:, : q.shape[1]],
+    "padding": lambda q, k, v, scale, mask: attention(q, k, v, scale),
+    "operator": lambda qkv: Approximation(shifted(qkv).operator, qkv.v[:, :1].expand(-1, qkv.n_q, -1) * 3),
+    "linear": lambda q, k, v, scale: softmax(scale * q @ (k * v.norm()).mT, -1),
+    "adjoint": lambda q, k: Askew(*features(q, k)[:1], None, features(q, k)[1]),
+    "budget": lambda q, k, v, d, scale: attention(q, k, v, scale) * d,
+    "diagnostics": lambda qkv: Approximation(None, qkv.v, diagnostics={"visited": torch.ones(qkv.h + 1)}),
+    "deterministic": tagged("deterministic", lambda v, generator: v + torch.rand(1, generator=generator)),
+    "row-sums-one": tagged("row_sums_one", lambda q, k, scale: 1.01 * softmax(scale * q @ k.mT, -1)),
+    "nonnegative": tagged("nonnegative", lambda q, k, scale: softmax(scale * q @ k.mT, -1) - 1e-9),
+    "uses-values": tagged("uses_values", lambda q, k, v, scale: softmax(scale * q @ k.mT, -1)),
+    "exact-at-full-budget": tagged(
+        "exact_at_full_budget", lambda q, k, v, d, scale: attention(q, k, v, scale / 2), exact_at=lambda n: (n, {})
+    ),
+    "shift-invariant": tagged("shift_invariant", shifts),
+    "permutation-equivariant": tagged(
+        "permutation_equivariant", lambda q, k, v, scale: attention(q, k, v, scale) * torch.arange(q.shape[1])[:, None]
+    ),
+    "own-scale": tagged("own_scale", lambda q, k, v, scale: attention(q, k, v, scale)),
+    "causal": tagged("causal", lambda q, k, scale: softmax(scale * q @ k.mT, -1)),
+    "causal-target": tagged("causal_target", lambda qkv: Approximation(None, qkv.v[:, :, :1] if qkv.causal else qkv.v)),
+    "diagnostic": tagged(
+        "diagnostic", lambda qkv: Approximation(None, qkv.v, diagnostics={"visited": torch.ones(qkv.h)})
+    ),
+}
+
+
+def shifted(qkv):
+    left, right = features(qkv.q, qkv.k)
+    return Approximation.of(Scaled(LowRank(left, None, right)), qkv)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_each_property_notices_its_fault_and_leaves_a_small_case(name):
+    if name == "psd-below":
+        return  # the project's own suite alone proves it
+    fault = FAULTS[name]
+    [verdict] = examine(fault, only=[name])
+    assert verdict.status == "failed" and verdict.reason and verdict.says == PROPERTIES[name].says
+    assert verdict.case["h"] == 1 or name in ("heads", "diagnostics", "scale"), verdict
+    assert verdict.case["n"] <= 12 and verdict.case["p"] <= 8 and verdict.case["p_v"] <= 3, verdict.case
+    fixed = {key: value for key, value in verdict.case.items() if key != "dtype"}
+    again = examine(fault, only=[name], fixed={**fixed, "dtype": getattr(torch, verdict.case["dtype"])})
+    assert [one.status for one in again] == ["failed"]
+    with pytest.raises(AssertionError, match=f"{name} .softmax.: "):
+        check_method(fault, only=[name])
+
+
+def test_what_is_right_passes_and_what_is_not_claimed_is_skipped():
+    found = {one.property: one for one in check_method(linear(lambda q, k, v, scale: attention(q, k, v, scale)))}
+    assert {one.status for one in found.values()} == {"ok", "skipped"}
+    assert found["linear"].status == found["adjoint"].status == "ok" and found["scale"].cases == 4
+    assert found["row-sums-one"].reason == "not claimed" and found["budget"].reason == "it has no budget"
+    assert "does not say linear_in_v" in {o.property: o for o in examine(attention)}["linear"].reason
+    assert {one.tag for one in PROPERTIES.values() if one.tag} == set(TAGS)
+    row = tagged("row_sums_one", lambda q, k, v, scale: attention(q, k, v, scale))  # without a matrix: of ones
+    assert check_method(row, only=["row-sums-one"])[0].status == "ok"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_project_conforms(name):
+    verdicts = check_method(name)
+    assert {one.target for one in verdicts} == set(get(name).targets)
+    assert len([one for one in verdicts if one.status == "ok"]) >= 14
+
+
+def test_a_case_that_a_method_refuses_is_no_failure():
+    def two(q, v, d):
+        return v[:, : q.shape[1]]
+
+    entry = method(least=3, limit=lambda n_q, n_k: n_k)(two)
+    found = {one.property: one for one in examine(entry, fixed={"n": 2})}
+    assert {one.status for one in found.values()} == {"skipped"} and "exceeds n=2" in found["finite"].reason
+
+
+def test_what_a_method_raises_is_its_failure_with_the_line(tmp_path):
+    (tmp_path / "mine.py").write_text("def fn(q, v):\n    if q.shape[1] > 3:\n        raise ValueError('too long')\n"
+                                      "    return v\n")  # fmt: skip
+    [verdict] = examine(f"{tmp_path}/mine.py:fn", only=["finite"])
+    assert verdict.reason == "ValueError: too long (mine.py, line 3)" and verdict.case["n"] == 4
+    assert verdict.case["h"] == verdict.case["p"] == verdict.case["p_v"] == 1
+
+
+def test_a_demand_says_where_numbers_differ():
+    case = Case(get("svd"))
+    x = torch.zeros(2, 3, 4)
+    y = x.clone()
+    y[1, 2, 3] = 1
+    with pytest.raises(Fault, match="this: at head 1, row 2, column 3 1 against 0"):
+        case.near(y, x, torch.full_like(x, 0.5), "this")
+    with pytest.raises(Fault, match="nan against 0"):
+        case.near(y * torch.nan, x, torch.full_like(x, 0.5), "this")
+    assert case.near(y, x, torch.full_like(x, 1.0), "this") is None
+    assert isinstance(make(), QKV) and case.budget == 6
+
+
+WRONG = """
+import torch
+
+def forgetful(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+"""
+
+
+def test_the_command_shows_a_failure_and_how_to_repeat_it(run, tmp_path):
+    (tmp_path / "mine.py").write_text(WRONG)
+    code, out, err = run("check", "mine.py:forgetful")
+    assert code == 1 and "✗ scale: the scale is left out, fixed, or applied twice" in out, err
+    [replay] = [line.split("again: ")[1] for line in out.splitlines() if "again: " in line]
+    words = shlex.split(replay)
+    assert words[:5] == ["attnprobe", "check", "mine.py:forgetful", "--only", "scale"] and "--n" in words
+    code, out, _ = run(*words[1:])
+    assert code == 1 and "0 hold, 1 fails, 0 do not apply" in out and replay in out
+    code, out, _ = run("check", "mine.py:forgetful", "--format", "json")
+    result = json.loads(out)
+    rows = {row["property"]: row for row in result["rows"]}
+    assert code == 1 and result["command"] == "check" and rows["scale"]["status"] == "failed"
+    assert rows["scale"]["replay"] == replay and rows["scale"]["case"]["h"] == 1 and rows["heads"]["status"] == "ok"
+    for form in ("csv", "md", "latex", "jsonl"):
+        assert run("check", "mine.py:forgetful", "--only", "scale", "--format", form)[0] == 1
+
+
+@pytest.mark.parametrize("args, words", [
+    (("svd", "--only", "scal"), "unknown property 'scal'; did you mean 'scale'"),
+    (("svd", "--dtype", "int8"), "unknown dtype 'int8'"),
+    (("svd", "--target", "sigmoid"), "does not take target=sigmoid"),
+    (("skyfromer",), "did you mean 'skyformer'"),
+    (("skyformer:bogus=1",), "unknown option of skyformer 'bogus'"),
+    (("skyformer:bogus",), "'bogus' are no options"),
+    (("svd", "--n", "0"), "--n"),
+    (("svd", "--format", "xml"), "unknown format"),
+])  # fmt: skip
+def test_what_cannot_be_checked_is_one_line_and_exit_2(run, args, words):
+    code, out, err = run("check", *args)
+    assert code == 2 and words in err and len(err.strip().splitlines()) == 1 and not out
+
+
+def test_options_and_targets_are_checked_as_they_are_given(run):
+    code, out, _ = run("check", "skyformer:sampler=iid", "--target", "gaussian", "--format", "json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and {row["target"] for row in rows} == {"gaussian"}
+    assert {row["property"] for row in rows} == set(PROPERTIES)
+
+
+def test_new_method_writes_what_passes_its_check_and_its_test(run, tmp_path):
+    code, out, err = run("new-method", "my_pool", "--out", "own")
+    assert code == 0 and out.split() == ["own/my_pool.py", "own/test_my_pool.py"]
+    assert "attnprobe check ./own/my_pool.py:my_pool" in err
+    code, out, err = run("check", "./own/my_pool.py:my_pool")
+    assert code == 0 and "0 fail" in out, out
+    for claim in ("row-sums-one", "nonnegative", "exact-at-full-budget", "linear", "adjoint", "budget"):
+        assert f"✓ {claim} " in out
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "own"], cwd=tmp_path,
+                          capture_output=True, text=True, env=HERE)  # fmt: skip
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+    before = (tmp_path / "own/my_pool.py").read_bytes()
+    for name, words in (("my_pool", "exists; choose another name"), ("not-a-name", "is no name of a function"),
+                        ("torch", "is the name of a module"), ("class", "is no name of a function")):  # fmt: skip
+        code, out, err = run("new-method", name, "--out", "own")
+        assert code == 2 and words in err and not out and len(err.strip().splitlines()) == 1
+    assert (tmp_path / "own/my_pool.py").read_bytes() == before and len(list((tmp_path / "own").glob("*.py"))) == 2
+    (tmp_path / "file").write_text("")
+    assert run("new-method", "mine", "--out", "file/x")[0] == 2
+
+
+COMPLETE = """
+import os, sys
+from attnprobe.cli import main
+try:
+    main([])
+except SystemExit:
+    pass
+heavy = {"torch", "numpy", "transformers", "matplotlib"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+
+
+def test_the_static_names_are_the_registrys():
+    assert set(NAMES) == set(METHODS)
+
+
+@pytest.mark.parametrize("line, wanted", [
+    ("attnprobe error --method sky", ["skyformer"]),
+    ("attnprobe check nystr", ["nystromformer", "nystromformer-kmeans"]),
+    ("attnprobe error --method svd,vm", ["svd,vmean"]),
+    ("attnprobe methods inf", ["informer"]),
+    ("attnprobe spectrum --of kern", ["kernelized"]),
+    ("attnprobe error --method ./mi", ["./mi"]),
+    ("attnprobe new", ["new-method"]),
+])  # fmt: skip
+def test_the_shell_completes_names_without_torch(line, wanted, tmp_path):
+    words = line.split(" ")
+    env = {"PATH": "/usr/bin", "_ATTNPROBE_COMPLETE": "bash_complete", "COMP_WORDS": line, "HOME": str(tmp_path),
+           "COMP_CWORD": str(len(words) - 1), "PYTHONPATH": ":".join(sys.path)}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", COMPLETE], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [entry.split(",", 1)[1] for entry in done.stdout.split()] == wanted
+
+
+def test_a_property_is_known_by_name_to_python_too():
+    with pytest.raises(UsageError, match="unknown property 'adjiont'; did you mean 'adjoint'"):
+        check_method("svd", only=["adjiont"])
