@@ -192,7 +192,6 @@ def _three_axes(name: str, x: Tensor) -> Tensor:
         raise UsageError(f"{name}: dtype {x.dtype} is not one of {', '.join(map(str, DTYPES))}")
     if not torch.isfinite(x).all():
         head, token, column = (int(i) for i in (~torch.isfinite(x)).nonzero()[0])
-        raise UsageError(
-            f"{name}: the value at head {head}, token {token}, column {column} is {float(x[head, token, column])}"
-        )
+        value = float(x.detach()[head, token, column])
+        raise UsageError(f"{name}: the value at head {head}, token {token}, column {column} is {value}")
     return x
