@@ -54,7 +54,7 @@ def notebook(qkv: QKV, budgets: list[int], careful: bool) -> Errors:
 def ours(path: str, budgets: list[int]) -> Errors:
     request = ErrorRequest(
         source=SourceSpec(qkv=path, device="cpu"), methods=METHODS, d=",".join(map(str, budgets)), matrix=False,
-        out=tempfile.mkdtemp(),
+        input_statistics=False, out=tempfile.mkdtemp(),
     )  # fmt: skip
     records = measure_errors(request).outcome.records
     return {(one["method"], one["d"]): torch.tensor(one["metrics"]["output_spectral"], dtype=torch.float64)
