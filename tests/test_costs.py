@@ -47,7 +47,7 @@ def test_the_stated_cost_is_what_the_products_cost(name, target, n, d, p, monkey
     if name == "softmax":  # its kernel is fused, and the counter does not know it on a CPU: the same by matrix products
         monkeypatch.setattr(
             "attnprobe.methods.exact_attention.attention",
-            lambda q, k, v, scale: torch.softmax(scale * q @ k.mT, -1) @ v,
+            lambda q, k, v, scale, causal: torch.softmax(scale * q @ k.mT, -1) @ v,
         )
     if get(name).max_n is not None and n > get(name).max_n // 2:
         n //= 4

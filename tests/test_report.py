@@ -504,7 +504,7 @@ def test_every_format_takes_no_rows_and_rows_of_other_commands():
     for format in FORMATS:
         assert isinstance(render([], [], Header(), format, None), str)
         assert isinstance(render([], [], Header(), format, None, command="spectrum"), str)
-        assert "singular" in render(rows, [], HEADER, format, "outputs/x", command="budget")
+        assert "singular" in render(rows, [], HEADER, format, "outputs/x", command="something else")
     assert json.loads(render(rows, [], HEADER, "json", None, command="spectrum"))["rows"] == rows
     with pytest.raises(UsageError, match="did you mean 'json'"):
         render([], [], Header(), "jason", None)
