@@ -28,7 +28,7 @@ def command(name: str | None, format_: str, debug: bool) -> None:
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    entries = [get(name)] if name is not None else by_family()
+    entries = [get(name)] if name is not None else by_family(kernels=True)
     if name is None:
         others, lines = plugins.every()
         entries += others
