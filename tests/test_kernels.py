@@ -46,7 +46,7 @@ def test_a_fused_kernel_is_exact_but_for_the_rounding_of_its_dtype(name, dtype, 
     got = approximate(name, qkv, **options(name, dtype=dtype))
     wanted = exact(qkv, wide)
     assert got.operator is None and "kernel" in got.no_operator and got.output.dtype == qkv.dtype
-    # scores in float32 or wider, up to 6, lose 2^-20 of a weight; rounding weights and outputs to the dtype 3 halves of it
+    # scores in float32 or wider, up to 6, lose 2^-20 of a weight; of weights and outputs 3 halves of an eps
     band = 4 * torch.finfo(wide).eps + 2.0 ** (-20 if wide != torch.float64 else -46)
     size = qkv.v.abs().amax((1, 2), keepdim=True)
     assert ((got.output - wanted).abs() <= band * size).all()
@@ -180,7 +180,8 @@ def test_a_framework_that_overflows_does_not_condemn_a_kernel_that_does_not():
 def test_all_leaves_kernels_out_and_each_is_listed(run):
     assert not set(KERNELS) & set(METHODS) and all(entry.kind == "kernel" for entry in KERNELS.values())
     assert not {request.name for request in parse_methods(["all"], "softmax")} & set(KERNELS)
-    [flash, flex] = parse_methods(["torch:sdpa-flash:dtype=bfloat16,torch:flex:dtype=float16,compiled=false"], "softmax")
+    spelt = "torch:sdpa-flash:dtype=bfloat16,torch:flex:dtype=float16,compiled=false"
+    [flash, flex] = parse_methods([spelt], "softmax")
     assert flash.options == {"dtype": "bfloat16"} and flex.options == {"dtype": "float16", "compiled": False}
     with pytest.raises(UsageError, match="did you mean 'torch:sdpa-flash'"):
         get("torch:sdpa-flesh")
