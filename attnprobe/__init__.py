@@ -47,6 +47,7 @@ _PUBLIC = {
     "injected": "inject",
     "input_statistics": "metrics",
     "instability": "sweep",
+    "kernel_errors": "metrics",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "method": "methods",
@@ -56,15 +57,15 @@ _PUBLIC = {
 }
 __all__ = [
     "QKV", "Approximation", "Operator", "__version__", "approximate", "budgets", "capture", "exact", "findings",
-    "injected", "input_statistics", "instability", "load_qkv", "matrix_errors", "method", "output_errors",
-    "register_attention", "spectra",
+    "injected", "input_statistics", "instability", "kernel_errors", "load_qkv", "matrix_errors", "method",
+    "output_errors", "register_attention", "spectra",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from .approximation import Approximation
     from .inject import injected, register_attention
     from .methods import approximate, method
-    from .metrics import input_statistics, matrix_errors, output_errors, spectra
+    from .metrics import input_statistics, kernel_errors, matrix_errors, output_errors, spectra
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact

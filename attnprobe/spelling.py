@@ -1,4 +1,4 @@
-"""How a method is spelt: ``NAME[:k=v,…]`` or ``PATH.py:FUNCTION[:k=v,…]``."""
+"""How a method is spelt: ``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]`` or ``PATH.py:FUNCTION[:k=v,…]``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 
 __all__ = ["file_and_function", "parts", "short_name"]
 
-SPELT = re.compile(r"(?P<name>.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
+SPELT = re.compile(r"(?P<name>torch:[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
 
 
 def parts(text: str) -> tuple[str, str | None]:
     """The name of a method and the text of its options, None without a colon behind the name.
 
-    >>> parts("skyformer:ridge=0.1,guard=none"), parts("./mine.py:fn:width=4"), parts("svd")
-    (('skyformer', 'ridge=0.1,guard=none'), ('./mine.py:fn', 'width=4'), ('svd', None))
+    >>> parts("skyformer:ridge=0.1,guard=none"), parts("./mine.py:fn:width=4"), parts("torch:flex")
+    (('skyformer', 'ridge=0.1,guard=none'), ('./mine.py:fn', 'width=4'), ('torch:flex', None))
     """
     found = SPELT.fullmatch(text)
     return found["name"].strip(), found["options"] if found["colon"] else None

@@ -17,7 +17,7 @@ import attnprobe
 from attnprobe import QKV, Approximation, method
 from attnprobe.cli.completion import NAMES
 from attnprobe.errors import UsageError
-from attnprobe.methods import METHODS, TAGS, get
+from attnprobe.methods import KERNELS, METHODS, TAGS, get
 from attnprobe.operators import LowRank, Scaled
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
 from attnprobe.testing.inputs import make
@@ -239,7 +239,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 
 
 def test_the_static_names_are_the_registrys():
-    assert set(NAMES) == set(METHODS)
+    assert set(NAMES) == set(METHODS | KERNELS)
 
 
 @pytest.mark.parametrize("line, wanted", [

@@ -12,8 +12,8 @@ __all__ = ["NAMES", "complete_methods"]
 NAMES = (
     "amm", "bigbird", "efficient", "informer", "kernelized", "linear", "linformer", "linformer-jlt", "longformer",
     "lsh-qk", "mss", "mss-literal", "nystromformer", "nystromformer-kmeans", "performer", "performer-relu",
-    "prototype", "reformer", "skeinformer", "skyformer", "softmax", "spectral-shift", "svd", "topk", "vmean",
-    "window",
+    "prototype", "reformer", "skeinformer", "skyformer", "softmax", "spectral-shift", "svd", "topk",
+    "torch:flex", "torch:int8", "torch:sdpa-flash", "torch:sdpa-math", "vmean", "window",
 )  # fmt: skip; a test holds it to the registry
 
 

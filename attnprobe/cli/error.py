@@ -38,9 +38,12 @@ Python: attnprobe.metrics.attention_maps(approx.operator).
 --fail-above takes output_spectral, output_spectral_relative, output_frobenius,
 output_frobenius_relative, output_row_relative_max, matrix_spectral,
 matrix_spectral_relative, matrix_frobenius, matrix_frobenius_relative,
-matrix_infinity, bad_rows, visited_fraction, inverse_residual or seconds,
+matrix_infinity, bad_rows, visited_fraction, inverse_residual or seconds, of kernels
+ratio_to_framework, ratio_to_framework_frobenius, max_abs, relative_frobenius,
+row_error_p50, row_error_p99 or row_error_p99_9,
 and mean, se, median, p10, p90 or max:
   --fail-above output_spectral_relative.median=0.3 --fail-above bad_rows.max=0
+  --method torch:sdpa-flash:dtype=bfloat16 --fail-above ratio_to_framework.max=2
 \b
 Exit codes: 0 fine, 1 a --fail-above gate failed, 2 usage or an impossible value,
 3 a named source or device is absent or refused, 4 some cells failed or diverged,
@@ -51,10 +54,10 @@ PLOTS = ("errors", "maps")
 
 
 @click.command("error", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME|FILE.py:FN[:k=v,…]",
-              shell_complete=complete_methods,
-              help="Methods with options; repeatable and comma-separated. `all` is every one that is no reference. "
-              "[default: skyformer]")
+@click.option("--method", "methods", multiple=True, default=("skyformer",),
+              metavar="NAME|torch:KERNEL|FILE.py:FN[:k=v,…]", shell_complete=complete_methods,
+              help="Methods with options; repeatable and comma-separated. `all` is every one that is no reference and "
+              "no kernel. [default: skyformer]")
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
@@ -66,6 +69,9 @@ PLOTS = ("errors", "maps")
               help="Whether to measure the errors of whole matrices too: norms of B - B~.")
 @click.option("--tol", default=1e-3, show_default=True, metavar="WIDTH",
               help="The relative width at which the interval of ‖B - B~‖₂ counts as closed.")
+@click.option("--row-tolerance", type=float, metavar="ERROR",
+              help="The relative error up to which a row of a kernel is within. [default: by dtype, bfloat16 0.016, "
+              "float16 0.001, float32 1.3e-6, float64 1e-7]")
 @click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
 @source_options
 @run_options

@@ -17,18 +17,24 @@ In Python:
 
 @click.command("methods", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=complete_methods)
+@click.option("--pages", is_flag=True, help="Every built-in method's page, as Markdown: docs/methods.md.")
 @format_option
 @debug_option
-def command(name: str | None, format_: str, debug: bool) -> None:
+def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
     """List the methods: name, paper, targets, what the budget d means, cost and tags. With NAME, explain one."""
-    from ..errors import unknown
+    from ..errors import UsageError, unknown
     from ..methods import by_family, get, plugins
     from ..report import FORMATS, Header, render
     from .progress import note
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    entries = [get(name)] if name is not None else by_family()
+    if pages and (name is not None or format_ not in ("table", "md")):
+        raise UsageError("--pages shows every method, as Markdown; drop the name and --format")
+    if pages:
+        click.echo(methods_page())
+        return
+    entries = [get(name)] if name is not None else by_family(kernels=True)
     if name is None:
         others, lines = plugins.every()
         entries += others
@@ -57,14 +63,37 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def methods_page() -> str:
+    """docs/methods.md, from the registry: tables, then each page as ``attnprobe methods NAME`` shows it."""
+    from ..methods import FAMILIES, KERNELS, by_family
+
+    entries = by_family(kernels=True)
+    lines = ["# Methods and kernels", "", "Made by `attnprobe methods --pages` from what the methods themselves say. Each "
+             "page is that of `attnprobe methods NAME`.", "",
+             readme_table(), "",
+             "Kernels are exact attention by other means (see [kernels.md](kernels.md)):", "",
+             _table(list(KERNELS.values()))]  # fmt: skip
+    for family in FAMILIES:
+        here = [entry for entry in entries if entry.family == family]
+        if here:
+            lines += ["", f"## Family: {family}"]
+        for entry in here:
+            lines += ["", f"### `{entry.name}`", "", "```text", entry.explain(), "```"]
+    return "\n".join(lines)
+
+
 def readme_table() -> str:
     """The method table of the README, from the registry."""
     from ..methods import by_family
 
+    return _table(by_family())
+
+
+def _table(entries: list[Any]) -> str:
     names = ("method", "paper", "family", "target", "d means", "cost per head", "random?", "needs V?", "causal?")
     names += ("oracle",)
     lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
-    for entry in by_family():
+    for entry in entries:
         cells = (
             f"`{entry.name}`",
             f"{entry.paper} ({entry.year})",

@@ -29,6 +29,7 @@ from . import (  # noqa: F401  (each registers itself)
     efficient,
     exact_attention,
     informer,
+    kernels,
     linear,
     linformer,
     linformer_jlt,
@@ -47,14 +48,15 @@ from . import (  # noqa: F401  (each registers itself)
     window,
 )
 from .base import Approximation
+from .kernels import working_dtype
 from .lookup import get, is_method
-from .registry import FAMILIES, METHODS, TAGS, Method, Option, Provenance, by_family
+from .registry import FAMILIES, KERNELS, METHODS, TAGS, Method, Option, Provenance, by_family
 from .user import method
 from .user_files import line_of
 
 __all__ = [
-    "FAMILIES", "METHODS", "TAGS", "Approximation", "Method", "Option", "Provenance", "approximate", "by_family", "get",
-    "is_method", "line_of", "method",
+    "FAMILIES", "KERNELS", "METHODS", "TAGS", "Approximation", "Method", "Option", "Provenance", "approximate",
+    "by_family", "get", "is_method", "line_of", "method", "working_dtype",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UsageError, unknown
 from ..spelling import file_and_function
 from . import plugins
-from .registry import METHODS, Method
+from .registry import KERNELS, METHODS, Method
 from .user import as_method
 from .user_files import from_file
 
@@ -30,16 +30,17 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
         return as_method(method, getattr(method, "__name__", type(method).__name__))
     if not isinstance(method, str):
         raise UsageError(f"a method is a name or a function, not {method!r}")
-    if method in METHODS:
-        return METHODS[method]
+    for known in (METHODS, KERNELS):
+        if method in known:
+            return known[method]
     if file_and_function(method) is not None:
         return from_file(method)
     points = plugins.found()
     if method in points:
         return plugins.from_plugin(points[method])
-    raise unknown("method", method, sorted([*METHODS, *points]))
+    raise unknown("method", method, sorted([*METHODS, *KERNELS, *points]))
 
 
 def is_method(name: str) -> bool:
     """Whether `get` would look for a method of this name; nothing is imported."""
-    return name in METHODS or file_and_function(name) is not None or name in plugins.found()
+    return name in METHODS or name in KERNELS or file_and_function(name) is not None or name in plugins.found()

@@ -20,11 +20,12 @@ from typing import Any, Literal, Union
 from ..errors import Unsupported, UsageError, unknown
 from .base import Approximation
 
-__all__ = ["FAMILIES", "METHODS", "Method", "Option", "Provenance", "by_family", "register"]
+__all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Option", "Provenance", "by_family", "register"]
 
 METHODS: dict[str, Method] = {}
+KERNELS: dict[str, Method] = {}  # of kind kernel: exact attention by other means
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
-FAMILIES = ("exact", "Nyström", "sampling", "sketch", "features", "LSH", "sparse", "reference", "user")
+FAMILIES = ("exact", "Nyström", "sampling", "sketch", "features", "LSH", "sparse", "reference", "kernel", "user")
 KINDS = ("method", "reference", "kernel", "user")
 TAGS = {
     "deterministic": "the same result for every seed",
@@ -260,8 +261,8 @@ class Method:
             "family": f"{self.family}, kind {self.kind}",
             "targets": ", ".join(self.targets),
             "budget d": self.budget or "none: d is ignored",
-            "cost": self.cost if self.kind == "user" else f"{self.cost} multiply-adds per head",
-            "proved by": self.oracle if self.kind == "user" else f"its literal twin; {self.oracle}",
+            "cost": self.cost if self.family == "user" else f"{self.cost} multiply-adds per head",
+            "proved by": self.oracle if self.family in ("kernel", "user") else f"its literal twin; {self.oracle}",
             "claims": "; ".join(self._claim(tag) for tag in self.tags),
         }
         lines = [self.name, ""]
@@ -299,18 +300,19 @@ def _option(name: str, default: Any, hint: Any) -> Option:
 
 
 def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """Put the decorated function into the registry; the keywords are the fields of `Method`."""
+    """Put the decorated function into the registry, kernels into `KERNELS`; the keywords are the fields of `Method`."""
 
     def put(function: Callable[..., Approximation]) -> Callable[..., Approximation]:
         entry = Method(function=function, **facts)
-        assert entry.name not in METHODS and entry.kind in KINDS and entry.family in FAMILIES
+        assert entry.name not in METHODS | KERNELS and entry.kind in KINDS and entry.family in FAMILIES
         assert all(tag.split("@")[0] in TAGS for tag in entry.tags), entry.tags
-        METHODS[entry.name] = entry
+        (KERNELS if entry.kind == "kernel" else METHODS)[entry.name] = entry
         return function
 
     return put
 
 
-def by_family() -> list[Method]:
-    """Every method, in the order of `FAMILIES` and, within one, of their names."""
-    return sorted(METHODS.values(), key=lambda entry: (FAMILIES.index(entry.family), entry.name))
+def by_family(kernels: bool = False) -> list[Method]:
+    """Every method, and the ``kernels`` where asked for, in the order of `FAMILIES` and, within one, of their names."""
+    entries = [*METHODS.values(), *(KERNELS.values() if kernels else ())]
+    return sorted(entries, key=lambda entry: (FAMILIES.index(entry.family), entry.name))

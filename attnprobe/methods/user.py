@@ -38,6 +38,7 @@ class Claims:
     """What a function says of itself; see `method`."""
 
     linear_in_v: bool = False
+    kind: str = "user"
     targets: tuple[str, ...] = ("softmax",)
     tags: tuple[str, ...] = ()
     budget: str = UNSAID
@@ -55,6 +56,8 @@ def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callabl
     Args:
         linear_in_v: the output is a matrix times V, and the matrix does not depend on V. The matrix is then recovered
             from what the function does to blocks of the identity, and has errors, spectra and condition numbers.
+        kind: ``kernel`` for exact softmax attention by other means, which is judged as kernels are. One with an option
+            ``dtype`` takes Q, K and V to that dtype itself; without it they are taken as they come.
         targets: of ``softmax`` and ``gaussian``, the exact matrices that it can stand for.
         tags: further claims, of those that ``attnprobe methods`` shows. budget: what d means. cost: multiply-adds per
             head, such as ``"4 n d p"``. paper, year: the source.
@@ -89,14 +92,18 @@ def _frozen(value: Any) -> Any:
 
 
 def claims_of(function: Callable[..., Any], name: str) -> Claims:
-    """What a function says of itself, by the decorator or by its attribute ``linear_in_v``.
+    """What a function says of itself, by the decorator or by its attributes ``linear_in_v`` and ``kind``.
 
     Raises:
-        UsageError: an unknown tag or target.
+        UsageError: an unknown tag, target or kind.
     """
     claims = getattr(function, "attnprobe_claims", None) or Claims(
-        linear_in_v=bool(getattr(function, "linear_in_v", False))
+        linear_in_v=bool(getattr(function, "linear_in_v", False)), kind=getattr(function, "kind", "user")
     )
+    if claims.kind not in ("user", "kernel"):
+        raise UsageError(f"{name}: there is no kind '{claims.kind}'; a function is a kernel, or says nothing")
+    if claims.kind == "kernel" and claims.targets != ("softmax",):
+        raise UsageError(f"{name}: a kernel stands for softmax attention; drop its targets")
     for tag in claims.tags:
         if tag.partition("@")[0] not in TAGS:
             raise UsageError(f"{name}: there is no tag '{tag}'; choose from {', '.join(TAGS)}")
@@ -124,7 +131,7 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
         tags = ("deterministic", *tags)  # it has no draws of ours, and `check` notices others
     return Method(
         name=name, function=adapter, paper=claims.paper, year=claims.year, family="user", targets=claims.targets,
-        kind="user", tags=tags, budget=claims.budget if "d" in given else None, cost=claims.cost,
+        kind=claims.kind, tags=tags, budget=claims.budget if "d" in given else None, cost=claims.cost,
         oracle="attnprobe check", limit=claims.limit, least=claims.least, exact_at=claims.exact_at,
         takes_mask="mask" in given, provenance=provenance,
     )  # fmt: skip

@@ -16,14 +16,16 @@ from .drift import DRIFT_METRICS, Outputs, local_errors, model_drift
 from .duplicates import repeated_rows
 from .error import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .inputs import INPUT_STATISTICS, input_statistics
+from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_errors
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, MatrixErrors, matrix_errors, shared_matrix_errors
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
-    "CORES", "DRIFT_METRICS", "EXACT", "INPUT_STATISTICS", "MAP_BLOCKS", "MATRIX_METRICS", "OUTPUT_METRICS", "Core",
-    "ExactOutput", "MatrixErrors", "Outputs", "Spectrum", "attention_maps", "attention_matrix", "core_matrices",
-    "exact_matrices", "input_statistics", "inverse_gradient", "iteration_gradient", "lemma3_interval", "local_errors",
-    "lower_bound", "matrix_errors", "model_drift", "output_errors", "repeated_rows", "schulz_residuals", "sensitivity",
-    "shared_matrix_errors", "spectra",
+    "CORES", "DRIFT_METRICS", "EXACT", "INPUT_STATISTICS", "KERNEL_METRICS", "MAP_BLOCKS", "MATRIX_METRICS",
+    "OUTPUT_METRICS", "ROW_TOLERANCES", "Core", "ExactOutput", "KernelReference", "MatrixErrors", "Outputs", "Spectrum",
+    "attention_maps", "attention_matrix", "core_matrices", "exact_matrices", "input_statistics", "inverse_gradient",
+    "iteration_gradient", "kernel_errors", "lemma3_interval", "local_errors", "lower_bound", "matrix_errors",
+    "model_drift", "output_errors", "repeated_rows", "schulz_residuals", "sensitivity", "shared_matrix_errors",
+    "spectra",
 ]  # fmt: skip

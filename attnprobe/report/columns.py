@@ -10,7 +10,7 @@ from ..records import LOWER_BOUND
 from .numbers import aligned, method_label, per_cent, significant
 from .sources import source_heading
 
-__all__ = ["COLUMNS", "Column", "Group", "columns_of", "family", "grouped", "legend", "mark", "notes"]
+__all__ = ["COLUMNS", "Column", "Group", "columns_of", "family", "grouped", "legend", "mark", "notes", "statistic"]
 
 Row = Mapping[str, Any]
 

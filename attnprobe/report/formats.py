@@ -17,6 +17,7 @@ from .comparison_tables import comparison_legend, comparison_tables
 from .console import Header
 from .inject import INJECT_SPARE, inject_legend, inject_summary, inject_tables
 from .inputs import INPUTS_LEGEND, input_tables
+from .kernels import KERNEL_SPARE, kernel_legend, kernel_tables
 from .spectra import spectrum_legend, spectrum_tables
 from .tables import error_tables, flat_table, plain_tables
 from .theory import SPARE, theory_legend, theory_summary, theory_tables
@@ -127,16 +128,21 @@ def render(
         parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
         return plain_tables(parts, told, header, run, width, SPARES.get(command, ()))
     if format == "table":
-        return (
-            error_tables(rows, bounds, header, run, width)
-            if command == "error"
-            else flat_table(rows, header, run, width)
-        )
+        return _errors(rows, bounds, header, run, width) if command == "error" else flat_table(rows, header, run, width)
     if format == "md":
         return markdown(*tables_of(rows, bounds, command), header, run)
     if format == "latex":
         return latex(*tables_of(rows, bounds, command), header, run)
     raise unknown("format", format, FORMATS)
+
+
+def _errors(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str | None, width: int | None) -> str:
+    """The tables of `error`, and beneath them those of kernels."""
+    kernels = kernel_tables(rows)
+    if not kernels:
+        return error_tables(rows, bounds, header, run, width)
+    above = error_tables(rows, bounds, header, None, width)
+    return f"{above}\n{plain_tables(kernels, kernel_legend(kernels), Header(), run, width, KERNEL_SPARE)}"
 
 
 def flattened(row: Row) -> dict[str, Any]:
@@ -212,7 +218,8 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
         for line, row in zip(lines, group.rows, strict=True):
             line[0] = f"{mark(row)} {line[0]}".lstrip()
         tables.append(Plain(group.caption, headings, lines, [line for _, line in notes(group.rows)]))
-    return tables, legend(groups, columns)
+    kernels = kernel_tables(rows)
+    return tables + [Plain(*table) for table in kernels], f"{legend(groups, columns)} {kernel_legend(kernels)}".strip()
 
 
 def markdown(tables: Sequence[Plain], told: str, header: Header, run: str | None) -> str:

@@ -12,6 +12,7 @@ from ..spelling import parts, short_name
 from .bench_gates import BENCH_METRICS
 from .budget import BUDGET_METRICS
 from .inject import INJECT_METRICS
+from .kernels import KERNEL_METRICS
 from .numbers import method_label
 from .sources import source_heading
 from .stability import STABILITY_METRICS
@@ -37,12 +38,15 @@ METRICS = (
     "inverse_residual",
     "delta",
     "seconds",
+    *KERNEL_METRICS,
 )
 METRICS_OF = {  # by command
     "error": METRICS, "theory": THEORY_METRICS, "budget": BUDGET_METRICS, "bench": BENCH_METRICS,
     "inject": INJECT_METRICS, "stability": STABILITY_METRICS,
 }  # fmt: skip
-LARGER = ("output_cosine_min", "slack", "holds", "top1_agreement", "embedding_cosine")  # larger is better there
+LARGER = (  # larger is better there
+    "output_cosine_min", "slack", "holds", "top1_agreement", "embedding_cosine", "cosine", "rows_within",
+)  # fmt: skip
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")

@@ -185,6 +185,7 @@ def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]
         "duplicates": max((cell.get("duplicates") or 0 for cell in cells), default=0),
         "matrix_open": _matrix_open(cells),
         "matrix_skipped": next((cell["matrix_skipped"] for cell in cells if cell.get("matrix_skipped")), None),
+        **{name: first[name] for name in ("kernel_dtype", "row_tolerance") if name in first},
         "metrics": metrics,
         "over_vmean": {name: _over_vmean(cells, name, place, vmean) for name in RATIOS if name in metrics},
     }

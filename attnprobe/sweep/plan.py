@@ -60,7 +60,7 @@ def told(request: MethodRequest | None) -> dict[str, Any]:
 
 
 def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
-    """``NAME[:k=v,…]`` and ``PATH.py:FUNCTION[:k=v,…]`` items, comma-separated and repeatable.
+    """``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``PATH.py:FUNCTION[:k=v,…]``: comma-separated and repeatable.
 
     ``all`` is every registered method of kind method.
 
@@ -136,6 +136,7 @@ class ErrorPlan:
 
     Args:
         tol: the width of the intervals of matrix errors; None measures none.
+        row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
     """
 
     methods: tuple[MethodRequest, ...]
@@ -148,6 +149,7 @@ class ErrorPlan:
     repeats: int = 1
     target: str = "softmax"
     tol: float | None = None
+    row_tolerance: float | None = None
 
     def groups(self) -> list[Group]:
         """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
@@ -188,7 +190,7 @@ class ErrorPlan:
         for cell in cells:
             alone = self.tol is None or cell.request.name == LOWER_BOUND
             d = cell.d or qkv.p
-            dense = not alone and cell.request.entry.kind == "user"
+            dense = not alone and cell.request.entry.family == "user"
             numbers = qkv.n_q * qkv.n_k if dense else d * (qkv.n_q + qkv.n_k + d)
             size = qkv.h * numbers * qkv.q.element_size()
             if alone or not room or held + size > HELD:
@@ -200,6 +202,8 @@ class ErrorPlan:
 
     def _cell(self, group, layer, request, d, repeat, facts) -> Cell:
         matrix = {} if self.tol is None or request.name == LOWER_BOUND else {"matrix_tol": self.tol}
+        if request.name != LOWER_BOUND and request.entry.kind == "kernel":
+            matrix |= {"row_tolerance": self.row_tolerance}
         key = cell_key(
             command="error", **determines(request), target=self.target, source=dict(facts), n=group.n,
             window=group.window, layer=layer, heads=self.heads, d=d, seed=self.seed + repeat, **matrix,

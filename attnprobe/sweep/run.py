@@ -14,8 +14,18 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..errors import BadResult, Unsupported, UsageError
 from ..linalg.norms import tail_singular_values
-from ..methods import approximate, line_of
-from ..metrics import ExactOutput, MatrixErrors, lower_bound, output_errors, repeated_rows, shared_matrix_errors
+from ..methods import approximate, line_of, working_dtype
+from ..metrics import (
+    ROW_TOLERANCES,
+    ExactOutput,
+    KernelReference,
+    MatrixErrors,
+    kernel_errors,
+    lower_bound,
+    output_errors,
+    repeated_rows,
+    shared_matrix_errors,
+)
 from ..operators import Operator
 from ..qkv import QKV
 from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
@@ -164,6 +174,8 @@ class _Bench:
 
     def __init__(self, qkv: QKV, plan: ErrorPlan, timings: Timings, limit: float | None) -> None:
         self.qkv, self.target, self.tol, self.timings, self.limit = qkv, plan.target, plan.tol, timings, limit
+        self.row_tolerance = plan.row_tolerance
+        self.frameworks: dict[torch.dtype, KernelReference] = {}
         self.duplicates = repeated_rows(qkv)
         with timings("exact attention"):
             self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target))
@@ -180,7 +192,7 @@ class _Bench:
         for place, cell in enumerate(batch):
             show(_label(cell))
             result, operator, without = self._measured(cell)
-            if without is not None and self.tol is not None:
+            if without is not None and self.tol is not None and cell.request.entry.kind != "kernel":
                 result["matrix_skipped"] = without
             results.append(result)
             if operator is not None and self.tol is not None:
@@ -248,8 +260,22 @@ class _Bench:
                 metrics[name] = approx.diagnostics[name]
         if "visited" in approx.diagnostics:
             metrics["visited_fraction"] = approx.diagnostics["visited"] / (self.qkv.n_q * self.qkv.n_k)
-        result = _result(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds)
+        judged = {}
+        if cell.request.entry.kind == "kernel":
+            found, judged = self._judged(cell.request, approx)
+            metrics |= found
+        result = {**_result(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds), **judged}
         return result, approx.operator, approx.no_operator if approx.operator is None else None
+
+    def _judged(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The errors of a kernel as such, and the dtype and tolerance that they are of."""
+        dtype = working_dtype(request.entry, request.options, self.qkv)
+        with self.timings("exact attention"):
+            if dtype not in self.frameworks:
+                self.frameworks[dtype] = with_smaller_blocks(lambda: KernelReference.of(self.qkv, dtype))
+        tolerance = ROW_TOLERANCES[dtype] if self.row_tolerance is None else self.row_tolerance
+        found = kernel_errors(approx, self.qkv, row_tolerance=tolerance, reference=self.frameworks[dtype])
+        return found, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
 
 
 def _result(

@@ -28,6 +28,7 @@ class ErrorRequest(RunRequest):
 
     Args:
         methods: ``--method`` items (see `parse_methods`). repeats: seeds of random methods, from ``seed`` on.
+        row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
         matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
     """
 
@@ -35,6 +36,7 @@ class ErrorRequest(RunRequest):
     repeats: int = 1
     matrix: bool = True
     tol: float = 1e-3
+    row_tolerance: float | None = None
 
 
 @dataclass
@@ -114,6 +116,7 @@ def prepared(
             repeats=request.repeats,
             target=request.target,
             tol=request.tol if request.matrix else None,
+            row_tolerance=request.row_tolerance,
         )
         if refuse:
             _refuse_impossible(plan)
@@ -134,6 +137,8 @@ def _asked(
             raise UsageError(f"{name}={value}: choose a number from 1 to {MOST}")
     if not 0 < request.tol < 1:
         raise UsageError(f"tol={request.tol:g}: choose a relative width above 0 and below 1, such as 0.001")
+    if request.row_tolerance is not None and not 0 < request.row_tolerance < 1:
+        raise UsageError(f"row-tolerance={request.row_tolerance:g}: choose a relative error above 0 and below 1")
     methods = tuple(parse_methods(request.methods, request.target))
     d = () if request.d is None else tuple(parse_numbers(request.d, "d"))
     if request.n is None:
@@ -169,4 +174,5 @@ def planned(plan: ErrorPlan) -> dict[str, Any]:
         "methods": [listed(m) for m in plan.methods],
         "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
         "seed": plan.seed, "repeats": plan.repeats, "target": plan.target, "tol": plan.tol,
+        "row_tolerance": plan.row_tolerance,
     }  # fmt: skip

@@ -21,6 +21,9 @@ from .inputs import make
 __all__ = ["Case", "Fault", "Skip", "demand"]
 
 
+BY_OUTPUT = ("user", "kernel")  # what passes within is not known
+
+
 class Fault(AssertionError):
     """A property that does not hold, in words."""
 
@@ -85,13 +88,13 @@ class Case:
         """How far an entry of the operator may be off, (h, n_q, n_k)."""
         operator = self.operator(approx)
         dtype = dtype or operator.dtype
-        if self.method.kind != "user":
+        if self.method.kind not in BY_OUTPUT:
             return entry_band(operator, qkv, dtype)
         return _half_the_digits(operator.dense(), dtype)
 
     def output_band(self, approx: Approximation, qkv: QKV) -> Tensor:
         """How far an entry of the output may be off, (h, n_q, p_v)."""
-        if self.method.kind != "user":
+        if self.method.kind not in BY_OUTPUT:
             return output_band(approx, qkv, approx.operator.dtype)
         return _half_the_digits(approx.output, qkv.dtype)
 

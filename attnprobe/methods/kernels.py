@@ -1,0 +1,187 @@
+"""Kernels: exact softmax attention, computed by other means or with fewer digits. They save no entry, only time.
+
+A kernel is no approximation that someone chose: what it leaves is rounding. So it is judged against exact attention of
+*the inputs that it gets*, in float64, and beside what the framework itself loses in that dtype (see
+`attnprobe.kernel_errors`). All take Q, K and V to ``dtype`` first and give their output in the dtype of Q, K and V.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..errors import Unsupported
+from ..operators import row_blocks
+from ..qkv import QKV
+from ..reference import attention
+from ..rng import Streams
+from .base import Approximation, per_head
+from .registry import Method, register
+
+__all__ = ["working_dtype"]
+
+Dtype = Literal["own", "bfloat16", "float16", "float32"]
+NO_MATRIX = "is a kernel, which gives an output and no matrix"
+ROWS = 256  # query rows of a head whose scores are alive at a time
+FACTS = {
+    "family": "kernel", "kind": "kernel", "targets": ("softmax",), "tags": ("deterministic", "causal", "diagnostic"),
+    "budget": None, "cost": "2 n² p",
+}  # fmt: skip
+
+
+def working_dtype(entry: Method, options: Mapping[str, Any], qkv: QKV) -> torch.dtype:
+    """The dtype to which a kernel takes Q, K and V: its option ``dtype``, or that of Q, K and V."""
+    name = options.get("dtype", entry.options["dtype"].default) if "dtype" in entry.options else "own"
+    found = getattr(torch, str(name), None)
+    return found if isinstance(found, torch.dtype) else qkv.dtype
+
+
+def _run(qkv: QKV, dtype: str, kernel: Callable[[Tensor, Tensor, Tensor, float, bool], Tensor]) -> Approximation:
+    """The output of ``kernel(q, k, v, scale, causal)`` in a dtype; what torch refuses is `Unsupported`."""
+    q, k, v = (x if dtype == "own" else x.to(getattr(torch, dtype)) for x in (qkv.q, qkv.k, qkv.v))
+    output = kernel(q, k, v, qkv.scale, qkv.causal).to(qkv.dtype)
+    visited = qkv.n_q * (qkv.n_q + 1) // 2 if qkv.causal else qkv.n_q * qkv.n_k
+    return Approximation(None, output, diagnostics={"visited": per_head(qkv.h, visited)}, no_operator=NO_MATRIX)
+
+
+def _by_backend(name: str, backend: SDPBackend) -> Callable[..., Tensor]:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+        try:
+            with warnings.catch_warnings(), sdpa_kernel(backend):
+                warnings.simplefilter("ignore")  # torch lists why each backend refuses
+                return attention(q, k, v, scale, causal)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or "o available kernel" not in str(error):
+                raise
+            where = f"{str(q.dtype)[6:]} on {q.device.type}"
+            raise Unsupported(f"{name}: torch has no such kernel for {where} at p={q.shape[2]}") from error
+
+    return kernel
+
+
+@register(name="torch:sdpa-flash", paper="Dao et al., FlashAttention", year=2022,
+          oracle="torch scaled_dot_product_attention", **FACTS)  # fmt: skip
+def sdpa_flash(
+    qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own"
+) -> Approximation:
+    """``softmax(scale · Q Kᵀ) V`` by torch's flash kernel: scores in tiles, a running maximum and sum in float32.
+
+    ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. Skipped where torch has no flash kernel for
+    the dtype and device (on CUDA it takes half precision alone).
+
+    Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p).
+    """
+    return _run(qkv, dtype, _by_backend("torch:sdpa-flash", SDPBackend.FLASH_ATTENTION))
+
+
+@register(name="torch:sdpa-math", paper="PyTorch, scaled_dot_product_attention", year=2023,
+          oracle="torch scaled_dot_product_attention", **FACTS)  # fmt: skip
+def sdpa_math(
+    qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own"
+) -> Approximation:
+    """``softmax(scale · Q Kᵀ) V`` by torch's unfused path, the one to fall back to; of half precision in float32.
+
+    ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. It holds the scores, so it goes by heads.
+
+    Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory n² of one head.
+    """
+    one = _by_backend("torch:sdpa-math", SDPBackend.MATH)
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+        heads = [slice(head, head + 1) for head in range(len(q))]
+        return torch.cat([one(q[head], k[head], v[head], scale, causal) for head in heads])
+
+    return _run(qkv, dtype, kernel)
+
+
+@register(name="torch:flex", paper="Dong et al., Flex Attention", year=2024,
+          oracle="torch scaled_dot_product_attention", **FACTS)  # fmt: skip
+def flex(
+    qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own", compiled: bool = True
+) -> Approximation:
+    """``softmax(scale · Q Kᵀ) V`` by torch's flex attention, compiled for the device.
+
+    ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. Compiling takes half a minute for a dtype,
+    and a C++ compiler on a CPU; where it cannot be done the kernel is skipped, and says why. ``compiled=false`` runs
+    torch's unfused stand-in, which holds the scores of all heads and rounds otherwise.
+
+    Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p) compiled.
+    """
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+        mask = None
+        try:
+            from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns where it is not compiled
+                if causal:
+                    mask = create_block_mask(_not_behind, None, None, q.shape[1], k.shape[1], device=q.device.type)
+                run = _compiled() if compiled else flex_attention
+                return run(q[None], k[None], v[None], scale=scale, block_mask=mask)[0]
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of the compiler, of what it calls, or of a device without the kernel
+            told = " ".join(str(error).split())[:120]
+            way_out = "; torch:flex:compiled=false runs it unfused" if compiled else ""
+            raise Unsupported(f"torch:flex cannot run here ({type(error).__name__}: {told}){way_out}") from error
+
+    return _run(qkv, dtype, kernel)
+
+
+def _not_behind(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+@register(name="torch:int8", paper="Zhang et al., SageAttention", year=2024,
+          oracle="identity: the dequantised scores in float64", **FACTS)  # fmt: skip
+def int8(
+    qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own",
+    per: Literal["row", "head"] = "row",
+) -> Approximation:  # fmt: skip
+    """``softmax(scale · s_q s_k · Q̂ K̂ᵀ) V`` with Q̂ = round(Q / s_q) and K̂ = round(K / s_k) whole numbers of -127 … 127.
+
+    Simulated: the integers are held as floats, whose products and sums are those of int8 with int32 accumulation, exact
+    up to p = 1040 in float32. ``per=row`` has one ``s = max|x| / 127`` for each query and one for each key;
+    ``per=head`` one for all queries of a head and one for all its keys. Scores and softmax are float32 (float64 for
+    float64 inputs), the weights are rounded to the dtype, and their product with V sums in float32. V is not quantised,
+    and K is not smoothed as in the paper. ``dtype`` is what Q, K and V are rounded to first, and the output too;
+    ``own`` leaves them.
+
+    Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p).
+    """
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        (q8, q_step), (k8, k_step) = (_quantised(x.to(wide), per) for x in (q, k))
+        values, output = v.to(wide), torch.empty(*q.shape[:2], v.shape[2], dtype=v.dtype, device=v.device)
+        places = torch.arange(k.shape[1], device=k.device)
+        for head in range(len(q)):
+            for first, last in row_blocks(q.shape[1], ROWS):
+                scores = (q8[head, first:last] @ k8[head].mT) * (q_step[head, first:last] * k_step[head].mT * scale)
+                if causal:
+                    scores = scores.masked_fill(places > places[first:last, None], float("-inf"))
+                output[head, first:last] = torch.softmax(scores, -1).to(v.dtype).to(wide) @ values[head]
+        return output
+
+    return _run(qkv, dtype, kernel)
+
+
+def _quantised(x: Tensor, per: str) -> tuple[Tensor, Tensor]:
+    """Whole numbers (h, n, p) and their steps, (h, n, 1): ``x ≈ whole · step``; of zeros the step is 1."""
+    step = x.abs().amax(-1 if per == "row" else (1, 2), keepdim=True) / 127
+    step = torch.where(step == 0, torch.ones_like(step), step).expand(-1, x.shape[1], -1)
+    return (x / step).round(), step

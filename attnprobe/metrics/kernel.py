@@ -1,0 +1,168 @@
+"""Errors of kernels: exact attention by other means, judged by its rounding and beside the framework's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..errors import UsageError
+from ..operators import row_blocks
+from ..qkv import QKV
+from ..reference import exact_output
+
+__all__ = ["KERNEL_METRICS", "ROW_TOLERANCES", "KernelReference", "eager_output", "kernel_errors"]
+
+KERNEL_METRICS = {
+    "cosine": "the cosine between the whole output of a head and the exact one",
+    "max_abs": "the largest |entry of O~ - O|",
+    "relative_frobenius": "‖O~ - O‖_F / ‖O‖_F",
+    "row_error_p50": "the median over rows of ‖row of O~ - O‖ / ‖row of O‖",
+    "row_error_p99": "the row error that 1 % of the rows exceed",
+    "row_error_p99_9": "the row error that 0.1 % of the rows exceed",
+    "rows_within": "the share of rows whose row error is at most the tolerance",
+    "ratio_to_framework": "max_abs over that of eager softmax attention in the same dtype",
+    "ratio_to_framework_frobenius": "relative_frobenius over that of eager softmax attention in the same dtype",
+    "framework_max_abs": "max_abs of eager softmax attention in the same dtype",
+    "framework_relative_frobenius": "relative_frobenius of eager softmax attention in the same dtype",
+}
+ROW_TOLERANCES = {torch.bfloat16: 1.6e-2, torch.float16: 1e-3, torch.float32: 1.3e-6, torch.float64: 1e-7}
+QUANTILES = 0.5, 0.99, 0.999  # of the row errors
+ROWS = 256  # query rows whose scores are alive at a time
+
+
+def eager_output(qkv: QKV) -> Tensor:
+    """``softmax(scale · (Q Kᵀ)) V`` as torch computes it eagerly, every step rounded to the dtype of ``qkv``.
+
+    That is ``torch.softmax(q @ k.mT * scale, -1) @ v`` of the valid tokens, (h, n_q, p_v), for blocks of rows of one
+    head, so that no n x n is held. Cost ``2 n² p``.
+    """
+    inner = qkv.compressed()
+    output = inner.v.new_empty(inner.h, inner.n_q, inner.p_v)
+    places = torch.arange(inner.n_k, device=inner.device)
+    for head in range(inner.h):
+        for first, last in row_blocks(inner.n_q, ROWS):
+            scores = inner.q[head, first:last] @ inner.k[head].mT * inner.scale
+            if inner.causal:
+                scores = scores.masked_fill(places > places[first:last, None], -inf)
+            output[head, first:last] = torch.softmax(scores, -1) @ inner.v[head]
+    return output
+
+
+@dataclass(frozen=True, eq=False)
+class KernelReference:
+    """What kernels of one dtype are judged by, so that several share it; all on the valid tokens.
+
+    Attributes:
+        dtype: to which Q, K and V are rounded. exact: the exact output of the rounded inputs, (h, n_q, p_v) float64.
+        max_abs, frobenius: the largest entry of the framework's error, and its Frobenius norm over that of O, (h,).
+    """
+
+    dtype: torch.dtype
+    exact: Tensor
+    max_abs: Tensor
+    frobenius: Tensor
+
+    @classmethod
+    def of(cls, qkv: QKV, dtype: torch.dtype | None = None) -> KernelReference:
+        """From Q, K and V and the dtype to which a kernel takes them; None is their own.
+
+        Inputs that the dtype cannot hold have a reference of NaN.
+        """
+        dtype = dtype or qkv.dtype
+        inner = qkv.compressed()
+        if not all(torch.isfinite(x.to(dtype)).all() for x in (inner.q, inner.k, inner.v)):
+            lost = torch.full((inner.h,), torch.nan, dtype=torch.float64, device=inner.device)
+            return cls(dtype, lost[:, None, None].expand(inner.h, inner.n_q, inner.p_v), lost, lost)
+        rounded = inner.to(dtype=dtype)
+        exact = exact_output(rounded)
+        with torch.no_grad():  # rounded to the dtype of Q, K and V too, as a kernel's output is
+            error = eager_output(rounded).to(qkv.dtype).double() - exact
+        return cls(dtype, exact, error.abs().amax((1, 2)), error.norm(dim=(1, 2)) / exact.norm(dim=(1, 2)))
+
+
+def kernel_errors(
+    approx: Approximation | Tensor,
+    qkv: QKV,
+    *,
+    dtype: torch.dtype | None = None,
+    row_tolerance: float | None = None,
+    reference: KernelReference | None = None,
+) -> dict[str, Tensor]:
+    """How far the output of a kernel lies from exact softmax attention, by the measures of those who write kernels.
+
+    With O~ its output, O the exact output of Q, K and V *rounded to* ``dtype``, in float64, and row errors
+    ``r_i = ‖O~_i - O_i‖ / ‖O_i‖`` (0 where both rows are zero), all float64 (h,):
+
+    ================================  ==========================================================================
+    ``cosine``                        ``<O~, O>_F / (‖O~‖_F ‖O‖_F)``; 1 where both are zero, 0 where one is
+    ``max_abs``                       ``max |O~ - O|``, in the units of V
+    ``relative_frobenius``            ``‖O~ - O‖_F / ‖O‖_F``
+    ``row_error_p50``, ``_p99``,      quantiles of the r_i, interpolated linearly
+    ``_p99_9``
+    ``rows_within``                   the share of rows with ``r_i ≤ row_tolerance``
+    ``ratio_to_framework``            ``max_abs`` over that of `eager_output` on the same rounded inputs
+    ``ratio_to_framework_frobenius``  ``relative_frobenius`` over that of `eager_output`
+    ``framework_max_abs``, …          what these two divide by
+    ================================  ==========================================================================
+
+    The inputs are rounded first because that loss is not the kernel's: it would hide what is, and draw every ratio to
+    1. A ratio is 1 where both errors are 0, infinite where the framework's alone is, and 0 where the framework's
+    output is not finite and the kernel's is. Rows and heads of padding have no part.
+
+    Args:
+        approx: a kernel's result, or its output (h, n_q, p_v) in any dtype. dtype: None is that of ``qkv``.
+        row_tolerance: None is `torch.testing.assert_close`'s relative tolerance for the dtype: 1.6e-2 for bfloat16,
+            1e-3 for float16, 1.3e-6 for float32, 1e-7 for float64.
+        reference: a `KernelReference` of the same inputs, where it is at hand already; its dtype counts.
+
+    Cost ``n p_v`` beside the two references, ``4 n² p``. An output that is not finite has NaN, and rows not within.
+
+    Raises:
+        UsageError: shapes that differ, or a tolerance that is not positive.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> qkv = QKV(*torch.randn(3, 1, 64, 16, generator=g))
+    >>> q, k, v = (x.bfloat16() for x in (qkv.q, qkv.k, qkv.v))
+    >>> found = kernel_errors(torch.softmax(q @ k.mT * qkv.scale, -1) @ v, qkv, dtype=torch.bfloat16)
+    >>> float(found["ratio_to_framework"]), float(found["rows_within"])
+    (1.0, 1.0)
+    """
+    reference = reference or KernelReference.of(qkv, dtype)
+    tolerance = ROW_TOLERANCES[reference.dtype] if row_tolerance is None else row_tolerance
+    if not tolerance > 0:
+        raise UsageError(f"row-tolerance={tolerance:g}: choose a relative error above 0, such as 0.01")
+    got = approx if isinstance(approx, Tensor) else approx.output
+    got = got if qkv.mask is None else got[:, qkv.mask]
+    exact = reference.exact
+    if got.shape != exact.shape:
+        raise UsageError(f"the output has shape {tuple(got.shape)}, the exact one {tuple(exact.shape)}")
+    got = got.double()
+    error = got - exact
+    rows = _ratio(error.norm(dim=-1), exact.norm(dim=-1), 0.0)  # (h, n_q)
+    p50, p99, p99_9 = torch.quantile(rows, rows.new_tensor(QUANTILES), dim=-1)
+    sizes = got.norm(dim=(1, 2)), exact.norm(dim=(1, 2))
+    max_abs, frobenius = error.abs().amax((1, 2)), _ratio(error.norm(dim=(1, 2)), sizes[1], 0.0)
+    none = (sizes[0] == 0) | (sizes[1] == 0)
+    cosine = (got * exact).sum((1, 2)) / (sizes[0] * sizes[1])
+    return {
+        "cosine": torch.where(none, (sizes[0] == sizes[1]).to(cosine), cosine),
+        "max_abs": max_abs,
+        "relative_frobenius": frobenius,
+        "row_error_p50": p50,
+        "row_error_p99": p99,
+        "row_error_p99_9": p99_9,
+        "rows_within": (rows <= tolerance).double().mean(-1),
+        "ratio_to_framework": _ratio(max_abs, reference.max_abs.nan_to_num(nan=inf), 1.0),
+        "ratio_to_framework_frobenius": _ratio(frobenius, reference.frobenius.nan_to_num(nan=inf), 1.0),
+        "framework_max_abs": reference.max_abs,
+        "framework_relative_frobenius": reference.frobenius,
+    }
+
+
+def _ratio(above: Tensor, below: Tensor, both: float) -> Tensor:
+    """``above / below``, and ``both`` where both are 0."""
+    return torch.where((above == 0) & (below == 0), torch.full_like(above, both), above / below)
