@@ -14,6 +14,7 @@ from .options import (
     place_options,
     refuse_contradictions,
     run_options,
+    shard_option,
     source_from,
     source_options,
 )
@@ -53,6 +54,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
               "in random directions.")
 @source_options
 @run_options
+@shard_option
 @format_option
 @click.option("--plot", is_flag=True, help="Draw conditions, their errors and residuals into the run's figures/ "
               "(SVG and PNG).")
