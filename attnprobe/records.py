@@ -140,7 +140,10 @@ def determining(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inputs_path(run: str | os.PathLike[str]) -> Path:
-    """Where a run's folder keeps what its Q, K and V are like, a record for each layer that was read."""
+    """Where a run's folder keeps what its Q, K and V are like, a record for each layer that was read.
+
+    A shard has a file of its own beside it, as of the run's records.
+    """
     return Path(run) / "inputs.jsonl"
 
 
@@ -151,7 +154,7 @@ def read_inputs(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
         UsageError: as `read_records`.
     """
     path = inputs_path(run)
-    return read_records(path) if path.is_file() else []
+    return _merged(sorted(path.parent.glob(f"{path.stem}*{path.suffix}")))
 
 
 def map_path(run: str | os.PathLike[str], key: str) -> Path:
@@ -292,6 +295,11 @@ def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             files = [path]
         else:
             raise UsageError(f"{path}: no such file or run directory")
+    return _merged(files)
+
+
+def _merged(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """The records of several files, one of each key."""
     kept: dict[Any, dict[str, Any]] = {}
     for file in files:
         for record in _read_file(file):

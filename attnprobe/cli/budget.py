@@ -15,6 +15,7 @@ from .options import (
     place_options,
     refuse_contradictions,
     run_options,
+    shard_option,
     source_from,
     source_options,
 )
@@ -63,6 +64,7 @@ diverged, 130 interrupted."""
 @source_options
 @input_options
 @run_options
+@shard_option
 @format_option
 @click.option("--plot", is_flag=True, help="Draw d over layers and heads into the run's figures/ (SVG and PNG).")
 @click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",

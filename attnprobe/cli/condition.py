@@ -15,6 +15,7 @@ from .options import (
     place_options,
     refuse_contradictions,
     run_options,
+    shard_option,
     source_from,
     source_options,
 )
@@ -55,6 +56,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
               "in random directions.")
 @source_options
 @run_options
+@shard_option
 @format_option
 @click.option("--plot", is_flag=True, help="Draw conditions, their errors and residuals into the run's figures/ "
               "(SVG and PNG).")

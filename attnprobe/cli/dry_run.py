@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -36,7 +37,10 @@ def show_plan(request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]
     click.echo(plan_table(rows))
     left = [cell for cell in cells if not cell.done]
     memory = max((cell.bytes for cell in left), default=0)
-    click.echo(f"{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
+    share = ""
+    if request.shard is not None:
+        share = f"shard {request.shard}: {len(cells)} of {len(listed(replace(request, shard=None)))} cells\n"
+    click.echo(f"{share}{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
     if left:
         click.echo(f"about {duration(start + seconds_of(cells))}, {duration(start)} of it until it starts, and "
                    f"{memory / 2**20:.0f} MiB beside the model, Q, K and V")  # fmt: skip

@@ -18,6 +18,7 @@ from .options import (
     place_options,
     refuse_contradictions,
     run_options,
+    shard_option,
     source_from,
     source_options,
     weights_from,
@@ -75,6 +76,7 @@ PLOTS = ("errors", "maps")
 @click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
 @source_options
 @run_options
+@shard_option
 @format_option
 @click.option("--plot", "plots", multiple=True, is_flag=False, flag_value="errors", metavar="[errors|maps]",
               help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "

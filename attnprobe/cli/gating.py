@@ -33,7 +33,12 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
 def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | None) -> bool:
     """Whether a gate failed at the rows; said on stderr, as a table where a file declares gates, and as JUnit XML."""
     from ..report import check, gates_table, junit_xml
+    from .output import shard_asked
 
+    if shard := shard_asked():
+        if gates:
+            note(f"shard {shard}: no gate is judged by a part; run this command without --shard once all have run")
+        return False
     results = check(rows, gates)
     failures = [result for result in results if not result.passed]
     for result in failures:

@@ -68,8 +68,8 @@ def methods_page() -> str:
     from ..methods import FAMILIES, KERNELS, by_family
 
     entries = by_family(kernels=True)
-    lines = ["# Methods and kernels", "", "Made by `attnprobe methods --pages` from what the methods themselves say. Each "
-             "page is that of `attnprobe methods NAME`.", "",
+    lines = ["# Methods and kernels", "", "Made by `attnprobe methods --pages` from what the methods themselves say. "
+             "Each page is that of `attnprobe methods NAME`.", "",
              readme_table(), "",
              "Kernels are exact attention by other means (see [kernels.md](kernels.md)):", "",
              _table(list(KERNELS.values()))]  # fmt: skip

@@ -10,8 +10,8 @@ from click.core import ParameterSource
 
 __all__ = [
     "PLACES", "debug_option", "device_options", "format_option", "input_options", "kinds_from", "model_options",
-    "origins", "place_options", "refuse_contradictions", "run_options", "source_from", "source_options", "split_option",
-    "weights_from",
+    "origins", "place_options", "refuse_contradictions", "run_options", "shard_option", "source_from", "source_options",
+    "split_option", "weights_from",
 ]  # fmt: skip
 
 split_option = click.option("--split", default="test", show_default=True, metavar="train|validation|test",
@@ -74,6 +74,12 @@ RUN = (
                  help="A method that takes longer on one layer fails there, and the run goes on; a single call into "
                  "compiled code is not cut short, and fails once it returns."),
 )  # fmt: skip
+
+
+shard_option = click.option(
+    "--shard", metavar="I/N", help="Measure part I of N of the groups (weights, n, window, layer), from 1/N to N/N, "
+    "into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, `attnprobe report DIR`, or "
+    "the command without --shard, shows the whole.")  # fmt: skip
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,13 @@ import click
 from ..errors import UsageError
 from .progress import note
 
-__all__ = ["draw", "header_of", "pictures", "show", "whatever_fits"]
+__all__ = ["draw", "header_of", "pictures", "shard_asked", "show", "whatever_fits"]
+
+
+def shard_asked() -> str | None:
+    """The ``--shard`` of the command that runs; None where it has none."""
+    ctx = click.get_current_context(silent=True)
+    return None if ctx is None else ctx.params.get("shard")
 
 
 def show(
@@ -21,11 +27,16 @@ def show(
 ) -> None:  # fmt: skip
     """Print ``rendered(format_)`` and write it into ``tables/COMMAND.…`` in every one of ``kinds``.
 
-    What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it.
+    What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
+    rows are printed alone: tables in the folder are of all shards.
     """
     from ..records import write_text
 
     click.echo(rendered(format_))
+    if shard := shard_asked():
+        note(f"shard {shard}: these rows are its own; once all have run, `attnprobe report {folder}` or this command "
+             "without --shard makes tables and figures of the whole")  # fmt: skip
+        return
     forms = {kind: "latex" if kind == "tex" else kind for kind in kinds}
     for kind, form in forms.items():
         write_text(folder / "tables" / f"{command}.{kind}", rendered(form) + "\n")
@@ -89,7 +100,11 @@ def draw(
     Args:
         stem: what the names of this kind of figure begin with. figures: draws into a folder and returns the files.
         nothing: why there may be none; None says nothing of it.
+
+    A shard draws nothing.
     """
+    if shard_asked():
+        return []
     older = pictures(folder, stem)
     if not plot and not older:
         return []

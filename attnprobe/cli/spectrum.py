@@ -16,6 +16,7 @@ from .options import (
     place_options,
     refuse_contradictions,
     run_options,
+    shard_option,
     source_from,
     source_options,
     weights_from,
@@ -66,6 +67,7 @@ absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of a start block.")
 @source_options
 @run_options
+@shard_option
 @format_option
 @click.option("--plot", is_flag=True, help="Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).")
 @click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")

@@ -15,6 +15,7 @@ from .options import (
     place_options,
     refuse_contradictions,
     run_options,
+    shard_option,
     source_from,
     source_options,
     weights_from,
@@ -60,6 +61,7 @@ value, 3 a named source or device is absent or refused, 4 some cells failed, 130
               help="Whether traces are estimated by quadrature or decomposed. [default: beyond n = 4096]")
 @source_options
 @run_options
+@shard_option
 @format_option
 @click.option("--plot", is_flag=True, help="Draw what was measured against what is promised into the run's figures/ "
               "(SVG and PNG).")

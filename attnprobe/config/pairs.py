@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..lists import parse_numbers, parse_positive
+from ..shards import parse_shard
 from .files import Config
 
 __all__ = ["Asked", "refuse_lists", "refuse_pairs"]
@@ -94,9 +95,25 @@ def refuse_pairs(asked: Asked) -> None:
                                  "method and its budgets")  # fmt: skip
     if values.get("force") and values.get("retry_failed"):
         raise UsageError(f"{asked.called('retry_failed')} and force exclude each other: force measures all again")
+    if values.get("shard") is not None:
+        _refuse_of_shards(asked)
     text = values.get("text")
     if asked.given("split") and text is not None and text not in ("wikitext-2", "wikitext-2:tokenised"):
         raise UsageError(f"{asked.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
     if values.get("junit") is not None and not values.get("gates") and not (asked.config and asked.config.gates):
         raise UsageError(f"{asked.called('junit')} reports gates, and there are none; give --fail-above "
                          "METRIC[.STAT]=VALUE, or gates in the file of a sweep")  # fmt: skip
+
+
+def _refuse_of_shards(asked: Asked) -> None:
+    """Refuse a shard that is none, one without a folder, and what only the whole run can give.
+
+    Figures and gates that a sweep's file names stand: they are for the run without a shard that gathers the others.
+    """
+    shard = parse_shard(asked.values["shard"])
+    if asked.values.get("out") is None:
+        raise UsageError(f"{asked.called('shard')} {shard}: name the folder that the shards share; give --out DIR")
+    for name, what in (("plots", "figures"), ("plot", "figures"), ("gates", "gates"), ("junit", "gates")):
+        if asked.values.get(name) and asked.origins.get(name) != "file":
+            raise UsageError(f"{asked.called(name)} and shard exclude each other: {what} are of the whole run; give it "
+                             "without --shard, once all shards have run")  # fmt: skip

@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..records import LOWER_BOUND, STATUSES, inputs_path, missing_maps, read_inputs, read_records, strict_json
 from .console import Header
 from .inputs import input_lines, input_rows
+from .manifest import read_manifest
 from .sources import identity, scale_of, source_labels
 
 __all__ = ["KNOWN", "Run", "open_run"]
@@ -116,7 +117,7 @@ def open_run(path: str | Path) -> Run:
         raise UsageError(f"{path} is a file; name the run's folder")
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder; the folders of runs stand under outputs/")
-    manifest = _manifest(path / "manifest.json")
+    manifest = read_manifest(path)
     records = read_records(path)
     if not records:
         raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
@@ -146,18 +147,6 @@ def _inputs(path: Path) -> list[Record]:
                             for some in record["metrics"].values()):  # fmt: skip
             where = f"{inputs_path(path)}: record {record.get('key')}"
             raise UsageError(f"{where} is none of this program; remove the file")
-    return found
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: this is no JSON; remove it, and the records alone are shown") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path}: this is no manifest; remove it, and the records alone are shown")
     return found
 
 

@@ -23,7 +23,7 @@ from .plan import ErrorPlan, Group, MethodRequest, determines, parse_methods, to
 from .request import MOST
 from .run import Outcome, said
 from .searching import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
-from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
+from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan, whole_of
 
 __all__ = ["BudgetRequest", "budget_cells", "measure_budgets", "question_of"]
 
@@ -98,7 +98,8 @@ def measure_budgets(
             "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
             "scan": question.scan}  # fmt: skip
     plan = shared_plan(sources, [planned(plan) | told for _, plan in parts])
-    outcome, path = recorded(request, "budget", plan, sources, notify, measure)
+    whole = whole_of(parts, lambda plan, source: budget_cells(request, plan, source))
+    outcome, path = recorded(request, "budget", plan, sources, notify, measure, whole=whole)
     return Session(outcome, path, sources)
 
 
@@ -133,8 +134,7 @@ def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], len
 def budget_cells(request: BudgetRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
     """The cells of every group and layer in their order: one for each method."""
     facts, question = determining(source.facts), question_of(request)
-    return {(group, layer): list(_cells(question, plan, group, layer, facts)) for group in plan.groups()
-            for layer in plan.layers}  # fmt: skip
+    return {place: list(_cells(question, plan, *place, facts)) for place in plan.places()}
 
 
 def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
@@ -174,7 +174,7 @@ def _run(
             outcome.done_before += 1
             continue
         if place != cell.group:
-            captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
+            captured, place = source.qkv(cell.group.n, plan.layers_of(cell.group), cell.group.window), cell.group
         qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
         inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
         tell = lambda label, name=name: show(f"{name} {label}")

@@ -33,7 +33,7 @@ from .inputs import InputKeeper
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
 from .run import Outcome, ending, said
-from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
+from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan, whole_of
 
 __all__ = ["ConditionRequest", "condition_cells", "measure_conditions"]
 
@@ -102,7 +102,8 @@ def measure_conditions(
         return outcome
 
     plan = shared_plan(sources, [planned(plan) for _, plan in parts])
-    outcome, path = recorded(request, "condition", plan, sources, notify, measure, may_be_empty=True)
+    whole = whole_of(parts, lambda plan, source: condition_cells(request, plan, source))
+    outcome, path = recorded(request, "condition", plan, sources, notify, measure, whole=whole, may_be_empty=True)
     return Session(outcome, path, sources)
 
 
@@ -119,8 +120,7 @@ def _refuse(request: ConditionRequest) -> None:
 def condition_cells(request: ConditionRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
     """The cells of every group and layer in their order: the exact matrices, then every method at every budget."""
     facts = determining(source.facts)
-    return {(group, layer): list(_cells(request, plan, group, layer, facts)) for group in plan.groups()
-            for layer in plan.layers}  # fmt: skip
+    return {place: list(_cells(request, plan, *place, facts)) for place in plan.places()}
 
 
 def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
@@ -158,7 +158,7 @@ def _run(
             outcome.done_before += 1
             continue
         if place != cell.group:
-            captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
+            captured, place = source.qkv(cell.group.n, plan.layers_of(cell.group), cell.group.window), cell.group
         qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
         inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
         with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Any
 from ..errors import UsageError
 from ..installation import device_name, git_commit, threads, versions
 from ..records import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
+from ..shards import Shard, parse_shard
 from .run import Outcome
 
 __all__ = ["held_already", "recorded"]
@@ -27,12 +29,22 @@ def recorded(
     notify: Callable[[str], None],
     measure: Callable[[RecordWriter, Mapping[str, dict[str, Any]], str], Outcome],
     may_be_empty: bool = False,
+    whole: Callable[[], set[str]] | None = None,
 ) -> tuple[Outcome, Path]:
     """Let ``measure(writer, done, run)`` fill the run's folder, and leave that in order however it ends.
 
     Args:
         plan, sources: for the manifest. may_be_empty: whether a run counts in which no requested cell could run.
+        whole: gives the keys of all cells of the request where it has shards, which ``measure`` may leave to others.
+
+    A shard has its own ``records-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
+
+    Raises:
+        UsageError: a shard of a command that has none, or without a folder.
     """
+    shard = parse_shard(request.shard)
+    if shard is not None and whole is None:
+        raise UsageError(f"shard {shard}: attnprobe {command} measures all in one process; drop it")
     start = datetime.now(UTC)
     path, made = _folder(request, start, command)
     done = {} if made else _earlier(path)
@@ -42,12 +54,15 @@ def recorded(
     elif request.retry_failed:
         done = {key: record for key, record in done.items() if record["status"] != "failed"}
     manifest = _manifest(request, plan, sources, start, command)
-    with _in_order(path, made, manifest, notify):
-        with RecordWriter(path / "records.jsonl") as writer:
+    with _in_order(path, made, manifest, notify, shard):
+        with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
             outcome = measure(writer, done, path.name)
-        if not may_be_empty:
+        if not may_be_empty and shard is None:
             _refuse_empty(outcome, path, made)
-        others = earlier - {record["key"] for record in outcome.records}
+        asked = {record["key"] for record in outcome.records}
+        others = earlier - asked
+        if others and shard is not None:
+            others -= whole()
         if others:
             manifest["other_settings"] = sorted(others)  # a report shows this run's records alone too
     if others:
@@ -57,29 +72,31 @@ def recorded(
 
 @contextmanager
 def _in_order(
-    path: Path, made: bool, manifest: dict[str, Any], notify: Callable[[str], None]
+    path: Path, made: bool, manifest: dict[str, Any], notify: Callable[[str], None], shard: Shard | None
 ) -> Iterator[None]:
     """Hold the run's folder for a block: locked, with a manifest that tells how it ended, or gone if it is empty."""
-    lock = _locked(path)
+    locks = _locked(path, shard)
+    told = _file(path, "manifest.json", shard)
     try:
-        write_json(path / "manifest.json", manifest)
+        write_json(told, manifest)
         yield
         manifest["status"] = "finished"
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         manifest["status"] = "interrupted" if interrupted else "failed"
         if made and not _has_records(path):
-            _remove(path)
+            _remove(path, shard)
         elif interrupted:
             notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
             error.args = ("told",)
         raise
     finally:
-        os.close(lock)
+        for lock in locks:
+            os.close(lock)
         if path.is_dir():
             manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
-                write_json(path / "manifest.json", manifest)
+                write_json(told, manifest)
             except UsageError as error:  # a full disk: what was measured is shown all the same
                 notify(f"{error}; the manifest does not tell how the run ended")
 
@@ -105,6 +122,8 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
     """The run's folder, and whether it was made now."""
     if request.out is not None and not request.out.strip():
         raise UsageError("--out has no name; leave it out for a new folder under outputs/")
+    if request.out is None and request.shard is not None:
+        raise UsageError(f"shard {request.shard}: name the folder that the shards share; give --out DIR")
     if request.out is None:
         tag = cell_key(request=asdict(request))[:6]
         return run_directory(request.base, command, start.strftime("%Y%m%d-%H%M%S"), tag), True
@@ -114,7 +133,7 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
             raise UsageError(f"--out {path} is not a directory")
         made = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".{os.getpid()}.probe"
+        probe = path / f".{secrets.token_hex(4)}.probe"  # a process of another machine may have this one's number
         probe.touch()
         probe.unlink()
     except (OSError, RuntimeError) as error:
@@ -122,23 +141,40 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
     return path, made
 
 
-def _locked(path: Path) -> int:
-    """A descriptor of the folder under an exclusive lock, so that two runs never write to one folder.
+def _file(path: Path, name: str, shard: Shard | None) -> Path:
+    return path / name if shard is None else shard.of(path / name)
+
+
+def _locked(path: Path, shard: Shard | None) -> list[int]:
+    """Descriptors under locks, so that two runs never write to one file.
+
+    A run locks its folder for itself. Shards share the folder's lock, and each has one of its own. Where a file system
+    has no locks, nothing is locked.
 
     Raises:
         UsageError: another run holds it.
     """
-    descriptor = os.open(path, os.O_RDONLY)
     try:
         import fcntl
+    except ImportError:  # not POSIX
+        return []
+    held: list[int] = []
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
-    except OSError as error:
-        os.close(descriptor)
-        raise UsageError(f"--out {path}: another run is writing to this folder; choose another") from error
-    return descriptor
+    def take(file: Path, flags: int, how: int, what: str) -> None:
+        held.append(os.open(file, flags, 0o666))
+        try:
+            fcntl.flock(held[-1], how | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            for descriptor in held:
+                os.close(descriptor)
+            raise UsageError(f"--out {path}: another run is writing {what}") from error
+        except OSError:  # a network file system may have no locks, or none of folders
+            pass
+
+    take(path, os.O_RDONLY, fcntl.LOCK_EX if shard is None else fcntl.LOCK_SH, "to this folder; choose another")
+    if shard is not None:
+        take(_file(path, ".lock", shard), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, f"shard {shard} there")
+    return held
 
 
 def _has_records(path: Path) -> bool:
@@ -168,11 +204,11 @@ def _are_numbers(metrics: Any) -> bool:
     return metrics is None or isinstance(metrics, (bool, int, float))
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, shard: Shard | None) -> None:
     """Take back a folder that this run made and left without a record."""
     with suppress(OSError):
-        for name in ("manifest.json", "records.jsonl", "inputs.jsonl"):
-            (path / name).unlink(missing_ok=True)
+        for name in ("manifest.json", "records.jsonl", "inputs.jsonl", *([] if shard is None else [".lock"])):
+            _file(path, name, shard).unlink(missing_ok=True)
         path.rmdir()
 
 
@@ -187,6 +223,7 @@ def _manifest(
     return {
         "schema": SCHEMA,
         "command": command,
+        "shard": request.shard,
         "arguments": sys.argv[1:],
         "config": config,
         "plan": plan,

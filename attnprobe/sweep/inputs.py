@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..metrics import input_statistics
 from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, determining, inputs_path, read_inputs
+from ..shards import Shard
 from ..timings import Timings
 from .limits import with_smaller_blocks
 from .run import said
@@ -27,10 +28,15 @@ class InputKeeper:
 
     Args:
         folder: the run's. wanted: whether anything is kept at all. force: make again what is there.
+        shard: keeps them in a file of its own.
     """
 
-    def __init__(self, folder: Path, run: str, wanted: bool, force: bool, timings: Timings | None = None) -> None:
-        self.path, self.run, self.wanted, self.timings = inputs_path(folder), run, wanted, timings or Timings()
+    def __init__(
+        self, folder: Path, run: str, wanted: bool, force: bool, timings: Timings | None = None,
+        shard: Shard | None = None,
+    ) -> None:  # fmt: skip
+        self.path = inputs_path(folder) if shard is None else shard.of(inputs_path(folder))
+        self.run, self.wanted, self.timings = run, wanted, timings or Timings()
         found = [] if force or not wanted else read_inputs(folder)
         self.there = {record["key"] for record in found if record.get("status") == "ok"}
 

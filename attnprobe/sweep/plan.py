@@ -137,6 +137,7 @@ class ErrorPlan:
     Args:
         tol: the width of the intervals of matrix errors; None measures none.
         row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
+        share: the (group, layer) that are measured here, of all that the plan names; None is all of them.
     """
 
     methods: tuple[MethodRequest, ...]
@@ -150,15 +151,25 @@ class ErrorPlan:
     target: str = "softmax"
     tol: float | None = None
     row_tolerance: float | None = None
+    share: frozenset[tuple[Group, int]] | None = None
 
     def groups(self) -> list[Group]:
         """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
         return [Group(n, window) for n in self.n for window in range(self.windows)]
 
+    def places(self) -> list[tuple[Group, int]]:
+        """The groups and layers that are measured here, in their order."""
+        every = [(group, layer) for group in self.groups() for layer in self.layers]
+        return every if self.share is None else [place for place in every if place in self.share]
+
+    def layers_of(self, group: Group) -> list[int]:
+        """The layers of a group that are measured here."""
+        return [layer for layer in self.layers if self.share is None or (group, layer) in self.share]
+
     def listed(self, facts: Mapping[str, Any]) -> dict[tuple[Group, int], list[Cell]]:
         """The cells of every group and layer of a source with these facts, in the order in which they are measured."""
         facts = determining(facts)
-        return {(group, layer): self.cells(group, layer, facts) for group in self.groups() for layer in self.layers}
+        return {place: self.cells(*place, facts) for place in self.places()}
 
     def size(self, facts: Mapping[str, Any]) -> int:
         """How many cells there are."""

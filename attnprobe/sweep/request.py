@@ -30,6 +30,7 @@ class RunRequest:
         layer, head: lists, ranges or ``all``; layer None is 0, or a Q/K/V file's first.
         windows, seed, target: how many windows of the text, the seed of the methods' draws, the exact matrix.
         out: the run's folder; a folder that holds records already is gone on with.
+        shard: ``I/N``, only part I of N of the groups (source, n, window, layer), in files of its own (see `Shard`).
         force: measure what is there already again. retry_failed: measure what failed there again.
         cell_timeout: seconds that a method may take on one layer; None is no limit.
         base: where new run folders are made.
@@ -48,6 +49,7 @@ class RunRequest:
     seed: int = 0
     target: str = "softmax"
     out: str | None = None
+    shard: str | None = None
     force: bool = False
     retry_failed: bool = False
     cell_timeout: float | None = None

@@ -98,12 +98,13 @@ def run_error(
     listed = plan.listed(source.facts)
     total = sum(map(len, listed.values()))
     for group in plan.groups():
-        wanted = [layer for layer in plan.layers if any(cell.key not in done for cell in listed[group, layer])]
+        layers = plan.layers_of(group)
+        wanted = [layer for layer in layers if any(cell.key not in done for cell in listed[group, layer])]
         captured: dict[int, QKV] = {}
         if wanted:
             progress(len(outcome.records), total, f"reading n={group.n}, window {group.window}")
             captured = source.qkv(group.n, wanted, group.window)
-        for layer in plan.layers:
+        for layer in layers:
             cells = listed[group, layer]
             if layer not in wanted:
                 outcome.records += [done[cell.key] for cell in cells]

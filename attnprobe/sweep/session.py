@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
 from ..lists import parse_numbers
-from ..records import RecordWriter
+from ..records import RecordWriter, cell_key, determining
 from ..reference import TARGETS
+from ..shards import parse_shard
 from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
@@ -84,13 +85,14 @@ def measure_errors(
                 cell_timeout=request.cell_timeout, keep_inputs=inputs.keep,
             )  # fmt: skip
             outcome.add(part)
-            if maps:
+            if maps and request.shard is None:
                 folder = writer.path.parent
                 unmapped.update(keep_maps(plan, source, part.records, folder, timings=timings, progress=progress))
         return outcome
 
     plan = shared_plan(sources, [planned(plan) for _, plan in parts])
-    outcome, path = recorded(request, "error", plan, sources, notify, measure)
+    whole = whole_of(parts, lambda plan, source: plan.listed(source.facts))
+    outcome, path = recorded(request, "error", plan, sources, notify, measure, whole=whole)
     return Session(outcome, path, sources, unmapped)
 
 
@@ -103,7 +105,7 @@ def prepared(
         refuse: whether it is impossible that none of the methods can run.
     """
     methods, n, d = _asked(request, refuse)
-    parts = []
+    shard, parts = parse_shard(request.shard), []
     for source in sources_of(request, notify, timings):
         plan = ErrorPlan(
             methods=methods,
@@ -123,7 +125,26 @@ def prepared(
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         parts.append((source, plan))
-    return parts
+    if shard is None:
+        return parts
+    places = [place_of(source, group.n, group.window, layer, (number, (group, layer)))
+              for number, (source, plan) in enumerate(parts) for group, layer in plan.places()]  # fmt: skip
+    mine = shard.dealt(places)
+    return [(source, replace(plan, share=frozenset(place for at, place in mine if at == number)))
+            for number, (source, plan) in enumerate(parts)]  # fmt: skip
+
+
+def place_of(source: Any, n: int, window: int, layer: int, place: Any) -> tuple[int, str, Any]:
+    """A group of cells as `Shard.dealt` takes it: its hash is of what determines its Q, K and V."""
+    return n, cell_key(source=determining(source.facts), n=n, window=window, layer=layer), place
+
+
+def whole_of(
+    parts: Sequence[tuple[Any, ErrorPlan]], cells: Callable[[ErrorPlan, Any], Mapping[Any, Sequence[Any]]]
+) -> Callable[[], set[str]]:
+    """What gives the keys of all cells of a request, those of other shards included."""
+    every = lambda: (cells(replace(plan, share=None), source) for source, plan in parts)
+    return lambda: {cell.key for listed in every() for some in listed.values() for cell in some}
 
 
 def _asked(
@@ -159,7 +180,8 @@ def _refuse_impossible(plan: ErrorPlan) -> None:
 
 def keeper(request: RunRequest, writer: RecordWriter, run: str, timings: Timings | None = None) -> InputKeeper:
     """What keeps the input statistics of a run that writes with ``writer``."""
-    return InputKeeper(writer.path.parent, run, request.input_statistics, request.force, timings)
+    shard = parse_shard(request.shard)
+    return InputKeeper(writer.path.parent, run, request.input_statistics, request.force, timings, shard)
 
 
 def shared_plan(sources: Sequence[Any], plans: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spect
 from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, determining
 from ..reference import TARGETS
+from ..shards import parse_shard
 from ..spelling import parts
 from ..timings import Timings
 from .folder import recorded
@@ -24,6 +25,7 @@ from .limits import time_limit
 from .plan import MethodRequest, determines, listed, parse_methods, refused, told
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import Outcome, said
+from .session import keeper, place_of
 
 __all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of", "spectrum_layers"]
 
@@ -153,29 +155,40 @@ def measure_spectra(
     timings = timings or Timings()
     of, n, d, epsilons = asked = _asked(request)
     sources = sources_of(request, notify, timings)
-    layers = _layers(request, sources, *asked)
+    every = _layers(request, sources, *asked)
+    layers = _share(request, every)
     plan = {
         "of": [one if isinstance(one, str) else listed(one) for one in of],
         "kind": request.kind, "k": request.k, "epsilon": epsilons, "d": d, "seed": request.seed,
-        "layers": {source.facts.get("weights") or "file": [one.layer for one in layers if one.source is source]
+        "layers": {source.facts.get("weights") or "file": [one.layer for one in every if one.source is source]
                    for source in sources},
-        "n": list(dict.fromkeys(one.n for one in layers)),
-        "heads": list(dict.fromkeys(cell.head for one in layers for cell in one.cells)),
+        "n": list(dict.fromkeys(one.n for one in every)),
+        "heads": list(dict.fromkeys(cell.head for one in every for cell in one.cells)),
         "windows": request.windows, "target": request.target,
     }  # fmt: skip
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        inputs = InputKeeper(writer.path.parent, run, request.input_statistics, request.force, timings)
+        inputs = keeper(request, writer, run, timings)
         return _run(request, layers, epsilons, writer, done, run, timings, progress, inputs)
 
-    outcome, path = recorded(request, "spectrum", plan, sources, notify, measure)
+    whole = lambda: {cell.key for one in every for cell in one.cells}
+    outcome, path = recorded(request, "spectrum", plan, sources, notify, measure, whole=whole)
     return SpectrumSession(outcome, path, sources)
 
 
 def spectrum_layers(request: SpectrumRequest, notify: Note) -> list[_Layer]:
-    """Every cell of a request, by layer."""
+    """Every cell of a request's shard, by layer."""
     asked = _asked(request)
-    return _layers(request, sources_of(request, notify, Timings()), *asked)
+    return _share(request, _layers(request, sources_of(request, notify, Timings()), *asked))
+
+
+def _share(request: SpectrumRequest, layers: list[_Layer]) -> list[_Layer]:
+    """The layers of a request's shard, of all of them."""
+    shard = parse_shard(request.shard)
+    if shard is None:
+        return layers
+    mine = shard.dealt([place_of(one.source, one.n, one.window, one.layer, i) for i, one in enumerate(layers)])
+    return [one for number, one in enumerate(layers) if number in mine]
 
 
 def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:

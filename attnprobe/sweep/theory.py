@@ -20,7 +20,7 @@ from .inputs import InputKeeper
 from .limits import time_limit, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
 from .run import Outcome, said
-from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan
+from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan, whole_of
 from .theorems import Asked, asked_of, possible, setting_of
 
 __all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
@@ -98,15 +98,15 @@ def measure_theory(
         return outcome
 
     plan = shared_plan(sources, [planned(plan) | _planned(asked) for _, plan in parts])
-    outcome, path = recorded(request, "theory", plan, sources, notify, measure)
+    whole = whole_of(parts, lambda plan, source: theory_cells(request, plan, source))
+    outcome, path = recorded(request, "theory", plan, sources, notify, measure, whole=whole)
     return Session(outcome, path, sources)
 
 
 def theory_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
     """The cells of every group and layer in their order."""
     facts, asked = determining(source.facts), _asked(request)
-    return {(group, layer): list(_cells(asked, plan, group, layer, facts)) for group in plan.groups()
-            for layer in plan.layers}  # fmt: skip
+    return {place: list(_cells(asked, plan, *place, facts)) for place in plan.places()}
 
 
 def _all_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> list[_Cell]:
@@ -159,7 +159,7 @@ def _measure(
             outcome.done_before += 1
             continue
         if place != cell.group:
-            captured, place = source.qkv(cell.group.n, list(plan.layers), cell.group.window), cell.group
+            captured, place = source.qkv(cell.group.n, plan.layers_of(cell.group), cell.group.window), cell.group
         qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
         inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
         with torch.no_grad():
