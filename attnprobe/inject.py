@@ -108,6 +108,9 @@ class _Replacement:
         if call.causal and not entry.is_causal:
             entry.check_causal(True)
             raise Unsupported(f"attention is causal, and {entry.name} looks ahead")
+        if call.cached and not {"causal", "permutation_equivariant"} <= set(entry.tags):  # its place is not its row
+            raise Unsupported(f"{call.module}: a query follows a cache of keys, and {entry.name} goes by the places of "
+                              "tokens: pass use_cache=False")  # fmt: skip
         if not call.causal and self._asks_for_causal():
             raise Unsupported(f"{call.module}: {entry.name}:causal=true, and {call.pattern} attention looks ahead")
         return call.qkv(row)
@@ -190,7 +193,9 @@ def injected(
     Every row of a batch is approximated by itself on its valid tokens, with the draws of ``seed``, the layer's and the
     head's number: it gets what it would get alone, and every forward gets the same. Outputs at padded tokens are 0
     before the output projection. Half precision is computed in float32. Calls that are not chosen go to the model's
-    own eager attention. Gradients flow to Q, K and V; attention dropout, which is the model's own, is left out.
+    own eager attention. Gradients flow to Q, K and V; attention dropout, which is the model's own, is left out. A token
+    that is generated behind a cache of keys is a query by itself: methods that go by the places of tokens, such as a
+    window, are refused there, and take ``use_cache=False``.
 
     Args:
         model: any model that goes through transformers' attention interface.

@@ -198,6 +198,35 @@ def test_no_later_token_moves_an_earlier_state_of_a_causal_model(built, name, me
     assert (after[0, 20:] - before[0, 20:]).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "BART"])
+@pytest.mark.parametrize("method", sorted(name for name, entry in METHODS.items() if entry.is_causal))
+def test_a_token_behind_a_cache_gets_what_it_gets_in_the_whole_text_or_is_refused(built, name, method):
+    """Its query is the only row of the call, which is not its place in the text."""
+    model, batch = built(name)
+    layer = "all" if name != "BART" else "decoder.*.self_attn"
+    side = "decoder_input_ids" if name == "BART" else "input_ids"
+    source = {"input_ids": batch["input_ids"][:1]} if name == "BART" else {}
+    ids = batch[side][:1]
+    with torch.no_grad(), injected(model, method, d=12, layer=layer):
+        whole = model(**source, **{side: ids}, use_cache=False).last_hidden_state[:, -1]
+        cache = model(**source, **{side: ids[:, :-1]}, use_cache=True).past_key_values
+        last = lambda: model(**source, **{side: ids[:, -1:]}, past_key_values=cache).last_hidden_state[:, -1]
+        if "permutation_equivariant" in METHODS[method].tags:
+            assert apart(last(), whole) <= SAME
+            return
+        with pytest.raises(Unsupported, match=f"a query follows a cache of keys, and {method} goes by the places"):
+            last()
+
+
+def test_several_tokens_behind_a_cache_are_refused_as_such(built):
+    model, batch = built("Llama")
+    ids = batch["input_ids"][:1]
+    with torch.no_grad(), injected(model, "topk", d=8):
+        cache = model(input_ids=ids[:, :-4], use_cache=True).past_key_values
+        with pytest.raises(Unsupported, match=r"its queries follow a cache of keys \(use_cache=False"):
+            model(input_ids=ids[:, -4:], past_key_values=cache)
+
+
 def test_a_method_in_a_causal_model_gives_what_approximate_gives(built):
     """Grouped keys repeated, padding left out, row by row."""
     model, batch = built("Llama")

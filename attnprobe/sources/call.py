@@ -87,6 +87,11 @@ class AttentionCall:
         alone = self.q.shape[2] == self.k.shape[2] and not self.cross
         return alone and self.pattern.causal and self.pattern.right == 0 and self.pattern.left is None
 
+    @property
+    def cached(self) -> bool:
+        """Whether the queries are the last of the tokens whose keys there are, the earlier ones kept in a cache."""
+        return not self.cross and self.q.shape[2] < self.k.shape[2]
+
     def beyond(self) -> str | None:
         """Why Q, K, V, a padding mask and whether they are causal do not describe this call; None where they do."""
         if self.bias is not None:
@@ -95,6 +100,8 @@ class AttentionCall:
             return f"it caps its scores at {self.softcap:g}"
         if self.sinks is not None:
             return "it has attention sinks of its own"
+        if self.cached and self.pattern.causal and self.pattern.left is None:
+            return "its queries follow a cache of keys (use_cache=False reads the whole text)"
         plain = self.causal or not self.pattern.band
         return None if plain else f"{self.pattern} attention is not supported yet"
 
