@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 
 import pytest
 import torch
@@ -55,6 +57,19 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
     assert manifest["source"]["causal"] is True and "attention: causal" in manifest["described"][0]
     code, out, _ = run("report", "r")
     assert code == 0 and "attention: causal" in out and "has no causal form" in out
+
+
+def test_the_entropy_of_causal_rows_is_a_share_of_uniform_rows_not_of_ln_n(run, decoder, tmp_path):
+    """A row that sees the keys up to its own has at most their logarithm, far below ln n."""
+    args = ("error", *decoder, "--n", 64, "--d", 16, "--method", "window", "--layer", 1, "--no-matrix")
+    code, out, _ = run(*args, "--out", "r")
+    line = " ".join(out[out.index("inputs: ") : out.index("stable rank of B")].split())
+    assert code == 0 and "% of uniform rows)" in line and "ln n" not in line
+    table = (tmp_path / "r/tables/error-inputs.md").read_text()
+    assert "| of uniform |" in table and "of ln n" not in table
+    nats, share = (statistics.median(row[name] for row in json.loads(run(*args, "--format", "json")[1])["inputs"])
+                   for name in ("entropy", "entropy_share"))  # fmt: skip
+    assert share == pytest.approx(nats * 64 / sum(math.log(i) for i in range(1, 65)), rel=1e-6)
 
 
 def test_a_method_without_a_causal_form_alone_is_a_usage_error(run, decoder, tmp_path):

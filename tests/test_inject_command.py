@@ -262,6 +262,46 @@ def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
         assert mixed[1 + layer]["local"][str(layer)] == pytest.approx(per_head, rel=1e-4)
 
 
+def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_path):
+    """The file of `budget` keeps its ε in `inject`, head by head, on the same window."""
+    args = ("--model", models["bert"], "--text", texts["words"], "--n", N, "--device", "cpu")
+    code, _, err = run("budget", *args, "--method", "topk:renormalize=false", "--epsilon", 0.1, "--layer", "all",
+                       "--d-max", 12, "--out", "b")  # fmt: skip
+    [path] = (tmp_path / "b").glob("budgets-*.json")
+    found = read_budgets(path)
+    assert code == 0 and str(path.name) in err and len(found.d) == LAYERS * HEADS
+    assert len(set(found.d.values()) - {None}) > 1 and None in found.d.values()
+    code, out, err = inject("bert", "--budgets", path, "--per-layer", "--out", "i")
+    assert code == 0 and "were found at" not in err
+    records = [json.loads(line) for line in (tmp_path / "i/records.jsonl").read_text().splitlines()]
+    assert [r["layer"] for r in records] == [None, 0, 1, 2]
+    assert {(r["method"], *r["options"].items()) for r in records} == {("topk", ("renormalize", False))}
+    for record in records:
+        for layer in record["layers"]:
+            for head, error in enumerate(record["local"][str(layer)]):
+                d = found.d[layer, head]
+                assert error < SAME if d is None else 1e-3 < error <= 0.1 * (1 + 1e-5)
+    exact = sum(d is None for d in found.d.values())
+    assert records[0]["budgets"]["exact"] == exact and f"{exact} of {LAYERS * HEADS} heads keep exact" in out
+
+
+@pytest.mark.parametrize(("about", "says"), [
+    ({"model": "other"}, "its budgets were found at model other; here it is"),
+    ({"n": 64, "epsilon": 0.1}, f"its budgets were found at n 64; here it is {N}"),
+    ({"weights": "initialized"}, "its budgets were found at weights initialized; here it is pretrained"),
+    ({"scale_inputs": 2}, "its budgets were found at scale inputs 2; here it is 1"),
+    ({"n": N, "weights": "pretrained", "scale_inputs": 1, "target": "softmax"}, None),
+])  # fmt: skip
+def test_budgets_that_were_found_on_something_else_are_told(inject, tmp_path, about, says):
+    code, _, err = inject("bert", "--budgets", budgets_file(tmp_path / "b.json", **about))
+    assert code == 0 and (says in err if says else "b.json" not in err), err
+
+
+def test_budgets_of_another_target_are_refused(inject, tmp_path):
+    code, out, err = inject("bert", "--budgets", budgets_file(tmp_path / "b.json", target="gaussian"), "--out", "r")
+    assert (code, out) == (2, "") and "its budgets are for target=gaussian" in err and not (tmp_path / "r").exists()
+
+
 def test_a_budget_of_null_keeps_exact_attention(ask, tmp_path):
     path = budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8)
     outcome = ask(budgets=path, per_layer=True)
@@ -492,6 +532,12 @@ def test_the_summary_names_the_layers_and_correlates():
         _, drift, local = zip(*points, strict=True)
         assert entry["spearman"] == pytest.approx(spearmanr(local, drift).statistic) and entry["points"] == len(points)
     assert every["method"] is None
+
+
+@pytest.mark.parametrize(("layers", "there"), [("0-1", False), ("all", True)])
+def test_the_legend_explains_the_correlation_where_there_is_one(inject, layers, there):
+    code, out, _ = inject("bert", "--method", "vmean", "--per-layer", "--layer", layers)
+    assert code == 0 and ("Spearman" in out) == there == (" ρ\n" in out)
 
 
 def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():

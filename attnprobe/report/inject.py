@@ -251,5 +251,5 @@ def _counted(some: Sequence[Row]) -> str:
 def inject_legend(rows: Sequence[Row]) -> str:
     """What the columns mean that are there."""
     told = [text for name, text in MEANINGS.items() if any(name in row["metrics"] for row in rows)]
-    rho = f" {RHO}" if any(row["layer"] is not None for row in rows) else ""
+    rho = f" {RHO}" if any(one["spearman"] is not None for one in inject_summary(rows)) else ""
     return f"{'; '.join(told)}.{rho}" if told else ""

@@ -31,7 +31,8 @@ COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 )
 INPUTS_LEGEND = (
     "Of the inputs alone, whatever the method; medians over heads and windows. S are the scores, of all pairs of valid "
-    "tokens. Entropy: of a row of B = softmax(S), in nats, mean over rows, and as a share of that of a uniform row. "
+    "tokens, where attention is causal of a token and those up to it. Entropy: of a row of B = softmax(S), in nats, "
+    "mean over rows, and as a share of that of a uniform row. "
     "First token, most attended: the share of all attention that it gets. Stable rank: ‖·‖_F²/‖·‖₂², of B, Q, K and V. "
     "Norms are of rows of Q, K and V."
 )
@@ -59,6 +60,7 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
                     "weights": record["source"].get("weights"), "source": labels[place[0]],
                     "scale_inputs": scale_of(record["source"]), "n": record["n"], "layer": record["layer"],
                     "window": record["window"], "head": head, **known[place],
+                    **({"causal": True} if record["source"].get("causal") else {}),
                 }  # fmt: skip
     sources = list(labels.values())
     order = lambda row: (sources.index(row["source"]), *(row[name] for name in ("n", "layer", "window", "head")))
@@ -75,9 +77,10 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
             named = f"layers {layers[0]}-{layers[-1]}"
         told = {name: _range(some, name, shown) for _, name, shown in COLUMNS}
         where = ", ".join(filter(None, [source, named, f"n = {n}"]))
+        most = "uniform rows" if some[0].get("causal") else "ln n"
         lines.append(
             f"inputs: {where}: scores s.d. {told['score_std']}, max {told['score_max']}; entropy {told['entropy']} "
-            f"nats ({told['entropy_share']} of ln n); attention to the first token {told['sink_first']}, to the most "
+            f"nats ({told['entropy_share']} of {most}); attention to the first token {told['sink_first']}, to the most "
             f"attended {told['sink_most']}; stable rank of B {told['stable_rank']}"
         )
     return lines
@@ -94,7 +97,10 @@ def input_tables(rows: Sequence[Row]) -> list[Table]:
         caption += f" x {windows} window{'s' * (windows != 1)}"
         lines = [[str(layer), *(shown(_median(here, name)) for _, name, shown in COLUMNS)]
                  for (layer,), here in layers.items()]  # fmt: skip
-        tables.append((caption, ["layer", *(heading for heading, _, _ in COLUMNS)], lines, []))
+        headings = ["layer", *(heading for heading, _, _ in COLUMNS)]
+        if some[0].get("causal"):  # a uniform row over the keys up to its own has less than ln n
+            headings[headings.index("of ln n")] = "of uniform"
+        tables.append((caption, headings, lines, []))
     return tables
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,6 +102,9 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     if not 1 <= request.batch <= MOST:
         raise UsageError(f"batch={request.batch}: choose a number from 1 to {MOST}")
     budgets = None if request.budgets is None else read_budgets(request.budgets)
+    if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
+        raise UsageError(f"{request.budgets}: its budgets are for target={budgets.about['target']}, and the attention "
+                         "that a method takes the place of is softmax")  # fmt: skip
     asked = replace(request, layer=request.layer or "all")
     if budgets is not None:
         asked = replace(asked, methods=(budgets.item,), d="1")
@@ -110,6 +113,8 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     found = []
     for source, plan in prepared(asked, notify, Timings(), refuse=budgets is None):
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
+        for line in _differing(request.budgets, budgets, source.facts, plan.n):
+            notify(line)
         found.append((source, InjectPlan(replace(plan, windows=request.windows), budgets)))
     return found
 
@@ -120,6 +125,17 @@ def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int
         for head in range(heads):
             if (layer, head) not in budgets.d:
                 raise UsageError(f"{path}: it holds no budget for layer {layer}, head {head}; choose other layers")
+
+
+def _differing(
+    path: str | None, budgets: Budgets | None, facts: Mapping[str, Any], lengths: Iterable[int]
+) -> list[str]:  # fmt: skip
+    """What a file of budgets says that they were found on, where it is something else than what is run here."""
+    about = {} if budgets is None else budgets.about
+    here = {"model": [facts.get("model")], "weights": [facts.get("weights")], "n": list(lengths), "scale_inputs": [1]}
+    return [f"{path}: its budgets were found at {name.replace('_', ' ')} {about[name]}; here it is "
+            + ", ".join(map(str, values)) for name, values in here.items()
+            if about.get(name) is not None and values != [about[name]]]  # fmt: skip
 
 
 def inject_batches(
