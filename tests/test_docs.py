@@ -13,11 +13,17 @@ from pathlib import Path
 import pytest
 
 import attnprobe
+from attnprobe.cli.methods import methods_page
 from attnprobe.methods.plugins import GROUP
-from attnprobe.methods.registry import TAGS
+from attnprobe.methods.registry import KERNELS, TAGS
 from attnprobe.methods.user import GIVEN, Claims
+from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS
+from attnprobe.report.gate import METRICS_OF
 
 ROOT = Path(__file__).resolve().parents[1]
+TUTORIAL, KERNELS_PAGE, METRICS_PAGE, METHODS_PAGE = (
+    ROOT / f"docs/{name}.md" for name in ("tutorial", "kernels", "metrics", "methods")
+)
 PAGE = ROOT / "docs/add-a-method.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not in a checkout")
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
@@ -83,3 +89,74 @@ def test_the_page_names_everything_that_a_function_may_take_and_claim():
         assert f"`{name}`" in text or f"({name}=True" in text, name
     for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
         assert (PAGE.parent / path).exists()
+
+
+def follow(page: Path, run, folder: Path) -> None:
+    """Write every file of a page into ``folder``, and run its other code and its commands, one after the other."""
+    for language, text in blocks(page):
+        first = re.match(r"# (\w+\.(py|yaml))\n", text)
+        if first:
+            (folder / first[1]).write_text(text + "\n")
+        elif language == "python":
+            done = subprocess.run([sys.executable, "-c", text], cwd=folder, env=HERE, capture_output=True, text=True)
+            assert done.returncode == 0 and "tensor(" in done.stdout, done.stderr
+        elif language == "sh":
+            for words, code in commands(text):
+                if words[0] != "attnprobe":
+                    assert text in (ROOT / "README.md").read_text()  # installs
+                    continue
+                got, _, err = run(*words[1:])
+                assert got == code, (words, err)
+        else:
+            assert language in ("", "text")
+
+
+def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path):
+    follow(TUTORIAL, run, tmp_path)
+    assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {".svg", ".png"}
+    assert (tmp_path / "gates.xml").exists()
+
+
+def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path):
+    follow(KERNELS_PAGE, run, tmp_path)
+    text = KERNELS_PAGE.read_text()
+    for name in (*KERNELS, *KERNEL_METRICS):
+        assert f"`{name}`" in text, name
+    said = text.split("## The shipped kernels")[1].split("<!-- table -->")[0]
+    [whole, table] = re.findall(r"^    (\S.*)$", said, re.M)
+    small = {
+        "--model minilm --text wikitext-2-test.txt ": "",
+        "--layer all": "--layer 0",
+        "--n 512": "--n 48",
+        "torch:flex,": "torch:flex:compiled=false,",
+        "torch:flex:dtype=bfloat16": "torch:flex:compiled=false,dtype=bfloat16",
+    }
+    for before, after in small.items():
+        assert before in whole
+        whole = whole.replace(before, after)
+    code, _, err = run(*shlex.split(whole)[1:])
+    assert code == 0, err
+    words = shlex.split(table)
+    done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shown = text.split("<!-- table -->")[1].split("<!-- /table -->")[0].strip().splitlines()[2:]
+    plain = lambda line: line.split("|")[1:3]
+    made = [re.sub(":compiled=False(,)?", lambda end: ":" if end[1] else "", line) for line in done.stdout.splitlines()]
+    assert sorted(map(plain, made)) == sorted(map(plain, shown)) and len(shown) == 18
+
+
+def test_the_methods_page_is_the_registrys():
+    assert METHODS_PAGE.read_text() == methods_page() + "\n"
+
+
+def test_the_metrics_page_has_every_metric_of_every_command():
+    text = METRICS_PAGE.read_text()
+    wanted = {name for names in METRICS_OF.values() for name in names} | set(INPUT_STATISTICS)
+    for name in sorted(wanted):
+        assert f"`{name}`" in text, name
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_links_and_pictures_of_every_page_exist(page):
+    for path in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / path).exists(), path

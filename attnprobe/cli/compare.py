@@ -12,7 +12,7 @@ In Python:
   from attnprobe.report import compare_runs
   compare_runs(read_records("outputs/a"), read_records("outputs/b")).regressions
 \b
-Worse is larger, but for output_cosine_min. A regression is a mean that is worse than
+Worse is larger, but for cosines and rows_within. A regression is a mean that is worse than
 A's by more than --tolerance of it and, where several text windows give a standard
 error, by more than 2 of them; a value that is no longer finite; a cell whose status
 got worse. The standard error is that of the paired differences where both runs have

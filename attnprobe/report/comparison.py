@@ -74,7 +74,7 @@ def compare_runs(
 
     Two runs of bench are compared by `compare_bench`.
 
-    Larger is worse, except for ``output_cosine_min``. Lower bounds are the source's, not a method's: left out.
+    Larger is worse, except for cosines and ``rows_within``. Lower bounds are the source's, not a method's: left out.
 
     Args:
         metrics: those of `METRICS` except ``delta``; by default those of `COMPARED` that both runs measured.
