@@ -77,6 +77,8 @@ PLOTS = ("errors", "maps")
 @source_options
 @run_options
 @shard_option
+@click.option("--jobs", type=int, metavar="N", help="Measure groups (weights, n, window, layer) in N processes side by "
+              "side, which share the GPUs and torch's threads. [default: one per visible GPU, 1 on a CPU]")
 @format_option
 @click.option("--plot", "plots", multiple=True, is_flag=False, flag_value="errors", metavar="[errors|maps]",
               help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "

@@ -45,6 +45,8 @@ def recorded(
     shard = parse_shard(request.shard)
     if shard is not None and whole is None:
         raise UsageError(f"shard {shard}: attnprobe {command} measures all in one process; drop it")
+    if command != "error" and getattr(request, "jobs", None) not in (None, 1):
+        raise UsageError(f"jobs={request.jobs}: attnprobe {command} measures in one process; give shards instead")
     start = datetime.now(UTC)
     path, made = _folder(request, start, command)
     done = {} if made else _earlier(path)

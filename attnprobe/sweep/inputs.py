@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,5 +59,9 @@ class InputKeeper:
             "schema": SCHEMA, "key": key, "run": self.run, "command": "inputs", "status": status, "reason": reason,
             "source": source.facts, **place, "metrics": metrics,
         }  # fmt: skip
+        self.write(record)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record to the file, where there is room."""
         with suppress(UsageError), RecordWriter(self.path) as writer:
             writer.append(record)

@@ -34,7 +34,7 @@ from ..timings import Timings
 from .limits import time_limit, with_smaller_blocks
 from .plan import Cell, ErrorPlan, MethodRequest, refused, told
 
-__all__ = ["Outcome", "ending", "run_error", "said"]
+__all__ = ["Outcome", "ending", "head_of", "result_of", "run_error", "said"]
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
@@ -77,6 +77,7 @@ def run_error(
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
     cell_timeout: float | None = None,
     keep_inputs: Callable[[Any, int, int, int, QKV], None] = lambda source, n, window, layer, qkv: None,
+    warm_up: bool = True,
 ) -> Outcome:
     """Measure every cell of ``plan`` that is not ``done`` and append its record.
 
@@ -93,6 +94,7 @@ def run_error(
             and a label.
         cell_timeout: seconds that a method may take on one layer (see `time_limit`).
         keep_inputs: called with every layer that is read, before its cells (see `InputKeeper.keep`).
+        warm_up: whether each method is run once before the first cell, which keeps a kernel's start out of times.
     """
     timings, done, outcome = timings or Timings(), done or {}, Outcome()
     listed = plan.listed(source.facts)
@@ -111,7 +113,7 @@ def run_error(
                 outcome.done_before += len(cells)
                 continue
             qkv = captured.pop(layer)
-            if outcome.measured == 0:
+            if warm_up and outcome.measured == 0:
                 _warm_up(plan, qkv, cell_timeout)
             qkv = qkv if plan.heads is None else qkv.select(plan.heads)
             keep_inputs(source, group.n, group.window, layer, qkv)
@@ -127,7 +129,8 @@ def run_error(
                         outcome.records.append(done[cell.key])
                         outcome.done_before += 1
                         continue
-                    outcome.keep({**_head(cell, plan, source, run, bench), **result}, writer)
+                    head = head_of(cell, plan, source, run, list(qkv.heads), bench.duplicates)
+                    outcome.keep({**head, **result}, writer)
     progress(total, total, "")
     return outcome
 
@@ -145,7 +148,9 @@ def _label(cell: Cell) -> str:
     return f"n={cell.n} layer {cell.layer} {cell.request.label}{budget}"
 
 
-def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> dict[str, Any]:
+def head_of(
+    cell: Cell, plan: ErrorPlan, source: Any, run: str, heads: list[int], duplicates: int | None
+) -> dict[str, Any]:
     """What a record says before anything is measured."""
     bound = cell.request.name == LOWER_BOUND
     return {
@@ -158,7 +163,7 @@ def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> 
         "source": source.facts,
         "window": cell.window,
         "layer": cell.layer,
-        "heads": list(bench.qkv.heads),
+        "heads": heads,
         "n": cell.n,
         "d": cell.d,
         "repeat": cell.repeat,
@@ -166,7 +171,7 @@ def _head(cell: Cell, plan: ErrorPlan, source: Any, run: str, bench: _Bench) -> 
         "reference": bound or cell.request.name == "vmean",
         "requested": cell.request.requested,
         "family": "lower bound" if bound else cell.request.entry.family,
-        "duplicates": bench.duplicates,
+        "duplicates": duplicates,
     }
 
 
@@ -230,12 +235,12 @@ class _Bench:
     def _measured(self, cell: Cell) -> tuple[dict[str, Any], Operator | None, str | None]:
         """What a cell gives but for its matrix errors, its operator, and why a method that ran has none."""
         if not self.finite:
-            return _result("failed", NOT_FINITE), None, None
+            return result_of("failed", NOT_FINITE), None, None
         if cell.request.name == LOWER_BOUND:
-            return _result(metrics=lower_bound(self.wanted, cell.d, self.values)), None, None
+            return result_of(metrics=lower_bound(self.wanted, cell.d, self.values)), None, None
         why = refused(cell.request, self.target, self.qkv.n_q, cell.d)
         if why is not None:
-            return _result("skipped", why), None, None
+            return result_of("skipped", why), None, None
         options = {"seed": cell.seed, "target": self.target, **cell.request.options}
         with self.timings("methods"):
             begin = perf_counter()
@@ -246,16 +251,16 @@ class _Bench:
                 if self.qkv.device.type == "cuda":
                     torch.cuda.synchronize(self.qkv.device)
             except Unsupported as error:
-                return _result("skipped", str(error)), None, None
+                return result_of("skipped", str(error)), None, None
             except UsageError:
                 raise
             except Exception as error:  # whatever a method raises is its result, and the loop goes on
-                return _result("failed", said(error)), None, None
+                return result_of("failed", said(error)), None, None
             seconds = perf_counter() - begin
         try:
             metrics = output_errors(self.reference, approx, self.qkv)
         except Exception as error:  # an output of another shape, or no tensor at all
-            return _result("failed", said(error), seconds=seconds), None, None
+            return result_of("failed", said(error), seconds=seconds), None, None
         for name in DIAGNOSTICS:
             if name in approx.diagnostics:
                 metrics[name] = approx.diagnostics[name]
@@ -265,7 +270,7 @@ class _Bench:
         if cell.request.entry.kind == "kernel":
             found, judged = self._judged(cell.request, approx)
             metrics |= found
-        result = {**_result(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds), **judged}
+        result = {**result_of(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds), **judged}
         return result, approx.operator, approx.no_operator if approx.operator is None else None
 
     def _judged(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -279,13 +284,14 @@ class _Bench:
         return found, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
 
 
-def _result(
+def result_of(
     status: str = "ok",
     reason: str | None = None,
     metrics: Mapping[str, Tensor] | None = None,
     draws_hash: str | None = None,
     seconds: float | None = None,
 ) -> dict[str, Any]:
+    """What a record says of what was measured."""
     numbers = _numbers(metrics or {})
     return {"status": status, "reason": reason, "metrics": numbers, "draws_hash": draws_hash, "seconds": seconds}
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..errors import UsageError, unknown
 from ..lists import parse_numbers
 from ..records import RecordWriter, cell_key, determining
@@ -15,6 +17,7 @@ from ..shards import parse_shard
 from ..timings import Timings
 from .folder import recorded
 from .inputs import InputKeeper
+from .jobs import ErrorWork, jobs_of, run_jobs
 from .maps import keep_maps
 from .plan import ErrorPlan, MethodRequest, listed, parse_methods
 from .request import MOST, RunRequest, parse_layers, sources_of
@@ -30,11 +33,13 @@ class ErrorRequest(RunRequest):
     Args:
         methods: ``--method`` items (see `parse_methods`). repeats: seeds of random methods, from ``seed`` on.
         row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
+        jobs: processes that measure side by side; None is one per visible GPU, and 1 on a CPU (see `run_jobs`).
         matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
     """
 
     methods: tuple[str, ...] = ("skyformer",)
     repeats: int = 1
+    jobs: int | None = None
     matrix: bool = True
     tol: float = 1e-3
     row_tolerance: float | None = None
@@ -73,14 +78,18 @@ def measure_errors(
     parts = prepared(request, notify, timings)
     sources = [source for source, _ in parts]
     unmapped: dict[str, str] = {}
+    jobs = jobs_of(request.jobs, sources[0])
 
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
         outcome, sizes = Outcome(), [plan.size(source.facts) for source, plan in parts]
         inputs = keeper(request, writer, run, timings)
+        if jobs > 1:
+            work = work_of(request, sources, jobs, writer.path.parent)
+            found = run_jobs(work, jobs, parts, writer, inputs, done=done, timings=timings, progress=progress)
         for place, (source, plan) in enumerate(parts):
             before, total = sum(sizes[:place]), sum(sizes)
             show = lambda at, _, label, before=before, total=total: progress(before + at, total, label)
-            part = run_error(
+            part = found[place] if jobs > 1 else run_error(
                 plan, source, writer, done=done, run=run, timings=timings, progress=show,
                 cell_timeout=request.cell_timeout, keep_inputs=inputs.keep,
             )  # fmt: skip
@@ -182,6 +191,15 @@ def keeper(request: RunRequest, writer: RecordWriter, run: str, timings: Timings
     """What keeps the input statistics of a run that writes with ``writer``."""
     shard = parse_shard(request.shard)
     return InputKeeper(writer.path.parent, run, request.input_statistics, request.force, timings, shard)
+
+
+def work_of(request: ErrorRequest, sources: Sequence[Any], jobs: int, folder: Path) -> ErrorWork:
+    """What each of several processes does: its share of torch's threads, and of the GPUs where none is named."""
+    device = torch.device(sources[0].device)
+    several = device.type == "cuda" and device.index is None
+    devices = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count())) if several else ()
+    threads = max(1, torch.get_num_threads() // jobs)
+    return ErrorWork(request, folder.name, threads, devices, prepared, keeper, folder)
 
 
 def shared_plan(sources: Sequence[Any], plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
