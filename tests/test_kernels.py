@@ -111,6 +111,8 @@ def test_every_number_is_its_formula():
     got[0, 7] += 0.3
     found = kernel_errors(got, qkv, dtype=torch.bfloat16, row_tolerance=0.0100001)
     assert list(found) == list(KERNEL_METRICS) and set(REPORTED) == set(KERNEL_METRICS) <= set(METRICS)
+    stricter = kernel_errors(got, qkv, dtype=torch.bfloat16, row_tolerance=0.0099999)
+    assert not stricter["rows_within"].any()
     for head in range(2):
         wanted = exact(qkv, torch.bfloat16)[head].numpy()
         x, y = got[head].double().numpy(), eager[head].double().numpy()
