@@ -88,6 +88,11 @@ def test_int8_in_half_precision_rounds_inputs_weights_and_output_and_sums_in_flo
     assert torch.equal(got.bfloat16().float(), got)
     assert torch.equal(got.bfloat16(), approximate("torch:int8", half).output)
     assert kernel_errors(got, qkv, dtype=torch.bfloat16)["relative_frobenius"].max() < 0.05
+    (q8, q_step), (k8, k_step) = (kernels._quantised(x.float(), "row") for x in (half.q, half.k))
+    weights = torch.softmax((q8 @ k8.mT) * (q_step * k_step.mT * qkv.scale), -1)
+    rounded = (weights.bfloat16().float() @ half.v.float()).bfloat16().float()
+    unrounded = (weights @ half.v.float()).bfloat16().float()
+    assert (got == rounded).float().mean() > 0.98 > 0.9 > (got == unrounded).float().mean()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
