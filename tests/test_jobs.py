@@ -165,8 +165,21 @@ def test_cells_whose_process_always_dies_have_failed_and_can_be_tried_again(file
 
 
 def test_an_interruption_keeps_what_is_done(file, tmp_path):
+    held = tmp_path / "held.py"  # the first process that calls it stays in it, the other one goes on
+    held.write_text(f"""import time
+
+
+def held(q, k, v):
+    try:
+        open({str(tmp_path / "held")!r}, "x").close()
+    except FileExistsError:
+        return v
+    time.sleep(120)
+    return v
+""")
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, "--n", "40,64", "--layer", "0,2",
-               "--windows", "2", "--method", "all", "--d", "4,8", "--out", tmp_path / "r", "--jobs", "2"]  # fmt: skip
+               "--windows", "2", "--method", f"{held}:held", "--d", "4,8", "--out", tmp_path / "r",
+               "--jobs", "2"]  # fmt: skip
     process = subprocess.Popen(command, stdout=-1, stderr=-1, start_new_session=True, text=True)
     kept, until = tmp_path / "r/records.jsonl", time.monotonic() + 60
     while time.monotonic() < until and not (kept.exists() and kept.stat().st_size):

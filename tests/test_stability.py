@@ -464,11 +464,11 @@ def test_gates(small, run):
 def test_cells_that_fail_are_rows(small, monkeypatch):
     real = trajectory.approximate
 
-    def faulty(name, qkv, d, **rest):
-        if name == "performer":
+    def faulty(method, qkv, d, **rest):
+        if method.name == "performer":
             raise RuntimeError("no luck")
-        approx = real(name, qkv, d, **rest)
-        if name == "linear" and qkv.window >= 3:
+        approx = real(method, qkv, d, **rest)
+        if method.name == "linear" and qkv.window >= 3:
             object.__setattr__(approx, "output", approx.output * float("inf"))
         return approx
 
@@ -489,9 +489,9 @@ def test_cells_that_fail_are_rows(small, monkeypatch):
 def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
     real = trajectory.approximate
 
-    def detached(name, *args, **rest):
-        approx = real(name, *args, **rest)
-        if name == "linear":
+    def detached(method, *args, **rest):
+        approx = real(method, *args, **rest)
+        if method.name == "linear":
             object.__setattr__(approx, "output", approx.output.detach())
         return approx
 
