@@ -165,6 +165,15 @@ def forgetful(q, k, v):
 """
 
 
+def test_what_fails_for_one_reason_is_told_once(run, tmp_path):
+    (tmp_path / "mine.py").write_text("def spoils(q, v):\n    q *= 2\n    return q[..., :1] * v\n")
+    code, out, _ = run("check", "mine.py:spoils", "--only", "inputs,shapes,finite")
+    assert code == 1 and out.count("writes into its input q") == 1 == out.count("again: "), out
+    assert "✗ inputs, shapes, finite: BadResult" in out and "0 hold, 3 fail" in out
+    rows = json.loads(run("check", "mine.py:spoils", "--only", "shapes,finite", "--format", "json")[1])["rows"]
+    assert ["--only finite" in row["replay"] for row in rows] == [False, True]
+
+
 def test_the_command_shows_a_failure_and_how_to_repeat_it(run, tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     code, out, err = run("check", "mine.py:forgetful")

@@ -473,14 +473,17 @@ GOOD = "def half(v):\n    '''Half of V.'''\n    return v / 2\nhalf.linear_in_v =
 def test_a_package_brings_methods(run, qkv, package, monkeypatch):
     package("goodkit", GOOD, ["half = goodkit_module:half", "svd = goodkit_module:half"])
     package("badkit", "raise RuntimeError('broken on\\nimport')", ["ruin = badkit_module:fn"])
+    package("oddkit", "fn = 3", ["odd = oddkit_module:fn"])
     entry = get("half")
     assert entry.provenance.package == "goodkit 1.2" and entry.provenance.file == "goodkit_module.py"
     assert torch.equal(approximate("half", make()).output, make().v / 2)
     code, out, err = run("methods", "--format", "json")
     assert code == 0 and "half" in {row["name"] for row in json.loads(out)["rows"]}
     lines = err.strip().splitlines()
-    assert len(lines) == 2 and "the method 'ruin' of badkit 1.2: RuntimeError: broken on import" in lines[0]
-    assert "'svd' of goodkit 1.2 has the name of a built-in method and is left out" in lines[1]
+    assert len(lines) == 3, lines
+    assert lines[0].endswith("the method 'odd' of oddkit 1.2: odd is an int, not a function")
+    assert "the method 'ruin' of badkit 1.2: RuntimeError: broken on import" in lines[1]
+    assert "'svd' of goodkit 1.2 has the name of a built-in method and is left out" in lines[2]
     code, out, err = run("error", "--qkv", qkv, "--method", "half,svd", "--d", "8", "--out", "r", "--format", "json")
     assert code == 0 and not [line for line in err.splitlines() if "badkit" in line]
     [record] = [one for one in read_records("r") if one["method"] == "half"]

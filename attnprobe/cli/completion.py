@@ -36,4 +36,6 @@ def _plugins() -> list[str]:
     wanted = os.environ.get("ATTNPROBE_LOAD_PLUGINS")
     if wanted is not None and not wanted.strip():
         return []
-    return [point.name for point in entry_points(group="attnprobe.methods")]
+    names = None if wanted is None else {name.strip() for name in wanted.split(",")}
+    return [point.name for point in entry_points(group="attnprobe.methods")
+            if names is None or names & {point.name, point.dist.name if point.dist else ""}]  # fmt: skip

@@ -21,7 +21,7 @@ Exit codes: 0 written, 2 a name that cannot be, or a file that is there already.
 def command(name: str, out: str, debug: bool) -> None:
     """Write NAME.py, a method that works and waits to be replaced by yours, and test_NAME.py, its test.
 
-    Both say what to do next: measure it, check it, test it. Nothing is overwritten.
+    Prints the commands that come next: measure it, check it, test it. Nothing is overwritten.
     """
     from shlex import quote
 

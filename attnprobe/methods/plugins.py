@@ -51,7 +51,10 @@ def from_plugin(point: EntryPoint) -> Method:
         sha256 = digest(contents(file))
     except (TypeError, UsageError):  # compiled: its package's version stands for it
         file, sha256 = Path(point.value), digest({Path(point.value): (package or "").encode()})
-    return as_method(function, point.name, Provenance(file.name, sha256, package))
+    try:
+        return as_method(function, point.name, Provenance(file.name, sha256, package))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def every(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], list[str]]:

@@ -140,7 +140,8 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     """The parameters that a call fills in."""
     if not callable(function):
-        raise UsageError(f"{name} is a {type(function).__name__}, not a function")
+        kind = type(function).__name__
+        raise UsageError(f"{name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a function")
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ UNCLAIMED = "not claimed"
 
 def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each property, and one for those whose tags the method does not have; then each failure with its
-    smallest case and the command that repeats it.
+    smallest case and the command that repeats it, once for all the properties that fail for one reason.
 
     >>> print(conformance_table([{"property": "scale", "target": "softmax", "status": "ok", "cases": 4, "says": "s"}]))
     ✓ scale  4 cases  s
@@ -34,10 +34,14 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
     if unclaimed:
         listed = ", ".join(dict.fromkeys(row["property"] for row in unclaimed))
         lines += textwrap.wrap(f"– {UNCLAIMED}: {listed}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    for row in rows:
+    same: dict[str, list[str]] = {}  # by reason: what fails for it
+    for name, row in zip(names, rows, strict=True):
         if row["status"] == "failed":
+            same.setdefault(row["reason"], []).append(name)
+    for row in rows:
+        if row["status"] == "failed" and (failing := same.pop(row["reason"], None)):
             case = " ".join(f"{key}={value}" for key, value in row["case"].items())
-            lines += ["", *textwrap.wrap(f"{row['property']}: {row['reason']}", WIDTH, initial_indent="✗ ",
+            lines += ["", *textwrap.wrap(f"{', '.join(failing)}: {row['reason']}", WIDTH, initial_indent="✗ ",
                                          subsequent_indent="  "), f"  smallest case: {case}"]  # fmt: skip
             if row.get("replay"):
                 lines.append(f"  again: {row['replay']}")
