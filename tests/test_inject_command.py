@@ -11,7 +11,7 @@ import torch
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
 
-from attnprobe import injected
+from attnprobe import injected, input_statistics, load_qkv
 from attnprobe.config import read_budgets
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.metrics import DRIFT_METRICS, Outputs, model_drift
@@ -425,7 +425,7 @@ def test_the_command_leaves_tables_and_figures_that_a_report_rebuilds(run, injec
                             "--format", "json")  # fmt: skip
     assert code == 0, err
     found = json.loads(out)
-    assert {"schema", "command", "source", "rows", "summary", "bounds", "run"} == set(found)
+    assert {"schema", "command", "source", "inputs", "rows", "summary", "bounds", "run"} == set(found)
     assert [row["layer"] for row in found["rows"][:4]] == [None, 0, 1, 2] and len(found["rows"]) == 16
     assert len(found["summary"]) == 5 and found["summary"][-1]["method"] is None
     assert found["summary"][-1]["points"] == 12
@@ -563,3 +563,22 @@ def test_minilm_has_no_head_and_drifts_by_rounding(run, texts):
     for row in rows:
         drift = row["metrics"]["drift"]["mean"]
         assert (drift < SAME) == (row["method"] == "softmax") and "loss" not in row["metrics"]
+
+
+def test_what_the_inputs_are_like_stands_beside_the_drift(inject, models, texts):
+    """Those of the Q, K and V that other commands read, layer by layer; none of another dtype."""
+    base = ("--windows", "2", "--method", "nystromformer", "--d", "4", "--format", "json")
+    code, out, err = inject("bert", *base, "--batch", "2", "--out", "with")
+    assert code == 0, err
+    rows = json.loads(out)["inputs"]
+    assert [(row["layer"], row["window"]) for row in rows if row["head"] == 0] == [
+        (layer, window) for layer in range(LAYERS) for window in range(2)
+    ]
+    assert json.loads(inject("bert", *base, "--batch", "2", "--out", "with")[1])["inputs"] == rows  # resumed
+    read = load_qkv(model=models["bert"], text=texts["words"], n=N, layer=1, device="cpu")
+    expected = input_statistics(read)
+    for row in rows:
+        if (row["layer"], row["window"]) == (1, 0):
+            assert row["entropy"] == pytest.approx(float(expected["entropy"][row["head"]]), rel=1e-4)
+    for place, more in enumerate((["--model-dtype", "bfloat16"], ["--no-input-statistics"])):
+        assert "inputs" not in json.loads(inject("bert", *base, *more, "--out", f"without{place}")[1])

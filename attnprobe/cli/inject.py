@@ -14,6 +14,7 @@ from .options import (
     refuse_contradictions,
     run_options,
     source_from,
+    statistics_option,
     weights_from,
 )
 
@@ -58,6 +59,7 @@ method that the model's attention has a form for; 3 a named source or device is 
 @click.option("--model-dtype", default="float32", show_default=True, metavar="auto|float64|float32|bfloat16|float16",
               help="The dtype of the model, auto as its configuration states; methods run in float32 at least.")
 @model_options
+@statistics_option
 @run_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw the profile of layers, and local error against drift, into the run's "

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 __all__ = [
     "PLACES", "debug_option", "device_options", "format_option", "input_options", "kinds_from", "model_options",
     "origins", "place_options", "refuse_contradictions", "run_options", "shard_option", "source_from", "source_options",
-    "split_option", "weights_from",
+    "split_option", "statistics_option", "weights_from",
 ]  # fmt: skip
 
 split_option = click.option("--split", default="test", show_default=True, metavar="train|validation|test",
@@ -58,12 +58,15 @@ PLACES = (
 )
 
 
+statistics_option = click.option(
+    "--input-statistics/--no-input-statistics", default=True, show_default=True,
+    help="Whether to tell what Q, K and V are like: scores, entropy, sinks, norms, stable ranks.",
+)  # fmt: skip
 INPUTS = (
     click.option("--scale-inputs", default="1", show_default=True, metavar="LIST",
                  help="Factors s of the scores, such as 0.5,1,2,4, each measured beside the others: Q and K are each "
                  "multiplied by √s, so B is softmax(s S) and C_ij is C_ij^s. Stresses methods beyond the data."),
-    click.option("--input-statistics/--no-input-statistics", default=True, show_default=True,
-                 help="Whether to tell what Q, K and V are like: scores, entropy, sinks, norms, stable ranks."),
+    statistics_option,
 )  # fmt: skip
 RUN = (
     click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from .numbers import per_cent, significant
@@ -45,20 +46,22 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
         inputs: of `records.read_inputs`. records: of cells, which say what is meant and in which order.
     """
     records = list(records)
-    place_of = lambda record: (identity(record["source"]), *(record[name] for name in ("n", "layer", "window")))
+    place_of = lambda record, layer: (identity(record["source"]), record["n"], layer, record["window"])
     known: dict[tuple[Any, ...], Row] = {}
     for record in inputs:
         if record.get("status") == "ok" and isinstance(record.get("metrics"), Mapping):
             for index, head in enumerate(record["heads"]):
-                known[*place_of(record), head] = {name: some[index] for name, some in record["metrics"].items()}
+                of_head = {name: some[index] for name, some in record["metrics"].items()}
+                known[*place_of(record, record["layer"]), head] = of_head
     labels, rows = source_labels(records), {}
     for record in records:
-        for head in record["heads"]:
-            place = (*place_of(record), head)
+        layers = [record["layer"]] if record["layer"] is not None else record["layers"]  # of several together
+        for layer, head in product(layers, record["heads"]):
+            place = (*place_of(record, layer), head)
             if place in known:
                 rows[place] = {
                     "weights": record["source"].get("weights"), "source": labels[place[0]],
-                    "scale_inputs": scale_of(record["source"]), "n": record["n"], "layer": record["layer"],
+                    "scale_inputs": scale_of(record["source"]), "n": record["n"], "layer": layer,
                     "window": record["window"], "head": head, **known[place],
                     **({"causal": True} if record["source"].get("causal") else {}),
                 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
@@ -27,6 +28,7 @@ from ..sources import (
 )
 from .folder import recorded
 from .inject_plan import InjectCell, InjectPlan, InjectRequest, InjectWork, inject_batches, inject_prepared
+from .inputs import InputKeeper
 from .limits import time_limit, with_smaller_blocks
 from .plan import told
 from .run import Outcome, said
@@ -95,6 +97,12 @@ class _Loop:
     notify: Callable[[str], None]
     show: Callable[[str], None]
     model: LanguageModel | None = None
+    keeper: InputKeeper = field(init=False)
+
+    def __post_init__(self) -> None:
+        asked = self.request  # a line's Q, K, V and those of another dtype are not those that the other commands read
+        wanted = asked.input_statistics and not asked.lines and asked.model_dtype == "float32"
+        self.keeper = InputKeeper(self.writer.path.parent, self.run, wanted, asked.force)
 
     def measure(self, batches: Sequence[tuple[int, tuple[int, ...], list[list[InjectCell]]]]) -> None:
         for n, windows, works in batches:
@@ -120,7 +128,12 @@ class _Loop:
             if self.model.why is not None:
                 self.notify(f"no loss and no logits: {self.model.why}")
         some = [self.rows[n][window] for window in windows]
-        return _Bench(self.model, some, windows, self.plan.base.layers, self.plan.base.seed)
+        bench = _Bench(self.model, some, windows, self.plan.base.layers, self.plan.base.seed)
+        for row, window in enumerate(windows):
+            for layer, call in bench.calls.items():
+                with suppress(Unsupported):  # Q, K and V are not all of it
+                    self.keeper.keep(self.source, n, window, layer, call.qkv(row))
+        return bench
 
     def _head(self, cell: InjectCell, length: int) -> dict[str, Any]:
         """What a record says before anything is measured."""
