@@ -20,7 +20,7 @@ from attnprobe.errors import SourceError, UsageError
 from attnprobe.records import read_inputs, read_records
 from attnprobe.report import open_run, parts
 from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ConditionRequest, ErrorRequest, measure_conditions, measure_errors
+from attnprobe.sweep import ConditionRequest, ErrorRequest, measure_conditions, measure_errors, pool
 from attnprobe.sweep.pool import TRIES, run_pool
 
 
@@ -97,6 +97,7 @@ def test_what_work_raises_is_raised_here_and_no_process_is_left(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_processes_that_cannot_begin_end_the_pool(tmp_path):
     with pytest.raises(UsageError, match="exit code 7 before it could begin, 3 times"):
         pooled(Dying(tmp_path, {}, stillborn=True), ["a", "b"])
@@ -146,6 +147,7 @@ def test_a_process_killed_in_the_middle_loses_nothing(file, tmp_path):
     assert (tmp_path / "two/records.jsonl").read_text().count("\n") == len(read_records(tmp_path / "one"))
 
 
+@pytest.mark.slow
 def test_cells_whose_process_always_dies_have_failed_and_can_be_tried_again(file, tmp_path):
     def progress(done, total, label):
         if "layer 2" in label and "n=64" in label:
@@ -182,7 +184,7 @@ def held(q, k, v):
                "--jobs", "2"]  # fmt: skip
     process = subprocess.Popen(command, stdout=-1, stderr=-1, start_new_session=True, text=True)
     kept, until = tmp_path / "r/records.jsonl", time.monotonic() + 60
-    while time.monotonic() < until and not (kept.exists() and kept.stat().st_size):
+    while time.monotonic() < until and not (kept.exists() and kept.stat().st_size and (tmp_path / "held").exists()):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group
     out, err = process.communicate(timeout=60)
@@ -210,3 +212,11 @@ def test_impossible_numbers_of_processes_are_refused(file, tmp_path):
     with pytest.raises(UsageError, match="one process"):
         measure_conditions(ConditionRequest(source=SourceSpec(qkv=str(file), device="cpu"), out="c", jobs=2))
     assert not Path("c").exists() and not (tmp_path / "r").exists()
+
+
+def test_an_interruption_while_a_process_starts_is_not_lost():
+    with pytest.raises(KeyboardInterrupt), pool._without_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        heard = True  # not yet
+    assert heard

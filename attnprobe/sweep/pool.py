@@ -120,15 +120,22 @@ def _started(spawn: Any, work: Work, number: int) -> _Worker:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """What starts in the block never hears of Ctrl-C, which the terminal sends to all: this process ends the others."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """What starts in the block never hears of Ctrl-C, which the terminal sends to all: this process ends the others.
+
+    It hears of one itself once the block ends, whichever of its threads got it; ignored, it would be lost.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    heard: list[tuple[Any, ...]] = []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
+    before = signal.signal(signal.SIGINT, lambda *told: heard.append(told)) if main else None
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if main:
+            signal.signal(signal.SIGINT, before)
+    if heard and callable(before):
+        before(*heard[0])
 
 
 def _give(worker: _Worker, group: Any, told: Callable[[Any], Any]) -> None:
@@ -166,6 +173,7 @@ def _end(workers: list[_Worker]) -> None:
 def _serve(connection: Connection, work: Work, number: int) -> None:
     """The life of a process of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before it began
 
     def send(kind: str, value: Any = None) -> None:
         connection.send((kind, value))
