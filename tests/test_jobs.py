@@ -182,7 +182,8 @@ def held(q, k, v):
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, "--n", "40,64", "--layer", "0,2",
                "--windows", "2", "--method", f"{held}:held", "--d", "4,8", "--out", tmp_path / "r",
                "--jobs", "2"]  # fmt: skip
-    process = subprocess.Popen(command, stdout=-1, stderr=-1, start_new_session=True, text=True)
+    hears = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background does not
+    process = subprocess.Popen(command, stdout=-1, stderr=-1, start_new_session=True, text=True, preexec_fn=hears)
     kept, until = tmp_path / "r/records.jsonl", time.monotonic() + 60
     while time.monotonic() < until and not (kept.exists() and kept.stat().st_size and (tmp_path / "held").exists()):
         time.sleep(0.05)
@@ -214,7 +215,15 @@ def test_impossible_numbers_of_processes_are_refused(file, tmp_path):
     assert not Path("c").exists() and not (tmp_path / "r").exists()
 
 
-def test_an_interruption_while_a_process_starts_is_not_lost():
+@pytest.fixture
+def hearing():
+    """Ctrl-C as in a shell's foreground, whatever these tests were started from."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_while_a_process_starts_is_not_lost(hearing):
     with pytest.raises(KeyboardInterrupt), pool._without_interrupts():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
