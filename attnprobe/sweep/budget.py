@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..errors import Unsupported, UsageError
 from ..lists import parse_numbers, parse_positive
-from ..metrics import repeated_rows
 from ..qkv import QKV
-from ..records import SCHEMA, RecordWriter, cell_key, determining
+from ..records import cell_key, determining
 from ..timings import Timings
-from .folder import recorded
-from .inputs import InputKeeper
+from .cells import measure_cells
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, determines, parse_methods, told
 from .request import MOST
-from .run import Outcome, said
+from .run import said
 from .searching import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
-from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan, whole_of
+from .session import ErrorRequest, Session, prepared
 
 __all__ = ["BudgetRequest", "budget_cells", "measure_budgets", "question_of"]
 
@@ -59,6 +56,10 @@ class _Cell:
     group: Group
     layer: int
 
+    @property
+    def name(self) -> str:
+        return self.request.label
+
 
 def measure_budgets(
     request: BudgetRequest,
@@ -83,24 +84,17 @@ def measure_budgets(
         _refuse_impossible(question, methods, parse_numbers(request.n, "n"))
     parts = prepared(request, notify, Timings(), refuse=False)
     _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
-    sources = [source for source, _ in parts]
+    searched = {"epsilons": question.epsilons, "metric": question.metric, "delta": question.delta,
+                "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
+                "scan": question.scan}  # fmt: skip
 
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome, inputs = Outcome(), keeper(request, writer, run)
-        total = sum(len(cells) for source, plan in parts for cells in budget_cells(request, plan, source).values())
-        show = lambda label: progress(len(outcome.records), total, label)
-        for source, plan in parts:
-            _run(request, plan, source, outcome, writer, done, run, show, inputs)
-        progress(total, total, "")
-        return outcome
+    def measured(cell: _Cell, plan: ErrorPlan, qkv: QKV, tell: Callable[[str], None]) -> dict[str, Any]:
+        return {**_head(cell, question, plan), **_measured(cell, question, qkv, request.cell_timeout, tell)}
 
-    told = {"epsilons": question.epsilons, "metric": question.metric, "delta": question.delta,
-            "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
-            "scan": question.scan}  # fmt: skip
-    plan = shared_plan(sources, [planned(plan) | told for _, plan in parts])
-    whole = whole_of(parts, lambda plan, source: budget_cells(request, plan, source))
-    outcome, path = recorded(request, "budget", plan, sources, notify, measure, whole=whole)
-    return Session(outcome, path, sources)
+    return measure_cells(
+        request, "budget", parts, lambda plan, source: budget_cells(request, plan, source), measured,
+        notify=notify, progress=progress, more=searched,
+    )  # fmt: skip
 
 
 def question_of(request: BudgetRequest) -> Question:
@@ -150,54 +144,12 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
         yield _Cell(key, method, group, layer)
 
 
-def _run(
-    request: BudgetRequest,
-    plan: ErrorPlan,
-    source: Any,
-    outcome: Outcome,
-    writer: RecordWriter,
-    done: Mapping[str, dict[str, Any]],
-    run: str,
-    show: Callable[[str], None],
-    inputs: InputKeeper,
-) -> None:
-    """Search every cell of a source that is not ``done``; Q, K and V are captured once per (n, window)."""
-    question = question_of(request)
-    cells = [cell for some in budget_cells(request, plan, source).values() for cell in some]
-    captured: dict[int, QKV] = {}
-    place = None
-    for cell in cells:
-        name = f"n={cell.group.n} layer {cell.layer} {cell.request.label}"
-        show(name)
-        if cell.key in done:
-            outcome.records.append(done[cell.key])
-            outcome.done_before += 1
-            continue
-        if place != cell.group:
-            captured, place = source.qkv(cell.group.n, plan.layers_of(cell.group), cell.group.window), cell.group
-        qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
-        inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
-        tell = lambda label, name=name: show(f"{name} {label}")
-        with torch.no_grad():
-            measured = _measured(cell, question, qkv, request.cell_timeout, tell)
-        outcome.keep({**_head(cell, question, plan, source, run, qkv), **measured}, writer)
-
-
-def _head(cell: _Cell, question: Question, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
-    """What a record says before anything is measured."""
+def _head(cell: _Cell, question: Question, plan: ErrorPlan) -> dict[str, Any]:
+    """What a record says beside its place before anything is measured."""
     seeds = question.seeds_of(cell.request.entry)
     return {
-        "schema": SCHEMA,
-        "key": cell.key,
-        "run": run,
-        "command": "budget",
         **told(cell.request),
         "target": plan.target,
-        "source": source.facts,
-        "window": cell.group.window,
-        "layer": cell.layer,
-        "heads": list(qkv.heads),
-        "n": cell.group.n,
         "d": None,
         "metric": question.metric,
         "epsilon": list(question.epsilons),
@@ -208,7 +160,6 @@ def _head(cell: _Cell, question: Question, plan: ErrorPlan, source: Any, run: st
         "seed": seeds.start,
         "seeds": len(seeds),
         "requested": True,
-        "duplicates": repeated_rows(qkv),
         "metrics": {},
     }
 

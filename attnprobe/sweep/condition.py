@@ -20,20 +20,18 @@ from ..metrics import (
     iteration_gradient,
     lemma3_interval,
     output_errors,
-    repeated_rows,
     schulz_residuals,
     sensitivity,
 )
 from ..qkv import QKV
-from ..records import SCHEMA, RecordWriter, cell_key, determining
+from ..records import cell_key, determining
 from ..reference import exact, exact_output
 from ..timings import Timings
-from .folder import recorded
-from .inputs import InputKeeper
+from .cells import measure_cells
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
-from .run import Outcome, ending, said
-from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan, whole_of
+from .run import ending, said
+from .session import ErrorRequest, Session, prepared
 
 __all__ = ["ConditionRequest", "condition_cells", "measure_conditions"]
 
@@ -70,6 +68,10 @@ class _Cell:
     layer: int
     d: int | None
 
+    @property
+    def name(self) -> str:
+        return "A, B, C" if self.request is None else self.request.label
+
 
 def measure_conditions(
     request: ConditionRequest,
@@ -90,21 +92,14 @@ def measure_conditions(
     """
     _refuse(request)
     parts = prepared(request, notify, Timings())
-    sources = [source for source, _ in parts]
 
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome, inputs = Outcome(), keeper(request, writer, run)
-        total = sum(len(cells) for source, plan in parts for cells in condition_cells(request, plan, source).values())
-        show = lambda label: progress(len(outcome.records), total, label)
-        for source, plan in parts:
-            _run(request, plan, source, outcome, writer, done, run, show, inputs)
-        progress(total, total, "")
-        return outcome
+    def measured(cell: _Cell, plan: ErrorPlan, qkv: QKV, tell: Callable[[str], None]) -> dict[str, Any]:
+        return {**_head(cell, plan), **_measured(cell, request, plan, qkv)}
 
-    plan = shared_plan(sources, [planned(plan) for _, plan in parts])
-    whole = whole_of(parts, lambda plan, source: condition_cells(request, plan, source))
-    outcome, path = recorded(request, "condition", plan, sources, notify, measure, whole=whole, may_be_empty=True)
-    return Session(outcome, path, sources)
+    return measure_cells(
+        request, "condition", parts, lambda plan, source: condition_cells(request, plan, source), measured,
+        notify=notify, progress=progress, may_be_empty=True,
+    )  # fmt: skip
 
 
 def _refuse(request: ConditionRequest) -> None:
@@ -135,57 +130,16 @@ def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int,
             yield _Cell(key, method, group, layer, d)
 
 
-def _run(
-    request: ConditionRequest,
-    plan: ErrorPlan,
-    source: Any,
-    outcome: Outcome,
-    writer: RecordWriter,
-    done: Mapping[str, dict[str, Any]],
-    run: str,
-    show: Callable[[str], None],
-    inputs: InputKeeper,
-) -> None:
-    """Measure every cell of a source that is not ``done``; Q, K and V are captured once per (n, window)."""
-    cells = [cell for some in condition_cells(request, plan, source).values() for cell in some]
-    captured: dict[int, QKV] = {}
-    place = None
-    for cell in cells:
-        name = "A, B, C" if cell.request is None else cell.request.label
-        show(f"n={cell.group.n} layer {cell.layer} {name}")
-        if cell.key in done:
-            outcome.records.append(done[cell.key])
-            outcome.done_before += 1
-            continue
-        if place != cell.group:
-            captured, place = source.qkv(cell.group.n, plan.layers_of(cell.group), cell.group.window), cell.group
-        qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
-        inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
-        with torch.no_grad():
-            measured = _measured(cell, request, plan, qkv)
-        outcome.keep({**_head(cell, plan, source, run, qkv), **measured}, writer)
-
-
-def _head(cell: _Cell, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
-    """What a record says before anything is measured."""
+def _head(cell: _Cell, plan: ErrorPlan) -> dict[str, Any]:
+    """What a record says beside its place before anything is measured."""
     return {
-        "schema": SCHEMA,
-        "key": cell.key,
-        "run": run,
-        "command": "condition",
         **told(cell.request),
         "target": plan.target,
-        "source": source.facts,
-        "window": cell.group.window,
-        "layer": cell.layer,
-        "heads": list(qkv.heads),
-        "n": cell.group.n,
         "d": cell.d,
         "repeat": 0,
         "seed": plan.seed,
         "reference": cell.request is None,
         "requested": cell.request is not None,
-        "duplicates": repeated_rows(qkv),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
-from ..metrics import repeated_rows
 from ..metrics.theory import Finding, Theorem
 from ..qkv import QKV
-from ..records import SCHEMA, RecordWriter, cell_key, determining, spelt
+from ..records import cell_key, determining, spelt
 from ..timings import Timings
-from .folder import recorded
-from .inputs import InputKeeper
+from .cells import measure_cells
 from .limits import time_limit, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
-from .run import Outcome, said
-from .session import ErrorRequest, Session, keeper, planned, prepared, shared_plan, whole_of
+from .run import said
+from .session import ErrorRequest, Session, prepared
 from .theorems import Asked, asked_of, possible, setting_of
 
 __all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
@@ -85,32 +83,20 @@ def measure_theory(
     parts = prepared(request, notify, Timings(), refuse=all(one.per_method for one in asked.theorems))
     for _, plan in parts:
         possible(plan.d)
-    sources = [source for source, _ in parts]
-    listed = [(source, plan, _all_cells(request, plan, source)) for source, plan in parts]
-    total = sum(len(cells) for _, _, cells in listed)
 
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome, inputs = Outcome(), keeper(request, writer, run)
-        for source, plan, cells in listed:
-            show = lambda label: progress(len(outcome.records), total, label)
-            _measure(asked, plan, source, cells, outcome, writer, done, run, show, request.cell_timeout, inputs)
-        progress(total, total, "")
-        return outcome
+    def measured(cell: _Cell, plan: ErrorPlan, qkv: QKV, tell: Callable[[str], None]) -> dict[str, Any]:
+        return {**_head(cell, asked, plan), **_measured(cell, asked, plan, qkv, request.cell_timeout)}
 
-    plan = shared_plan(sources, [planned(plan) | _planned(asked) for _, plan in parts])
-    whole = whole_of(parts, lambda plan, source: theory_cells(request, plan, source))
-    outcome, path = recorded(request, "theory", plan, sources, notify, measure, whole=whole)
-    return Session(outcome, path, sources)
+    return measure_cells(
+        request, "theory", parts, lambda plan, source: theory_cells(request, plan, source), measured,
+        notify=notify, progress=progress, more=_planned(asked),
+    )  # fmt: skip
 
 
 def theory_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
     """The cells of every group and layer in their order."""
     facts, asked = determining(source.facts), _asked(request)
     return {place: list(_cells(asked, plan, *place, facts)) for place in plan.places()}
-
-
-def _all_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> list[_Cell]:
-    return [cell for some in theory_cells(request, plan, source).values() for cell in some]
 
 
 def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
@@ -136,54 +122,14 @@ def _planned(asked: Asked) -> dict[str, Any]:
             "quadrature": asked.quadrature}  # fmt: skip
 
 
-def _measure(
-    asked: Asked,
-    plan: ErrorPlan,
-    source: Any,
-    cells: Sequence[_Cell],
-    outcome: Outcome,
-    writer: RecordWriter,
-    done: Mapping[str, dict[str, Any]],
-    run: str,
-    show: Callable[[str], None],
-    limit: float | None,
-    inputs: InputKeeper,
-) -> None:
-    """Evaluate every cell of a source that is not ``done``; Q, K and V are captured once per (n, window)."""
-    captured: dict[int, QKV] = {}
-    place = None
-    for cell in cells:
-        show(f"n={cell.group.n} layer {cell.layer} {cell.name}")
-        if cell.key in done:
-            outcome.records.append(done[cell.key])
-            outcome.done_before += 1
-            continue
-        if place != cell.group:
-            captured, place = source.qkv(cell.group.n, plan.layers_of(cell.group), cell.group.window), cell.group
-        qkv = captured[cell.layer] if plan.heads is None else captured[cell.layer].select(plan.heads)
-        inputs.keep(source, cell.group.n, cell.group.window, cell.layer, qkv)
-        with torch.no_grad():
-            measured = _measured(cell, asked, plan, qkv, limit)
-        outcome.keep({**_head(cell, asked, plan, source, run, qkv), **measured}, writer)
-
-
-def _head(cell: _Cell, asked: Asked, plan: ErrorPlan, source: Any, run: str, qkv: QKV) -> dict[str, Any]:
-    """What a record says before anything is measured."""
+def _head(cell: _Cell, asked: Asked, plan: ErrorPlan) -> dict[str, Any]:
+    """What a record says beside its place before anything is measured."""
     return {
-        "schema": SCHEMA,
-        "key": cell.key,
-        "run": run,
-        "command": "theory",
         "theorem": cell.theorem.name,
         "paper": cell.theorem.paper,
         "says": cell.theorem.says,
         **told(cell.request),
         "target": cell.request and plan.target,
-        "source": source.facts,
-        "window": cell.group.window,
-        "layer": cell.layer,
-        "heads": list(qkv.heads),
-        "n": cell.group.n,
         "d": None,
         "budgets": plan.d,
         "epsilon": asked.epsilons,
@@ -192,7 +138,6 @@ def _head(cell: _Cell, asked: Asked, plan: ErrorPlan, source: Any, run: str, qkv
         "seed": plan.seed,
         "seeds": plan.repeats,
         "requested": True,
-        "duplicates": repeated_rows(qkv),
         "metrics": {},
     }
 
