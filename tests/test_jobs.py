@@ -1,4 +1,4 @@
-"""One sweep by one process, by several and in shards: the same records, whatever dies on the way."""
+"""Runs by several processes of this machine: what dies, what is interrupted, what is refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnprobe.errors import SourceError, UsageError
-from attnprobe.records import read_inputs, read_records
+from attnprobe.errors import UsageError
+from attnprobe.records import read_records
 from attnprobe.report import open_run, parts
 from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ConditionRequest, ErrorRequest, measure_conditions, measure_errors, pool
-from attnprobe.sweep.pool import TRIES, run_pool
+from attnprobe.sweep import BenchRequest, ErrorRequest, measure_bench, measure_errors, pool
 
 
 @pytest.fixture(scope="module")
@@ -48,103 +47,6 @@ def request(file, out, **rest):
 
 def bits(records):
     return {one["key"]: json.dumps({**one, "seconds": None, "run": None}, sort_keys=True) for one in records}
-
-
-class Dying:
-    """Work that notes each try of a group in a file, and dies in the tries that a group asks for."""
-
-    def __init__(self, folder, deaths, refuses=False, stillborn=False):
-        self.folder, self.deaths, self.refuses, self.stillborn = folder, deaths, refuses, stillborn
-
-    def start(self, number, send):
-        if self.stillborn:
-            os._exit(7)
-
-        def do(group, told):
-            with open(self.folder / group, "a") as file:
-                file.write(f"{number}\n")
-            send("begun", told)
-            tries = len((self.folder / group).read_text().splitlines())
-            if self.refuses:
-                raise SourceError(f"{group} is gone")
-            if tries <= self.deaths.get(group, 0):
-                os.kill(os.getpid(), signal.SIGKILL)
-            send("made", group.upper())
-
-        return do
-
-
-def pooled(work, groups, jobs=2):
-    found, lost = [], {}
-    keep = lambda group, kind, value: found.append((group, kind, value))
-    run_pool(groups, work, jobs, told=lambda group: f"told {group}", found=keep, lost=lost.__setitem__)
-    assert multiprocessing.active_children() == []
-    return found, lost
-
-
-def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(tmp_path):
-    found, lost = pooled(Dying(tmp_path, {"b": TRIES - 1, "c": TRIES}), ["a", "b", "c", "d"])
-    assert {(group, value) for group, kind, value in found if kind == "made"} == {("a", "A"), ("b", "B"), ("d", "D")}
-    assert lost == {"c": f"its process was ended by SIGKILL, {TRIES} times"}
-    assert {path.name: len(path.read_text().splitlines()) for path in tmp_path.iterdir()} == {
-        "a": 1, "b": TRIES, "c": TRIES, "d": 1}  # fmt: skip
-    assert {value for _, kind, value in found if kind == "begun"} == {f"told {group}" for group in "abcd"}
-
-
-def test_what_work_raises_is_raised_here_and_no_process_is_left(tmp_path):
-    with pytest.raises(SourceError, match="is gone"):
-        pooled(Dying(tmp_path, {}, refuses=True), ["a", "b", "c"])
-    assert multiprocessing.active_children() == []
-
-
-@pytest.mark.slow
-def test_processes_that_cannot_begin_end_the_pool(tmp_path):
-    with pytest.raises(UsageError, match="exit code 7 before it could begin, 3 times"):
-        pooled(Dying(tmp_path, {}, stillborn=True), ["a", "b"])
-
-
-def test_an_interruption_ends_every_process(tmp_path):
-    def interrupt(group, kind, value):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_pool(["a", "b", "c"], Dying(tmp_path, {}), 2, told=str, found=interrupt, lost=print)
-    assert multiprocessing.active_children() == []
-
-
-def test_one_process_two_processes_and_two_shards_give_the_same_records(file, tmp_path):
-    places = []
-    one = measure_errors(request(file, tmp_path / "one"))
-    progress = lambda at, total, label: places.append((at, total))
-    two = measure_errors(request(file, tmp_path / "two", jobs=2), progress=progress)
-    for shard in ("1/2", "2/2"):
-        measure_errors(request(file, tmp_path / "shards", shard=shard, jobs=2 if shard == "2/2" else 1))
-    wanted = bits(read_records(tmp_path / "one"))
-    assert bits(read_records(tmp_path / "two")) == wanted == bits(read_records(tmp_path / "shards"))
-    assert len(wanted) == 2 * 2 * 2 * 4
-    assert [record["key"] for record in two.outcome.records] == [record["key"] for record in one.outcome.records]
-    assert (two.outcome.measured, two.outcome.done_before) == (len(wanted), 0)
-    assert bits(read_inputs(tmp_path / "two")) == bits(read_inputs(tmp_path / "one"))
-    assert places == sorted(places) and places[-1] == (len(wanted), len(wanted))
-    before = (tmp_path / "two/records.jsonl").read_bytes()
-    assert measure_errors(request(file, tmp_path / "two", jobs=2)).outcome.done_before == len(wanted)
-    assert (tmp_path / "two/records.jsonl").read_bytes() == before
-
-
-def test_a_process_killed_in_the_middle_loses_nothing(file, tmp_path):
-    killed = []
-
-    def progress(done, total, label):
-        children = multiprocessing.active_children()
-        if len(killed) < 2 and "skyformer" in label and children:
-            killed.append(children[0].pid)
-            os.kill(children[0].pid, signal.SIGKILL)
-
-    measure_errors(request(file, tmp_path / "one"))
-    measure_errors(request(file, tmp_path / "two", jobs=2), progress=progress)
-    assert len(killed) == 2
-    assert bits(read_records(tmp_path / "two")) == bits(read_records(tmp_path / "one"))
-    assert (tmp_path / "two/records.jsonl").read_text().count("\n") == len(read_records(tmp_path / "one"))
 
 
 @pytest.mark.slow
@@ -211,8 +113,8 @@ def test_impossible_numbers_of_processes_are_refused(file, tmp_path):
         with pytest.raises(UsageError, match=f"jobs={jobs}"):
             measure_errors(request(file, tmp_path / "r", jobs=jobs))
     with pytest.raises(UsageError, match="one process"):
-        measure_conditions(ConditionRequest(source=SourceSpec(qkv=str(file), device="cpu"), out="c", jobs=2))
-    assert not Path("c").exists() and not (tmp_path / "r").exists()
+        measure_bench(BenchRequest(inputs="random", n="32", d="4", out=str(tmp_path / "c"), jobs=2))
+    assert not (tmp_path / "c").exists() and not (tmp_path / "r").exists()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from .folder import recorded
 from .limits import time_limit
 from .plan import listed, told
 from .run import Outcome, ending, said
-from .session import Session
+from .running import Session
 
 __all__ = ["BenchRequest", "measure_bench"]
 

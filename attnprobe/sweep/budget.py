@@ -14,13 +14,14 @@ from ..lists import parse_numbers, parse_positive
 from ..qkv import QKV
 from ..records import cell_key, determining
 from ..timings import Timings
-from .cells import measure_cells
+from .groups import Place, PlannedCells
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, determines, parse_methods, told
 from .request import MOST
 from .run import said
+from .running import Session, measure_cells
 from .searching import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
-from .session import ErrorRequest, Session, prepared
+from .session import ErrorRequest, prepared
 
 __all__ = ["BudgetRequest", "budget_cells", "measure_budgets", "question_of"]
 
@@ -82,19 +83,47 @@ def measure_budgets(
     if request.n is not None:
         methods = parse_methods(request.methods, request.target)
         _refuse_impossible(question, methods, parse_numbers(request.n, "n"))
-    parts = prepared(request, notify, Timings(), refuse=False)
-    _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
-    searched = {"epsilons": question.epsilons, "metric": question.metric, "delta": question.delta,
-                "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
-                "scan": question.scan}  # fmt: skip
+    return measure_cells(BudgetCells, request, notify=notify, progress=progress)
 
-    def measured(cell: _Cell, plan: ErrorPlan, qkv: QKV, tell: Callable[[str], None]) -> dict[str, Any]:
-        return {**_head(cell, question, plan), **_measured(cell, question, qkv, request.cell_timeout, tell)}
 
-    return measure_cells(
-        request, "budget", parts, lambda plan, source: budget_cells(request, plan, source), measured,
-        notify=notify, progress=progress, more=searched,
-    )  # fmt: skip
+class BudgetCells(PlannedCells):
+    """Searches for the least budget, one of each method."""
+
+    command = "budget"
+
+    def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        self.question = question = question_of(request)
+        parts = prepared(request, notify, timings, refuse=False)
+        _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
+        searched = {"epsilons": question.epsilons, "metric": question.metric, "delta": question.delta,
+                    "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
+                    "scan": question.scan}  # fmt: skip
+        super().__init__(request, parts, lambda plan, source: budget_cells(request, plan, source), searched)
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        question = self.question
+        seeds = question.seeds_of(cell.request.entry)
+        return {
+            **told(cell.request),
+            "target": self.plan_of(place).target,
+            "d": None,
+            "metric": question.metric,
+            "epsilon": list(question.epsilons),
+            "delta": question.delta,
+            "resolution": question.resolution,
+            "scan": question.scan,
+            "repeat": 0,
+            "seed": seeds.start,
+            "seeds": len(seeds),
+            "requested": True,
+            "metrics": {},
+        }
+
+    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
+        return _measured(cell, self.question, qkv, self.request.cell_timeout, show)
+
+    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
+        return _result("failed", reason)
 
 
 def question_of(request: BudgetRequest) -> Question:
@@ -142,26 +171,6 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
             d_min=question.d_min, d_max=question.d_max, resolution=question.resolution, scan=question.scan, **matrix,
         )  # fmt: skip
         yield _Cell(key, method, group, layer)
-
-
-def _head(cell: _Cell, question: Question, plan: ErrorPlan) -> dict[str, Any]:
-    """What a record says beside its place before anything is measured."""
-    seeds = question.seeds_of(cell.request.entry)
-    return {
-        **told(cell.request),
-        "target": plan.target,
-        "d": None,
-        "metric": question.metric,
-        "epsilon": list(question.epsilons),
-        "delta": question.delta,
-        "resolution": question.resolution,
-        "scan": question.scan,
-        "repeat": 0,
-        "seed": seeds.start,
-        "seeds": len(seeds),
-        "requested": True,
-        "metrics": {},
-    }
 
 
 def _measured(

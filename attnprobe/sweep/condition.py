@@ -27,11 +27,12 @@ from ..qkv import QKV
 from ..records import cell_key, determining
 from ..reference import exact, exact_output
 from ..timings import Timings
-from .cells import measure_cells
+from .groups import Place, PlannedCells
 from .limits import time_limit
 from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
 from .run import ending, said
-from .session import ErrorRequest, Session, prepared
+from .running import Session, measure_cells
+from .session import ErrorRequest, prepared
 
 __all__ = ["ConditionRequest", "condition_cells", "measure_conditions"]
 
@@ -91,15 +92,35 @@ def measure_conditions(
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
     _refuse(request)
-    parts = prepared(request, notify, Timings())
+    return measure_cells(ConditionCells, request, notify=notify, progress=progress)
 
-    def measured(cell: _Cell, plan: ErrorPlan, qkv: QKV, tell: Callable[[str], None]) -> dict[str, Any]:
-        return {**_head(cell, plan), **_measured(cell, request, plan, qkv)}
 
-    return measure_cells(
-        request, "condition", parts, lambda plan, source: condition_cells(request, plan, source), measured,
-        notify=notify, progress=progress, may_be_empty=True,
-    )  # fmt: skip
+class ConditionCells(PlannedCells):
+    """Condition numbers of the exact matrices and of methods' cores."""
+
+    command, may_be_empty = "condition", True
+
+    def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        parts = prepared(request, notify, timings)
+        super().__init__(request, parts, lambda plan, source: condition_cells(request, plan, source))
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        plan = self.plan_of(place)
+        return {
+            **told(cell.request),
+            "target": plan.target,
+            "d": cell.d,
+            "repeat": 0,
+            "seed": plan.seed,
+            "reference": cell.request is None,
+            "requested": cell.request is not None,
+        }
+
+    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
+        return _measured(cell, self.request, self.plan_of(place), qkv)
+
+    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
+        return _result("failed", reason)
 
 
 def _refuse(request: ConditionRequest) -> None:
@@ -128,19 +149,6 @@ def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int,
                 iterations=request.iterations, sensitivity=request.sensitivity,
             )  # fmt: skip
             yield _Cell(key, method, group, layer, d)
-
-
-def _head(cell: _Cell, plan: ErrorPlan) -> dict[str, Any]:
-    """What a record says beside its place before anything is measured."""
-    return {
-        **told(cell.request),
-        "target": plan.target,
-        "d": cell.d,
-        "repeat": 0,
-        "seed": plan.seed,
-        "reference": cell.request is None,
-        "requested": cell.request is not None,
-    }
 
 
 def _measured(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:

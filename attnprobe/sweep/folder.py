@@ -40,13 +40,11 @@ def recorded(
     A shard has its own ``records-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
 
     Raises:
-        UsageError: a shard of a command that has none, or without a folder.
+        UsageError: shards or processes of a command that has none, or a shard without a folder.
     """
     shard = parse_shard(request.shard)
-    if shard is not None and whole is None:
-        raise UsageError(f"shard {shard}: attnprobe {command} measures all in one process; drop it")
-    if command != "error" and getattr(request, "jobs", None) not in (None, 1):
-        raise UsageError(f"jobs={request.jobs}: attnprobe {command} measures in one process; give shards instead")
+    if whole is None:
+        _refuse_elsewhere(request, command)
     start = datetime.now(UTC)
     path, made = _folder(request, start, command)
     done = {} if made else _earlier(path)
@@ -59,6 +57,8 @@ def recorded(
     with _in_order(path, made, manifest, notify, shard):
         with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
             outcome = measure(writer, done, path.name)
+        if outcome.processes:
+            manifest["processes"] = outcome.processes
         if not may_be_empty and shard is None:
             _refuse_empty(outcome, path, made)
         asked = {record["key"] for record in outcome.records}
@@ -70,6 +70,17 @@ def recorded(
     if others:
         notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
     return outcome, path
+
+
+def _refuse_elsewhere(request: Any, command: str) -> None:
+    """Refuse what would measure a command elsewhere that measures all in one process."""
+    why = f"attnprobe {command} measures all in one process; drop it"
+    if request.shard is not None:
+        raise UsageError(f"shard {request.shard}: {why}")
+    if request.jobs not in (None, 1):
+        raise UsageError(f"jobs={request.jobs}: {why}")
+    if request.backend != "local":
+        raise UsageError(f"backend {request.backend}: {why}")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from .inputs import InputKeeper
 from .limits import time_limit, with_smaller_blocks
 from .plan import told
 from .run import Outcome, said
-from .session import Session, planned
+from .running import Session
 
 __all__ = ["InjectRequest", "measure_drift"]
 
@@ -79,7 +79,7 @@ def measure_drift(
 def _planned(request: InjectRequest, plan: InjectPlan) -> dict[str, Any]:
     """The plan as a manifest shows it."""
     budgets = None if plan.budgets is None else [[*place, d] for place, d in sorted(plan.budgets.d.items())]
-    return planned(plan.base) | {"per_layer": request.per_layer, "batch": request.batch, "budgets": budgets}
+    return plan.base.told() | {"per_layer": request.per_layer, "batch": request.batch, "budgets": budgets}
 
 
 @dataclass

@@ -61,6 +61,12 @@ class InputKeeper:
         }  # fmt: skip
         self.write(record)
 
+    def write_once(self, record: Mapping[str, Any]) -> None:
+        """Append a record that another process made, unless it is there."""
+        if record["key"] not in self.there:
+            self.there.add(record["key"])
+            self.write(record)
+
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record to the file, where there is room."""
         with suppress(UsageError), RecordWriter(self.path) as writer:

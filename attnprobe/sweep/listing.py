@@ -19,7 +19,7 @@ from .folder import held_already
 from .inject_plan import InjectRequest, inject_batches, inject_prepared
 from .session import ErrorRequest, prepared
 from .smallest import coarse_budgets
-from .spectrum import SpectrumRequest, spectrum_layers
+from .spectrum import SpectrumCells, SpectrumRequest
 from .stability_plan import LAYERS, StabilityRequest, stability_cells, stability_prepared
 from .theory import TheoryRequest, theory_cells
 
@@ -143,10 +143,12 @@ def _of_stability(request: StabilityRequest, done: set[str], notify: Callable[[s
 
 
 def _of_spectra(request: SpectrumRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:
-    for place in spectrum_layers(request, notify):
-        for cell in place.cells:
-            work, size = _sizes(EXACT, place.n, cell.d or 64, 1, matrix=False, dense=True)
-            where = (_named(place.source), place.n, place.window, place.layer)
+    every = SpectrumCells(request, notify, Timings())
+    for place, cells in every.listed.items():
+        n, window = place.group.n, place.group.window
+        for cell in cells:
+            work, size = _sizes(EXACT, n, cell.d or 64, 1, matrix=False, dense=True)
+            where = (_named(every.sources[place.source]), n, window, place.layer)
             yield Listed(where, cell.name, cell.d, cell.key in done, work / 3, size)
 
 

@@ -30,6 +30,10 @@ class RunRequest:
         layer, head: lists, ranges or ``all``; layer None is 0, or a Q/K/V file's first.
         windows, seed, target: how many windows of the text, the seed of the methods' draws, the exact matrix.
         out: the run's folder; a folder that holds records already is gone on with.
+        jobs: processes that measure side by side; None is one per visible GPU and 1 on a CPU, or all that a cluster
+            has room for.
+        backend: ``local``, or ``ray`` for the cluster at ``ray_address``, where a process asks for ``cpus_per_task``
+            (None is 1) and ``gpus_per_task`` (None is 1 where there are GPUs and the device is no CPU).
         shard: ``I/N``, only part I of N of the groups (source, n, window, layer), in files of its own (see `Shard`).
         force: measure what is there already again. retry_failed: measure what failed there again.
         cell_timeout: seconds that a method may take on one layer; None is no limit.
@@ -49,6 +53,11 @@ class RunRequest:
     seed: int = 0
     target: str = "softmax"
     out: str | None = None
+    jobs: int | None = None
+    backend: str = "local"
+    ray_address: str | None = None
+    cpus_per_task: int | None = None
+    gpus_per_task: float | None = None
     shard: str | None = None
     force: bool = False
     retry_failed: bool = False

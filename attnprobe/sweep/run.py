@@ -1,4 +1,4 @@
-"""The loop: groups of cells, each measured once and written as one record."""
+"""What becomes of a cell: the record of an approximation's errors, or why there are none."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from ..metrics import (
     kernel_errors,
     lower_bound,
     output_errors,
-    repeated_rows,
     shared_matrix_errors,
 )
 from ..operators import Operator
 from ..qkv import QKV
-from ..records import LOWER_BOUND, SCHEMA, RecordWriter, plain
+from ..records import LOWER_BOUND, RecordWriter, plain
 from ..reference import exact, exact_output
 from ..timings import Timings
 from .limits import time_limit, with_smaller_blocks
-from .plan import Cell, ErrorPlan, MethodRequest, refused, told
+from .plan import Cell, ErrorPlan, MethodRequest, refused
 
-__all__ = ["Outcome", "ending", "head_of", "result_of", "run_error", "said"]
+__all__ = ["Bench", "Outcome", "ending", "result_of", "said", "warm_up"]
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
@@ -43,13 +42,17 @@ DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "delta", "realise
 
 @dataclass
 class Outcome:
-    """What a run gave: every record of its cells, those found done and those measured now."""
+    """What a run gave: every record of its cells, those found done and those measured now.
+
+    ``processes`` are the others that measured, each as it tells of itself.
+    """
 
     records: list[dict[str, Any]] = field(default_factory=list)
     done_before: int = 0
     measured: int = 0
+    processes: list[dict[str, Any]] = field(default_factory=list)
 
-    def keep(self, record: Mapping[str, Any], writer: RecordWriter) -> None:
+    def keep(self, record: Mapping[str, Any], writer: RecordWriter) -> dict[str, Any]:
         """Write a record of a cell that was measured now; one that cannot be written counts as failed."""
         record = plain(record)
         try:
@@ -58,84 +61,10 @@ class Outcome:
             record |= {"status": "failed", "reason": f"measured, but not kept: {error}"}
         self.records.append(record)
         self.measured += 1
-
-    def add(self, other: Outcome) -> None:
-        """Take in what another part of the run gave."""
-        self.records += other.records
-        self.done_before += other.done_before
-        self.measured += other.measured
+        return record
 
 
-def run_error(
-    plan: ErrorPlan,
-    source: Any,
-    writer: RecordWriter,
-    *,
-    done: Mapping[str, dict[str, Any]] | None = None,
-    run: str = "",
-    timings: Timings | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
-    cell_timeout: float | None = None,
-    keep_inputs: Callable[[Any, int, int, int, QKV], None] = lambda source, n, window, layer, qkv: None,
-    warm_up: bool = True,
-) -> Outcome:
-    """Measure every cell of ``plan`` that is not ``done`` and append its record.
-
-    Q, K and V are captured once per (n, window) and the exact output made once per layer of it; all methods, budgets
-    and repeats share them, and the cells of a batch (`ErrorPlan.batches`) the passes over the exact matrix. A batch of
-    which a cell is missing is measured whole, so that its numbers are those of a run without interruption, and what
-    is missing is appended when it is done. A method that raises is a ``failed`` record, one whose output is not finite
-    ``diverged``, one that cannot take a setting ``skipped``; the loop goes on.
-
-    Args:
-        source: a `attnprobe.sources.Source`.
-        done: records of an earlier run by key; those cells are not measured again.
-        progress: called before each cell, and each pass of matrix errors, with the number of cells done, the total
-            and a label.
-        cell_timeout: seconds that a method may take on one layer (see `time_limit`).
-        keep_inputs: called with every layer that is read, before its cells (see `InputKeeper.keep`).
-        warm_up: whether each method is run once before the first cell, which keeps a kernel's start out of times.
-    """
-    timings, done, outcome = timings or Timings(), done or {}, Outcome()
-    listed = plan.listed(source.facts)
-    total = sum(map(len, listed.values()))
-    for group in plan.groups():
-        layers = plan.layers_of(group)
-        wanted = [layer for layer in layers if any(cell.key not in done for cell in listed[group, layer])]
-        captured: dict[int, QKV] = {}
-        if wanted:
-            progress(len(outcome.records), total, f"reading n={group.n}, window {group.window}")
-            captured = source.qkv(group.n, wanted, group.window)
-        for layer in layers:
-            cells = listed[group, layer]
-            if layer not in wanted:
-                outcome.records += [done[cell.key] for cell in cells]
-                outcome.done_before += len(cells)
-                continue
-            qkv = captured.pop(layer)
-            if warm_up and outcome.measured == 0:
-                _warm_up(plan, qkv, cell_timeout)
-            qkv = qkv if plan.heads is None else qkv.select(plan.heads)
-            keep_inputs(source, group.n, group.window, layer, qkv)
-            bench = None
-            for batch in plan.batches(cells, qkv):
-                missing = [cell for cell in batch if cell.key not in done]
-                results = [None] * len(batch)
-                if missing:
-                    bench = bench or _Bench(qkv, plan, timings, cell_timeout)
-                    results = bench.measure(batch, lambda label: progress(len(outcome.records), total, label))
-                for cell, result in zip(batch, results, strict=True):
-                    if cell.key in done:
-                        outcome.records.append(done[cell.key])
-                        outcome.done_before += 1
-                        continue
-                    head = head_of(cell, plan, source, run, list(qkv.heads), bench.duplicates)
-                    outcome.keep({**head, **result}, writer)
-    progress(total, total, "")
-    return outcome
-
-
-def _warm_up(plan: ErrorPlan, qkv: QKV, limit: float | None) -> None:
+def warm_up(plan: ErrorPlan, qkv: QKV, limit: float | None) -> None:
     """Run each method once on a few tokens, so that no cell's time holds the start of a kernel or a thread pool."""
     few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale, causal=qkv.causal)
     for request in (MethodRequest("vmean"), *plan.methods):
@@ -148,41 +77,13 @@ def _label(cell: Cell) -> str:
     return f"n={cell.n} layer {cell.layer} {cell.request.label}{budget}"
 
 
-def head_of(
-    cell: Cell, plan: ErrorPlan, source: Any, run: str, heads: list[int], duplicates: int | None
-) -> dict[str, Any]:
-    """What a record says before anything is measured."""
-    bound = cell.request.name == LOWER_BOUND
-    return {
-        "schema": SCHEMA,
-        "key": cell.key,
-        "run": run,
-        "command": "error",
-        **told(cell.request),
-        "target": plan.target,
-        "source": source.facts,
-        "window": cell.window,
-        "layer": cell.layer,
-        "heads": heads,
-        "n": cell.n,
-        "d": cell.d,
-        "repeat": cell.repeat,
-        "seed": cell.seed,
-        "reference": bound or cell.request.name == "vmean",
-        "requested": cell.request.requested,
-        "family": "lower bound" if bound else cell.request.entry.family,
-        "duplicates": duplicates,
-    }
-
-
-class _Bench:
+class Bench:
     """One layer's Q/K/V with its exact output, on which cells are measured."""
 
     def __init__(self, qkv: QKV, plan: ErrorPlan, timings: Timings, limit: float | None) -> None:
         self.qkv, self.target, self.tol, self.timings, self.limit = qkv, plan.target, plan.tol, timings, limit
         self.row_tolerance = plan.row_tolerance
         self.frameworks: dict[torch.dtype, KernelReference] = {}
-        self.duplicates = repeated_rows(qkv)
         with timings("exact attention"):
             self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target))
         self.finite = bool(torch.isfinite(self.wanted).all())

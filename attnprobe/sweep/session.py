@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import UsageError, unknown
 from ..lists import parse_numbers
-from ..records import RecordWriter, cell_key, determining
+from ..qkv import QKV
+from ..records import LOWER_BOUND, cell_key, determining
 from ..reference import TARGETS
 from ..shards import parse_shard
 from ..timings import Timings
-from .folder import recorded
-from .inputs import InputKeeper
-from .jobs import ErrorWork, jobs_of, run_jobs
+from .groups import Place, PlannedCells
 from .maps import keep_maps
-from .plan import ErrorPlan, MethodRequest, listed, parse_methods
+from .plan import Cell, ErrorPlan, MethodRequest, parse_methods, told
 from .request import MOST, RunRequest, parse_layers, sources_of
-from .run import Outcome, run_error
+from .run import Bench, Outcome, result_of, warm_up
+from .running import Session, measure_cells
 
-__all__ = ["ErrorRequest", "Session", "measure_errors"]
+__all__ = ["ErrorRequest", "measure_errors", "place_of", "prepared"]
 
 
 @dataclass(frozen=True)
@@ -33,26 +31,14 @@ class ErrorRequest(RunRequest):
     Args:
         methods: ``--method`` items (see `parse_methods`). repeats: seeds of random methods, from ``seed`` on.
         row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
-        jobs: processes that measure side by side; None is one per visible GPU, and 1 on a CPU (see `run_jobs`).
         matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
     """
 
     methods: tuple[str, ...] = ("skyformer",)
     repeats: int = 1
-    jobs: int | None = None
     matrix: bool = True
     tol: float = 1e-3
     row_tolerance: float | None = None
-
-
-@dataclass
-class Session:
-    """A finished run: its records, folder and sources, and why maps that were asked for are missing, by key."""
-
-    outcome: Outcome
-    path: Path
-    sources: Sequence[Any]
-    unmapped: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure_errors(
@@ -65,6 +51,12 @@ def measure_errors(
 ) -> Session:
     """Resolve the source, measure every cell, and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
+    Q, K and V are captured once per (n, window) and the exact output made once per layer of it; all methods, budgets
+    and repeats share them, and the cells of a batch (`ErrorPlan.batches`) the passes over the exact matrix. A batch of
+    which a cell is missing is measured whole, so that its numbers are those of a run without interruption, and what
+    is missing is appended when it is done. A method that raises is a ``failed`` record, one whose output is not finite
+    ``diverged``, one that cannot take a setting ``skipped``; the loop goes on.
+
     With ``maps`` also the block averages of `keep_maps`, in ``maps/``; no record depends on them.
 
     A folder that was made for this run and holds no record when something goes wrong is removed again. After an
@@ -74,35 +66,58 @@ def measure_errors(
         UsageError, SourceError: as the parts say; nothing is left behind.
         KeyboardInterrupt: passed on once the folder is in order.
     """
-    timings = timings or Timings()
-    parts = prepared(request, notify, timings)
-    sources = [source for source, _ in parts]
-    unmapped: dict[str, str] = {}
-    jobs = jobs_of(request.jobs, sources[0])
+    timings, unmapped = timings or Timings(), {}
 
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome, sizes = Outcome(), [plan.size(source.facts) for source, plan in parts]
-        inputs = keeper(request, writer, run, timings)
-        if jobs > 1:
-            work = work_of(request, sources, jobs, writer.path.parent)
-            found = run_jobs(work, jobs, parts, writer, inputs, done=done, timings=timings, progress=progress)
-        for place, (source, plan) in enumerate(parts):
-            before, total = sum(sizes[:place]), sum(sizes)
-            show = lambda at, _, label, before=before, total=total: progress(before + at, total, label)
-            part = found[place] if jobs > 1 else run_error(
-                plan, source, writer, done=done, run=run, timings=timings, progress=show,
-                cell_timeout=request.cell_timeout, keep_inputs=inputs.keep,
-            )  # fmt: skip
-            outcome.add(part)
-            if maps and request.shard is None:
-                folder = writer.path.parent
-                unmapped.update(keep_maps(plan, source, part.records, folder, timings=timings, progress=progress))
-        return outcome
+    def keep(cells: ErrorCells, outcome: Outcome, folder: Path) -> None:
+        if maps and request.shard is None:
+            for source, plan in cells.parts:
+                keys = {cell.key for some in plan.listed(source.facts).values() for cell in some}
+                records = [record for record in outcome.records if record["key"] in keys]
+                unmapped.update(keep_maps(plan, source, records, folder, timings=timings, progress=progress))
 
-    plan = shared_plan(sources, [planned(plan) for _, plan in parts])
-    whole = whole_of(parts, lambda plan, source: plan.listed(source.facts))
-    outcome, path = recorded(request, "error", plan, sources, notify, measure, whole=whole)
-    return Session(outcome, path, sources, unmapped)
+    run = measure_cells(ErrorCells, request, notify=notify, progress=progress, timings=timings, after=keep)
+    return replace(run, unmapped=unmapped)
+
+
+class ErrorCells(PlannedCells):
+    """Errors of approximations, in batches that share passes over the exact matrix."""
+
+    command = "error"
+
+    def __init__(self, request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        parts = prepared(request, notify, timings)
+        super().__init__(request, parts, lambda plan, source: plan.listed(source.facts))
+        self.timings, self.warm = timings, set()
+
+    def head(self, place: Place, cell: Cell) -> dict[str, Any]:
+        bound = cell.request.name == LOWER_BOUND
+        return {
+            **told(cell.request),
+            "target": self.plan_of(place).target,
+            "d": cell.d,
+            "repeat": cell.repeat,
+            "seed": cell.seed,
+            "reference": bound or cell.request.name == "vmean",
+            "requested": cell.request.requested,
+            "family": "lower bound" if bound else cell.request.entry.family,
+        }
+
+    def measured(
+        self, place: Place, qkv: QKV, done: Collection[str], show: Callable[[str], None]
+    ) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        plan, limit = self.plan_of(place), self.request.cell_timeout
+        if place.source not in self.warm:
+            self.warm.add(place.source)
+            warm_up(plan, qkv, limit)
+        bench = Bench(qkv, plan, self.timings, limit)
+        for batch in plan.batches(self.listed[place], qkv):
+            if any(cell.key not in done for cell in batch):
+                for cell, found in zip(batch, bench.measure(batch, show), strict=True):
+                    if cell.key not in done:
+                        yield cell, found
+
+    def failed(self, cell: Cell, reason: str) -> dict[str, Any]:
+        return result_of("failed", reason)
 
 
 def prepared(
@@ -148,14 +163,6 @@ def place_of(source: Any, n: int, window: int, layer: int, place: Any) -> tuple[
     return n, cell_key(source=determining(source.facts), n=n, window=window, layer=layer), place
 
 
-def whole_of(
-    parts: Sequence[tuple[Any, ErrorPlan]], cells: Callable[[ErrorPlan, Any], Mapping[Any, Sequence[Any]]]
-) -> Callable[[], set[str]]:
-    """What gives the keys of all cells of a request, those of other shards included."""
-    every = lambda: (cells(replace(plan, share=None), source) for source, plan in parts)
-    return lambda: {cell.key for listed in every() for some in listed.values() for cell in some}
-
-
 def _asked(
     request: ErrorRequest, refuse: bool
 ) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:
@@ -185,34 +192,3 @@ def _asked(
 def _refuse_impossible(plan: ErrorPlan) -> None:
     if (why := plan.refusal()) is not None:
         raise UsageError(why)
-
-
-def keeper(request: RunRequest, writer: RecordWriter, run: str, timings: Timings | None = None) -> InputKeeper:
-    """What keeps the input statistics of a run that writes with ``writer``."""
-    shard = parse_shard(request.shard)
-    return InputKeeper(writer.path.parent, run, request.input_statistics, request.force, timings, shard)
-
-
-def work_of(request: ErrorRequest, sources: Sequence[Any], jobs: int, folder: Path) -> ErrorWork:
-    """What each of several processes does: its share of torch's threads, and of the GPUs where none is named."""
-    device = torch.device(sources[0].device)
-    several = device.type == "cuda" and device.index is None
-    devices = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count())) if several else ()
-    threads = max(1, torch.get_num_threads() // jobs)
-    return ErrorWork(request, folder.name, threads, devices, prepared, keeper, folder)
-
-
-def shared_plan(sources: Sequence[Any], plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The plan of a manifest: that of all sources, or by the word of their weights; factors of scores share theirs."""
-    by_weights = {source.facts.get("weights"): plan for source, plan in zip(sources, plans, strict=True)}
-    return plans[0] if len(by_weights) == 1 else by_weights
-
-
-def planned(plan: ErrorPlan) -> dict[str, Any]:
-    """The plan as a manifest shows it."""
-    return {
-        "methods": [listed(m) for m in plan.methods],
-        "n": plan.n, "d": plan.d, "layers": plan.layers, "heads": plan.heads, "windows": plan.windows,
-        "seed": plan.seed, "repeats": plan.repeats, "target": plan.target, "tol": plan.tol,
-        "row_tolerance": plan.row_tolerance,
-    }  # fmt: skip

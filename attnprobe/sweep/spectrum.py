@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ..errors import UsageError, nearest, unknown
 from ..lists import parse_numbers
 from ..methods import METHODS, approximate, is_method
-from ..metrics.duplicates import repeated_rows
 from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
 from ..qkv import QKV
-from ..records import SCHEMA, RecordWriter, cell_key, determining
+from ..records import cell_key, determining
 from ..reference import TARGETS
 from ..shards import parse_shard
 from ..spelling import parts
 from ..timings import Timings
-from .folder import recorded
-from .inputs import InputKeeper
+from .groups import Cells, Place
 from .limits import time_limit
-from .plan import MethodRequest, determines, listed, parse_methods, refused, told
+from .plan import Group, MethodRequest, determines, listed, parse_methods, refused, told
 from .request import MOST, RunRequest, parse_layers, sources_of
-from .run import Outcome, said
-from .session import keeper, place_of
+from .run import said
+from .running import Session, measure_cells
+from .session import place_of
 
-__all__ = ["SpectrumRequest", "SpectrumSession", "measure_spectra", "parse_of", "spectrum_layers"]
+__all__ = ["SpectrumCells", "SpectrumRequest", "measure_spectra", "parse_of"]
 
 Note = Callable[[str], None]
 Progress = Callable[[int, int, str], None]
@@ -50,15 +48,6 @@ class SpectrumRequest(RunRequest):
     epsilon: str = "0.1,0.01"
 
 
-@dataclass
-class SpectrumSession:
-    """A finished run: its records, folder and sources."""
-
-    outcome: Outcome
-    path: Path
-    sources: list[Any]
-
-
 @dataclass(frozen=True)
 class _Cell:
     """One matrix of one head."""
@@ -76,17 +65,6 @@ class _Cell:
     def told(self) -> dict[str, Any]:
         """The method, as records tell it; nulls where it is a matrix."""
         return told(None if isinstance(self.of, str) else self.of)
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """The cells that share one layer's Q, K and V."""
-
-    source: Any
-    n: int
-    window: int
-    layer: int
-    cells: list[_Cell]
 
 
 def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodRequest | str]:
@@ -143,7 +121,7 @@ def measure_spectra(
     notify: Note = lambda line: None,
     progress: Progress = lambda done, total, label: None,
     timings: Timings | None = None,
-) -> SpectrumSession:
+) -> Session:
     """Resolve the sources, compute every spectrum, and leave a manifest and ``records.jsonl`` in the run's folder.
 
     One record per head: interrupted runs go on at the next head. As `measure_errors` otherwise.
@@ -152,43 +130,61 @@ def measure_spectra(
         UsageError, SourceError: as the parts say; nothing is left behind.
         KeyboardInterrupt: passed on once the folder is in order.
     """
-    timings = timings or Timings()
-    of, n, d, epsilons = asked = _asked(request)
-    sources = sources_of(request, notify, timings)
-    every = _layers(request, sources, *asked)
-    layers = _share(request, every)
-    plan = {
-        "of": [one if isinstance(one, str) else listed(one) for one in of],
-        "kind": request.kind, "k": request.k, "epsilon": epsilons, "d": d, "seed": request.seed,
-        "layers": {source.facts.get("weights") or "file": [one.layer for one in every if one.source is source]
-                   for source in sources},
-        "n": list(dict.fromkeys(one.n for one in every)),
-        "heads": list(dict.fromkeys(cell.head for one in every for cell in one.cells)),
-        "windows": request.windows, "target": request.target,
-    }  # fmt: skip
-
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        inputs = keeper(request, writer, run, timings)
-        return _run(request, layers, epsilons, writer, done, run, timings, progress, inputs)
-
-    whole = lambda: {cell.key for one in every for cell in one.cells}
-    outcome, path = recorded(request, "spectrum", plan, sources, notify, measure, whole=whole)
-    return SpectrumSession(outcome, path, sources)
+    return measure_cells(SpectrumCells, request, notify=notify, progress=progress, timings=timings)
 
 
-def spectrum_layers(request: SpectrumRequest, notify: Note) -> list[_Layer]:
-    """Every cell of a request's shard, by layer."""
-    asked = _asked(request)
-    return _share(request, _layers(request, sources_of(request, notify, Timings()), *asked))
+class SpectrumCells(Cells):
+    """Spectra of matrices and of methods, each of one head."""
 
+    command = "spectrum"
 
-def _share(request: SpectrumRequest, layers: list[_Layer]) -> list[_Layer]:
-    """The layers of a request's shard, of all of them."""
-    shard = parse_shard(request.shard)
-    if shard is None:
-        return layers
-    mine = shard.dealt([place_of(one.source, one.n, one.window, one.layer, i) for i, one in enumerate(layers)])
-    return [one for number, one in enumerate(layers) if number in mine]
+    def __init__(self, request: SpectrumRequest, notify: Note, timings: Timings) -> None:
+        self.request, self.timings = request, timings
+        self.asked = _asked(request)
+        self.sources = sources_of(request, notify, timings)
+        self.every = _listed(request, self.sources, *self.asked)
+        shard, mine = parse_shard(request.shard), self.every.keys()
+        if shard is not None:
+            mine = shard.dealt([place_of(self.sources[place.source], place.group.n, place.group.window, place.layer,
+                                         place) for place in self.every])  # fmt: skip
+        self.listed = {place: cells for place, cells in self.every.items() if place in mine}
+
+    def plan(self) -> dict[str, Any]:
+        of, _, d, epsilons = self.asked
+        layers = {source.facts.get("weights") or "file": [place.layer for place in self.every if place.source == number]
+                  for number, source in enumerate(self.sources)}  # fmt: skip
+        return {
+            "of": [one if isinstance(one, str) else listed(one) for one in of],
+            "kind": self.request.kind, "k": self.request.k, "epsilon": epsilons, "d": d, "seed": self.request.seed,
+            "layers": layers, "n": list(dict.fromkeys(place.group.n for place in self.every)),
+            "heads": list(dict.fromkeys(cell.head for cells in self.every.values() for cell in cells)),
+            "windows": self.request.windows, "target": self.request.target,
+        }  # fmt: skip
+
+    def whole(self) -> set[str]:
+        return {cell.key for cells in self.every.values() for cell in cells}
+
+    def heads(self, place: Place) -> list[int]:
+        return list(dict.fromkeys(cell.head for cell in self.listed[place]))
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        return {
+            "of": cell.name, **cell.told, "kind": self.request.kind, "target": self.request.target,
+            "weights": self.sources[place.source].facts.get("weights"), "head": cell.head, "heads": [cell.head],
+            "d": cell.d, "seed": self.request.seed, "repeat": 0, "reference": False, "requested": True,
+        }  # fmt: skip
+
+    def measured(
+        self, place: Place, qkv: QKV, done: Collection[str], show: Note
+    ) -> Iterator[tuple[_Cell, dict[str, Any]]]:
+        epsilons = self.asked[3]
+        for cell in self.listed[place]:
+            if cell.key not in done:
+                show(f"n={place.group.n} layer {place.layer} head {cell.head} {cell.name}")
+                yield cell, _measured(cell, qkv, self.request, epsilons, self.timings)
+
+    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
+        return _result("failed", reason)
 
 
 def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
@@ -231,13 +227,13 @@ def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> st
     return None if isinstance(one, str) else refused(one, target, n, d)
 
 
-def _layers(
+def _listed(
     request: SpectrumRequest, sources: Sequence[Any], of: Sequence[MethodRequest | str],
     n: tuple[int, ...] | None, d: Sequence[int], epsilons: Sequence[float],
-) -> list[_Layer]:  # fmt: skip
+) -> dict[Place, list[_Cell]]:  # fmt: skip
     """Every cell, in the order in which it is computed: by source, n, window, layer, matrix, budget, head."""
-    found = []
-    for source in sources:
+    found = {}
+    for number, source in enumerate(sources):
         numbers = source.head_numbers
         heads = numbers if request.head == "all" else tuple(parse_numbers(request.head, "head", numbers))
         layers, lengths = parse_layers(request.layer, source), n or (source.default_n,)
@@ -247,11 +243,10 @@ def _layers(
             source.check(length, request.windows, layers)
             for window in range(request.windows):
                 for layer in layers:
-                    cells = [
+                    found[Place(number, Group(length, window), layer)] = [
                         _cell(request, one, budget, head, length, window, layer, facts, epsilons)
                         for one in of for budget in _budgets(one, d) for head in heads
                     ]  # fmt: skip
-                    found.append(_Layer(source, length, window, layer, cells))
     return found
 
 
@@ -265,49 +260,6 @@ def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
         is_method=not matrix,
     )  # fmt: skip
     return _Cell(key, one, d, head)
-
-
-def _run(
-    request: SpectrumRequest, layers: Sequence[_Layer], epsilons: Sequence[float], writer: RecordWriter,
-    done: Mapping[str, dict[str, Any]], run: str, timings: Timings, progress: Progress, inputs: InputKeeper,
-) -> Outcome:  # fmt: skip
-    outcome, position = Outcome(), 0
-    total = sum(len(place.cells) for place in layers)
-    captured: dict[int, QKV] = {}
-    before = None
-    for place in layers:
-        group = (id(place.source), place.n, place.window)
-        if group != before:  # one forward of the model serves all layers
-            before, captured = group, {}
-            same = [other for other in layers if (id(other.source), other.n, other.window) == group]
-            wanted = [other.layer for other in same if any(cell.key not in done for cell in other.cells)]
-            if wanted:
-                progress(position, total, f"reading n={place.n}, window {place.window}")
-                captured = place.source.qkv(place.n, wanted, place.window)
-        qkv, duplicates = captured.pop(place.layer, None), None
-        if qkv is not None:
-            heads = list(dict.fromkeys(cell.head for cell in place.cells))
-            inputs.keep(place.source, place.n, place.window, place.layer, qkv.select(heads))
-        for cell in place.cells:
-            progress(position, total, f"n={place.n} layer {place.layer} head {cell.head} {cell.name}")
-            position += 1
-            if cell.key in done:
-                outcome.records.append(done[cell.key])
-                outcome.done_before += 1
-                continue
-            duplicates = repeated_rows(qkv) if duplicates is None else duplicates
-            record = {
-                "schema": SCHEMA, "key": cell.key, "run": run, "command": "spectrum",
-                "of": cell.name, **cell.told, "kind": request.kind, "target": request.target,
-                "weights": place.source.facts.get("weights"), "source": place.source.facts,
-                "window": place.window, "layer": place.layer, "head": cell.head, "heads": [cell.head],
-                "n": place.n, "d": cell.d, "seed": request.seed, "repeat": 0, "reference": False, "requested": True,
-                "duplicates": duplicates,
-                **_measured(cell, qkv, request, epsilons, timings),
-            }  # fmt: skip
-            outcome.keep(record, writer)
-    progress(total, total, "")
-    return outcome
 
 
 def _measured(

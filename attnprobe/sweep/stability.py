@@ -15,7 +15,7 @@ from .folder import recorded
 from .limits import time_limit
 from .plan import told
 from .run import Outcome, said
-from .session import Session
+from .running import Session
 from .stability_plan import (
     LAYERS,
     StabilityCell,

@@ -14,11 +14,12 @@ from ..metrics.theory import Finding, Theorem
 from ..qkv import QKV
 from ..records import cell_key, determining, spelt
 from ..timings import Timings
-from .cells import measure_cells
+from .groups import Place, PlannedCells
 from .limits import time_limit, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, determines, refused, told
 from .run import said
-from .session import ErrorRequest, Session, prepared
+from .running import Session, measure_cells
+from .session import ErrorRequest, prepared
 from .theorems import Asked, asked_of, possible, setting_of
 
 __all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
@@ -79,18 +80,46 @@ def measure_theory(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    asked = _asked(request)
-    parts = prepared(request, notify, Timings(), refuse=all(one.per_method for one in asked.theorems))
-    for _, plan in parts:
-        possible(plan.d)
+    return measure_cells(TheoryCells, request, notify=notify, progress=progress)
 
-    def measured(cell: _Cell, plan: ErrorPlan, qkv: QKV, tell: Callable[[str], None]) -> dict[str, Any]:
-        return {**_head(cell, asked, plan), **_measured(cell, asked, plan, qkv, request.cell_timeout)}
 
-    return measure_cells(
-        request, "theory", parts, lambda plan, source: theory_cells(request, plan, source), measured,
-        notify=notify, progress=progress, more=_planned(asked),
-    )  # fmt: skip
+class TheoryCells(PlannedCells):
+    """Theorems, each of every method where it is about any."""
+
+    command = "theory"
+
+    def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        self.asked = _asked(request)
+        parts = prepared(request, notify, timings, refuse=all(one.per_method for one in self.asked.theorems))
+        for _, plan in parts:
+            possible(plan.d)
+        told = _planned(self.asked)
+        super().__init__(request, parts, lambda plan, source: theory_cells(request, plan, source), told)
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        plan, asked = self.plan_of(place), self.asked
+        return {
+            "theorem": cell.theorem.name,
+            "paper": cell.theorem.paper,
+            "says": cell.theorem.says,
+            **told(cell.request),
+            "target": cell.request and plan.target,
+            "d": None,
+            "budgets": plan.d,
+            "epsilon": asked.epsilons,
+            "delta": asked.delta,
+            "repeat": 0,
+            "seed": plan.seed,
+            "seeds": plan.repeats,
+            "requested": True,
+            "metrics": {},
+        }
+
+    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
+        return _measured(cell, self.asked, self.plan_of(place), qkv, self.request.cell_timeout)
+
+    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
+        return _result("failed", reason, [], {})
 
 
 def theory_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
@@ -120,26 +149,6 @@ def _planned(asked: Asked) -> dict[str, Any]:
     """What a manifest's plan says beside methods, budgets and places."""
     return {"theorems": [one.name for one in asked.theorems], "epsilons": asked.epsilons, "delta": asked.delta,
             "quadrature": asked.quadrature}  # fmt: skip
-
-
-def _head(cell: _Cell, asked: Asked, plan: ErrorPlan) -> dict[str, Any]:
-    """What a record says beside its place before anything is measured."""
-    return {
-        "theorem": cell.theorem.name,
-        "paper": cell.theorem.paper,
-        "says": cell.theorem.says,
-        **told(cell.request),
-        "target": cell.request and plan.target,
-        "d": None,
-        "budgets": plan.d,
-        "epsilon": asked.epsilons,
-        "delta": asked.delta,
-        "repeat": 0,
-        "seed": plan.seed,
-        "seeds": plan.repeats,
-        "requested": True,
-        "metrics": {},
-    }
 
 
 def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float | None) -> dict[str, Any]:

@@ -1,0 +1,393 @@
+"""One contract for every way of doing groups: this process, a pool of its own, a Ray cluster, shards."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe.errors import SourceError, UsageError
+from attnprobe.records import read_inputs, read_records
+from attnprobe.sources import SourceSpec
+from attnprobe.sweep import (
+    BudgetRequest,
+    ConditionRequest,
+    ErrorRequest,
+    SpectrumRequest,
+    TheoryRequest,
+    measure_budgets,
+    measure_conditions,
+    measure_errors,
+    measure_spectra,
+    measure_theory,
+)
+from attnprobe.sweep.backends import TRIES, Alone
+from attnprobe.sweep.cluster import Room, cluster
+from attnprobe.sweep.groups import Place, bundles
+from attnprobe.sweep.plan import Group
+from attnprobe.sweep.pool import pool
+
+SPEC = {"n": "40,64", "layer": "0,2", "windows": 2}
+COMMANDS = {
+    "error": (measure_errors, ErrorRequest, {"methods": ("skyformer,performer",), "d": "4,8", "repeats": 2}),
+    "spectrum": (measure_spectra, SpectrumRequest, {"of": ("softmax,skyformer",), "d": "4"}),
+    "condition": (measure_conditions, ConditionRequest, {"methods": ("skyformer",), "d": "4"}),
+    "theory": (measure_theory, TheoryRequest, {"theorems": ("rank-collapse,skyformer-lemma-1",), "d": "4"}),
+    "budget": (measure_budgets, BudgetRequest, {"methods": ("skyformer",), "epsilon": "0.5", "repeats": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Two layers of two windows of 64 tokens."""
+    made = torch.Generator().manual_seed(3)
+    path = tmp_path_factory.mktemp("qkv") / "qkv.safetensors"
+    save_file({f"layer{layer}.window{window}.{axis}": torch.randn(2, 64, 8, generator=made)
+               for layer in (0, 2) for window in (0, 1) for axis in "qkv"}, path)  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A cluster of two CPUs that somebody else started."""
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    os.environ.update(quiet)
+    start = [*ray, "start", "--head", "--port", str(port), "--num-cpus", "2", "--include-dashboard", "false",
+             "--block"]  # fmt: skip
+    head = subprocess.Popen(start, stdout=-3, stderr=-3, start_new_session=True)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and head.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            break
+        time.sleep(0.1)
+    yield f"127.0.0.1:{port}"
+    head.send_signal(signal.SIGTERM)
+    head.wait(timeout=60)
+    for name in quiet:
+        os.environ.pop(name)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums are in another order with more
+    yield
+    torch.set_num_threads(before)
+
+
+def bits(records):
+    return {one["key"]: json.dumps({**one, "seconds": None, "run": None}, sort_keys=True) for one in records}
+
+
+def measured(command, file, out, progress=lambda done, total, label: None, **rest):
+    measure, request, given = COMMANDS[command]
+    source = SourceSpec(qkv=str(file), device="cpu")
+    return measure(request(source=source, out=str(out), **{**SPEC, **given, **rest}), progress=progress)
+
+
+@pytest.fixture(scope="module")
+def alone(file, tmp_path_factory):
+    """What one process makes of each command."""
+    found = {}
+
+    def made(command):
+        if command not in found:
+            found[command] = measured(command, file, tmp_path_factory.mktemp(command))
+        return found[command]
+
+    return made
+
+
+def same(run, wanted):
+    """The records of two runs to the last bit, in one order, and their input statistics."""
+    assert [one["key"] for one in run.outcome.records] == [one["key"] for one in wanted.outcome.records]
+    assert bits(run.outcome.records) == bits(wanted.outcome.records) == bits(read_records(run.path))
+    assert bits(read_inputs(run.path)) == bits(read_inputs(wanted.path))
+    for path in [*run.path.glob("records*"), *run.path.glob("inputs*")]:
+        keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
+        assert len(keys) == len(set(keys)), path
+
+
+class Seen:
+    """A progress that must go up, with what a test does at a label."""
+
+    def __init__(self, act=lambda label: None):
+        self.places, self.act = [], act
+
+    def __call__(self, done, total, label):
+        self.places.append((done, total))
+        self.act(label)
+
+    def check(self, total):
+        assert self.places == sorted(self.places) and self.places[-1] == (total, total)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path):
+    seen = Seen()
+    run = measured(command, file, tmp_path / "r", seen, jobs=2)
+    same(run, alone(command))
+    seen.check(len(run.outcome.records))
+    assert (run.outcome.measured, run.outcome.done_before) == (len(run.outcome.records), 0)
+    manifest = json.loads((tmp_path / "r/manifest.json").read_text())
+    assert [one["threads"] for one in manifest["processes"]] == [1]
+    before = (tmp_path / "r/records.jsonl").read_bytes()
+    assert measured(command, file, tmp_path / "r", jobs=2).outcome.done_before == len(run.outcome.records)
+    assert (tmp_path / "r/records.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["error", *(pytest.param(name, marks=pytest.mark.slow) for name in
+                                                list(COMMANDS)[1:])])  # fmt: skip
+def test_ray_makes_the_records_of_one_process(command, file, alone, address, tmp_path):
+    seen = Seen()
+    run = measured(command, file, tmp_path / "r", seen, backend="ray", ray_address=address, jobs=2)
+    same(run, alone(command))
+    seen.check(len(run.outcome.records))
+
+
+def test_shards_make_the_records_of_one_process(file, alone, tmp_path):
+    for shard in ("1/2", "2/2"):
+        measured("error", file, tmp_path / "r", shard=shard, jobs=2 if shard == "2/2" else 1)
+    assert bits(read_records(tmp_path / "r")) == bits(alone("error").outcome.records)
+    assert bits(read_inputs(tmp_path / "r")) == bits(read_inputs(alone("error").path))
+
+
+def children_of_ray():
+    """The processes of this machine in which Ray runs what a run gave it."""
+    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
+    return [int(line.split()[0]) for line in found if "ray::Worker" in line]
+
+
+@pytest.mark.parametrize("backend", ["pool", "ray"])
+def test_a_process_killed_in_the_middle_loses_nothing(backend, file, request, tmp_path):
+    where = {"jobs": 2}
+    if backend == "ray":
+        where |= {"backend": "ray", "ray_address": request.getfixturevalue("address")}
+    calls = tmp_path / "calls"
+    (tmp_path / "dying.py").write_text(f"""import os, signal
+
+
+def dying(q, k, v):
+    with open({str(calls)!r}, "a") as file:
+        file.write("x")
+    if os.path.getsize({str(calls)!r}) in (5, 9):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return v
+""")
+    given = {"methods": (f"skyformer,{tmp_path}/dying.py:dying",), "matrix": False, "repeats": 1}
+    seen = Seen()
+    run = measured("error", file, tmp_path / "r", seen, **given, **where)
+    total = len(run.outcome.records)
+    assert calls.stat().st_size >= 9
+    seen.check(total)
+    same(run, measured("error", file, tmp_path / "alone", **given))
+    assert {record["status"] for record in run.outcome.records} == {"ok"}
+
+
+class Dying:
+    """Work that notes each try of a group in a file, and dies in the tries that a group asks for."""
+
+    def __init__(self, folder, deaths, refuses=False, stillborn=False):
+        self.folder, self.deaths, self.refuses, self.stillborn = folder, deaths, refuses, stillborn
+
+    def start(self, number, send):
+        if self.stillborn:
+            os._exit(7)
+
+        def do(group, told):
+            with open(self.folder / group, "a") as file:
+                file.write(f"{number}\n")
+            send("begun", told)
+            tries = len((self.folder / group).read_text().splitlines())
+            if self.refuses:
+                raise SourceError(f"{group} is gone")
+            if tries <= self.deaths.get(group, 0):
+                os.kill(os.getpid(), signal.SIGKILL)
+            send("made", group.upper())
+
+        return f"number {number}", do
+
+
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self, act=lambda: None):
+        self.everything, self.losses, self.begun, self.act = [], {}, [], act
+
+    def told(self, group):
+        return f"told {group}"
+
+    def found(self, group, kind, value):
+        self.act()
+        self.everything.append((group, kind, value))
+
+    def lost(self, group, reason):
+        self.losses[group] = reason
+
+    def began(self, facts):
+        self.begun.append(facts)
+
+    def of(self, kind):
+        return {(group, value) for group, one, value in self.everything if one == kind}
+
+
+@contextmanager
+def backend_of(name, request):
+    if name == "ray":
+        import ray
+
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # nodes do not have these tests
+        with cluster(request.getfixturevalue("address"), 2, 1, 0, "cpu", print) as (backend, _):
+            yield backend
+    else:
+        yield Alone() if name == "alone" else pool(2)
+
+
+def gone():
+    """Whether no process of Ray's is left, once those that were ended have had time to."""
+    until = time.monotonic() + 20
+    while children_of_ray() and time.monotonic() < until:
+        time.sleep(0.1)
+    return children_of_ray() == []
+
+
+SLOW_RAY = pytest.param("ray", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["alone", "pool", SLOW_RAY])
+def test_every_group_is_done_once_and_heard_in_order(name, request, tmp_path):
+    heard = Heard()
+    with backend_of(name, request) as backend:
+        backend.run(iter("abcde"), Dying(tmp_path, {}), heard)
+    assert heard.of("made") == {(group, group.upper()) for group in "abcde"}
+    for group in "abcde":
+        assert [(kind, value) for one, kind, value in heard.everything if one == group] == [
+            ("begun", f"told {group}"), ("made", group.upper()), ("end", None)]  # fmt: skip
+    assert heard.losses == {} and len(heard.begun) in ((0,) if name == "alone" else (1, 2))
+
+
+@pytest.mark.parametrize("name", ["pool", SLOW_RAY])
+def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name, request, tmp_path):
+    heard = Heard()
+    with backend_of(name, request) as backend:
+        backend.run("abcd", Dying(tmp_path, {"b": TRIES - 1, "c": TRIES}), heard)
+    assert heard.of("made") == {("a", "A"), ("b", "B"), ("d", "D")}
+    assert list(heard.losses) == ["c"] and heard.losses["c"].endswith(f"{TRIES} times")
+    how = {"pool": "its process was ended by SIGKILL", "ray": "its process on the cluster died: "}
+    assert heard.losses["c"].startswith(how[name])
+    assert {path.name: len(path.read_text().splitlines()) for path in tmp_path.iterdir()} == {
+        "a": 1, "b": TRIES, "c": TRIES, "d": 1}  # fmt: skip
+    assert Counter(group for group, kind, _ in heard.everything if kind == "begun") == {
+        "a": 1, "b": TRIES, "c": TRIES, "d": 1}  # fmt: skip
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("name", ["alone", "pool", "ray"])
+def test_what_work_raises_is_raised_here_and_no_process_is_left(name, request, tmp_path):
+    with pytest.raises(SourceError, match="is gone"), backend_of(name, request) as backend:
+        backend.run("abc", Dying(tmp_path, {}, refuses=True), Heard())
+    assert multiprocessing.active_children() == []
+    assert name != "ray" or gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pool", "ray"])
+def test_processes_that_cannot_begin_end_the_run(name, request, tmp_path):
+    with (
+        pytest.raises(UsageError, match="before it could begin, 3 times; .* to see why"),
+        backend_of(name, request) as backend,
+    ):
+        backend.run("ab", Dying(tmp_path, {}, stillborn=True), Heard())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["alone", "pool", SLOW_RAY])
+def test_an_interruption_ends_every_process(name, request, tmp_path):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), backend_of(name, request) as backend:
+        backend.run("abc", Dying(tmp_path, {}), Heard(interrupt))
+    assert multiprocessing.active_children() == []
+    assert name != "ray" or gone()
+
+
+def test_no_group_starts_no_process():
+    pool(2).run((), None, Heard())
+    Alone().run((), None, Heard())
+
+
+def test_places_that_share_a_forward_are_bundled():
+    places = [Place(source, Group(n, window), layer) for source in (0, 1) for n in (8, 16) for window in (0, 1)
+              for layer in range(5)]  # fmt: skip
+    for most in (1, 2, 5, 100):
+        found = bundles(places, most)
+        assert [place for bundle in found for place in bundle] == places
+        assert all(len({(place.source, place.group) for place in bundle}) == 1 for bundle in found)
+        assert [len(bundle) for bundle in found] == ([1] * 5 if most == 1 else [2, 2, 1] if most == 2 else [5]) * 8
+    assert (Alone().bundle(40), pool(2).bundle(40), pool(2).bundle(3)) == (40, 5, 1)
+
+
+NODES = ((8.0, 2.0), (4.0, 0.0), (16.0, 4.0))
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "places"), [
+    (1, 0, 28), (4, 0, 7), (1, 1, 6), (1, 0.5, 12), (1, 0.3, 18), (8, 1, 3), (1, 2, 3), (1, 4, 1), (1, 8, 0),
+    (32, 0, 0),
+])  # fmt: skip
+def test_room_is_counted_node_by_node(cpus, gpus, places):
+    room = Room(cpus, gpus, NODES)
+    assert room.places == places
+    if not places:
+        with pytest.raises(UsageError, match="no node has room .* 16 CPU, 4 GPU; give a smaller"):
+            room.refuse(None)
+        return
+    assert room.refuse(None) == room.refuse(places) == places
+    with pytest.raises(UsageError, match=f"jobs={places + 1} .* room for {places}; give --jobs {places} or less"):
+        room.refuse(places + 1)
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"backend": "slurm"}, "unknown backend 'slurm'"),
+    ({"backend": "ray"}, "name the cluster; give --ray-address"),
+    ({"backend": "ray", "ray_address": "ray://x:1"}, "Ray Client is not supported"),
+    ({"ray_address": "local"}, "ray-address is of backend ray"),
+    ({"gpus_per_task": 1}, "gpus-per-task is of backend ray"),
+    ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1}, "device cpu needs no GPU"),
+    ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1.5}, "a fraction from 0.01 to 1, or a whole number"),
+    ({"backend": "ray", "ray_address": "local", "cpus_per_task": 0}, "cpus-per-task=0"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused_before_anything_runs(given, message, file, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        measured("error", file, tmp_path / "r", **given)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_cluster_that_has_no_room_is_refused_before_anything_runs(file, address, tmp_path):
+    where = {"backend": "ray", "ray_address": address}
+    for given, message in ((where | {"jobs": 3}, "room for 2"), (where | {"cpus_per_task": 3}, "largest with 2 CPU")):
+        with pytest.raises(UsageError, match=message):
+            measured("error", file, tmp_path / "r", **given)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_cluster_that_is_not_there_is_said(file, tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(SourceError, match="ray: no cluster at 127.0.0.1:9"):
+        measured("error", file, tmp_path / "r", backend="ray", ray_address="127.0.0.1:9")
