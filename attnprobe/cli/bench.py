@@ -11,8 +11,10 @@ from .options import (
     PLACES,
     debug_option,
     format_option,
+    gate_options,
     origins,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     source_from,
     source_options,
@@ -72,10 +74,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 @format_option
 @click.option("--plot", is_flag=True, help="Draw time and memory against n, and error against cost, into the run's "
               "figures/ (SVG and PNG).")
-@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
-              help="Exit 1 where a statistic (default: mean) over the rounds of a requested method exceeds the value, "
-              "or is missing.")
-@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
+@gate_options("a statistic (default: mean) over the rounds of a requested method")
 @debug_option
 def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool,
             **given: Any) -> None:
@@ -87,15 +86,13 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
     refuses two runs of different ones.
     """
     refuse_contradictions()
-    from ..errors import unknown
-    from ..report import FORMATS, BenchReport, bench_judged
+    from ..report import BenchReport, bench_judged
     from ..sweep import measure_bench
     from .gating import gates_of, settled
-    from .output import draw, header_of, show, whatever_fits
+    from .output import draw, ended, header_of, show, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     asked = gates_of("bench", gates, junit)
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
@@ -106,8 +103,7 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str
         show(session.path, "bench", format_, lambda kind: found.text(kind, str(session.path)))
         draw(session.path, plot, "bench", found.figures, "nothing was measured that could be drawn")
     failed = settled(bench_judged(found.rows, found.summary), asked, junit)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
+    raise ended(session.outcome.records, lost, failed)
 
 
 def request_of(given: dict[str, Any]) -> Any:

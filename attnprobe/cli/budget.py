@@ -10,10 +10,12 @@ from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
+    gate_options,
     input_options,
     origins,
     place_options,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     shard_option,
     source_from,
@@ -67,9 +69,7 @@ diverged, 130 interrupted."""
 @shard_option
 @format_option
 @click.option("--plot", is_flag=True, help="Draw d over layers and heads into the run's figures/ (SVG and PNG).")
-@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
-              help="Exit 1 where a statistic (default: mean) of a line of the table exceeds the value, or is missing.")
-@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
+@gate_options()
 @debug_option
 def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool, **given: Any) -> None:
     """Find the smallest budget of each layer and head at which a method's error is at most ε.
@@ -82,15 +82,13 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     The run's folder also gets budgets-METHOD.json: the d of every layer and head, null where there is none.
     """
     refuse_contradictions()
-    from ..errors import unknown
-    from ..report import FORMATS, budget_rows, budget_summary
+    from ..report import budget_rows, budget_summary
     from ..sweep import measure_budgets
     from .gating import gates_of, settled
-    from .output import whatever_fits
+    from .output import ended, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     asked = gates_of("budget", gates, junit)
     request = request_of(given)
     with progress_bar() as (progress, notify):
@@ -99,8 +97,7 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     with whatever_fits(session.path) as lost:
         _report(session, rows, format_, plot)
     failed = settled(budget_summary(rows), asked, junit)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
+    raise ended(session.outcome.records, lost, failed)
 
 
 def request_of(given: dict[str, Any]) -> Any:

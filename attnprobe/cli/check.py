@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .completion import complete_methods
-from .options import debug_option, format_option
+from .options import debug_option, format_option, refuse_unknown_format
 
 EPILOG = """\b
 In Python:
@@ -58,13 +58,11 @@ def command(method: str, only: tuple[str, ...], target: str | None, dtype: str |
     """
     from dataclasses import asdict
 
-    from ..errors import unknown
-    from ..report import FORMATS, Header, conformance_table, render
+    from ..report import Header, conformance_table, render
     from ..testing import examine
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     fixed = {name: value for name, value in sizes.items() if value is not None}
     if dtype is not None:
         fixed["dtype"] = _dtype(dtype)

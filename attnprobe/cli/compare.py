@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import debug_option, format_option
+from .options import debug_option, format_option, refuse_unknown_format
 
 EPILOG = """\b
 In Python:
@@ -40,13 +40,11 @@ def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_:
     flops; runs of different machines are refused. Only runs of the same sources are compared: the
     same weights, text, tokenizer, positions and dtype, by their hashes.
     """
-    from ..errors import unknown
     from ..records import read_records
-    from ..report import FORMATS, Header, compare_runs, comparison_line, render
+    from ..report import Header, compare_runs, comparison_line, render
     from .progress import note
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
     found = compare_runs(read_records(a), read_records(b), asked, tolerance)
     facts = {"a": a, "b": b, "tolerance": tolerance, "sources": found.sources}

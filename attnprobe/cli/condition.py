@@ -14,6 +14,7 @@ from .options import (
     origins,
     place_options,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     shard_option,
     source_from,
@@ -76,21 +77,17 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     segments) and landmarks drawn twice make exactly singular matrices: they are counted.
     """
     refuse_contradictions()
-    from ..errors import unknown
-    from ..report import FORMATS
     from ..sweep import measure_conditions
-    from .output import whatever_fits
+    from .output import ended, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     request = request_of({"methods": methods, **given})
     with progress_bar() as (progress, notify):
         session = measure_conditions(request, notify=notify, progress=progress)
     with whatever_fits(session.path) as lost:
         _report(session, format_, plot)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(4 if broken or lost else 0)
+    raise ended(session.outcome.records, lost)
 
 
 def request_of(given: dict[str, Any]) -> Any:

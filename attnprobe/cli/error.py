@@ -12,11 +12,13 @@ from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
+    gate_options,
     input_options,
     kinds_from,
     origins,
     place_options,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     shard_option,
     source_from,
@@ -83,9 +85,7 @@ PLOTS = ("errors", "maps")
 @click.option("--plot", "plots", multiple=True, is_flag=False, flag_value="errors", metavar="[errors|maps]",
               help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "
               "the exact and the approximate matrix side by side, head by head; repeatable and comma-separated.")
-@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
-              help="Exit 1 where a requested method's statistic (default: mean) exceeds the value, or is missing.")
-@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
+@gate_options("a requested method's statistic (default: mean)")
 @click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")
 @debug_option
 def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gates: tuple[str, ...],
@@ -102,15 +102,13 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
 
     timings = Timings()
     with timings("imports"):
-        from ..errors import unknown
-        from ..report import FORMATS, summarise
+        from ..report import summarise
         from ..sweep import measure_errors
     from .gating import gates_of, settled
-    from .output import pictures, whatever_fits
+    from .output import ended, pictures, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
     asked_gates = gates_of("error", gates, junit)
     request = request_of({"methods": methods, **given})
@@ -124,8 +122,7 @@ def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gate
 
         click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failed = settled(rows, asked_gates, junit)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
+    raise ended(session.outcome.records, lost, failed)
 
 
 def request_of(given: dict[str, Any]) -> Any:

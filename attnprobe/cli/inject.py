@@ -9,9 +9,11 @@ import click
 from .options import (
     debug_option,
     format_option,
+    gate_options,
     model_options,
     origins,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     source_from,
     statistics_option,
@@ -64,9 +66,7 @@ method that the model's attention has a form for; 3 a named source or device is 
 @format_option
 @click.option("--plot", is_flag=True, help="Draw the profile of layers, and local error against drift, into the run's "
               "figures/ (SVG and PNG); they need --per-layer.")
-@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
-              help="Exit 1 where a statistic (default: mean) of a line of the table exceeds the value, or is missing.")
-@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
+@gate_options()
 @debug_option
 def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool, **given: Any) -> None:
     """Run a model with a method in place of its attention, and measure how far it drifts from itself.
@@ -77,15 +77,13 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     drift stands the local error of the method on the Q, K and V of the layers that it replaces.
     """
     refuse_contradictions()
-    from ..errors import unknown
-    from ..report import FORMATS, inject_rows
+    from ..report import inject_rows
     from ..sweep import measure_drift
     from .gating import gates_of, settled
-    from .output import whatever_fits
+    from .output import ended, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     asked = gates_of("inject", gates, junit)
     request = request_of(given)
     with progress_bar() as (progress, notify):
@@ -94,8 +92,7 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     with whatever_fits(session.path) as lost:
         _report(session, rows, format_, plot)
     failed = settled(rows, asked, junit)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
+    raise ended(session.outcome.records, lost, failed)
 
 
 def request_of(given: dict[str, Any]) -> Any:

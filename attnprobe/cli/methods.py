@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .completion import complete_methods
-from .options import debug_option, format_option
+from .options import debug_option, format_option, refuse_unknown_format
 
 EPILOG = """\b
 In Python:
@@ -22,13 +22,12 @@ In Python:
 @debug_option
 def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
     """List the methods: name, paper, targets, what the budget d means, cost and tags. With NAME, explain one."""
-    from ..errors import UsageError, unknown
+    from ..errors import UsageError
     from ..methods import by_family, get, plugins
-    from ..report import FORMATS, Header, render
+    from ..report import Header, render
     from .progress import note
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     if pages and (name is not None or format_ not in ("table", "md")):
         raise UsageError("--pages shows every method, as Markdown; drop the name and --format")
     if pages:

@@ -9,9 +9,9 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
-    "PLACES", "debug_option", "device_options", "format_option", "input_options", "kinds_from", "model_options",
-    "origins", "place_options", "refuse_contradictions", "run_options", "shard_option", "source_from", "source_options",
-    "split_option", "statistics_option", "weights_from",
+    "PLACES", "debug_option", "device_options", "format_option", "gate_options", "input_options", "kinds_from",
+    "model_options", "origins", "place_options", "refuse_contradictions", "refuse_unknown_format", "run_options",
+    "shard_option", "source_from", "source_options", "split_option", "statistics_option", "weights_from",
 ]  # fmt: skip
 
 split_option = click.option("--split", default="test", show_default=True, metavar="train|validation|test",
@@ -127,6 +127,28 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def gate_options(
+    value: str = "a statistic (default: mean) of a line of the table",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that say which values may not be exceeded, and where that is written.
+
+    Args:
+        value: what a gate is held against, in the words of the help.
+    """
+    options = (
+        click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
+                     help=f"Exit 1 where {value} exceeds the value, or is missing."),
+        click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI."),
+    )  # fmt: skip
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 def refuse_contradictions() -> None:
     """Refuse lists that are none and options that exclude each other, before anything heavy loads."""
     from ..config import Asked, refuse_lists, refuse_pairs
@@ -136,6 +158,15 @@ def refuse_contradictions() -> None:
     asked = Asked(ctx.params, defaults, origins(), ctx.obj)
     refuse_lists(asked)
     refuse_pairs(asked)
+
+
+def refuse_unknown_format(format_: str) -> None:
+    """Refuse a ``--format`` that nothing is rendered in."""
+    from ..errors import unknown
+    from ..report import FORMATS
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
 
 
 def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
-"""What a command that measures leaves behind: its answer on stdout, and tables and figures in the run's folder."""
+"""What a command that measures leaves behind: its answer on stdout, tables and figures in its folder, an exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import click
 from ..errors import UsageError
 from .progress import note
 
-__all__ = ["draw", "header_of", "pictures", "shard_asked", "show", "whatever_fits"]
+__all__ = ["draw", "ended", "header_of", "pictures", "shard_asked", "show", "whatever_fits"]
 
 
 def shard_asked() -> str | None:
@@ -119,3 +119,20 @@ def draw(
                 path.unlink()
                 note(f"removed, as it shows an earlier run: {path}")
     return paths
+
+
+def ended(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
+    """How a command that measured ends: 1 where a gate failed, 4 where a cell is broken or a table is lost, else 0.
+
+    Args:
+        records: of the run's cells. lost: as `whatever_fits` yields it. failed: as `settled` says.
+
+    >>> ended([{"status": "ok"}, {"status": "skipped"}], []).exit_code
+    0
+    >>> ended([{"status": "ok"}, {"status": "diverged"}], []).exit_code
+    4
+    >>> ended([{"status": "diverged"}], [], failed=True).exit_code
+    1
+    """
+    broken = any(record["status"] in ("failed", "diverged") for record in records)
+    return click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)

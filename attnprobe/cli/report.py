@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import debug_option, format_option, kinds_from
+from .options import debug_option, format_option, kinds_from, refuse_unknown_format
 
 EPILOG = """\b
 Examples:
@@ -53,11 +53,10 @@ def command(
     """
     from ..errors import UsageError, unknown
     from ..records import write_text
-    from ..report import FORMATS, GATED_METRICS, PLOTS, html_page, open_run, parts, read_reference
+    from ..report import GATED_METRICS, PLOTS, html_page, open_run, parts, read_reference
     from .progress import note
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     asked = kinds_from(plots, (*PLOTS, "all", "none"))
     if metric is not None and metric not in GATED_METRICS:
         raise unknown("metric", metric, GATED_METRICS)

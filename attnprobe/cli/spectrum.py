@@ -15,6 +15,7 @@ from .options import (
     origins,
     place_options,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     shard_option,
     source_from,
@@ -85,14 +86,12 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
 
     timings = Timings()
     with timings("imports"):
-        from ..errors import unknown
-        from ..report import FORMATS
         from ..sweep import measure_spectra
-    from .output import whatever_fits
+
+        refuse_unknown_format(format_)  # which imports what makes the tables
+    from .output import ended, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
     request = request_of({"of": of, **given})
     with progress_bar() as (progress, notify):
         session = measure_spectra(request, notify=notify, progress=progress, timings=timings)
@@ -102,8 +101,7 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
         from ..report import timings_table
 
         click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(4 if broken or lost else 0)
+    raise ended(session.outcome.records, lost)
 
 
 def request_of(given: dict[str, Any]) -> Any:

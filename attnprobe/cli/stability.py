@@ -10,8 +10,10 @@ from .options import (
     debug_option,
     device_options,
     format_option,
+    gate_options,
     origins,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     split_option,
 )
@@ -73,9 +75,7 @@ device is absent or refused, 4 some trainings failed or diverged, 130 interrupte
 @format_option
 @click.option("--plot", is_flag=True, help="Draw instability, loss, gradient and condition numbers over the steps into "
               "the run's figures/ (SVG and PNG).")
-@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
-              help="Exit 1 where a statistic (default: mean) of a line of the table exceeds the value, or is missing.")
-@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
+@gate_options()
 @debug_option
 def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool, **given: Any) -> None:
     """Train a small transformer with each method as its attention, and measure how far each step moves its embedding.
@@ -86,15 +86,13 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     other commands measure.
     """
     refuse_contradictions()
-    from ..errors import unknown
-    from ..report import FORMATS, StabilityReport
+    from ..report import StabilityReport
     from ..sweep import measure_stability
     from .gating import gates_of, settled
-    from .output import header_of, whatever_fits
+    from .output import ended, header_of, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     asked = gates_of("stability", gates, junit)
     request = request_of(given)
     with progress_bar() as (progress, notify):
@@ -104,8 +102,7 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     with whatever_fits(session.path) as lost:
         _report(session, report, format_, plot)
     failed = settled(report.summary, asked, junit)
-    broken = any(record["status"] in ("failed", "diverged") for record in records)
-    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
+    raise ended(records, lost, failed)
 
 
 def request_of(given: dict[str, Any]) -> Any:

@@ -10,10 +10,12 @@ from .completion import complete_methods
 from .options import (
     debug_option,
     format_option,
+    gate_options,
     input_options,
     origins,
     place_options,
     refuse_contradictions,
+    refuse_unknown_format,
     run_options,
     shard_option,
     source_from,
@@ -65,9 +67,7 @@ value, 3 a named source or device is absent or refused, 4 some cells failed, 130
 @format_option
 @click.option("--plot", is_flag=True, help="Draw what was measured against what is promised into the run's figures/ "
               "(SVG and PNG).")
-@click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
-              help="Exit 1 where a statistic (default: mean) of a line of the table exceeds the value, or is missing.")
-@click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI.")
+@gate_options()
 @debug_option
 def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, listing: bool, debug: bool,
             **given: Any) -> None:
@@ -78,15 +78,13 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     Probabilities are measured over seeds, with an interval.
     """
     refuse_contradictions()
-    from ..errors import unknown
-    from ..report import FORMATS, theory_rows, theory_summary
+    from ..report import theory_rows, theory_summary
     from ..sweep import measure_theory
     from .gating import gates_of, settled
-    from .output import whatever_fits
+    from .output import ended, whatever_fits
     from .progress import progress_bar
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    refuse_unknown_format(format_)
     if listing:
         click.echo(listed(format_))
         return
@@ -98,8 +96,7 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     with whatever_fits(session.path) as lost:
         _report(session, rows, format_, plot)
     failed = settled(theory_summary(rows), asked, junit)
-    broken = any(record["status"] in ("failed", "diverged") for record in session.outcome.records)
-    raise click.exceptions.Exit(1 if failed else 4 if broken or lost else 0)
+    raise ended(session.outcome.records, lost, failed)
 
 
 def request_of(given: dict[str, Any]) -> Any:
