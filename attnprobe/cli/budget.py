@@ -9,6 +9,7 @@ import click
 from .completion import complete_methods
 from .options import (
     debug_option,
+    elsewhere_options,
     format_option,
     gate_options,
     input_options,
@@ -17,7 +18,6 @@ from .options import (
     refuse_contradictions,
     refuse_unknown_format,
     run_options,
-    shard_option,
     source_from,
     source_options,
 )
@@ -66,7 +66,7 @@ diverged, 130 interrupted."""
 @source_options
 @input_options
 @run_options
-@shard_option
+@elsewhere_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw d over layers and heads into the run's figures/ (SVG and PNG).")
 @gate_options()

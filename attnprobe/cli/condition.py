@@ -9,6 +9,7 @@ import click
 from .completion import complete_methods
 from .options import (
     debug_option,
+    elsewhere_options,
     format_option,
     input_options,
     origins,
@@ -16,7 +17,6 @@ from .options import (
     refuse_contradictions,
     refuse_unknown_format,
     run_options,
-    shard_option,
     source_from,
     source_options,
 )
@@ -57,7 +57,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
               "in random directions.")
 @source_options
 @run_options
-@shard_option
+@elsewhere_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw conditions, their errors and residuals into the run's figures/ "
               "(SVG and PNG).")

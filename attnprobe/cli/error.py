@@ -11,6 +11,7 @@ import click
 from .completion import complete_methods
 from .options import (
     debug_option,
+    elsewhere_options,
     format_option,
     gate_options,
     input_options,
@@ -20,7 +21,6 @@ from .options import (
     refuse_contradictions,
     refuse_unknown_format,
     run_options,
-    shard_option,
     source_from,
     source_options,
     weights_from,
@@ -78,9 +78,7 @@ PLOTS = ("errors", "maps")
 @click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
 @source_options
 @run_options
-@shard_option
-@click.option("--jobs", type=int, metavar="N", help="Measure groups (weights, n, window, layer) in N processes side by "
-              "side, which share the GPUs and torch's threads. [default: one per visible GPU, 1 on a CPU]")
+@elsewhere_options
 @format_option
 @click.option("--plot", "plots", multiple=True, is_flag=False, flag_value="errors", metavar="[errors|maps]",
               help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "

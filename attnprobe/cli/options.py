@@ -9,9 +9,10 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
-    "PLACES", "debug_option", "device_options", "format_option", "gate_options", "input_options", "kinds_from",
-    "model_options", "origins", "place_options", "refuse_contradictions", "refuse_unknown_format", "run_options",
-    "shard_option", "source_from", "source_options", "split_option", "statistics_option", "weights_from",
+    "PLACES", "debug_option", "device_options", "elsewhere_options", "format_option", "gate_options",
+    "input_options", "kinds_from", "model_options", "origins", "place_options", "refuse_contradictions",
+    "refuse_unknown_format", "run_options", "source_from", "source_options", "split_option", "statistics_option",
+    "weights_from",
 ]  # fmt: skip
 
 split_option = click.option("--split", default="test", show_default=True, metavar="train|validation|test",
@@ -79,10 +80,29 @@ RUN = (
 )  # fmt: skip
 
 
-shard_option = click.option(
-    "--shard", metavar="I/N", help="Measure part I of N of the groups (weights, n, window, layer), from 1/N to N/N, "
-    "into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, `attnprobe report DIR`, or "
-    "the command without --shard, shows the whole.")  # fmt: skip
+ELSEWHERE = (
+    click.option("--shard", metavar="I/N", help="Measure part I of N of the groups (weights, n, window, layer), from "
+                 "1/N to N/N, into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, "
+                 "`attnprobe report DIR`, or the command without --shard, shows the whole."),
+    click.option("--jobs", type=int, metavar="N", help="Measure groups in N processes side by side, which share the "
+                 "GPUs and torch's threads. [default: one per visible GPU, 1 on a CPU, with ray as many as fit]"),
+    click.option("--backend", default="local", show_default=True, metavar="local|ray",
+                 help="Where the processes are: on this machine, or on a Ray cluster; needs pip install "
+                 "'attnprobe[ray]'."),
+    click.option("--ray-address", metavar="HOST:PORT|auto|local", help="The cluster to join; auto is the one that "
+                 "this node is of, local starts a private one of this machine for the length of the run."),
+    click.option("--gpus-per-task", type=float, metavar="F", help="GPUs that each process of --backend ray asks for, or "
+                 "a fraction of one. [default: 1 where the cluster has any and --device is not cpu, else 0]"),
+    click.option("--cpus-per-task", type=int, metavar="N", help="CPUs that each process of --backend ray asks for, and "
+                 "its threads. [default: 1]"),
+)  # fmt: skip
+
+
+def elsewhere_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say which groups of cells a run measures, and in which processes."""
+    for option in reversed(ELSEWHERE):
+        function = option(function)
+    return function
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import click
 from .completion import complete_methods
 from .options import (
     debug_option,
+    elsewhere_options,
     format_option,
     input_options,
     origins,
@@ -17,7 +18,6 @@ from .options import (
     refuse_contradictions,
     refuse_unknown_format,
     run_options,
-    shard_option,
     source_from,
     source_options,
     weights_from,
@@ -68,7 +68,7 @@ absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of a start block.")
 @source_options
 @run_options
-@shard_option
+@elsewhere_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).")
 @click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")

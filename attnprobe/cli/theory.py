@@ -9,6 +9,7 @@ import click
 from .completion import complete_methods
 from .options import (
     debug_option,
+    elsewhere_options,
     format_option,
     gate_options,
     input_options,
@@ -17,7 +18,6 @@ from .options import (
     refuse_contradictions,
     refuse_unknown_format,
     run_options,
-    shard_option,
     source_from,
     source_options,
     weights_from,
@@ -63,7 +63,7 @@ value, 3 a named source or device is absent or refused, 4 some cells failed, 130
               help="Whether traces are estimated by quadrature or decomposed. [default: beyond n = 4096]")
 @source_options
 @run_options
-@shard_option
+@elsewhere_options
 @format_option
 @click.option("--plot", is_flag=True, help="Draw what was measured against what is promised into the run's figures/ "
               "(SVG and PNG).")

@@ -16,6 +16,7 @@ __all__ = ["Asked", "refuse_lists", "refuse_pairs"]
 NAMES = {"methods": "method", "plots": "plot", "gates": "fail-above", "format_": "format", "inputs": "source"}
 SHAPE = ("heads", "p")  # of random Q, K and V
 READING = ("model", "weights", "weights_seed", "text", "split", "tokenizer", "positions")  # a model reads a text
+OF_RAY = ("ray_address", "gpus_per_task", "cpus_per_task")
 LISTS = ("n", "d", "layer", "head")
 
 
@@ -97,6 +98,12 @@ def refuse_pairs(asked: Asked) -> None:
         raise UsageError(f"{asked.called('retry_failed')} and force exclude each other: force measures all again")
     if values.get("shard") is not None:
         _refuse_of_shards(asked)
+    for name in OF_RAY:
+        if asked.given(name) and values.get("backend") == "local":
+            raise UsageError(f"{asked.called(name)} is of backend ray; give --backend ray, or drop it")
+    if values.get("backend") == "ray" and not values.get("ray_address"):
+        raise UsageError(f"{asked.called('backend')} ray joins a cluster that you name; give --ray-address HOST:PORT, "
+                         "or local for a private one of this machine")  # fmt: skip
     text = values.get("text")
     if asked.given("split") and text is not None and text not in ("wikitext-2", "wikitext-2:tokenised"):
         raise UsageError(f"{asked.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")

@@ -130,8 +130,6 @@ def _imported(address: str | None) -> Any:
     if address.startswith("ray://"):
         raise UsageError(f"ray-address {address}: Ray Client is not supported; run attnprobe on a node of the cluster, "
                          "with --ray-address auto")  # fmt: skip
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # of a private cluster; one that is joined has its own settings
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     try:
         import ray
     except ImportError as error:
@@ -154,7 +152,11 @@ def _reached(address: str) -> None:
 
 def _joined(ray: Any, address: str) -> None:
     """Connect; Ray's own lines are kept off the terminal, as ours say what matters."""
-    private = {"include_dashboard": False} if address == PRIVATE else {}
+    private = {}
+    if address == PRIVATE:
+        private = {"include_dashboard": False}
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a cluster that is joined has its own settings
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # off by itself before Ray 2.59
     for name in ("ray", "ray._private", "ray.serve"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
