@@ -58,10 +58,10 @@ class Differences:
     With ``devices``, rows are made on all of them at once, in spans of `SPAN` whose sums are added in the order of the
     rows. The numbers are the same to the last bit for any number of devices of one kind with as many threads each.
     Those of all rows at once are the same terms in another order: entries of ``BᵀY`` differ by at most ``2 n_q u
-    |B|ᵀ|Y|``, u the unit roundoff of the passes, ``‖E‖_F²`` by a relative ``2 n_q 2⁻⁵³``, row sums not at all; where a
-    GPU's blocks of rows end elsewhere, by the rounding of entries of B besides. A device holds one head of Q, K and all
-    B~, two blocks of rows and ``C s`` sums of ``n_k`` numbers a span, one being made and one to be added; products with
-    B~ and all else stay where ``exact`` is.
+    |B|ᵀ|Y|``, u the unit roundoff of the passes, ``‖E‖_F²`` by a relative ``2 n_q 2⁻⁵³``, row sums not at all. Where a
+    GPU's blocks of rows end elsewhere, or Q, K or a factor was a view that skips memory, entries round differently
+    besides. A device holds one head of Q, K and all B~, two blocks of rows, and ``C s`` sums of ``n_k`` numbers of each
+    of two spans, one being made and one to be added; products with B~ and all else stay where ``exact`` is.
 
     Args:
         exact: (h, n_q, n_k). approximations: operators of the same shape.

@@ -109,10 +109,10 @@ class Operator:
         raise NotImplementedError
 
     def on(self, device: torch.device) -> Operator:
-        """The operator on another device, each of its tensors contiguous there; one that is so already is shared.
+        """The operator on another device, with the same strides on each: tensors that skip memory become dense copies.
 
-        Tensors and operators are found among the attributes, and in tuples, lists and dicts there; an operator that
-        holds them elsewhere writes its own ``on``.
+        Any other tensor that is there already is shared. Tensors and operators are found among the attributes, and in
+        tuples, lists and dicts there; an operator that holds them elsewhere writes its own ``on``.
         """
         there, known = copy(self), {}
         for name, value in vars(self).items():
@@ -145,7 +145,9 @@ def _on(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, Tensor):
-        found = value.to(device).contiguous()
+        found = value.to(device)
+        if found is value and not _dense(value):
+            found = value.clone()
     elif isinstance(value, Operator):
         found = value.on(device)
     elif type(value) in (tuple, list):
@@ -156,3 +158,9 @@ def _on(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
         return value
     known[id(value)] = found
     return found
+
+
+def _dense(x: Tensor) -> bool:
+    """Whether a copy has the strides of ``x``, in whatever order of the axes."""
+    copied = torch.empty_like(x, device="meta").stride()
+    return all(a == b or n == 1 for a, b, n in zip(x.stride(), copied, x.shape, strict=True))
