@@ -51,6 +51,9 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
         devices: make the rows on these side by side, in spans of 2048 queries, each with a copy of one head's keys and
             values, and gather them where ``qkv`` is. No sum goes over rows: the output is the same for any number of
             devices of one kind, and differs from that without, which is None, by the rounding of other blocks.
+
+    Raises:
+        UsageError: an unknown target, or ``devices`` that are not there.
     """
     if target not in TARGETS:
         raise unknown("target", target, TARGETS)

@@ -143,6 +143,14 @@ def test_the_library_has_a_span_that_is_whole_blocks():
     assert located(["cpu", CPU]) == (CPU, CPU) and located(None) is None
 
 
+@pytest.mark.parametrize("devices", [[], "cpu", ["cpu", "cuda:77"], ["nowhere"]], ids=str)
+def test_devices_that_are_none_or_not_there_are_refused(devices):
+    with pytest.raises(UsageError, match="devices="):
+        exact_output(make(n=5), devices=devices)
+    with pytest.raises(UsageError, match="devices="):
+        Differences(exact(make(n=5)), [None], devices=devices)
+
+
 # ---- what goes wrong
 
 

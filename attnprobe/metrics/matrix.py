@@ -87,7 +87,7 @@ def matrix_errors(
             and in products with B~ itself, nothing is split.
 
     Raises:
-        UsageError: shapes that differ.
+        UsageError: shapes that differ, or ``devices`` that are not there.
 
     >>> from attnprobe import QKV, approximate, exact
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))

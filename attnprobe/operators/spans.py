@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from ..errors import UsageError
 from .base import row_blocks
 
 __all__ = ["SPAN", "in_spans", "located"]
@@ -55,14 +56,23 @@ def in_spans(
             take(found)
     finally:
         for thread in threads:
-            thread.shutdown(wait=False, cancel_futures=True)
-        for thread in threads:
-            thread.shutdown()
+            thread.shutdown()  # none has more than the one span that it is making
 
 
 def located(devices: Sequence[torch.device | str] | None) -> tuple[torch.device, ...] | None:
-    """The devices as tensors on them name theirs: ``cuda`` is ``cuda:0``, or whichever is current."""
-    return None if devices is None else tuple(torch.empty(0, device=device).device for device in devices)
+    """The devices as tensors on them name theirs: ``cuda`` is ``cuda:0``, or whichever is current.
+
+    Raises:
+        UsageError: no device, or one that is not there.
+    """
+    if devices is None:
+        return None
+    if isinstance(devices, (str, torch.device)) or not devices:
+        raise UsageError(f"devices={devices!r}: give a list of one or more, such as ['cuda:0', 'cuda:1']")
+    try:
+        return tuple(torch.empty(0, device=device).device for device in devices)
+    except (RuntimeError, AssertionError) as error:  # the latter of a torch without CUDA
+        raise UsageError(f"devices={list(map(str, devices))}: {str(error).splitlines()[0]}") from error
 
 
 class _Thread(ThreadPoolExecutor):
