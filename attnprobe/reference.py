@@ -85,8 +85,7 @@ def _rows_of(
             rows = attention(q, k, v, qkv.scale, qkv.causal)
         else:
             kind = SoftmaxAttention if target == "softmax" else GaussianAttention
-            seen = None if last is None else last[start:stop].to(device)
-            rows = kind(q, k, qkv.scale, seen) @ v
+            rows = kind(q, k, qkv.scale, None if last is None else last[start:stop]) @ v
         out[head, start:stop] = rows[0].to(out.device)
 
     return work

@@ -257,10 +257,14 @@ def test_one_pass_differs_from_that_without_spans_by_its_bound(short, kind, dtyp
     matrix, u = exact(qkv.to(dtype=F64), target).dense(), torch.finfo(dtype).eps / 2
     for found, other, numbers, starts in pairs:
         for place, i in enumerate(numbers):
-            size = matrix[i % 2].mT @ (matrix[i % 2] @ starts[place].double().abs())
+            start, e = starts[place].double(), matrix[i % 2]
+            size = e.mT @ (e @ start.abs())
             if ops[i // 2] is not None:
-                size = size + matrix[i % 2].mT @ (ops[i // 2].dense()[i % 2].double() @ starts[place].double()).abs()
+                less = ops[i // 2].dense()[i % 2].double()
+                size, e = size + matrix[i % 2].mT @ (less @ start).abs(), e - less
             assert ((found[place] - other[place]).double().abs() <= 2 * n * u * size).all()
+            exactly, norm = e.mT @ (e @ start), float(matrix[i % 2].norm()) + float(e.norm())
+            assert ((other[place].double() - exactly).abs() <= 100 * u * norm**2).all()
     assert not torch.equal(a.normal, b.normal)  # the control: spans were added in another order
 
 
