@@ -32,6 +32,7 @@ from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorRequest, measure_errors
+from attnprobe.sweep import run as run_file
 from attnprobe.sweep.rows import row_devices
 
 CPU = torch.device("cpu")
@@ -563,13 +564,15 @@ def test_what_cannot_be_is_refused(run, qkv, tmp_path, more, said):
     ("split-rows: 2\njobs: 2", 2, "jobs and split-rows exclude each other"),
     ("device: cuda:0\nsplit-rows: 2", 1, "device and split-rows exclude each other: cuda:0 is one GPU"),
     ("split-rows: two", 1, "split-rows takes a whole number"),
+    ("qkv: q.safetensors\nsplit-rows: 0", None, "split-rows=0: choose a number from 1 to 1024"),
     ("command: spectrum\nsplit-rows: 2", 2, "unknown key 'split-rows' of command spectrum"),
 ])  # fmt: skip
-def test_a_file_is_refused_with_its_line(run, tmp_path, text, line, said):
-    (tmp_path / "c.yaml").write_text(text)
+def test_a_file_is_refused_with_its_line(run, qkv, tmp_path, text, line, said):
+    (tmp_path / "c.yaml").write_text(text.replace("q.safetensors", str(qkv)))
+    where = "" if line is None else f"c.yaml:{line}: "
     for more in ([], ["--dry-run"]):
         code, _, err = run("sweep", "c.yaml", *more)
-        assert code == 2 and f"c.yaml:{line}: {said}" in err, err
+        assert code == 2 and where + said in err, err
 
 
 def asking(device="cpu", **rest):
@@ -594,8 +597,24 @@ def test_the_devices_are_the_first_visible_ones(monkeypatch):
         measure_errors(asking("cuda", split_rows=4))
 
 
+@pytest.mark.parametrize("name", ["exact_output", "shared_matrix_errors"])
+def test_a_run_splits_both_passes_over_the_exact_matrix(qkv, tmp_path, monkeypatch, name):
+    whole, asked = getattr(run_file, name), []
+
+    def seen(*args, **rest):
+        asked.append(rest["devices"] if "devices" in rest else args[2])
+        return whole(*args, **rest)
+
+    monkeypatch.setattr(run_file, name, seen)
+    for number in (None, 2):
+        spec, out = SourceSpec(qkv=str(qkv), device="cpu"), str(tmp_path / f"r{number}")
+        measure_errors(ErrorRequest(source=spec, methods=("vmean",), split_rows=number, out=out))
+    assert asked == [None, (CPU, CPU)]
+
+
 def test_split_rows_are_one_process_whatever_the_default(qkv, tmp_path, monkeypatch):
     monkeypatch.setattr("attnprobe.sweep.session.jobs_of", lambda jobs, source: 4)
+    monkeypatch.delattr("attnprobe.sweep.session.run_jobs")
     spec = SourceSpec(qkv=str(qkv), device="cpu")
     request = ErrorRequest(source=spec, methods=("vmean",), split_rows=2, out=str(tmp_path / "r"))
     assert len(measure_errors(request).outcome.records) == 2  # with the lower bound
