@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from .errors import unknown
-from .operators import GaussianAttention, Operator, Padded, SoftmaxAttention
+from .operators import GaussianAttention, Operator, Padded, SoftmaxAttention, in_spans, located
 from .qkv import QKV
 
 __all__ = ["TARGETS", "attention", "exact", "exact_output", "last_seen"]
@@ -37,31 +40,55 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
     return operator if qkv.mask is None else Padded(operator, qkv.mask)
 
 
-def exact_output(qkv: QKV, target: str = "softmax") -> Tensor:
+def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.device | str] | None = None) -> Tensor:
     """``B V`` or ``C V`` in float64, (h, n_q, p_v), whatever the dtype of ``qkv``.
 
     Head by head, so that the float64 copies are of one head only. On a CPU the softmax output is torch's fused
     kernel; elsewhere, where float64 has no fused kernel, and for ``gaussian``, a loop over row blocks. Cost
     ``2 h n_q n_k p`` multiply-adds, memory O(h n p). Agrees with the dense float64 formula to 1e-15 relative.
+
+    Args:
+        devices: make the rows on these side by side, in spans of 2048 queries, each with a copy of one head's keys and
+            values, and gather them where ``qkv`` is. No sum goes over rows: the output is the same for any number of
+            devices of one kind, and differs from that without, which is None, by the rounding of other blocks.
+
+    Raises:
+        UsageError: an unknown target, or ``devices`` that are not there.
     """
     if target not in TARGETS:
         raise unknown("target", target, TARGETS)
-    inner = qkv.compressed()
+    inner, places = qkv.compressed(), located(devices)
     out = torch.empty(inner.h, inner.n_q, inner.p_v, dtype=torch.float64, device=inner.device)
     with torch.no_grad():
         for head in range(inner.h):
-            q, k, v = (x[head : head + 1].double() for x in (inner.q, inner.k, inner.v))
-            if target == "gaussian":
-                out[head] = (GaussianAttention(q, k, inner.scale, last_seen(inner)) @ v)[0]
-            elif inner.device.type == "cpu":
-                out[head] = attention(q, k, v, inner.scale, inner.causal)[0]
-            else:
-                out[head] = (SoftmaxAttention(q, k, inner.scale, last_seen(inner)) @ v)[0]
+            begin = partial(_rows_of, inner, target, head, out, places is not None)
+            in_spans(inner.n_q, inner.device, places, begin, lambda nothing: None)
     if qkv.mask is None:
         return out
     whole = out.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
     whole[:, qkv.mask] = out
     return whole
+
+
+def _rows_of(
+    qkv: QKV, target: str, head: int, out: Tensor, split: bool, device: torch.device
+) -> Callable[[int, int], None]:
+    """What makes rows of one head of ``out`` on ``device``."""
+    some, last = slice(head, head + 1), last_seen(qkv)
+    there = lambda x: x.to(device).double().contiguous() if split else x.double()
+    k, v = there(qkv.k[some]), there(qkv.v[some])
+    fused = target == "softmax" and device.type == "cpu" and not (split and qkv.causal)
+
+    def work(start: int, stop: int) -> None:
+        q = there(qkv.q[some, start:stop])
+        if fused:
+            rows = attention(q, k, v, qkv.scale, qkv.causal)
+        else:
+            kind = SoftmaxAttention if target == "softmax" else GaussianAttention
+            rows = kind(q, k, qkv.scale, None if last is None else last[start:stop]) @ v
+        out[head, start:stop] = rows[0].to(out.device)
+
+    return work
 
 
 def last_seen(qkv: QKV) -> Tensor | None:

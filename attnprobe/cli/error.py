@@ -72,6 +72,9 @@ PLOTS = ("errors", "maps")
               help="Whether to measure the errors of whole matrices too: norms of B - B~.")
 @click.option("--tol", default=1e-3, show_default=True, metavar="WIDTH",
               help="The relative width at which the interval of ‖B - B~‖₂ counts as closed.")
+@click.option("--split-rows", type=int, metavar="N", help="Split the rows of each exact matrix over N devices, the "
+              "first visible GPUs, for one very long sequence; numbers are equal for every N, and equal to those "
+              "without up to rounding. On a CPU, N threads that share it.")
 @click.option("--row-tolerance", type=float, metavar="ERROR",
               help="The relative error up to which a row of a kernel is within. [default: by dtype, bfloat16 0.016, "
               "float16 0.001, float32 1.3e-6, float64 1e-7]")

@@ -91,8 +91,8 @@ ELSEWHERE = (
                  "'attnprobe[ray]'."),
     click.option("--ray-address", metavar="HOST:PORT|auto|local", help="The cluster to join; auto is the one that "
                  "this node is of, local starts a private one of this machine for the length of the run."),
-    click.option("--gpus-per-task", type=float, metavar="F", help="GPUs that each process of --backend ray asks for, or "
-                 "a fraction of one. [default: 1 where the cluster has any and --device is not cpu, else 0]"),
+    click.option("--gpus-per-task", type=float, metavar="F", help="GPUs that each process of --backend ray asks for, "
+                 "or a fraction of one. [default: 1 where the cluster has any and --device is not cpu, else 0]"),
     click.option("--cpus-per-task", type=int, metavar="N", help="CPUs that each process of --backend ray asks for, and "
                  "its threads. [default: 1]"),
 )  # fmt: skip

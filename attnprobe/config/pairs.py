@@ -104,6 +104,8 @@ def refuse_pairs(asked: Asked) -> None:
     if values.get("backend") == "ray" and not values.get("ray_address"):
         raise UsageError(f"{asked.called('backend')} ray joins a cluster that you name; give --ray-address HOST:PORT, "
                          "or local for a private one of this machine")  # fmt: skip
+    if values.get("split_rows") is not None:
+        _refuse_of_split_rows(asked)
     text = values.get("text")
     if asked.given("split") and text is not None and text not in ("wikitext-2", "wikitext-2:tokenised"):
         raise UsageError(f"{asked.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
@@ -124,3 +126,14 @@ def _refuse_of_shards(asked: Asked) -> None:
         if asked.values.get(name) and asked.origins.get(name) != "file":
             raise UsageError(f"{asked.called(name)} and shard exclude each other: {what} are of the whole run; give it "
                              "without --shard, once all shards have run")  # fmt: skip
+
+
+def _refuse_of_split_rows(asked: Asked) -> None:
+    """Refuse rows over several devices beside processes that share them, and on one GPU by its number."""
+    number, jobs, device = (asked.values.get(name) for name in ("split_rows", "jobs", "device"))
+    if jobs is not None and jobs > 1:
+        raise UsageError(f"{asked.called('jobs')} and split-rows exclude each other: --split-rows {number} takes the "
+                         "devices for one group at a time")  # fmt: skip
+    if device is not None and device.startswith("cuda:"):
+        raise UsageError(f"{asked.called('device')} and split-rows exclude each other: {device} is one GPU; "
+                         f"--device cuda takes the first {number}")  # fmt: skip

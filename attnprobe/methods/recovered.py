@@ -78,6 +78,9 @@ class Recovered(Operator):
     def to(self, dtype: torch.dtype) -> Dense:
         return self.held.to(dtype)
 
+    def on(self, device: torch.device) -> Dense:
+        return self.held.on(device)
+
     def _apply(self, x: Tensor) -> Tensor:
         return self.held._apply(x)
 

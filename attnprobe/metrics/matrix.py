@@ -29,6 +29,7 @@ MEMORY = 3 * 2**24  # bytes of Krylov bases at a time
 SMALL = 0.02  # of the size of B: an error below it is measured again in float64 where float32 leaves it open
 
 Show = Callable[[str], None]
+Devices = Sequence[torch.device | str]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,13 @@ class MatrixErrors:
 
 
 def matrix_errors(
-    exact: Operator, approx: Operator, *, tol: float = 1e-3, seed: int = 0, delta: float = DELTA
+    exact: Operator,
+    approx: Operator,
+    *,
+    tol: float = 1e-3,
+    seed: int = 0,
+    delta: float = DELTA,
+    devices: Devices | None = None,
 ) -> dict[str, Tensor]:
     """How far the operator of an approximation lies from the exact matrix, per head.
 
@@ -73,9 +80,14 @@ def matrix_errors(
     Args:
         delta: of one interval. The default of 1e-10 leaves ten thousand of them a joint 1e-6.
         seed: of the start block, whose stream is ``certificate``.
+        devices: make the rows of B on these, in spans of 2048 rows, such as ``["cuda:0", "cuda:1"]``: one head of Q, K
+            and B~ is copied to each, and the Krylov bases stay where ``exact`` is. Sums are taken in the order of the
+            rows, so nothing depends on the number of devices; from what None gives, the operator's own device and no
+            spans, numbers differ by rounding (see `Differences`), which the interval's ends allow for. Up to 256 keys,
+            and in products with B~ itself, nothing is split.
 
     Raises:
-        UsageError: shapes that differ.
+        UsageError: shapes that differ, or ``devices`` that are not there.
 
     >>> from attnprobe import QKV, approximate, exact
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
@@ -83,7 +95,7 @@ def matrix_errors(
     >>> bool(found["matrix_spectral"] <= found["matrix_frobenius"])
     True
     """
-    return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta)[0].metrics
+    return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta, devices=devices)[0].metrics
 
 
 def shared_matrix_errors(
@@ -93,6 +105,7 @@ def shared_matrix_errors(
     tol: float = 1e-3,
     seed: int = 0,
     delta: float = DELTA,
+    devices: Devices | None = None,
     progress: Show = lambda label: None,
 ) -> list[MatrixErrors]:
     """`matrix_errors` of several approximations of one exact matrix: each pass has one exponential an entry for all.
@@ -115,7 +128,7 @@ def shared_matrix_errors(
         if exact.shape[2] <= DENSE:
             spectral, frobenius, infinity = _held(exact, operators)
         else:
-            spectral, frobenius, infinity = _streamed(exact, operators, tol, delta, seed, progress)
+            spectral, frobenius, infinity = _streamed(exact, operators, tol, delta, seed, progress, devices)
     whole = spectral[0]
     return [
         MatrixErrors(
@@ -172,7 +185,13 @@ def _held(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
 
 
 def _streamed(
-    exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int, progress: Show
+    exact: Operator,
+    operators: Sequence[Operator | None],
+    tol: float,
+    delta: float,
+    seed: int,
+    progress: Show,
+    devices: Devices | None = None,
 ) -> Norms:
     """Norms by passes over a few heads at a time, so that their Krylov bases stay small."""
     h, _, m = exact.shape
@@ -183,23 +202,30 @@ def _streamed(
     for part in heads:
         show = lambda label, part=part: progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}")
         few = [op and op.heads(part) for op in operators]
-        some.append(_passes(exact.heads(part), few, tol, delta, seed, show))
+        some.append(_passes(exact.heads(part), few, tol, delta, seed, show, devices))
     return tuple([join([part[kind][c] for part in some]) for c in range(len(operators))]
                  for kind, join in enumerate((Interval.joined, torch.cat, torch.cat)))  # fmt: skip
 
 
 def _passes(
-    exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int, progress: Show
+    exact: Operator,
+    operators: Sequence[Operator | None],
+    tol: float,
+    delta: float,
+    seed: int,
+    progress: Show,
+    devices: Devices | None = None,
 ) -> Norms:
     """Norms by shared passes, and once more in float64 of those matrices that float32 leaves open."""
-    interval, first = _interval(exact, operators, tol, delta, seed, progress)
+    interval, first = _interval(exact, operators, tol, delta, seed, progress, devices)
     h = exact.shape[0]
     if exact.dtype != torch.float64:
         small = interval.open(tol) & (interval.value < SMALL * first.size)
         for i in small.nonzero()[:, 0].tolist():
             op, head = operators[i // h], slice(i % h, i % h + 1)
             show = lambda label: progress(f"{label} of one in float64")
-            again, sharp = _interval(exact.heads(head).to(torch.float64), [op.heads(head)], tol, delta, seed, show)
+            double, one = exact.heads(head).to(torch.float64), [op.heads(head)]
+            again, sharp = _interval(double, one, tol, delta, seed, show, devices)
             interval.replace(i, again)
             first.frobenius2[i], first.infinity[i] = sharp.frobenius2[0], sharp.infinity[0]
     split = [slice(c * h, (c + 1) * h) for c in range(len(operators))]
@@ -207,10 +233,16 @@ def _passes(
 
 
 def _interval(
-    exact: Operator, operators: Sequence[Operator | None], tol: float, delta: float, seed: int, progress: Show
+    exact: Operator,
+    operators: Sequence[Operator | None],
+    tol: float,
+    delta: float,
+    seed: int,
+    progress: Show,
+    devices: Devices | None = None,
 ) -> tuple[Interval, FirstPass]:
     """The intervals of all ``B - B~_c``, (C h,), and what the first pass found."""
-    m, matrices = exact.shape[2], Differences(exact, operators)
+    m, matrices = exact.shape[2], Differences(exact, operators, devices=devices)
     v1, r = start_block(m, block_size(m), seed, exact.dtype, exact.device)
     progress("pass 1")
     first = matrices.first(v1)

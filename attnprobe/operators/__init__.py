@@ -8,11 +8,12 @@ from .attention import GaussianAttention, SoftmaxAttention, Streamed, Unnormalis
 from .base import GPU_BLOCK, Operator, row_blocks, row_groups
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Scaled, Stacked, Sum
+from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
-    "GPU_BLOCK", "CausalFeatures", "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator", "Padded",
-    "RankOne", "RowOverride", "Scaled", "SoftmaxAttention", "Sparse", "Stacked", "Streamed", "Sum",
+    "GPU_BLOCK", "SPAN", "CausalFeatures", "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator",
+    "Padded", "RankOne", "RowOverride", "Scaled", "SoftmaxAttention", "Sparse", "Stacked", "Streamed", "Sum",
     "UnnormalisedAttention",
-    "row_blocks", "row_groups",
+    "in_spans", "located", "row_blocks", "row_groups",
 ]  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,9 +66,9 @@ class Operator:
 
     ``op @ X`` takes ``X`` (h, n_k, c) to (h, n_q, c); ``op.rmatmul(Y)`` is the product with the transpose;
     ``op.rows(start, stop)`` is a dense block of rows (h, b, n_k); ``op.heads(some)`` is the operator of a slice of the
-    heads and ``op.to(dtype)`` that in another dtype. Inputs are taken to the operator's own dtype, and the result has
-    it. A subclass sets ``shape``, ``dtype``, ``device`` and writes ``heads``, ``to``, ``_apply``, ``_apply_transpose``
-    and ``_rows``.
+    heads, ``op.to(dtype)`` that in another dtype and ``op.on(device)`` that on another device. Inputs are taken to the
+    operator's own dtype, and the result has it. A subclass sets ``shape``, ``dtype``, ``device`` and writes ``heads``,
+    ``to``, ``_apply``, ``_apply_transpose`` and ``_rows``.
 
     Raises:
         UsageError: an argument whose shape does not fit.
@@ -106,6 +108,17 @@ class Operator:
         """The operator in another dtype; exact attention is made anew in it from Q and K."""
         raise NotImplementedError
 
+    def on(self, device: torch.device) -> Operator:
+        """The operator on another device, with the same strides on each: tensors that skip memory become dense copies.
+
+        Any other tensor that is there already is shared. Tensors and operators are found among the attributes, and in
+        tuples, lists and dicts there; an operator that holds them elsewhere writes its own ``on``.
+        """
+        there, known = copy(self), {}
+        for name, value in vars(self).items():
+            vars(there)[name] = _on(value, device, known)
+        return there
+
     def _checked(self, x: Tensor, n: int) -> Tensor:
         if x.dim() != 3 or x.shape[:2] != (self.shape[0], n):
             raise UsageError(f"an operand of shape ({self.shape[0]}, {n}, c) is needed, got {tuple(x.shape)}")
@@ -123,3 +136,31 @@ class Operator:
     def __repr__(self) -> str:
         h, n_q, n_k = self.shape
         return f"{type(self).__name__}(h={h}, n_q={n_q}, n_k={n_k}, dtype={str(self.dtype)[6:]})"
+
+
+def _on(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
+    """What an attribute holds, on ``device``; ``known`` by identity, so that what is held twice is moved once."""
+    if isinstance(value, torch.device):
+        return device
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, Tensor):
+        found = value.to(device)
+        if found is value and not _dense(value):
+            found = value.clone()
+    elif isinstance(value, Operator):
+        found = value.on(device)
+    elif type(value) in (tuple, list):
+        found = type(value)(_on(inner, device, known) for inner in value)
+    elif type(value) is dict:
+        found = {key: _on(inner, device, known) for key, inner in value.items()}
+    else:
+        return value
+    known[id(value)] = found
+    return found
+
+
+def _dense(x: Tensor) -> bool:
+    """Whether a copy has the strides of ``x``, in whatever order of the axes."""
+    copied = torch.empty_like(x, device="meta").stride()
+    return all(a == b or n == 1 for a, b, n in zip(x.stride(), copied, x.shape, strict=True))

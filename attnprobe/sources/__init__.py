@@ -26,7 +26,7 @@ from .model import ModelSource
 from .packaged import packaged_weights
 from .random import RandomSource
 from .scaled import scaled, scaled_inputs
-from .spec import Source, SourceSpec
+from .spec import Source, SourceSpec, choose_device
 from .surveying import survey
 from .tasks import TASKS, TaskSource, open_task
 
@@ -46,6 +46,7 @@ __all__ = [
     "TaskSource",
     "cached_models",
     "capture",
+    "choose_device",
     "describe_defaults",
     "hub_reachable",
     "load_qkv",

@@ -80,12 +80,19 @@ def _label(cell: Cell) -> str:
 class Bench:
     """One layer's Q/K/V with its exact output, on which cells are measured."""
 
-    def __init__(self, qkv: QKV, plan: ErrorPlan, timings: Timings, limit: float | None) -> None:
+    def __init__(
+        self,
+        qkv: QKV,
+        plan: ErrorPlan,
+        timings: Timings,
+        limit: float | None,
+        devices: Sequence[torch.device] | None = None,
+    ) -> None:
         self.qkv, self.target, self.tol, self.timings, self.limit = qkv, plan.target, plan.tol, timings, limit
-        self.row_tolerance = plan.row_tolerance
+        self.row_tolerance, self.devices = plan.row_tolerance, devices
         self.frameworks: dict[torch.dtype, KernelReference] = {}
         with timings("exact attention"):
-            self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target))
+            self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target, devices))
         self.finite = bool(torch.isfinite(self.wanted).all())
         self.values = tail_singular_values(self.wanted) if self.finite else None
         self.reference = ExactOutput.of(self.wanted) if self.finite else None
@@ -125,7 +132,7 @@ class Bench:
         with self.timings("matrix errors"):
             try:
                 found = lambda: shared_matrix_errors(
-                    exact(self.qkv, self.target), operators, tol=self.tol, progress=show
+                    exact(self.qkv, self.target), operators, tol=self.tol, devices=self.devices, progress=show
                 )
                 return with_smaller_blocks(found)
             except Exception as error:

@@ -18,6 +18,7 @@ from .groups import Place, PlannedCells
 from .maps import keep_maps
 from .plan import Cell, ErrorPlan, MethodRequest, parse_methods, told
 from .request import MOST, RunRequest, parse_layers, sources_of
+from .rows import row_devices
 from .run import Bench, Outcome, result_of, warm_up
 from .running import Session, measure_cells
 
@@ -31,11 +32,13 @@ class ErrorRequest(RunRequest):
     Args:
         methods: ``--method`` items (see `parse_methods`). repeats: seeds of random methods, from ``seed`` on.
         row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
+        split_rows: devices over which rows of the exact matrix are split (see `row_devices`); None splits none.
         matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
     """
 
     methods: tuple[str, ...] = ("skyformer",)
     repeats: int = 1
+    split_rows: int | None = None
     matrix: bool = True
     tol: float = 1e-3
     row_tolerance: float | None = None
@@ -67,6 +70,8 @@ def measure_errors(
         KeyboardInterrupt: passed on once the folder is in order.
     """
     timings, unmapped = timings or Timings(), {}
+    if request.split_rows is not None and row_devices(request):
+        request = replace(request, jobs=1)  # which has all the devices
 
     def keep(cells: ErrorCells, outcome: Outcome, folder: Path) -> None:
         if maps and request.shard is None:
@@ -109,7 +114,7 @@ class ErrorCells(PlannedCells):
         if place.source not in self.warm:
             self.warm.add(place.source)
             warm_up(plan, qkv, limit)
-        bench = Bench(qkv, plan, self.timings, limit)
+        bench = Bench(qkv, plan, self.timings, limit, row_devices(self.request))
         for batch in plan.batches(self.listed[place], qkv):
             if any(cell.key not in done for cell in batch):
                 for cell, found in zip(batch, bench.measure(batch, show), strict=True):
@@ -176,6 +181,7 @@ def _asked(
         raise UsageError(f"tol={request.tol:g}: choose a relative width above 0 and below 1, such as 0.001")
     if request.row_tolerance is not None and not 0 < request.row_tolerance < 1:
         raise UsageError(f"row-tolerance={request.row_tolerance:g}: choose a relative error above 0 and below 1")
+    row_devices(request)
     methods = tuple(parse_methods(request.methods, request.target))
     d = () if request.d is None else tuple(parse_numbers(request.d, "d"))
     if request.n is None:
