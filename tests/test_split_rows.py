@@ -31,7 +31,7 @@ from attnprobe.operators import CausalFeatures, Dense, Operator, RankOne, Stacke
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, measure_errors
+from attnprobe.sweep import ErrorRequest, measure_errors, running
 from attnprobe.sweep import run as run_file
 from attnprobe.sweep.rows import row_devices
 
@@ -583,6 +583,8 @@ def test_the_devices_are_the_first_visible_ones(monkeypatch):
     assert row_devices(asking()) is None and row_devices(asking(split_rows=3)) == (CPU,) * 3
     with pytest.raises(UsageError, match="split-rows=2 and jobs=2 exclude"):
         row_devices(asking(split_rows=2, jobs=2))
+    with pytest.raises(UsageError, match="split-rows=2: .* backend ray"):
+        row_devices(asking(split_rows=2, backend="ray"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for device in ("cuda", "auto"):
@@ -613,8 +615,18 @@ def test_a_run_splits_both_passes_over_the_exact_matrix(qkv, tmp_path, monkeypat
 
 
 def test_split_rows_are_one_process_whatever_the_default(qkv, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.sweep.session.jobs_of", lambda jobs, source: 4)
-    monkeypatch.delattr("attnprobe.sweep.session.run_jobs")
+    """Several visible GPUs would be as many processes."""
+    asked = []
+
+    def site(request, notify):
+        asked.append(request.jobs)
+        return whole(request, notify)
+
+    whole = running.site_of
+    monkeypatch.setattr(running, "site_of", site)
     spec = SourceSpec(qkv=str(qkv), device="cpu")
-    request = ErrorRequest(source=spec, methods=("vmean",), split_rows=2, out=str(tmp_path / "r"))
-    assert len(measure_errors(request).outcome.records) == 2  # with the lower bound
+    for number in (None, 2):
+        out = str(tmp_path / f"r{number}")
+        found = measure_errors(ErrorRequest(source=spec, methods=("vmean",), split_rows=number, out=out))
+        assert len(found.outcome.records) == 2  # with the lower bound
+    assert asked == [None, 1]

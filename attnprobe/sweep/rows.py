@@ -18,8 +18,7 @@ def row_devices(request: Any) -> tuple[torch.device, ...] | None:
     """The devices of ``request.split_rows``: the first of the visible GPUs, or that many threads of the one CPU.
 
     Raises:
-        UsageError: a number that cannot be, more than the visible GPUs, one GPU by its number, several processes
-            or machines.
+        UsageError: a number that cannot be, more than the visible GPUs, one GPU by its number, or several processes.
         SourceError: a device that this machine does not have.
     """
     number = request.split_rows

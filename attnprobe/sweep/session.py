@@ -70,7 +70,7 @@ def measure_errors(
         KeyboardInterrupt: passed on once the folder is in order.
     """
     timings, unmapped = timings or Timings(), {}
-    if request.split_rows is not None and row_devices(request):
+    if row_devices(request) is not None:
         request = replace(request, jobs=1)  # which has all the devices
 
     def keep(cells: ErrorCells, outcome: Outcome, folder: Path) -> None:
