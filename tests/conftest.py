@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import torch
@@ -14,6 +15,14 @@ from attnprobe.cli import main
 if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of their own would fight for them
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of what tests start
+
+
+@pytest.fixture
+def hearing():
+    """Ctrl-C as in a shell's foreground, whatever these tests were started from."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -70,7 +71,8 @@ def address():
     os.environ.update(quiet)
     start = [*ray, "start", "--head", "--port", str(port), "--num-cpus", "2", "--include-dashboard", "false",
              "--block"]  # fmt: skip
-    head = subprocess.Popen(start, stdout=-3, stderr=-3, start_new_session=True)
+    ends_too = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # with these tests, however they end
+    head = subprocess.Popen(start, stdout=-3, stderr=-3, start_new_session=True, preexec_fn=ends_too)
     until = time.monotonic() + 60
     while time.monotonic() < until and head.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

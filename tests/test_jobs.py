@@ -117,14 +117,6 @@ def test_impossible_numbers_of_processes_are_refused(file, tmp_path):
     assert not (tmp_path / "c").exists() and not (tmp_path / "r").exists()
 
 
-@pytest.fixture
-def hearing():
-    """Ctrl-C as in a shell's foreground, whatever these tests were started from."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_an_interruption_while_a_process_starts_is_not_lost(hearing):
     with pytest.raises(KeyboardInterrupt), pool._without_interrupts():
         os.kill(os.getpid(), signal.SIGINT)

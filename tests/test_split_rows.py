@@ -182,7 +182,7 @@ def test_an_error_anywhere_is_the_callers_and_no_thread_stays(short, threads, wh
     assert len(made) <= 6  # what was not begun is left
 
 
-def test_an_interruption_ends_the_threads(short, threads):
+def test_an_interruption_ends_the_threads(short, threads, hearing):
     made = []
 
     def begin(device):
@@ -197,6 +197,7 @@ def test_an_interruption_ends_the_threads(short, threads):
     def endless(found):  # the main thread hears the signal here, or while it waits for a span
         if found >= 128:
             threading.Event().wait(20)
+            raise AssertionError("the signal was not heard")
 
     with pytest.raises(KeyboardInterrupt):
         in_spans(64 * 50, CPU, [CPU] * 2, begin, endless)
@@ -551,6 +552,7 @@ def test_a_sweep_takes_it_and_its_folder_does_not_depend_on_it(run, long_file, t
     (["--split-rows", -1], "split-rows=-1: choose"), (["--split-rows", 1025], "split-rows=1025: choose"),
     (["--split-rows", "x"], "'x' is not a valid integer"),
     (["--split-rows", 2, "--jobs", 2], "--jobs and split-rows exclude each other"),
+    (["--split-rows", 2, "--backend", "ray", "--ray-address", "local"], "--backend ray and split-rows exclude each"),
     (["--split-rows", 2, "--device", "cuda:1"], "--device and split-rows exclude each other: cuda:1 is one GPU"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(run, qkv, tmp_path, more, said):

@@ -134,6 +134,9 @@ def _refuse_of_split_rows(asked: Asked) -> None:
     if jobs is not None and jobs > 1:
         raise UsageError(f"{asked.called('jobs')} and split-rows exclude each other: --split-rows {number} takes the "
                          "devices for one group at a time")  # fmt: skip
+    if asked.values.get("backend") == "ray":
+        raise UsageError(f"{asked.called('backend')} ray and split-rows exclude each other: rows are split within one "
+                         "process")  # fmt: skip
     if device is not None and device.startswith("cuda:"):
         raise UsageError(f"{asked.called('device')} and split-rows exclude each other: {device} is one GPU; "
                          f"--device cuda takes the first {number}")  # fmt: skip

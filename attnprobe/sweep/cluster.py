@@ -254,21 +254,23 @@ class Actors:
 
     def hear(self, members: Sequence[_Actor]) -> Iterator[tuple[_Actor, Any]]:
         calls = {member.call: member for member in members if member.call is not None}
-        over, _ = self.ray.wait(list(calls), num_returns=1, timeout=POLL)
-        ended = [(calls[call], self._result(call)) for call in over]
-        yield from self._sent()  # what came before the end of a call
+        try:
+            over, _ = self.ray.wait(list(calls), num_returns=1, timeout=POLL)
+            ended = [(calls[call], self._result(call)) for call in over]
+            sent = self.ray.get(self.mailbox.take.remote())
+        except self.ray.exceptions.RayError as error:
+            raise SourceError(f"ray: the cluster is gone: {_reason(str(error))}; what is done is kept: run the same "
+                              "command to go on") from error  # fmt: skip
+        for number, kind, value in sent:  # what came before the end of a call
+            member = self.numbers.get(number)
+            if member is not None and member.group is not None:  # else it came from one that died
+                yield member, (kind, value)
         for member, heard in ended:
             member.call = None
             if isinstance(heard, Died):
                 self.numbers.pop(member.number, None)
             yield member, heard
         self._refuse_to_wait(members)
-
-    def _sent(self) -> Iterator[tuple[_Actor, Any]]:
-        for number, kind, value in self.ray.get(self.mailbox.take.remote()):
-            member = self.numbers.get(number)
-            if member is not None and member.group is not None:  # else it came from one that died
-                yield member, (kind, value)
 
     def _result(self, call: Any) -> Any:
         """What a call gave, or how its process died."""
@@ -277,7 +279,7 @@ class Actors:
         except self.ray.exceptions.RayTaskError as error:
             return "raised", RuntimeError(str(error).strip().splitlines()[-1])
         except self.ray.exceptions.RayError as error:
-            return Died(_reason(str(error)))
+            return Died(f"its process on the cluster died: {_reason(str(error))}")
 
     def _refuse_to_wait(self, members: Sequence[_Actor]) -> None:
         """Give up where no process is left and no node could have one."""
@@ -301,7 +303,7 @@ class Actors:
 
 
 def _reason(text: str) -> str:
-    """Why an actor died, of what Ray says over many lines."""
+    """What matters of what Ray says over many lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     known = [line for line in lines if line.startswith("The actor is dead") or "exit type" in line or "Error:" in line]
-    return f"its process on the cluster died: {(known or lines or ['unknown'])[0][:300]}"
+    return (known or lines or ["unknown"])[0][:300]
