@@ -140,11 +140,16 @@ class Seen:
         assert self.places == sorted(self.places) and self.places[-1] == (total, total)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+LATER = [pytest.param(name, marks=pytest.mark.slow) for name in ("condition", "theory", "budget")]
+
+
+@pytest.mark.parametrize("command", ["error", "spectrum", *LATER])
 def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path):
-    seen = Seen()
+    labels = []
+    seen = Seen(labels.append)
     run = measured(command, file, tmp_path / "r", seen, jobs=2)
     same(run, alone(command))
+    assert [label for label in labels if "reading" in label][0].startswith("reading n=64")  # the longest first
     seen.check(len(run.outcome.records))
     assert (run.outcome.measured, run.outcome.done_before) == (len(run.outcome.records), 0)
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
@@ -154,8 +159,7 @@ def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path)
     assert (tmp_path / "r/records.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("command", ["error", *(pytest.param(name, marks=pytest.mark.slow) for name in
-                                                list(COMMANDS)[1:])])  # fmt: skip
+@pytest.mark.parametrize("command", ["error", pytest.param("spectrum", marks=pytest.mark.slow), *LATER])
 def test_ray_makes_the_records_of_one_process(command, file, alone, address, tmp_path):
     seen = Seen()
     run = measured(command, file, tmp_path / "r", seen, backend="ray", ray_address=address, jobs=2)
@@ -300,7 +304,7 @@ def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name,
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("name", ["alone", "pool", "ray"])
+@pytest.mark.parametrize("name", ["alone", "pool", SLOW_RAY])
 def test_what_work_raises_is_raised_here_and_no_process_is_left(name, request, tmp_path):
     with pytest.raises(SourceError, match="is gone"), backend_of(name, request) as backend:
         backend.run("abc", Dying(tmp_path, {}, refuses=True), Heard())

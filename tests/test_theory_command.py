@@ -529,7 +529,7 @@ def test_weights_stand_side_by_side(run, tiny_bert, text_file):
 def test_curves_of_dimensions_failures_and_layers(run, tiny_bert, text_file):
     THEOREMS.clear()
     register("rank-collapse", "ma-property")
-    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", "24,32",
+    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained", "--n", "24,32",
             "--d", 4, "--layer", "0-2", "--method", "performer,nystromformer", "--plot", "--out", "r")  # fmt: skip
     code, _, err = run(*args)
     assert code == 0, err

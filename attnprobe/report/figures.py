@@ -88,8 +88,13 @@ def error_figure(
 
 
 def saved(figure: Any, stem: Path) -> list[Path]:
-    """The figure as SVG and PNG, byte for byte the same wherever the same rows are drawn."""
+    """The figure as SVG and PNG, byte for byte the same wherever the same rows are drawn.
+
+    Laid out once for both: a layout takes as long as a drawing, and each file would have made it twice.
+    """
     paths = []
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)
     for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
         file = io.BytesIO()
         figure.savefig(file, format=kind, metadata=metadata)

@@ -45,9 +45,16 @@ class Ledger:
         self.versions = versions()
 
     def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
-        """Have everything that is missing measured; the records of all cells in their order."""
+        """Have everything that is missing measured; the records of all cells in their order.
+
+        Several processes begin with the longest sequences, so that they end together.
+        """
         waiting = [place for place, keys in self.missing.items() if keys]
-        backend.run(bundles(waiting, backend.bundle(len(waiting))), work, self)
+        most = backend.bundle(len(waiting))
+        groups = bundles(waiting, most)
+        if most < len(waiting):
+            groups.sort(key=lambda bundle: -bundle[0].group.n)
+        backend.run(groups, work, self)
         self.progress(self.total, self.total, "")
         self.outcome.records = [self.kept[cell.key] for some in self.cells.listed.values() for cell in some]
         return self.outcome
