@@ -130,6 +130,7 @@ def _imported(address: str | None) -> Any:
     if address.startswith("ray://"):
         raise UsageError(f"ray-address {address}: Ray Client is not supported; run attnprobe on a node of the cluster, "
                          "with --ray-address auto")  # fmt: skip
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it prints what its nodes say on stdout, which is ours
     try:
         import ray
     except ImportError as error:
@@ -238,7 +239,7 @@ class Actors:
         self.ray, self.room = ray, room
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
         self.make = ray.remote(Worker).options(num_cpus=room.cpus, num_gpus=room.gpus, max_restarts=0)
         self.numbers: dict[int, _Actor] = {}
@@ -269,6 +270,7 @@ class Actors:
             member.call = None
             if isinstance(heard, Died):
                 self.numbers.pop(member.number, None)
+                self.dismiss([member])  # it may be out of reach only
             yield member, heard
         self._refuse_to_wait(members)
 
