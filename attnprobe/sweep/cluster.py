@@ -130,6 +130,9 @@ def _imported(address: str | None) -> Any:
     if address.startswith("ray://"):
         raise UsageError(f"ray-address {address}: Ray Client is not supported; run attnprobe on a node of the cluster, "
                          "with --ray-address auto")  # fmt: skip
+    if address == PRIVATE:  # one that is joined has its own settings
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # by itself since Ray 2.59
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it prints what its nodes say on stdout, which is ours
     try:
         import ray
@@ -153,11 +156,7 @@ def _reached(address: str) -> None:
 
 def _joined(ray: Any, address: str) -> None:
     """Connect; Ray's own lines are kept off the terminal, as ours say what matters."""
-    private = {}
-    if address == PRIVATE:
-        private = {"include_dashboard": False}
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a cluster that is joined has its own settings
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # off by itself before Ray 2.59
+    private = {"include_dashboard": False} if address == PRIVATE else {}
     for name in ("ray", "ray._private", "ray.serve"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
