@@ -36,7 +36,7 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "sweep": ["--weights", "initialized", "--rounds", "3", *TEXT],
     "theory": ["--weights", "initialized", "--heads", "0:0,2:3", *TEXT],
     "architectures": ["--write", os.devnull],
-    "scale": [],
+    "scale": ["--ray", "--rounds", "2"],
 }
 
 HEAD = """# What the benchmarks found last

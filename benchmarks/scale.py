@@ -1,6 +1,6 @@
 """`attnprobe error` by two processes against one, and what the process that keeps the records adds to each cell.
 
-    python benchmarks/scale.py [--n 1024] [--windows 6] [--rounds 3] [--ray]
+    python benchmarks/scale.py [--n 1024] [--windows 12] [--rounds 3] [--ray]
 
 The same sweep of random Q, K, V of 12 heads (Nyströmformer and Skyformer at d = 64 and 128, errors of the output and of
 the matrix, V-Mean and lower bounds beside them) by one process, by --jobs 2, with --ray by two processes of a private
@@ -130,7 +130,7 @@ def overhead(record: dict[str, Any], folder: str, backend: Any) -> float:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--n", type=int, default=1024)
-    parser.add_argument("--windows", type=int, default=6)
+    parser.add_argument("--windows", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ray", action="store_true", help="also two processes of a private Ray cluster")
     args = parser.parse_args()
