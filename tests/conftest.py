@@ -51,6 +51,16 @@ def built():
 
 
 @pytest.fixture(scope="session")
+def two_layers(tmp_path_factory):
+    """A file of Q, K and V of layers 0 and 2, of two heads and two windows of 64 tokens."""
+    made = torch.Generator().manual_seed(3)
+    path = tmp_path_factory.mktemp("qkv") / "qkv.safetensors"
+    save_file({f"layer{layer}.window{window}.{axis}": torch.randn(2, 64, 8, generator=made)
+               for layer in (0, 2) for window in (0, 1) for axis in "qkv"}, path)  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="session")
 def text_file(tmp_path_factory) -> str:
     """A text of 300 words, each one token of the tiny vocabulary."""
     path = tmp_path_factory.mktemp("texts") / "words.txt"

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from attnprobe.errors import SourceError, UsageError
+from attnprobe.installation import versions
 from attnprobe.records import read_inputs, read_records
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import (
@@ -34,7 +34,7 @@ from attnprobe.sweep import (
     measure_theory,
 )
 from attnprobe.sweep.backends import TRIES, Alone
-from attnprobe.sweep.cluster import Room, cluster
+from attnprobe.sweep.cluster import Actors, Room, Worker, cluster
 from attnprobe.sweep.groups import Place, bundles
 from attnprobe.sweep.plan import Group
 from attnprobe.sweep.pool import pool
@@ -50,13 +50,8 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """Two layers of two windows of 64 tokens."""
-    made = torch.Generator().manual_seed(3)
-    path = tmp_path_factory.mktemp("qkv") / "qkv.safetensors"
-    save_file({f"layer{layer}.window{window}.{axis}": torch.randn(2, 64, 8, generator=made)
-               for layer in (0, 2) for window in (0, 1) for axis in "qkv"}, path)  # fmt: skip
-    return path
+def file(two_layers):
+    return two_layers
 
 
 @pytest.fixture(scope="module")
@@ -337,6 +332,79 @@ def test_an_interruption_ends_every_process(name, request, tmp_path):
 def test_no_group_starts_no_process():
     pool(2).run((), None, Heard())
     Alone().run((), None, Heard())
+
+
+class Twice(Alone):
+    """Hands on every record and every input statistic twice, as one that was on its way when its process died may."""
+
+    def run(self, groups, work, listener):
+        found = listener.found
+
+        def twice(group, kind, value):
+            for _ in range(2 if kind in ("record", "inputs") else 1):
+                found(group, kind, value)
+
+        listener.found = twice
+        super().run(groups, work, listener)
+
+
+def test_what_comes_twice_is_kept_once(file, alone, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnprobe.sweep.sites.Alone", Twice)
+    same(measured("error", file, tmp_path / "r"), alone("error"))
+
+
+class Short(Alone):
+    """Leaves out the last record of each group."""
+
+    def run(self, groups, work, listener):
+        found, held = listener.found, []
+
+        def short(group, kind, value):
+            if kind == "end":
+                held.clear()
+            elif kind == "record":
+                held.append(value)
+                if len(held) == 1:
+                    return
+                kind, value = "record", held[-2]
+            found(group, kind, value)
+
+        listener.found = short
+        super().run(groups, work, listener)
+
+    def bundle(self, count):
+        return 1
+
+
+def test_what_a_process_left_out_has_failed(file, alone, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnprobe.sweep.sites.Alone", Short)
+    records = measured("error", file, tmp_path / "r").outcome.records
+    failed = [record for record in records if record["status"] == "failed"]
+    assert len(failed) == 8 and {record["reason"] for record in failed} == {
+        "its process found other inputs than the one that keeps the records"}  # fmt: skip
+    wanted = bits(alone("error").outcome.records)
+    assert {key for key, one in bits(records).items() if one == wanted[key]} == wanted.keys() - {
+        record["key"] for record in failed}  # fmt: skip
+    monkeypatch.undo()
+    assert bits(measured("error", file, tmp_path / "r", retry_failed=True).outcome.records) == wanted
+
+
+def test_another_version_or_folder_on_a_node_is_refused(tmp_path):
+    for folder, version, message in ((tmp_path, "0.0", "a node has attnprobe .* and this is 0.0"),
+                                     (tmp_path / "none", versions()["attnprobe"], "is not on a node")):  # fmt: skip
+        kind, error = Worker(None, str(folder), version).start(None, 0)
+        assert kind == "raised"
+        with pytest.raises(UsageError, match=message):
+            raise error
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_nodes_are_gone_is_not_waited_for(address, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnprobe.sweep.cluster.PATIENCE", 1.0)
+    with cluster(address, 2, 1, 0, "cpu", print) as (backend, _):
+        backend.crew = Actors(backend.crew.ray, Room(64, 0, ()))
+        with pytest.raises(UsageError, match="no node of the cluster has had room"):
+            backend.run("ab", Dying(tmp_path, {}), Heard())
 
 
 def test_places_that_share_a_forward_are_bundled():

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
 from attnprobe.records import read_inputs, read_records
@@ -30,13 +28,8 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """Two layers of two windows of 64 tokens."""
-    made = torch.Generator().manual_seed(3)
-    path = tmp_path_factory.mktemp("qkv") / "qkv.safetensors"
-    save_file({f"layer{layer}.window{window}.{axis}": torch.randn(2, 64, 8, generator=made)
-               for layer in (0, 2) for window in (0, 1) for axis in "qkv"}, path)  # fmt: skip
-    return path
+def file(two_layers):
+    return two_layers
 
 
 def without_times(records):
