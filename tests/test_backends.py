@@ -195,6 +195,8 @@ def dying(q, k, v):
     seen = Seen()
     run = measured("error", file, tmp_path / "r", seen, **given, **where)
     total = len(run.outcome.records)
+    deaths = json.loads((tmp_path / "r/manifest.json").read_text())["deaths"]
+    assert len(deaths) == 2 and all("process" in reason for reason in deaths)
     assert calls.stat().st_size >= 9
     seen.check(total)
     same(run, measured("error", file, tmp_path / "alone", **given))
@@ -229,7 +231,7 @@ class Heard:
     """A listener that keeps what it hears."""
 
     def __init__(self, act=lambda: None):
-        self.everything, self.losses, self.begun, self.act = [], {}, [], act
+        self.everything, self.losses, self.deaths, self.begun, self.act = [], {}, [], [], act
 
     def told(self, group):
         return f"told {group}"
@@ -237,6 +239,9 @@ class Heard:
     def found(self, group, kind, value):
         self.act()
         self.everything.append((group, kind, value))
+
+    def died(self, reason):
+        self.deaths.append(reason)
 
     def lost(self, group, reason):
         self.losses[group] = reason
@@ -289,6 +294,7 @@ def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name,
     with backend_of(name, request) as backend:
         backend.run("abcd", Dying(tmp_path, {"b": TRIES - 1, "c": TRIES}), heard)
     assert heard.of("made") == {("a", "A"), ("b", "B"), ("d", "D")}
+    assert len(heard.deaths) == 2 * TRIES - 1
     assert list(heard.losses) == ["c"] and heard.losses["c"].endswith(f"{TRIES} times")
     how = {"pool": "its process was ended by SIGKILL", "ray": "its process on the cluster died: "}
     assert heard.losses["c"].startswith(how[name])
@@ -327,6 +333,49 @@ def test_an_interruption_ends_every_process(name, request, tmp_path):
         backend.run("abc", Dying(tmp_path, {}), Heard(interrupt))
     assert multiprocessing.active_children() == []
     assert name != "ray" or gone()
+
+
+class Forking:
+    """Work that leaves a process behind which holds its pipe, and dies."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def start(self, number, send):
+        def do(group, told):
+            if child := os.fork():
+                (self.folder / str(child)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(120)
+            os._exit(0)
+
+        return {}, do
+
+
+def test_the_end_of_a_process_is_heard_though_it_left_another_behind(tmp_path):
+    heard = Heard()
+    pool(1).run("a", Forking(tmp_path), heard)
+    left = [int(path.name) for path in tmp_path.iterdir()]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)  # it is there still
+    assert len(left) == TRIES and list(heard.losses) == ["a"]
+
+
+def test_what_a_process_prints_is_not_on_stdout(file, tmp_path):
+    (tmp_path / "loud.py").write_text("""import os
+
+
+def loud(q, k, v):
+    print("LOUD")
+    os.write(1, b"LOUD")
+    os.system("echo LOUD")
+    return v
+""")
+    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, "--layer", "0,2", "--method",
+               f"{tmp_path}/loud.py:loud", "--jobs", "2", "--format", "json", "--out", tmp_path / "r"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "LOUD" in done.stderr, done.stderr
+    json.loads(done.stdout)
 
 
 def test_no_group_starts_no_process():
@@ -444,6 +493,9 @@ def test_room_is_counted_node_by_node(cpus, gpus, places):
     ({"ray_address": "local"}, "ray-address is of backend ray"),
     ({"gpus_per_task": 1}, "gpus-per-task is of backend ray"),
     ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1}, "device cpu needs no GPU"),
+    ({"backend": "ray", "ray_address": "x"}, "'x' is not HOST:PORT, auto or local"),
+    ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("inf")}, "gpus-per-task=inf: choose"),
+    ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("nan")}, "gpus-per-task=nan: choose"),
     ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1.5}, "a fraction from 0.01 to 1, or a whole number"),
     ({"backend": "ray", "ray_address": "local", "cpus_per_task": 0}, "cpus-per-task=0"),
 ])  # fmt: skip
@@ -465,3 +517,19 @@ def test_a_cluster_that_is_not_there_is_said(file, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(SourceError, match="ray: no cluster at 127.0.0.1:9"):
         measured("error", file, tmp_path / "r", backend="ray", ray_address="127.0.0.1:9")
+
+
+def test_the_cluster_of_this_node_is_the_one_that_was_left_here(file, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    auto = lambda: measured("error", file, tmp_path / "r", backend="ray", ray_address="auto")
+    with pytest.raises(SourceError, match="this node is of no cluster"):
+        auto()
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9\n")
+    with pytest.raises(SourceError, match="ray: no cluster at 127.0.0.1:9: .* refused"):
+        auto()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:7")
+    with pytest.raises(SourceError, match="ray: no cluster at 127.0.0.1:7"):
+        auto()

@@ -96,8 +96,8 @@ def _dispatch(args: list[str], debug: bool) -> None:
         _stop(f"{error.format_message()}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:
         if "told" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
-            _stop("interrupted", 130)
-        sys.exit(130)
+            _told("interrupted")
+        _leave(130)
     except AttnprobeError as error:
         if debug:
             raise
@@ -117,10 +117,25 @@ def _dispatch(args: list[str], debug: bool) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _stop(line: str, code: int) -> None:
-    """One line on stderr, and the exit code."""
+def _told(line: str) -> None:
+    """One line on stderr."""
     with suppress(OSError):
         click.echo(f"attnprobe: {' '.join(line.split())}", err=True)
+
+
+def _stop(line: str, code: int) -> None:
+    """One line on stderr, and the exit code."""
+    _told(line)
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """Exit; at once where Ray's threads are in the middle of something, which may crash an interpreter that ends."""
+    if "ray" in sys.modules:
+        _settle_stderr()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
     sys.exit(code)
 
 

@@ -37,6 +37,9 @@ class Listener(Protocol):
     def found(self, group: Any, kind: str, value: Any) -> None:
         """Called with whatever work sends; ``end`` is sent when a group is done."""
 
+    def died(self, reason: str) -> None:
+        """Called when a process that had begun died; what it did is done again by another."""
+
     def lost(self, group: Any, reason: str) -> None:
         """Called with a group that is given up."""
 
@@ -148,6 +151,8 @@ class Crewed:
                         if false_starts >= FALSE_STARTS:
                             raise UsageError(f"jobs: {heard.reason} before it could begin, {false_starts} times; "
                                              f"{self.hint}")  # fmt: skip
+                        if member.ready:
+                            listener.died(heard.reason)
                         if member.group is None:
                             continue
                         tries[member.group] += 1

@@ -88,6 +88,7 @@ def cluster(
     """
     device, gpus = _device(device, gpus)
     ray = _imported(address)
+    address = _this_cluster() if address == "auto" else address
     _reached(address)
     try:
         _joined(ray, address)
@@ -106,7 +107,7 @@ def cluster(
 
 def _device(device: str, gpus: float | None) -> tuple[str, float | None]:
     """The request's device and GPUs, refused where they contradict each other."""
-    if gpus is not None and not (gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and gpus == int(gpus))):
+    if gpus is not None and not (gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer())):
         raise UsageError(f"gpus-per-task={gpus:g}: choose 0, a fraction from 0.01 to 1, or a whole number")
     if device.startswith("cuda:"):
         raise UsageError(f"device {device}: Ray binds each process to a GPU; give --device cuda")
@@ -141,10 +142,24 @@ def _imported(address: str | None) -> Any:
     return ray
 
 
+def _this_cluster() -> str:
+    """The address of the cluster that this node is of, as ``ray start`` leaves it.
+
+    Raises:
+        SourceError: it is of none.
+    """
+    left = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    found = os.environ.get("RAY_ADDRESS", "") or (left.read_text().strip() if left.is_file() else "")
+    if ":" not in found:
+        raise SourceError("ray: this node is of no cluster (no RAY_ADDRESS, nothing that `ray start` left here); give "
+                          "--ray-address HOST:PORT, or local")  # fmt: skip
+    return found
+
+
 def _reached(address: str) -> None:
     """Refuse a host and port where nobody listens: Ray would try again for minutes."""
     host, colon, port = address.rpartition(":")
-    if address in (PRIVATE, "auto"):
+    if address == PRIVATE:
         return
     if not (host and colon and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
         raise UsageError(f"ray-address '{address[:80]}' is not HOST:PORT, auto or local")
@@ -305,6 +320,7 @@ class Actors:
 
 def _reason(text: str) -> str:
     """What matters of what Ray says over many lines."""
+    text = text.split("Some common causes", 1)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     known = [line for line in lines if line.startswith("The actor is dead") or "exit type" in line or "Error:" in line]
     return (known or lines or ["unknown"])[0][:300]

@@ -57,8 +57,9 @@ def recorded(
     with _in_order(path, made, manifest, notify, shard):
         with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
             outcome = measure(writer, done, path.name)
-        if outcome.processes:
-            manifest["processes"] = outcome.processes
+        for name in ("processes", "deaths"):
+            if found := getattr(outcome, name):
+                manifest[name] = found
         if not may_be_empty and shard is None:
             _refuse_empty(outcome, path, made)
         asked = {record["key"] for record in outcome.records}

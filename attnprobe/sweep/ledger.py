@@ -52,6 +52,8 @@ class Ledger:
         waiting = [place for place, keys in self.missing.items() if keys]
         most = backend.bundle(len(waiting))
         groups = bundles(waiting, most)
+        if self.kept and waiting:
+            self.notify(f"{len(self.kept)} of {self.total} cells are there already; the others are measured now")
         if most < len(waiting):
             groups.sort(key=lambda bundle: -bundle[0].group.n)
         backend.run(groups, work, self)
@@ -86,6 +88,10 @@ class Ledger:
                 self.timings.seconds[stage] = self.timings.seconds.get(stage, 0.0) + seconds
         elif any(self.missing[place] for place in bundle):
             self.lost(bundle, "its process found other inputs than the one that keeps the records")
+
+    def died(self, reason: str) -> None:
+        self.outcome.deaths.append(reason)
+        self.notify(f"{reason}; another does its group again")
 
     def lost(self, bundle: tuple[Place, ...], reason: str) -> None:
         for place in bundle:

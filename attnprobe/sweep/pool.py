@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from .backends import Crewed, Died, Member, Work, raisable
 __all__ = ["Processes", "pool"]
 
 GRACE = 5.0  # seconds that a process has to end
+LOOK = 1.0  # seconds between two looks at who is alive
 
 
 def pool(jobs: int) -> Crewed:
@@ -50,14 +53,16 @@ class Processes:
             member.connection.send((group, told))
 
     def hear(self, members: Sequence[_Process]) -> Iterator[tuple[_Process, Any]]:
-        by_pipe = {member.connection: member for member in members}
-        for connection in wait(by_pipe):
-            member = by_pipe[connection]
+        ready = wait([member.connection for member in members], LOOK)
+        for member in list(members):
+            dead = member.process.exitcode is not None  # its pipe stays open where it forked another
             try:
-                heard = connection.recv()
+                if member.connection in ready or (dead and member.connection.poll()):
+                    yield member, member.connection.recv()
+                elif dead:
+                    yield member, Died(_ended(member))
             except (EOFError, OSError):
-                heard = Died(_ended(member))
-            yield member, heard
+                yield member, Died(_ended(member))
 
     def dismiss(self, members: Sequence[_Process]) -> None:
         for member in members:
@@ -66,7 +71,7 @@ class Processes:
             if member.group is not None or not member.ready:
                 member.process.terminate()
         for member in members:
-            member.process.join(GRACE)
+            _join(member)
             if member.process.is_alive():
                 member.process.kill()
                 member.process.join()
@@ -93,10 +98,17 @@ def _without_interrupts() -> Iterator[None]:
         before(*heard[0])
 
 
+def _join(member: _Process) -> None:
+    """Wait for the end of a process, but not for that of what it forked."""
+    until = time.monotonic() + GRACE
+    while member.process.exitcode is None and time.monotonic() < until:
+        member.process.join(0.1)
+
+
 def _ended(member: _Process) -> str:
     """How a process ended, in words."""
     member.connection.close()
-    member.process.join(GRACE)
+    _join(member)
     code = member.process.exitcode
     if code is not None and code < 0:
         with suppress(ValueError):
@@ -108,6 +120,8 @@ def _serve(connection: Connection, work: Work, number: int) -> None:
     """The life of a process of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before it began
+    with suppress(OSError):  # of closed streams
+        os.dup2(2, 1)  # what methods print is no part of a table
 
     def send(kind: str, value: Any = None) -> None:
         connection.send((kind, value))

@@ -44,13 +44,14 @@ DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "delta", "realise
 class Outcome:
     """What a run gave: every record of its cells, those found done and those measured now.
 
-    ``processes`` are the others that measured, each as it tells of itself.
+    ``processes`` are the others that measured, each as it tells of itself, and ``deaths`` why some of them ended.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
     done_before: int = 0
     measured: int = 0
     processes: list[dict[str, Any]] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
 
     def keep(self, record: Mapping[str, Any], writer: RecordWriter) -> dict[str, Any]:
         """Write a record of a cell that was measured now; one that cannot be written counts as failed."""
