@@ -38,6 +38,7 @@ from attnprobe.sweep.cluster import Actors, Room, Worker, cluster
 from attnprobe.sweep.groups import Place, bundles
 from attnprobe.sweep.plan import Group
 from attnprobe.sweep.pool import pool
+from attnprobe.sweep.sites import site_of
 
 SPEC = {"n": "40,64", "layer": "0,2", "windows": 2}
 COMMANDS = {
@@ -465,6 +466,24 @@ def test_places_that_share_a_forward_are_bundled():
         assert all(len({(place.source, place.group) for place in bundle}) == 1 for bundle in found)
         assert [len(bundle) for bundle in found] == ([1] * 5 if most == 1 else [2, 2, 1] if most == 2 else [5]) * 8
     assert (Alone().bundle(40), pool(2).bundle(40), pool(2).bundle(3)) == (40, 5, 1)
+
+
+def test_the_default_is_a_process_for_each_visible_gpu(monkeypatch):
+    def site(device, **rest):
+        with site_of(ErrorRequest(source=SourceSpec(device=device), **rest), print) as found:
+            return found
+
+    assert site("cpu").alone and site("auto").alone and site("cpu", jobs=2).backend.size == 2
+    assert site("cpu", jobs=2).devices == ()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    for device in ("auto", "cuda"):
+        found = site(device)
+        assert (found.backend.size, found.devices, found.threads) == (3, ("cuda:0", "cuda:1", "cuda:2"), 2)
+        assert site(device, jobs=6).devices == found.devices and site(device, jobs=6).threads == 1
+        assert site(device, jobs=1).alone
+    assert site("cuda:1").alone and site("cuda:1", jobs=2).devices == ()
 
 
 NODES = ((8.0, 2.0), (4.0, 0.0), (16.0, 4.0))
