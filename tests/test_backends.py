@@ -65,8 +65,8 @@ def address():
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     os.environ.update(quiet)
-    start = [*ray, "start", "--head", "--port", str(port), "--num-cpus", "2", "--include-dashboard", "false",
-             "--block"]  # fmt: skip
+    start = [*ray, "start", "--head", "--port", str(port), "--num-cpus", "2", "--num-gpus", "1",
+             "--include-dashboard", "false", "--block"]  # fmt: skip
     ends_too = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # with these tests, however they end
     head = subprocess.Popen(start, stdout=-3, stderr=-3, start_new_session=True, preexec_fn=ends_too)
     until = time.monotonic() + 60
@@ -446,6 +446,29 @@ def test_another_version_or_folder_on_a_node_is_refused(tmp_path):
         assert kind == "raised"
         with pytest.raises(UsageError, match=message):
             raise error
+
+
+class Sees:
+    """Work whose process says which GPUs it sees."""
+
+    def start(self, number, send):
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), lambda group, told: time.sleep(1)
+
+
+def test_processes_share_a_gpu_and_see_no_other(address):
+    """Of a cluster that says that it has one: Ray counts it and shows it, whether or not it is there."""
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for gpus, size in ((None, 1), (0.5, 2)):
+        with cluster(address, None, 1, gpus, "auto", print) as (backend, device):
+            assert (backend.size, device) == (size, "cuda:0")
+            heard = Heard()
+            if size == 2:
+                backend.run("abcdef", Sees(), heard)
+                assert heard.begun == ["0", "0"]
+    with pytest.raises(UsageError, match="2 CPU, 1 GPU; give a smaller --gpus-per-task"):
+        cluster(address, None, 1, 2.0, "cuda", print).__enter__()
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from .backends import Crewed, Died, Member, Work, raisable
 __all__ = ["Room", "cluster", "room_of"]
 
 PRIVATE = "local"
+GPU = "cuda:0"  # Ray shows a process its own GPUs alone
 POLL = 0.25  # seconds between two looks at what was sent
 SHOWN = 0.2  # seconds between two labels of one process: each is a call across the network
 REACH = 10.0  # seconds in which the address of a cluster must answer
@@ -98,7 +99,7 @@ def cluster(
                f"{'' if address == PRIVATE else f' of {address}'}")  # fmt: skip
         crew = Actors(ray, room)
         try:
-            yield Crewed(crew, jobs, "run it without --backend ray to see why"), "cuda" if room.gpus else "cpu"
+            yield Crewed(crew, jobs, "run it without --backend ray to see why"), GPU if room.gpus else "cpu"
         finally:
             crew.close()
     finally:
