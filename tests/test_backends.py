@@ -176,7 +176,7 @@ def children_of_ray():
     return [int(line.split()[0]) for line in found if "ray::Worker" in line]
 
 
-@pytest.mark.parametrize("backend", ["pool", "ray"])
+@pytest.mark.parametrize("backend", ["pool", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_process_killed_in_the_middle_loses_nothing(backend, file, request, tmp_path):
     where = {"jobs": 2}
     if backend == "ray":
@@ -353,6 +353,7 @@ class Forking:
         return {}, do
 
 
+@pytest.mark.slow
 def test_the_end_of_a_process_is_heard_though_it_left_another_behind(tmp_path):
     heard = Heard()
     pool(1).run("a", Forking(tmp_path), heard)
@@ -455,6 +456,7 @@ class Sees:
         return os.environ.get("CUDA_VISIBLE_DEVICES"), lambda group, told: time.sleep(1)
 
 
+@pytest.mark.slow
 def test_processes_share_a_gpu_and_see_no_other(address):
     """Of a cluster that says that it has one: Ray counts it and shows it, whether or not it is there."""
     import ray
