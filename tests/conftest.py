@@ -50,6 +50,14 @@ def built():
     return get
 
 
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums are in another order with more
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def two_layers(tmp_path_factory):
     """A file of Q, K and V of layers 0 and 2, of two heads and two windows of 64 tokens."""

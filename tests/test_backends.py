@@ -33,13 +33,16 @@ from attnprobe.sweep import (
     measure_spectra,
     measure_theory,
 )
+from attnprobe.sweep.actors import Actors, Worker
 from attnprobe.sweep.backends import TRIES, Alone
-from attnprobe.sweep.cluster import Actors, Room, Worker, cluster
+from attnprobe.sweep.cluster import cluster
 from attnprobe.sweep.groups import Place, bundles
 from attnprobe.sweep.plan import Group
 from attnprobe.sweep.pool import pool
+from attnprobe.sweep.room import Room
 from attnprobe.sweep.sites import site_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SPEC = {"n": "40,64", "layer": "0,2", "windows": 2}
 COMMANDS = {
     "error": (measure_errors, ErrorRequest, {"methods": ("skyformer,performer",), "d": "4,8", "repeats": 2}),
@@ -79,14 +82,6 @@ def address():
     head.wait(timeout=60)
     for name in quiet:
         os.environ.pop(name)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums are in another order with more
-    yield
-    torch.set_num_threads(before)
 
 
 def bits(records):
@@ -475,7 +470,7 @@ def test_processes_share_a_gpu_and_see_no_other(address):
 
 @pytest.mark.slow
 def test_a_cluster_whose_nodes_are_gone_is_not_waited_for(address, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.sweep.cluster.PATIENCE", 1.0)
+    monkeypatch.setattr("attnprobe.sweep.actors.PATIENCE", 1.0)
     with cluster(address, 2, 1, 0, "cpu", print) as (backend, _):
         backend.crew = Actors(backend.crew.ray, Room(64, 0, ()))
         with pytest.raises(UsageError, match="no node of the cluster has had room"):

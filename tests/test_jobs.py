@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 
 from attnprobe.errors import UsageError
 from attnprobe.records import read_records
@@ -21,18 +20,12 @@ from attnprobe.report import open_run, parts
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BenchRequest, ErrorRequest, measure_bench, measure_errors, pool
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def file(two_layers):
     return two_layers
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums are in another order with more
-    yield
-    torch.set_num_threads(before)
 
 
 def request(file, out, **rest):

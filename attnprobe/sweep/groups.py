@@ -16,7 +16,7 @@ from ..metrics import repeated_rows
 from ..qkv import QKV
 from ..records import SCHEMA
 from ..timings import Timings
-from .inputs import InputKeeper
+from .inputs import InputKeeper, keeper_of
 from .plan import ErrorPlan, Group
 
 __all__ = ["VERSIONS", "Cells", "GroupWork", "Place", "PlannedCells", "bundles", "head_of"]
@@ -176,7 +176,6 @@ class GroupWork:
         run: the run's name. folder: the run's, which is read alone.
         threads: of torch in a process of its own; None leaves them.
         devices: processes take turns with them; empty leaves them the request's.
-        keeper: makes what measures input statistics.
         here: cells that were made already with their timings, for this process alone.
     """
 
@@ -184,7 +183,6 @@ class GroupWork:
     request: Any
     run: str
     folder: Path
-    keeper: Callable[..., InputKeeper]
     threads: int | None = None
     devices: tuple[str, ...] = ()
     here: tuple[Cells, Timings] | None = None
@@ -194,7 +192,7 @@ class GroupWork:
 
     def start(self, number: int, send: Callable[[str, Any], None]) -> tuple[dict[str, Any], Callable[..., None]]:
         cells, timings = self.here or self._opened(number)
-        inputs = self.keeper(self.request, self.folder, self.run, timings)
+        inputs = keeper_of(self.request, self.folder, self.run, timings)
         inputs.write = lambda record: send("inputs", record)
 
         def do(bundle: Sequence[Place], done: Collection[str]) -> None:
@@ -203,7 +201,7 @@ class GroupWork:
                 send("timings", dict(timings.seconds))
                 timings.seconds.clear()
 
-        return facts_of(cells), do
+        return {} if self.here else facts_of(cells), do
 
     def _opened(self, number: int) -> tuple[Cells, Timings]:
         """The cells of the request, on the device that is this process's."""

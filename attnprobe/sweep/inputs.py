@@ -11,12 +11,12 @@ from ..errors import UsageError
 from ..metrics import input_statistics
 from ..qkv import QKV
 from ..records import SCHEMA, RecordWriter, cell_key, determining, inputs_path, read_inputs
-from ..shards import Shard
+from ..shards import Shard, parse_shard
 from ..timings import Timings
 from .limits import with_smaller_blocks
 from .run import said
 
-__all__ = ["InputKeeper"]
+__all__ = ["InputKeeper", "keeper_of"]
 
 
 class InputKeeper:
@@ -71,3 +71,9 @@ class InputKeeper:
         """Append a record to the file, where there is room."""
         with suppress(UsageError), RecordWriter(self.path) as writer:
             writer.append(record)
+
+
+def keeper_of(request: Any, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
+    """What keeps the input statistics of a request's run in its folder."""
+    shard = parse_shard(request.shard)
+    return InputKeeper(folder, run, request.input_statistics, request.force, timings, shard)

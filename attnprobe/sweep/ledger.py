@@ -42,7 +42,6 @@ class Ledger:
         self.kept = {cell.key: done[cell.key] for some in cells.listed.values() for cell in some if cell.key in done}
         self.missing = {place: {cell.key for cell in some} - done.keys() for place, some in cells.listed.items()}
         self.outcome = Outcome(done_before=len(self.kept))
-        self.versions = versions()
 
     def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
         """Have everything that is missing measured; the records of all cells in their order.
@@ -71,8 +70,8 @@ class Ledger:
         if facts in self.outcome.processes:
             return
         self.outcome.processes.append(dict(facts))
-        other = [f"{name} {facts[name]} (here {self.versions.get(name)})" for name in VERSIONS
-                 if facts[name] != self.versions.get(name)]  # fmt: skip
+        here = versions()
+        other = [f"{name} {facts[name]} (here {here.get(name)})" for name in VERSIONS if facts[name] != here.get(name)]
         if other:
             self.notify(f"{facts['host']} has {', '.join(other)}: its numbers may differ by rounding")
 

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..records import RecordWriter
-from ..shards import parse_shard
 from ..timings import Timings
 from .folder import recorded
 from .groups import Cells, GroupWork
-from .inputs import InputKeeper
+from .inputs import keeper_of
 from .ledger import Ledger
 from .request import RunRequest
 from .run import Outcome
 from .sites import site_of
 
-__all__ = ["Session", "keeper", "measure_cells"]
+__all__ = ["Session", "measure_cells"]
 
 
 @dataclass
@@ -55,9 +54,9 @@ def measure_cells(
 
         def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
             folder = writer.path.parent
-            work = GroupWork(open_cells, request, run, folder, keeper, site.threads, site.devices,
+            work = GroupWork(open_cells, request, run, folder, site.threads, site.devices,
                              (cells, timings) if site.alone else None)  # fmt: skip
-            ledger = Ledger(cells, writer, keeper(request, folder, run), done=done, run=run, notify=notify,
+            ledger = Ledger(cells, writer, keeper_of(request, folder, run), done=done, run=run, notify=notify,
                             progress=progress, timings=timings)  # fmt: skip
             outcome = ledger.measured_by(site.backend, work)
             after(cells, outcome, folder)
@@ -68,9 +67,3 @@ def measure_cells(
             may_be_empty=cells.may_be_empty,
         )  # fmt: skip
     return Session(outcome, path, cells.sources)
-
-
-def keeper(request: RunRequest, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
-    """What keeps the input statistics of a run in its folder."""
-    shard = parse_shard(request.shard)
-    return InputKeeper(folder, run, request.input_statistics, request.force, timings, shard)

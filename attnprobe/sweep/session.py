@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from .rows import row_devices
 from .run import Bench, Outcome, result_of, warm_up
 from .running import Session, measure_cells
 
-__all__ = ["ErrorRequest", "measure_errors", "place_of", "prepared"]
+__all__ = ["ErrorRequest", "measure_errors", "prepared", "share_of"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def measure_errors(
 
     def keep(cells: ErrorCells, outcome: Outcome, folder: Path) -> None:
         if maps and request.shard is None:
-            for source, plan in cells.parts:
-                keys = {cell.key for some in plan.listed(source.facts).values() for cell in some}
+            for number, (source, plan) in enumerate(cells.parts):
+                keys = {cell.key for place, some in cells.listed.items() if place.source == number for cell in some}
                 records = [record for record in outcome.records if record["key"] in keys]
                 unmapped.update(keep_maps(plan, source, records, folder, timings=timings, progress=progress))
 
@@ -92,7 +92,7 @@ class ErrorCells(PlannedCells):
     def __init__(self, request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> None:
         parts = prepared(request, notify, timings)
         super().__init__(request, parts, lambda plan, source: plan.listed(source.facts))
-        self.timings, self.warm = timings, set()
+        self.timings, self.devices, self.warm = timings, row_devices(request), set()
 
     def head(self, place: Place, cell: Cell) -> dict[str, Any]:
         bound = cell.request.name == LOWER_BOUND
@@ -114,7 +114,7 @@ class ErrorCells(PlannedCells):
         if place.source not in self.warm:
             self.warm.add(place.source)
             warm_up(plan, qkv, limit)
-        bench = Bench(qkv, plan, self.timings, limit, row_devices(self.request))
+        bench = Bench(qkv, plan, self.timings, limit, self.devices)
         for batch in plan.batches(self.listed[place], qkv):
             if any(cell.key not in done for cell in batch):
                 for cell, found in zip(batch, bench.measure(batch, show), strict=True):
@@ -134,7 +134,7 @@ def prepared(
         refuse: whether it is impossible that none of the methods can run.
     """
     methods, n, d = _asked(request, refuse)
-    shard, parts = parse_shard(request.shard), []
+    parts = []
     for source in sources_of(request, notify, timings):
         plan = ErrorPlan(
             methods=methods,
@@ -154,18 +154,22 @@ def prepared(
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         parts.append((source, plan))
-    if shard is None:
+    every = [Place(number, *where) for number, (_, plan) in enumerate(parts) for where in plan.places()]
+    mine = share_of(request, [source for source, _ in parts], every)
+    if mine is None:
         return parts
-    places = [place_of(source, group.n, group.window, layer, (number, (group, layer)))
-              for number, (source, plan) in enumerate(parts) for group, layer in plan.places()]  # fmt: skip
-    mine = shard.dealt(places)
-    return [(source, replace(plan, share=frozenset(place for at, place in mine if at == number)))
+    return [(source, replace(plan, share=frozenset((one.group, one.layer) for one in mine if one.source == number)))
             for number, (source, plan) in enumerate(parts)]  # fmt: skip
 
 
-def place_of(source: Any, n: int, window: int, layer: int, place: Any) -> tuple[int, str, Any]:
-    """A group of cells as `Shard.dealt` takes it: its hash is of what determines its Q, K and V."""
-    return n, cell_key(source=determining(source.facts), n=n, window=window, layer=layer), place
+def share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
+    """The places of a request's shard, None where it has none; dealt by a hash of what determines Q, K and V."""
+    shard = parse_shard(request.shard)
+    if shard is None:
+        return None
+    hashed = lambda place: cell_key(source=determining(sources[place.source].facts), n=place.group.n,
+                                    window=place.group.window, layer=place.layer)  # fmt: skip
+    return shard.dealt([(place.group.n, hashed(place), place) for place in places])
 
 
 def _asked(

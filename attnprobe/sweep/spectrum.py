@@ -14,7 +14,6 @@ from ..metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spect
 from ..qkv import QKV
 from ..records import cell_key, determining
 from ..reference import TARGETS
-from ..shards import parse_shard
 from ..spelling import parts
 from ..timings import Timings
 from .groups import Cells, Place
@@ -23,7 +22,7 @@ from .plan import Group, MethodRequest, determines, listed, parse_methods, refus
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .run import said
 from .running import Session, measure_cells
-from .session import place_of
+from .session import share_of
 
 __all__ = ["SpectrumCells", "SpectrumRequest", "measure_spectra", "parse_of"]
 
@@ -143,11 +142,8 @@ class SpectrumCells(Cells):
         self.asked = _asked(request)
         self.sources = sources_of(request, notify, timings)
         self.every = _listed(request, self.sources, *self.asked)
-        shard, mine = parse_shard(request.shard), self.every.keys()
-        if shard is not None:
-            mine = shard.dealt([place_of(self.sources[place.source], place.group.n, place.group.window, place.layer,
-                                         place) for place in self.every])  # fmt: skip
-        self.listed = {place: cells for place, cells in self.every.items() if place in mine}
+        mine = share_of(request, self.sources, self.every)
+        self.listed = {place: cells for place, cells in self.every.items() if mine is None or place in mine}
 
     def plan(self) -> dict[str, Any]:
         of, _, d, epsilons = self.asked
