@@ -125,10 +125,7 @@ def shared_matrix_errors(
     exact, *approximations = (at_least_float32(op) for op in (exact, *approximations))
     operators = [None, *approximations]  # B itself first
     with torch.no_grad():
-        if exact.shape[2] <= DENSE:
-            spectral, frobenius, infinity = _held(exact, operators)
-        else:
-            spectral, frobenius, infinity = _streamed(exact, operators, tol, delta, seed, progress, devices)
+        spectral, frobenius, infinity = _norms(exact, operators, _How(tol, delta, seed, devices), progress)
     whole = spectral[0]
     return [
         MatrixErrors(
@@ -154,10 +151,7 @@ def shared_matrix_errors(
 def exact_norms(exact: Operator, *, tol: float = 1e-3, seed: int = 0) -> tuple[Tensor, Tensor]:
     """``‖B‖₂``, found as by `matrix_errors`, and ``‖B‖_F`` of each head, float64 (h,)."""
     exact = at_least_float32(exact)
-    if exact.shape[2] <= DENSE:
-        spectral, frobenius, _ = _held(exact, [None])
-    else:
-        spectral, frobenius, _ = _streamed(exact, [None], tol, DELTA, seed, lambda label: None)
+    spectral, frobenius, _ = _norms(exact, [None], _How(tol, DELTA, seed), lambda label: None)
     return spectral[0].value, frobenius[0]
 
 
@@ -166,6 +160,21 @@ def at_least_float32(op: Operator) -> Operator:
 
 
 Norms = tuple[list[Interval], list[Tensor], list[Tensor]]  # spectral, Frobenius, infinity of each operator
+
+
+@dataclass(frozen=True)
+class _How:
+    """How norms are found: as `matrix_errors` says."""
+
+    tol: float
+    delta: float
+    seed: int
+    devices: Devices | None = None
+
+
+def _norms(exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show) -> Norms:
+    """Norms of all ``B - B~_c``: of matrices that are held where they are small, else by passes."""
+    return _held(exact, operators) if exact.shape[2] <= DENSE else _streamed(exact, operators, how, progress)
 
 
 def _held(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
@@ -184,15 +193,7 @@ def _held(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
     return spectral, frobenius, infinity
 
 
-def _streamed(
-    exact: Operator,
-    operators: Sequence[Operator | None],
-    tol: float,
-    delta: float,
-    seed: int,
-    progress: Show,
-    devices: Devices | None = None,
-) -> Norms:
+def _streamed(exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show) -> Norms:
     """Norms by passes over a few heads at a time, so that their Krylov bases stay small."""
     h, _, m = exact.shape
     each = len(operators) * m * block_size(m) * 8 * (torch.finfo(exact.dtype).bits // 8)  # bytes: a basis of 8 passes
@@ -202,30 +203,22 @@ def _streamed(
     for part in heads:
         show = lambda label, part=part: progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}")
         few = [op and op.heads(part) for op in operators]
-        some.append(_passes(exact.heads(part), few, tol, delta, seed, show, devices))
+        some.append(_passes(exact.heads(part), few, how, show))
     return tuple([join([part[kind][c] for part in some]) for c in range(len(operators))]
                  for kind, join in enumerate((Interval.joined, torch.cat, torch.cat)))  # fmt: skip
 
 
-def _passes(
-    exact: Operator,
-    operators: Sequence[Operator | None],
-    tol: float,
-    delta: float,
-    seed: int,
-    progress: Show,
-    devices: Devices | None = None,
-) -> Norms:
+def _passes(exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show) -> Norms:
     """Norms by shared passes, and once more in float64 of those matrices that float32 leaves open."""
-    interval, first = _interval(exact, operators, tol, delta, seed, progress, devices)
+    interval, first = _interval(exact, operators, how, progress)
     h = exact.shape[0]
     if exact.dtype != torch.float64:
-        small = interval.open(tol) & (interval.value < SMALL * first.size)
+        small = interval.open(how.tol) & (interval.value < SMALL * first.size)
         for i in small.nonzero()[:, 0].tolist():
             op, head = operators[i // h], slice(i % h, i % h + 1)
             show = lambda label: progress(f"{label} of one in float64")
             double, one = exact.heads(head).to(torch.float64), [op.heads(head)]
-            again, sharp = _interval(double, one, tol, delta, seed, show, devices)
+            again, sharp = _interval(double, one, how, show)
             interval.replace(i, again)
             first.frobenius2[i], first.infinity[i] = sharp.frobenius2[0], sharp.infinity[0]
     split = [slice(c * h, (c + 1) * h) for c in range(len(operators))]
@@ -233,17 +226,11 @@ def _passes(
 
 
 def _interval(
-    exact: Operator,
-    operators: Sequence[Operator | None],
-    tol: float,
-    delta: float,
-    seed: int,
-    progress: Show,
-    devices: Devices | None = None,
+    exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show
 ) -> tuple[Interval, FirstPass]:
     """The intervals of all ``B - B~_c``, (C h,), and what the first pass found."""
-    m, matrices = exact.shape[2], Differences(exact, operators, devices=devices)
-    v1, r = start_block(m, block_size(m), seed, exact.dtype, exact.device)
+    m, matrices = exact.shape[2], Differences(exact, operators, devices=how.devices)
+    v1, r = start_block(m, block_size(m), how.seed, exact.dtype, exact.device)
     progress("pass 1")
     first = matrices.first(v1)
     passes = count(2)
@@ -253,7 +240,7 @@ def _interval(
         return matrices.normal(x, which)
 
     interval = norm_intervals(
-        normal, first.normal, v1, r, tol=tol, delta=delta, seed=seed,
+        normal, first.normal, v1, r, tol=how.tol, delta=how.delta, seed=how.seed,
         frobenius2=first.frobenius2, parts=2 * first.size,
     )  # fmt: skip
     return interval, first
