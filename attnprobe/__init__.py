@@ -56,10 +56,26 @@ _PUBLIC = {
     "spectra": "metrics",
 }
 __all__ = [
-    "QKV", "Approximation", "Operator", "__version__", "approximate", "budgets", "capture", "exact", "findings",
-    "injected", "input_statistics", "instability", "kernel_errors", "load_qkv", "matrix_errors", "method",
-    "output_errors", "register_attention", "spectra",
-]  # fmt: skip
+    "QKV",
+    "Approximation",
+    "Operator",
+    "__version__",
+    "approximate",
+    "budgets",
+    "capture",
+    "exact",
+    "findings",
+    "injected",
+    "input_statistics",
+    "instability",
+    "kernel_errors",
+    "load_qkv",
+    "matrix_errors",
+    "method",
+    "output_errors",
+    "register_attention",
+    "spectra",
+]
 
 if TYPE_CHECKING:
     from .approximation import Approximation

@@ -109,8 +109,10 @@ class _Replacement:
             entry.check_causal(True)
             raise Unsupported(f"attention is causal, and {entry.name} looks ahead")
         if call.cached and not {"causal", "permutation_equivariant"} <= set(entry.tags):  # its place is not its row
-            raise Unsupported(f"{call.module}: a query follows a cache of keys, and {entry.name} goes by the places of "
-                              "tokens: pass use_cache=False")  # fmt: skip
+            raise Unsupported(
+                f"{call.module}: a query follows a cache of keys, and {entry.name} goes by the places of "
+                "tokens: pass use_cache=False"
+            )
         if not call.causal and self._asks_for_causal():
             raise Unsupported(f"{call.module}: {entry.name}:causal=true, and {call.pattern} attention looks ahead")
         return call.qkv(row)
@@ -210,8 +212,9 @@ def injected(
             without a causal form, or a budget above the tokens of a row; the line names the module.
 
     >>> from transformers import BertConfig, BertModel
-    >>> model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-    ...                              initializer_range=0.5)).eval()
+    >>> model = BertModel(
+    ...     BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, initializer_range=0.5)
+    ... ).eval()
     >>> ids = torch.arange(6)[None]
     >>> own = model(ids).last_hidden_state
     >>> with injected(model, "softmax"):
@@ -329,10 +332,19 @@ def _as_the_model_says(call: AttentionCall) -> Tensor:
     """Exact attention with the call's mask, bias, cap and sinks in the dtype of Q, (b, n_q, h, p_v), by blocks."""
     k, v = repeated(call.k, call.heads), repeated(call.v, call.heads)
     cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
-    return torch.cat([
-        exact_rows(
-            call.q[:, :, start:stop], k, v, call.scale, visible=cut(call.visible, start, stop),
-            bias=cut(call.bias, start, stop), softcap=call.softcap, sinks=call.sinks,
-        )[0]
-        for start, stop in blocks(call.q, k)
-    ], dim=1)  # fmt: skip
+    return torch.cat(
+        [
+            exact_rows(
+                call.q[:, :, start:stop],
+                k,
+                v,
+                call.scale,
+                visible=cut(call.visible, start, stop),
+                bias=cut(call.bias, start, stop),
+                softcap=call.softcap,
+                sinks=call.sinks,
+            )[0]
+            for start, stop in blocks(call.q, k)
+        ],
+        dim=1,
+    )

@@ -16,8 +16,20 @@ from .sources import cached_models, describe_defaults, hub_reachable, packaged_w
 
 __all__ = ["clock_mhz", "device_name", "examine", "git_commit", "machine", "threads", "versions"]
 
-PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "safetensors", "huggingface-hub", "numpy", "scipy",
-            "matplotlib", "rich", "click", "pyyaml")  # fmt: skip
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "safetensors",
+    "huggingface-hub",
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "rich",
+    "click",
+    "pyyaml",
+)
 
 
 def versions() -> dict[str, str]:

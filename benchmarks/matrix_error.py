@@ -117,8 +117,11 @@ def compare(weights: str, n: int, method: str, args: argparse.Namespace) -> list
             ratio, beside = times.ratio(name, "ours", args.heads / few)
             goals.append(Goal(f"{what} over ours, time, {where}", ratio, goal, spread=beside))
     outside = int((~inside).sum())
-    return [*goals, Goal(f"widest interval, {where}", width, TOL, False),
-            Goal(f"intervals without the dense norm, {where}", outside, 0, False)]  # fmt: skip
+    return [
+        *goals,
+        Goal(f"widest interval, {where}", width, TOL, False),
+        Goal(f"intervals without the dense norm, {where}", outside, 0, False),
+    ]
 
 
 def sweep(weights: str, args: argparse.Namespace) -> list[Goal]:
@@ -143,8 +146,10 @@ def sweep(weights: str, args: argparse.Namespace) -> list[Goal]:
         flush=True,
     )
     where = f"{weights} {len(ops)} configurations n={args.sweep_n}"
-    return [Goal(f"matrix_norm over ours, time, {where}", ratio, SWEEP_GOAL, spread=beside),
-            Goal(f"widest interval, {where}", width, TOL, False)]  # fmt: skip
+    return [
+        Goal(f"matrix_norm over ours, time, {where}", ratio, SWEEP_GOAL, spread=beside),
+        Goal(f"widest interval, {where}", width, TOL, False),
+    ]
 
 
 def memory(weights: str, n: int, args: argparse.Namespace) -> list[Goal]:

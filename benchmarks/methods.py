@@ -35,8 +35,9 @@ def goals(found: BenchReport) -> list[Goal]:
         if slope is None or row["reference"] and row["method"] != EXACT:
             continue
         if row["method"] == EXACT:
-            listed.append(Goal("distance of exact attention's exponent from 2", abs(slope - EXACT_GOAL), BAND, False,
-                               beside))  # fmt: skip
+            listed.append(
+                Goal("distance of exact attention's exponent from 2", abs(slope - EXACT_GOAL), BAND, False, beside)
+            )
         elif row["growth"] == "n":
             listed.append(Goal(f"exponent of {method_label(row)}", slope, LINEAR, False, beside))
     here = [row for row in found.rows if row["n"] == FASTER_AT and row["ratio_to_exact"] is not None]
@@ -63,10 +64,17 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         request = BenchRequest(
-            source=SourceSpec(device=args.device, dtype=args.dtype), methods=(args.method,), n=args.n, d=args.d,
-            heads=args.heads, p=args.p, rounds=args.rounds, memory=args.memory, quadratic_n=args.quadratic_n,
+            source=SourceSpec(device=args.device, dtype=args.dtype),
+            methods=(args.method,),
+            n=args.n,
+            d=args.d,
+            heads=args.heads,
+            p=args.p,
+            rounds=args.rounds,
+            memory=args.memory,
+            quadratic_n=args.quadratic_n,
             out=folder,
-        )  # fmt: skip
+        )
         session = measure_bench(request)
     header = Header({}, session.sources[0].describe())
     found = BenchReport.of(session.outcome.records, header, request.epsilon, request.under_ms)

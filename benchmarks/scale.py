@@ -77,8 +77,14 @@ def inputs(folder: str, n: int, windows: int) -> str:
     """A file of Q, K and V."""
     drawn = torch.Generator().manual_seed(0)
     path = str(Path(folder) / "qkv.safetensors")
-    save_file({f"layer0.window{window}.{axis}": torch.randn(12, n, 64, generator=drawn)
-               for window in range(windows) for axis in "qkv"}, path)  # fmt: skip
+    save_file(
+        {
+            f"layer0.window{window}.{axis}": torch.randn(12, n, 64, generator=drawn)
+            for window in range(windows)
+            for axis in "qkv"
+        },
+        path,
+    )
     return path
 
 
@@ -91,9 +97,14 @@ def swept(path: str, windows: int, **where: Any) -> tuple[float, float, float, l
             started.append(perf_counter())
 
     request = ErrorRequest(
-        source=SourceSpec(qkv=path, device="cpu"), methods=("nystromformer,skyformer",), d="64,128", windows=windows,
-        input_statistics=False, out=tempfile.mkdtemp(), **where,
-    )  # fmt: skip
+        source=SourceSpec(qkv=path, device="cpu"),
+        methods=("nystromformer,skyformer",),
+        d="64,128",
+        windows=windows,
+        input_statistics=False,
+        out=tempfile.mkdtemp(),
+        **where,
+    )
     begin = perf_counter()
     records = measure_errors(request, progress=progress).outcome.records
     return begin, started[0], perf_counter(), records
@@ -147,8 +158,10 @@ def main() -> int:
             alone, line = end - begin, f"{len(records)} cells, n={args.n}: one process {end - begin:.1f} s"
             for name, where in ways.items():
                 start, begin, end, same = swept(path, args.windows, **where)
-                different += sum(one | {"seconds": 0, "run": ""} != other | {"seconds": 0, "run": ""}
-                                 for one, other in zip(records, same, strict=True))  # fmt: skip
+                different += sum(
+                    one | {"seconds": 0, "run": ""} != other | {"seconds": 0, "run": ""}
+                    for one, other in zip(records, same, strict=True)
+                )
                 ratios[name].append(alone / (end - begin))
                 line += f", {name} {end - begin:.1f} s and {begin - start:.1f} s to start"
             both = apart(path, args.windows)
@@ -160,12 +173,20 @@ def main() -> int:
                 each[" of Ray"] = overhead(records[-1], folder, backend)
     middle = {name: sorted(found)[len(found) // 2] for name, found in ratios.items()}
     print(f"two shards over one process: {middle['two shards']:.2f} ± {spread(ratios['two shards']):.2f}")
-    return finish([
-        *(Goal(f"speed of {name} over one", middle[name], SPEED_GOAL, spread=spread(ratios[name])) for name in ways),
-        *(Goal(f"seconds of overhead per cell{name}", seconds, OVERHEAD_GOAL, at_least=False)
-          for name, seconds in each.items()),
-        Goal("records that differ from those of one process", different, 0, at_least=False),
-    ], args.json)  # fmt: skip
+    return finish(
+        [
+            *(
+                Goal(f"speed of {name} over one", middle[name], SPEED_GOAL, spread=spread(ratios[name]))
+                for name in ways
+            ),
+            *(
+                Goal(f"seconds of overhead per cell{name}", seconds, OVERHEAD_GOAL, at_least=False)
+                for name, seconds in each.items()
+            ),
+            Goal("records that differ from those of one process", different, 0, at_least=False),
+        ],
+        args.json,
+    )
 
 
 if __name__ == "__main__":

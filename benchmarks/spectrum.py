@@ -84,8 +84,10 @@ def compare(weights: str, layer: int, head: int, args: argparse.Namespace) -> li
         print(f"{where}: {line}")
     goals = [Goal(f"false statements, {where}", len(wrong), 0, False)]
     if (args.n, args.k) == (4096, 64):
-        goals += [Goal(f"{name} svdvals over ours, time, {where}", ratios[name][0], goal, spread=ratios[name][1])
-                  for name, goal in SPEED_GOALS.items()]  # fmt: skip
+        goals += [
+            Goal(f"{name} svdvals over ours, time, {where}", ratios[name][0], goal, spread=ratios[name][1])
+            for name, goal in SPEED_GOALS.items()
+        ]
     return [*goals, Goal(f"largest relative error, {where}", error, ACCURACY_GOAL, False)]
 
 

@@ -23,8 +23,10 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
-    calls = {name: lambda command=command: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-             for name, command in COMMANDS.items()}  # fmt: skip
+    calls = {
+        name: lambda command=command: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        for name, command in COMMANDS.items()
+    }
     found = timed(calls, args.rounds)
     for name, times in found.seconds.items():
         print(f"{name:18} median {found.median(name):.3f} s  ({min(times):.3f} - {max(times):.3f})")

@@ -53,12 +53,19 @@ def notebook(qkv: QKV, budgets: list[int], careful: bool) -> Errors:
 
 def ours(path: str, budgets: list[int]) -> Errors:
     request = ErrorRequest(
-        source=SourceSpec(qkv=path, device="cpu"), methods=METHODS, d=",".join(map(str, budgets)), matrix=False,
-        input_statistics=False, out=tempfile.mkdtemp(),
-    )  # fmt: skip
+        source=SourceSpec(qkv=path, device="cpu"),
+        methods=METHODS,
+        d=",".join(map(str, budgets)),
+        matrix=False,
+        input_statistics=False,
+        out=tempfile.mkdtemp(),
+    )
     records = measure_errors(request).outcome.records
-    return {(one["method"], one["d"]): torch.tensor(one["metrics"]["output_spectral"], dtype=torch.float64)
-            for one in records if one["method"] in METHODS}  # fmt: skip
+    return {
+        (one["method"], one["d"]): torch.tensor(one["metrics"]["output_spectral"], dtype=torch.float64)
+        for one in records
+        if one["method"] in METHODS
+    }
 
 
 def saved(weights: str, n: int, args: argparse.Namespace, folder: str) -> str:
@@ -117,16 +124,21 @@ def memory(weights: str, n: int, path: str, budgets: list[int]) -> Goal:
     """Peak memory of ours beside that of the careful notebook, beyond Q, K and V."""
     peaks = {side: peak_bytes(make, path, budgets, side) / 2**20 for side in ("ours", "careful")}
     ratio = peaks["careful"] / peaks["ours"]
-    print(f"{weights:12} memory at n={n}: ours {peaks['ours']:.0f} MiB, careful notebook {peaks['careful']:.0f} MiB, "
-          f"ratio {ratio:.1f}", flush=True)  # fmt: skip
+    print(
+        f"{weights:12} memory at n={n}: ours {peaks['ours']:.0f} MiB, careful notebook {peaks['careful']:.0f} MiB, "
+        f"ratio {ratio:.1f}",
+        flush=True,
+    )
     return Goal(f"careful notebook over ours, memory, {weights} n={n}", ratio, MEMORY_GOAL)
 
 
 def line(weights: str, n: str, found: Timed, off: str) -> str:
     seconds = {name: found.median(name) for name in found.seconds}
     ratios = {name: found.ratio(name, "ours")[0] for name in ("plain", "careful")}
-    return (f"{weights:12} {n:>6} {seconds['ours']:8.2f} {seconds['plain']:8.2f} {ratios['plain']:6.1f} "
-            f"{seconds['careful']:9.2f} {ratios['careful']:6.2f} {off}")  # fmt: skip
+    return (
+        f"{weights:12} {n:>6} {seconds['ours']:8.2f} {seconds['plain']:8.2f} {ratios['plain']:6.1f} "
+        f"{seconds['careful']:9.2f} {ratios['careful']:6.2f} {off}"
+    )
 
 
 def main() -> int:

@@ -26,9 +26,18 @@ class Browser:
 
     def __init__(self, profile: Path, patience: float = 60.0):
         (self.read, theirs), (ours, self.write) = os.pipe(), os.pipe()
-        command = [BROWSER, "--headless", *SANDBOX, "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                   "--disable-extensions", "--remote-debugging-pipe", f"--user-data-dir={profile}",
-                   "about:blank"]  # fmt: skip
+        command = [
+            BROWSER,
+            "--headless",
+            *SANDBOX,
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-extensions",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
+            "about:blank",
+        ]
         # the browser reads commands from descriptor 3 and answers on descriptor 4
         high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in (ours, theirs)]
         files = [(os.POSIX_SPAWN_DUP2, one, number) for one, number in zip(high, (3, 4), strict=True)]
@@ -110,13 +119,20 @@ class Browser:
     def click(self, element: str) -> None:
         """A click of the mouse at the middle of an element, which an expression gives."""
         self.value(f"{element}.scrollIntoView({{block: 'center', inline: 'center', behavior: 'instant'}})")
-        x, y = self.value(f"(() => {{const b = {element}.getBoundingClientRect();"
-                          "return [b.x + b.width / 2, b.y + b.height / 2]})()")  # fmt: skip
+        x, y = self.value(
+            f"(() => {{const b = {element}.getBoundingClientRect();return [b.x + b.width / 2, b.y + b.height / 2]}})()"
+        )
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, key: str, code: int, text: str = "") -> None:
         """A key goes down and up."""
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
-                      **({"text": text} if text and kind == "keyDown" else {}))  # fmt: skip
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **({"text": text} if text and kind == "keyDown" else {}),
+            )

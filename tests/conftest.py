@@ -63,8 +63,15 @@ def two_layers(tmp_path_factory):
     """A file of Q, K and V of layers 0 and 2, of two heads and two windows of 64 tokens."""
     made = torch.Generator().manual_seed(3)
     path = tmp_path_factory.mktemp("qkv") / "qkv.safetensors"
-    save_file({f"layer{layer}.window{window}.{axis}": torch.randn(2, 64, 8, generator=made)
-               for layer in (0, 2) for window in (0, 1) for axis in "qkv"}, path)  # fmt: skip
+    save_file(
+        {
+            f"layer{layer}.window{window}.{axis}": torch.randn(2, 64, 8, generator=made)
+            for layer in (0, 2)
+            for window in (0, 1)
+            for axis in "qkv"
+        },
+        path,
+    )
     return path
 
 

@@ -10,9 +10,20 @@ from attnprobe.testing.bands import entry_band, eps, factor_of, magnitude, outpu
 from attnprobe.testing.inputs import DTYPES, SCORES, make, one_head, permuted, reaching
 
 __all__ = [
-    "DTYPES", "SCORES", "as_scipy", "by_another_solver", "entry_band", "eps", "factor_of", "magnitude", "make",
-    "one_head", "output_band", "permuted", "reaching",
-]  # fmt: skip
+    "DTYPES",
+    "SCORES",
+    "as_scipy",
+    "by_another_solver",
+    "entry_band",
+    "eps",
+    "factor_of",
+    "magnitude",
+    "make",
+    "one_head",
+    "output_band",
+    "permuted",
+    "reaching",
+]
 
 
 def as_scipy(operator, minus=None) -> LinearOperator:
@@ -24,9 +35,11 @@ def as_scipy(operator, minus=None) -> LinearOperator:
         return (out if minus is None else out - getattr(minus, name)(column(x)).double()).flatten().numpy()
 
     return LinearOperator(
-        operator.shape[1:], dtype="float64",
-        matvec=lambda x: product("__matmul__", x), rmatvec=lambda y: product("rmatmul", y),
-    )  # fmt: skip
+        operator.shape[1:],
+        dtype="float64",
+        matvec=lambda x: product("__matmul__", x),
+        rmatvec=lambda y: product("rmatmul", y),
+    )
 
 
 def by_another_solver(operator, k, solver, minus=None) -> torch.Tensor:

@@ -68,8 +68,20 @@ def address():
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     os.environ.update(quiet)
-    start = [*ray, "start", "--head", "--port", str(port), "--num-cpus", "2", "--num-gpus", "1",
-             "--include-dashboard", "false", "--block"]  # fmt: skip
+    start = [
+        *ray,
+        "start",
+        "--head",
+        "--port",
+        str(port),
+        "--num-cpus",
+        "2",
+        "--num-gpus",
+        "1",
+        "--include-dashboard",
+        "false",
+        "--block",
+    ]
     ends_too = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # with these tests, however they end
     head = subprocess.Popen(start, stdout=-3, stderr=-3, start_new_session=True, preexec_fn=ends_too)
     until = time.monotonic() + 60
@@ -280,7 +292,10 @@ def test_every_group_is_done_once_and_heard_in_order(name, request, tmp_path):
     assert heard.of("made") == {(group, group.upper()) for group in "abcde"}
     for group in "abcde":
         assert [(kind, value) for one, kind, value in heard.everything if one == group] == [
-            ("begun", f"told {group}"), ("made", group.upper()), ("end", None)]  # fmt: skip
+            ("begun", f"told {group}"),
+            ("made", group.upper()),
+            ("end", None),
+        ]
     assert heard.losses == {} and len(heard.begun) in ((0,) if name == "alone" else (1, 2))
 
 
@@ -295,9 +310,17 @@ def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name,
     how = {"pool": "its process was ended by SIGKILL", "ray": "its process on the cluster died: "}
     assert heard.losses["c"].startswith(how[name])
     assert {path.name: len(path.read_text().splitlines()) for path in tmp_path.iterdir()} == {
-        "a": 1, "b": TRIES, "c": TRIES, "d": 1}  # fmt: skip
+        "a": 1,
+        "b": TRIES,
+        "c": TRIES,
+        "d": 1,
+    }
     assert Counter(group for group, kind, _ in heard.everything if kind == "begun") == {
-        "a": 1, "b": TRIES, "c": TRIES, "d": 1}  # fmt: skip
+        "a": 1,
+        "b": TRIES,
+        "c": TRIES,
+        "d": 1,
+    }
     assert multiprocessing.active_children() == []
 
 
@@ -368,8 +391,24 @@ def loud(q, k, v):
     os.system("echo LOUD")
     return v
 """)
-    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, "--layer", "0,2", "--method",
-               f"{tmp_path}/loud.py:loud", "--jobs", "2", "--format", "json", "--out", tmp_path / "r"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "attnprobe",
+        "error",
+        "--qkv",
+        file,
+        "--layer",
+        "0,2",
+        "--method",
+        f"{tmp_path}/loud.py:loud",
+        "--jobs",
+        "2",
+        "--format",
+        "json",
+        "--out",
+        tmp_path / "r",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "LOUD" in done.stderr, done.stderr
     json.loads(done.stdout)
@@ -427,17 +466,21 @@ def test_what_a_process_left_out_has_failed(file, alone, tmp_path, monkeypatch):
     records = measured("error", file, tmp_path / "r").outcome.records
     failed = [record for record in records if record["status"] == "failed"]
     assert len(failed) == 8 and {record["reason"] for record in failed} == {
-        "its process found other inputs than the one that keeps the records"}  # fmt: skip
+        "its process found other inputs than the one that keeps the records"
+    }
     wanted = bits(alone("error").outcome.records)
     assert {key for key, one in bits(records).items() if one == wanted[key]} == wanted.keys() - {
-        record["key"] for record in failed}  # fmt: skip
+        record["key"] for record in failed
+    }
     monkeypatch.undo()
     assert bits(measured("error", file, tmp_path / "r", retry_failed=True).outcome.records) == wanted
 
 
 def test_another_version_or_folder_on_a_node_is_refused(tmp_path):
-    for folder, version, message in ((tmp_path, "0.0", "a node has attnprobe .* and this is 0.0"),
-                                     (tmp_path / "none", versions()["attnprobe"], "is not on a node")):  # fmt: skip
+    for folder, version, message in (
+        (tmp_path, "0.0", "a node has attnprobe .* and this is 0.0"),
+        (tmp_path / "none", versions()["attnprobe"], "is not on a node"),
+    ):
         kind, error = Worker(None, str(folder), version).start(None, 0)
         assert kind == "raised"
         with pytest.raises(UsageError, match=message):
@@ -478,8 +521,13 @@ def test_a_cluster_whose_nodes_are_gone_is_not_waited_for(address, tmp_path, mon
 
 
 def test_places_that_share_a_forward_are_bundled():
-    places = [Place(source, Group(n, window), layer) for source in (0, 1) for n in (8, 16) for window in (0, 1)
-              for layer in range(5)]  # fmt: skip
+    places = [
+        Place(source, Group(n, window), layer)
+        for source in (0, 1)
+        for n in (8, 16)
+        for window in (0, 1)
+        for layer in range(5)
+    ]
     for most in (1, 2, 5, 100):
         found = bundles(places, most)
         assert [place for bundle in found for place in bundle] == places
@@ -509,10 +557,21 @@ def test_the_default_is_a_process_for_each_visible_gpu(monkeypatch):
 NODES = ((8.0, 2.0), (4.0, 0.0), (16.0, 4.0))
 
 
-@pytest.mark.parametrize(("cpus", "gpus", "places"), [
-    (1, 0, 28), (4, 0, 7), (1, 1, 6), (1, 0.5, 12), (1, 0.3, 18), (8, 1, 3), (1, 2, 3), (1, 4, 1), (1, 8, 0),
-    (32, 0, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "places"),
+    [
+        (1, 0, 28),
+        (4, 0, 7),
+        (1, 1, 6),
+        (1, 0.5, 12),
+        (1, 0.3, 18),
+        (8, 1, 3),
+        (1, 2, 3),
+        (1, 4, 1),
+        (1, 8, 0),
+        (32, 0, 0),
+    ],
+)
 def test_room_is_counted_node_by_node(cpus, gpus, places):
     room = Room(cpus, gpus, NODES)
     assert room.places == places
@@ -525,19 +584,25 @@ def test_room_is_counted_node_by_node(cpus, gpus, places):
         room.refuse(places + 1)
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ({"backend": "slurm"}, "unknown backend 'slurm'"),
-    ({"backend": "ray"}, "name the cluster; give --ray-address"),
-    ({"backend": "ray", "ray_address": "ray://x:1"}, "Ray Client is not supported"),
-    ({"ray_address": "local"}, "ray-address is of backend ray"),
-    ({"gpus_per_task": 1}, "gpus-per-task is of backend ray"),
-    ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1}, "device cpu needs no GPU"),
-    ({"backend": "ray", "ray_address": "x"}, "'x' is not HOST:PORT, auto or local"),
-    ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("inf")}, "gpus-per-task=inf: choose"),
-    ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("nan")}, "gpus-per-task=nan: choose"),
-    ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1.5}, "a fraction from 0.01 to 1, or a whole number"),
-    ({"backend": "ray", "ray_address": "local", "cpus_per_task": 0}, "cpus-per-task=0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"backend": "slurm"}, "unknown backend 'slurm'"),
+        ({"backend": "ray"}, "name the cluster; give --ray-address"),
+        ({"backend": "ray", "ray_address": "ray://x:1"}, "Ray Client is not supported"),
+        ({"ray_address": "local"}, "ray-address is of backend ray"),
+        ({"gpus_per_task": 1}, "gpus-per-task is of backend ray"),
+        ({"backend": "ray", "ray_address": "local", "gpus_per_task": 1}, "device cpu needs no GPU"),
+        ({"backend": "ray", "ray_address": "x"}, "'x' is not HOST:PORT, auto or local"),
+        ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("inf")}, "gpus-per-task=inf: choose"),
+        ({"backend": "ray", "ray_address": "local", "gpus_per_task": float("nan")}, "gpus-per-task=nan: choose"),
+        (
+            {"backend": "ray", "ray_address": "local", "gpus_per_task": 1.5},
+            "a fraction from 0.01 to 1, or a whole number",
+        ),
+        ({"backend": "ray", "ray_address": "local", "cpus_per_task": 0}, "cpus-per-task=0"),
+    ],
+)
 def test_what_cannot_be_is_refused_before_anything_runs(given, message, file, tmp_path):
     with pytest.raises(UsageError, match=message):
         measured("error", file, tmp_path / "r", **given)

@@ -288,8 +288,13 @@ def planted(method, seconds, error, n=64, **rest):
 
 
 def test_choices_are_the_fastest_within_an_error_and_the_best_within_a_time():
-    rows = [planted("a", 1e-3, 0.4), planted("b", 2e-3, 0.1), planted("c", 9e-3, 0.01), planted("v", 1e-6, 0.0,
-            reference=True), planted("x", 1e-6, 0.0, status="failed")]  # fmt: skip
+    rows = [
+        planted("a", 1e-3, 0.4),
+        planted("b", 2e-3, 0.1),
+        planted("c", 9e-3, 0.01),
+        planted("v", 1e-6, 0.0, reference=True),
+        planted("x", 1e-6, 0.0, status="failed"),
+    ]
     found = [(one["limit"], one["value"], one["method"]) for one in bench_choices(rows, [0.05, 0.5], [0.5, 2.0])]
     assert found == [("error", 0.05, "c"), ("error", 0.5, "a"), ("ms", 0.5, None), ("ms", 2.0, "b")]
 
@@ -305,8 +310,16 @@ def test_the_summary_reads_growth_off_the_rows():
     rows = []
     for n in (2048, 4096, 8192):
         for name, power, size in (("exact", 2, 1e-9), ("performer", 1, 1e-5)):
-            rows.append({**planted(name, size * n**power, None, n), "family": "x", "cost": "2 n² p", "peak_bytes": n,
-                         "d": None, "reference": name == "exact"})  # fmt: skip
+            rows.append(
+                {
+                    **planted(name, size * n**power, None, n),
+                    "family": "x",
+                    "cost": "2 n² p",
+                    "peak_bytes": n,
+                    "d": None,
+                    "reference": name == "exact",
+                }
+            )
     found = {one["method"]: one for one in bench_summary(rows)}
     assert found["exact"]["time_exponent_spread"] == pytest.approx(0)
     assert found["exact"]["time_exponent"] == pytest.approx(2) and found["exact"]["faster_from"] is None
@@ -330,8 +343,9 @@ def test_the_command_leaves_a_run_that_a_report_rebuilds(run, bench, tmp_path):
     assert found["command"] == "bench" and all(set(row) >= CONTRACT for row in found["rows"])
     assert {one["value"] for one in found["choices"] if one["limit"] == "error"} == {0.9, 9.0}
     figures = {path.name: path.read_bytes() for path in Path("r/figures").iterdir()}
-    assert set(figures) == {f"bench-{name}.{kind}" for name in ("time-d8", "pareto-n32", "pareto-n64")
-                            for kind in ("svg", "png")}  # fmt: skip
+    assert set(figures) == {
+        f"bench-{name}.{kind}" for name in ("time-d8", "pareto-n32", "pareto-n64") for kind in ("svg", "png")
+    }
     tables = {path.name: path.read_bytes() for path in Path("r/tables").iterdir()}
     code, _, err = run("report", "r")
     assert code == 0, err
@@ -342,8 +356,9 @@ def test_the_command_leaves_a_run_that_a_report_rebuilds(run, bench, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of the resident set")
 def test_memory_has_a_figure_of_its_own(bench):
-    code, out, err = bench("--n", "512,1024", "--rounds", 1, "--method", "linear", "--device", "cpu", "--plot",
-                           "--out", "r")  # fmt: skip
+    code, out, err = bench(
+        "--n", "512,1024", "--rounds", 1, "--method", "linear", "--device", "cpu", "--plot", "--out", "r"
+    )
     assert code == 0 and "MiB" in out, err
     names = {path.name for path in Path("r/figures").iterdir()}
     assert names == {f"bench-{name}.{kind}" for name in ("time", "memory") for kind in ("svg", "png")}
@@ -356,34 +371,55 @@ def test_every_format_names_the_methods(bench, format_):
     assert "performer" in out and "exact" in out and "quadratic-n" in out.replace(r"\_", "_")
 
 
-@pytest.mark.parametrize("args, told", [
-    (("--source", "file"), "source 'file'"),
-    (("--method", "nystromfomer"), "did you mean 'nystromformer'"),
-    (("--n", "1"), "at least 2 tokens"),
-    (("--n", "a"), "not a whole number"),
-    (("--d", "0", "--method", "performer"), "d=0 is not positive"),
-    (("--rounds", "0"), "rounds=0"),
-    (("--heads", "0"), "heads=0"),
-    (("--dtype", "int8"), "dtype 'int8'"),
-    (("--target", "both"), "target 'both'"),
-    (("--epsilon", "0"), "epsilon: '0' is not a number above 0"),
-    (("--under-ms", "fast"), "under-ms: 'fast'"),
-    (("--quadratic-n", "1"), "quadratic_n=1"),
-    (("--method", "amm", "--n", "64", "--d", "8", "--quadratic-n", "32"), "amm costs n² p + 2 n d p: called up to n=3"),
-    (("--model", "minilm"), "--model is read by --source model alone"),
-    (("--layer", "1"), "--layer is read by --source model alone"),
-    (("--source", "model", "--heads", "4"), "--heads is read by --source random alone"),
-    (("--format", "xml"), "format 'xml'"),
-    (("--force", "--retry-failed"), "exclude each other"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args, told",
+    [
+        (("--source", "file"), "source 'file'"),
+        (("--method", "nystromfomer"), "did you mean 'nystromformer'"),
+        (("--n", "1"), "at least 2 tokens"),
+        (("--n", "a"), "not a whole number"),
+        (("--d", "0", "--method", "performer"), "d=0 is not positive"),
+        (("--rounds", "0"), "rounds=0"),
+        (("--heads", "0"), "heads=0"),
+        (("--dtype", "int8"), "dtype 'int8'"),
+        (("--target", "both"), "target 'both'"),
+        (("--epsilon", "0"), "epsilon: '0' is not a number above 0"),
+        (("--under-ms", "fast"), "under-ms: 'fast'"),
+        (("--quadratic-n", "1"), "quadratic_n=1"),
+        (
+            ("--method", "amm", "--n", "64", "--d", "8", "--quadratic-n", "32"),
+            "amm costs n² p + 2 n d p: called up to n=3",
+        ),
+        (("--model", "minilm"), "--model is read by --source model alone"),
+        (("--layer", "1"), "--layer is read by --source model alone"),
+        (("--source", "model", "--heads", "4"), "--heads is read by --source random alone"),
+        (("--format", "xml"), "format 'xml'"),
+        (("--force", "--retry-failed"), "exclude each other"),
+    ],
+)
 def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(bench, args, told):
     code, out, err = bench("--device", "cpu", "--out", "r", *args)
     assert code == 2 and told in err and out == "" and not Path("r").exists(), err
 
 
 def test_a_file_of_queries_is_a_source(bench, qkv):
-    code, out, err = bench("--source", "model", "--qkv", qkv, "--d", 8, "--method", "linear", "--rounds", 1,
-                           "--no-memory", "--format", "json", "--device", "cpu")  # fmt: skip
+    code, out, err = bench(
+        "--source",
+        "model",
+        "--qkv",
+        qkv,
+        "--d",
+        8,
+        "--method",
+        "linear",
+        "--rounds",
+        1,
+        "--no-memory",
+        "--format",
+        "json",
+        "--device",
+        "cpu",
+    )
     assert code == 0, err
     rows = json.loads(out)["rows"]
     assert {row["n"] for row in rows} == {96} and all(row["error"] is not None for row in rows[1:])
@@ -401,8 +437,9 @@ def test_a_method_that_fails_exits_4(bench, monkeypatch):
 
 
 def test_a_sweep_takes_it_and_tells_its_plan(run, tmp_path):
-    Path("c.yaml").write_text("command: bench\nmethod: [linear, performer]\nn: [32, 64]\nd: 8\np: 8\nrounds: 1\n"
-                              "memory: false\ndevice: cpu\n")  # fmt: skip
+    Path("c.yaml").write_text(
+        "command: bench\nmethod: [linear, performer]\nn: [32, 64]\nd: 8\np: 8\nrounds: 1\nmemory: false\ndevice: cpu\n"
+    )
     code, out, err = run("sweep", "c.yaml", "--dry-run")
     assert code == 0 and "8 cells, 0 done" in out, err
     assert run("sweep", "c.yaml")[0] == 0
@@ -470,8 +507,10 @@ def gated(method, n, seconds, **rest):
 def test_gates_judge_costs_over_rounds_and_growth_over_lengths():
     rows = [gated("linear", n, [t, 3 * t, 2 * t]) for n, t in ((2048, 1e-3), (4096, 4e-3))]
     rows.append(gated("vmean", 4096, [9.0] * 3, reference=True, requested=False))
-    assert judged("ratio_to_exact.median=2.1", rows) == {"linear d=8 n=2048 layer=0": True,
-                                                         "linear d=8 n=4096 layer=0": False}  # fmt: skip
+    assert judged("ratio_to_exact.median=2.1", rows) == {
+        "linear d=8 n=2048 layer=0": True,
+        "linear d=8 n=4096 layer=0": False,
+    }
     assert list(judged("ratio_to_exact.max=11.9", rows).values()) == [True, False]
     assert judged("time_exponent=1.99", rows) == {"linear d=8 layer=0": False}
     assert judged("time_exponent=2.01", rows) == {"linear d=8 layer=0": True}
@@ -501,8 +540,10 @@ def test_a_failed_gate_exits_1(run, tmp_path):
     Path("c.yaml").write_text(f"command: bench\nmethod: linear\nn: 32\nrounds: 2\nerrors: false\n{gates}")
     code, _, err = run("sweep", "c.yaml")
     assert code == 2 and "errors: false measures no output_spectral" in err
-    Path("c.yaml").write_text("command: bench\nmethod: linear\nn: 32\nrounds: 2\nmemory: false\n"
-                              "gates: [{metric: seconds, stat: median, max: 0}]\n")  # fmt: skip
+    Path("c.yaml").write_text(
+        "command: bench\nmethod: linear\nn: 32\nrounds: 2\nmemory: false\n"
+        "gates: [{metric: seconds, stat: median, max: 0}]\n"
+    )
     assert run("sweep", "c.yaml")[0] == 1
 
 

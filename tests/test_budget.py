@@ -37,9 +37,20 @@ def inputs(n=48, scale=1.0, h=HEADS, dtype=torch.float64):
 def planted(name, error, tags=("deterministic",), **facts):
     """Register a method whose output is ``(1 + error(head, d, seed))`` times the exact one."""
 
-    @register(name=name, paper="Nobody", year=2026, family="reference", targets=("softmax",), kind="reference",
-              tags=tags, budget="nothing", cost="n", oracle="itself", limit=lambda n_q, n_k: 10 * n_q,
-              **facts)  # fmt: skip
+    @register(
+        name=name,
+        paper="Nobody",
+        year=2026,
+        family="reference",
+        targets=("softmax",),
+        kind="reference",
+        tags=tags,
+        budget="nothing",
+        cost="n",
+        oracle="itself",
+        limit=lambda n_q, n_k: 10 * n_q,
+        **facts,
+    )
     def method(qkv, d, *, streams, target="softmax"):
         sizes = [1 + error(head, d, streams.seed) for head in qkv.heads]
         output = exact_output(qkv) * torch.tensor(sizes, dtype=torch.float64)[:, None, None]
@@ -94,8 +105,11 @@ class Asked:
 
 def linear(error, heads, epsilons, fine, needed=1):
     """By trying all."""
-    return [next((d for d in fine if sorted(error(head, d))[needed - 1] <= epsilon), None)
-            for epsilon in epsilons for head in heads]  # fmt: skip
+    return [
+        next((d for d in fine if sorted(error(head, d))[needed - 1] <= epsilon), None)
+        for epsilon in epsilons
+        for head in heads
+    ]
 
 
 @pytest.mark.parametrize("trial", range(30))
@@ -189,8 +203,11 @@ def test_svd_needs_the_rank_that_eckart_and_young_say(metric):
     found = budgets(qkv, "svd", epsilons, metric=metric, d_min=1, d_max=40, resolution=1)
     for one in found.heads:
         mine = parts[one.head]
-        tails = [float(mine[d]) if d < 40 else 0.0 for d in range(1, 41)] if metric == "matrix_spectral" else [
-            float(mine[d:].norm()) for d in range(1, 41)]  # fmt: skip
+        tails = (
+            [float(mine[d]) if d < 40 else 0.0 for d in range(1, 41)]
+            if metric == "matrix_spectral"
+            else [float(mine[d:].norm()) for d in range(1, 41)]
+        )
         size = float(mine.norm()) if metric.endswith("relative") else 1.0
         wanted = next(d for d, tail in enumerate(tails, 1) if tail / size <= one.epsilon)
         assert one.d == wanted and one.monotone and one.interval is None and one.seeds == 1
@@ -202,8 +219,11 @@ def brute(qkv, method, d, seeds, metric, **options):
     rows = []
     for seed in seeds:
         approx = approximate(method, qkv, d, seed=seed, **options)
-        of = matrix_errors(exact(qkv), approx.operator) if metric.startswith("matrix") else output_errors(
-            exact(qkv), approx, qkv)  # fmt: skip
+        of = (
+            matrix_errors(exact(qkv), approx.operator)
+            if metric.startswith("matrix")
+            else output_errors(exact(qkv), approx, qkv)
+        )
         rows.append(1 - of[metric] if metric == "output_cosine_min" else of[metric])
     return torch.stack(rows)
 
@@ -325,13 +345,20 @@ def test_a_method_that_refuses_some_budgets_is_searched_at_the_others():
 def test_impossible_values_are_refused_by_name():
     qkv = inputs()
     for words, rest in (
-        ("epsilon=0", {"epsilon": 0.0}), ("delta=1", {"delta": 1.0}), ("resolution=0.5", {"resolution": 0.5}),
-        ("d-min=0", {"d_min": 0}), ("d-max=4 is below d-min=8", {"d_max": 4}), ("no seeds", {"seeds": range(0)}),
-        ("did you mean 'output_spectral'", {"metric": "output_spectrl"}), ("resolution=3", {"resolution": 3.0}),
-        ("no budget", {"method": "vmean"}), ("does not take target", {"method": "performer", "target": "gaussian"}),
-        ("did you mean 'skyformer'", {"method": "skyfromer"}), ("unknown option", {"samplr": 1}),
+        ("epsilon=0", {"epsilon": 0.0}),
+        ("delta=1", {"delta": 1.0}),
+        ("resolution=0.5", {"resolution": 0.5}),
+        ("d-min=0", {"d_min": 0}),
+        ("d-max=4 is below d-min=8", {"d_max": 4}),
+        ("no seeds", {"seeds": range(0)}),
+        ("did you mean 'output_spectral'", {"metric": "output_spectrl"}),
+        ("resolution=3", {"resolution": 3.0}),
+        ("no budget", {"method": "vmean"}),
+        ("does not take target", {"method": "performer", "target": "gaussian"}),
+        ("did you mean 'skyformer'", {"method": "skyfromer"}),
+        ("unknown option", {"samplr": 1}),
         ("d=40 exceeds", {"method": "nystromformer", "d_min": 49, "d_max": 50}),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UsageError) as caught:
             budgets(qkv, **rest)
         assert words.replace("d=40", "d=49") in str(caught.value), str(caught.value)
@@ -383,7 +410,9 @@ def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
 
     records = measured(file, tmp_path).records
     assert [(r["method"], r["status"], r["seeds"], r["needed"]) for r in records] == [
-        ("svd", "ok", 1, 1), ("performer", "ok", 4, 4)]  # fmt: skip
+        ("svd", "ok", 1, 1),
+        ("performer", "ok", 4, 4),
+    ]
     qkv = load_qkv(qkv=str(file), n=48)
     for record in records:
         found = budgets(qkv, record["method"], (0.5, 1.5), seeds=range(4))
@@ -410,9 +439,22 @@ def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
     assert measured(file, tmp_path, force=True).measured == 2
 
 
-@pytest.mark.parametrize("change", [{"epsilon": "0.5"}, {"delta": 0.3}, {"repeats": 5}, {"seed": 1}, {"head": "0"},
-                                    {"n": "40"}, {"d_min": 4}, {"d_max": 20}, {"resolution": 1.5}, {"scan": True},
-                                    {"metric": "output_spectral"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilon": "0.5"},
+        {"delta": 0.3},
+        {"repeats": 5},
+        {"seed": 1},
+        {"head": "0"},
+        {"n": "40"},
+        {"d_min": 4},
+        {"d_max": 20},
+        {"resolution": 1.5},
+        {"scan": True},
+        {"metric": "output_spectral"},
+    ],
+)
 def test_what_determines_a_cell_is_in_its_key(file, tmp_path, change):
     measured(file, tmp_path, methods=("performer",))
     assert measured(file, tmp_path, methods=("performer",), **change).done_before == 0
@@ -428,7 +470,10 @@ def test_rows_summary_and_file_say_the_same(file, tmp_path):
     records = measured(file, tmp_path, methods=("half",), epsilon="0.1").records
     rows = budget_rows(records)
     assert [(row["head"], row["d"], row["monotone"], row["below"]) for row in rows] == [
-        (0, None, None, 24), (1, 8, True, None), (2, 20, True, 19)]  # fmt: skip
+        (0, None, None, 24),
+        (1, 8, True, None),
+        (2, 20, True, 19),
+    ]
     (one,) = budget_summary(rows)
     assert one["range"] == {"min": 8, "median": 20, "max": math.inf}
     assert (one["unreached"], one["not_monotone"]) == (1, 0)
@@ -438,15 +483,37 @@ def test_rows_summary_and_file_say_the_same(file, tmp_path):
     assert list(files) == ["budgets-half.json"]
     told = files["budgets-half.json"]
     assert {name: told[name] for name in ("schema", "method", "options", "metric", "epsilon", "n", "target")} == {
-        "schema": 1, "method": "half", "options": {}, "metric": RELATIVE, "epsilon": 0.1, "n": 48,
-        "target": "softmax"}  # fmt: skip
+        "schema": 1,
+        "method": "half",
+        "options": {},
+        "metric": RELATIVE,
+        "epsilon": 0.1,
+        "n": 48,
+        "target": "softmax",
+    }
     assert [(b["layer"], b["head"], b["d"]) for b in told["budgets"]] == [(0, 0, None), (0, 1, 8), (0, 2, 20)]
 
 
 def test_of_several_windows_the_file_has_the_largest_budget():
-    base = {"method": "svd", "options": {}, "target": "softmax", "layer": 2, "n": 64, "metric": RELATIVE, "delta": 0.1,
-            "seeds": 1, "needed": 1, "least": 8, "most": 32, "resolution": 1.05, "scan": False, "heads": [0, 1, 2],
-            "status": "ok", "source": {}, "tried": []}  # fmt: skip
+    base = {
+        "method": "svd",
+        "options": {},
+        "target": "softmax",
+        "layer": 2,
+        "n": 64,
+        "metric": RELATIVE,
+        "delta": 0.1,
+        "seeds": 1,
+        "needed": 1,
+        "least": 8,
+        "most": 32,
+        "resolution": 1.05,
+        "scan": False,
+        "heads": [0, 1, 2],
+        "status": "ok",
+        "source": {},
+        "tried": [],
+    }
 
     def record(window, d, again):
         nulls = {name: [None] * 3 for name in ("below", "error", "held", "lower", "upper", "settled")}
@@ -533,12 +600,19 @@ def test_exit_codes(run, file):
     code, out, _ = run(*args, "--method", "vmean,svd", "--out", "t")
     assert code == 0 and "– vmean layer 0 n = 48: skipped, vmean has no budget: there is none to find" in out
     for rest, words in (
-        (("--method", "vmean"), "has no budget"), (("--metric", "seconds"), "unknown metric"),
-        (("--epsilon", "0"), "epsilon: '0'"), (("--epsilon", "x"), "epsilon: 'x'"), (("--delta", "1"), "delta=1"),
-        (("--d-min", "0"), "d-min=0"), (("--d-min", "30"), "no budget from 30 to 24"), (("--n", "1"), "n=1"),
-        (("--resolution", "0.9"), "resolution=0.9"), (("--repeats", "0"), "repeats=0"), (("--format", "x"), "format"),
+        (("--method", "vmean"), "has no budget"),
+        (("--metric", "seconds"), "unknown metric"),
+        (("--epsilon", "0"), "epsilon: '0'"),
+        (("--epsilon", "x"), "epsilon: 'x'"),
+        (("--delta", "1"), "delta=1"),
+        (("--d-min", "0"), "d-min=0"),
+        (("--d-min", "30"), "no budget from 30 to 24"),
+        (("--n", "1"), "n=1"),
+        (("--resolution", "0.9"), "resolution=0.9"),
+        (("--repeats", "0"), "repeats=0"),
+        (("--format", "x"), "format"),
         (("--method", "nystromformer", "--target", "gaussian"), "target"),
-    ):  # fmt: skip
+    ):
         code, out, err = run(*args, *rest, "--out", "u")
         assert code == 2 and words in err and not out, (rest, err)
 

@@ -136,8 +136,11 @@ def test_a_causal_call_gives_a_causal_qkv(built, name):
     model, batch = built(name)
     calls = capture(model, batch)
     found = {path: [call.qkv(row) for row in range(2)] for (path, _), call in calls.items()}
-    assert all(qkv.causal == (name != "BART" or "decoder" in path and "self_attn" in path)
-               for path, rows in found.items() for qkv in rows)
+    assert all(
+        qkv.causal == (name != "BART" or "decoder" in path and "self_attn" in path)
+        for path, rows in found.items()
+        for qkv in rows
+    )
     for (path, _), call in calls.items():
         for row, qkv in enumerate(found[path]):
             output, valid = call.output()[row].transpose(0, 1), slice(None) if qkv.mask is None else qkv.mask

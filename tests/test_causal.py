@@ -61,9 +61,19 @@ def with_future(qkv: QKV, first: int, factor: float, label: str) -> QKV:
 def test_the_forms_are_these():
     """The tag is a claim; what the issue of causal attention names has it, and svd stands for the causal matrix."""
     assert {name for name, _ in FORMS} == {
-        "softmax", "kernelized", "vmean", "window", "longformer", "bigbird", "topk", "performer", "performer-relu",
-        "linear", "reformer", "lsh-qk",
-    }  # fmt: skip
+        "softmax",
+        "kernelized",
+        "vmean",
+        "window",
+        "longformer",
+        "bigbird",
+        "topk",
+        "performer",
+        "performer-relu",
+        "linear",
+        "reformer",
+        "lsh-qk",
+    }
     assert set(CAUSAL) == {name for name, _ in TAKEN}
     assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]
 
@@ -83,14 +93,24 @@ def test_a_causal_form_equals_its_literal_twin(name, target, score, dtype):
 @pytest.mark.parametrize(
     "name, options",
     [
-        ("performer", {"eps": 1e-4}), ("performer", {"eps": 0.3}), ("performer", {"double_norm": True}),
-        ("performer-relu", {"eps": 0.1}), ("linear", {"scale": True}), ("window", {"sinks": 0}),
-        ("window", {"sinks": 7}), ("longformer", {"global_tokens": 0}), ("longformer", {"global_tokens": 3}),
-        ("bigbird", {"random_blocks": 1}), ("topk", {"renormalize": False}),
-        ("lsh-qk", {"rounds": 1}), ("lsh-qk", {"rounds": 3, "buckets": 6}), ("reformer", {"rounds": 3}),
-        ("reformer", {"duplicates": "once"}), ("reformer", {"logits": "scaled", "buckets": 4}),
+        ("performer", {"eps": 1e-4}),
+        ("performer", {"eps": 0.3}),
+        ("performer", {"double_norm": True}),
+        ("performer-relu", {"eps": 0.1}),
+        ("linear", {"scale": True}),
+        ("window", {"sinks": 0}),
+        ("window", {"sinks": 7}),
+        ("longformer", {"global_tokens": 0}),
+        ("longformer", {"global_tokens": 3}),
+        ("bigbird", {"random_blocks": 1}),
+        ("topk", {"renormalize": False}),
+        ("lsh-qk", {"rounds": 1}),
+        ("lsh-qk", {"rounds": 3, "buckets": 6}),
+        ("reformer", {"rounds": 3}),
+        ("reformer", {"duplicates": "once"}),
+        ("reformer", {"logits": "scaled", "buckets": 4}),
     ],
-)  # fmt: skip
+)
 def test_options_mean_in_a_causal_form_what_they_mean(name, options):
     qkv = causal(n=23)
     approx = run(name, "softmax", qkv, **options)
@@ -119,11 +139,17 @@ def test_no_later_token_moves_an_earlier_row(name, target, dtype, first, factor)
 @pytest.mark.parametrize(
     "name, options",
     [
-        ("performer", {"eps": 1e-4}), ("performer-relu", {"eps": 0.1}), ("linear", {"scale": True}),
-        ("window", {"sinks": 0}), ("longformer", {"global_tokens": 3}), ("bigbird", {"random_blocks": 1}),
-        ("topk", {"renormalize": False}), ("lsh-qk", {"rounds": 1}), ("reformer", {"duplicates": "once"}),
+        ("performer", {"eps": 1e-4}),
+        ("performer-relu", {"eps": 0.1}),
+        ("linear", {"scale": True}),
+        ("window", {"sinks": 0}),
+        ("longformer", {"global_tokens": 3}),
+        ("bigbird", {"random_blocks": 1}),
+        ("topk", {"renormalize": False}),
+        ("lsh-qk", {"rounds": 1}),
+        ("reformer", {"duplicates": "once"}),
     ],
-)  # fmt: skip
+)
 def test_nor_does_one_with_options(name, options):
     qkv = causal()
     wanted, got = (run(name, "softmax", x, **options).output[:, :17] for x in (qkv, with_future(qkv, 17, 30.0, "z")))
@@ -306,10 +332,14 @@ def test_statistics_of_causal_inputs_are_of_what_is_seen():
         seen = s[torch.ones(90, 90).tril().bool()]
         entropy = -(b * b.clamp(min=1e-300).log()).sum(1)
         wanted = {
-            "score_std": seen.std(correction=0), "score_max": seen.abs().max(), "entropy": entropy.mean(),
-            "entropy_share": entropy.mean() / torch.arange(1, 91).double().log().mean(), "sink_first": b.mean(0)[0],
-            "sink_most": b.mean(0).max(), "stable_rank": b.square().sum() / torch.linalg.matrix_norm(b, 2) ** 2,
-        }  # fmt: skip
+            "score_std": seen.std(correction=0),
+            "score_max": seen.abs().max(),
+            "entropy": entropy.mean(),
+            "entropy_share": entropy.mean() / torch.arange(1, 91).double().log().mean(),
+            "sink_first": b.mean(0)[0],
+            "sink_most": b.mean(0).max(),
+            "stable_rank": b.square().sum() / torch.linalg.matrix_norm(b, 2) ** 2,
+        }
         for name, value in wanted.items():
             assert float(found[name][row]) == pytest.approx(float(value), rel=1e-3 if "rank" in name else 1e-10), name
         assert float(uniform["entropy_share"][row]) == pytest.approx(1.0)

@@ -34,14 +34,27 @@ def loaded(decoder, **options):
 
 
 def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp_path):
-    code, out, _ = run("error", *decoder, "--n", 100, "--d", 16, "--method", "window,performer,skyformer,svd",
-                       "--format", "json", "--out", "r")  # fmt: skip
+    code, out, _ = run(
+        "error",
+        *decoder,
+        "--n",
+        100,
+        "--d",
+        16,
+        "--method",
+        "window,performer,skyformer,svd",
+        "--format",
+        "json",
+        "--out",
+        "r",
+    )
     told = json.loads(out)
     rows = {row["method"]: row for row in told["rows"]}
     assert code == 0 and told["source"]["causal"] is True
     assert (rows["skyformer"]["status"], rows["skyformer"]["reason"]) == (
-        "skipped", "attention is causal, and skyformer has no causal form",
-    )  # fmt: skip
+        "skipped",
+        "attention is causal, and skyformer has no causal form",
+    )
     qkv = loaded(decoder, n=100)
     assert qkv.causal and qkv.h == 4 and torch.equal(qkv.k[0], qkv.k[1])
     for name in ("window", "performer", "svd", "vmean"):
@@ -50,7 +63,8 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
         for metric in ("output_spectral_relative", "output_frobenius_relative"):
             assert found[metric]["mean"] == pytest.approx(float(error[metric].mean()), rel=1e-6)
         dense = approx.operator.dense() - torch.softmax(
-            (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(torch.ones(100, 100).triu(1).bool(), float("-inf")), -1)
+            (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(torch.ones(100, 100).triu(1).bool(), float("-inf")), -1
+        )
         norm = float(dense.norm(dim=(1, 2)).mean())
         assert found["matrix_frobenius"]["mean"] == pytest.approx(norm, rel=1e-4)
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
@@ -67,8 +81,10 @@ def test_the_entropy_of_causal_rows_is_a_share_of_uniform_rows_not_of_ln_n(run, 
     assert code == 0 and "% of uniform rows)" in line and "ln n" not in line
     table = (tmp_path / "r/tables/error-inputs.md").read_text()
     assert "| of uniform |" in table and "of ln n" not in table
-    nats, share = (statistics.median(row[name] for row in json.loads(run(*args, "--format", "json")[1])["inputs"])
-                   for name in ("entropy", "entropy_share"))  # fmt: skip
+    nats, share = (
+        statistics.median(row[name] for row in json.loads(run(*args, "--format", "json")[1])["inputs"])
+        for name in ("entropy", "entropy_share")
+    )
     assert share == pytest.approx(nats * 64 / sum(math.log(i) for i in range(1, 65)), rel=1e-6)
 
 
@@ -109,8 +125,21 @@ def test_other_commands_measure_causal_matrices_or_say_why_not(run, decoder):
     assert code == 0 and "attention is causal, and skyformer has no causal form" in out
     code, _, err = run("theory", *decoder, "--n", 64, "--d", 16)
     assert code == 2 and "attention is causal, and the theorem is about attention to all tokens" in err
-    code, out, _ = run("bench", "--source", "model", *decoder, "--n", 64, "--d", 16, "--method", "performer,skyformer",
-                       "--rounds", 1, "--no-memory")  # fmt: skip
+    code, out, _ = run(
+        "bench",
+        "--source",
+        "model",
+        *decoder,
+        "--n",
+        64,
+        "--d",
+        16,
+        "--method",
+        "performer,skyformer",
+        "--rounds",
+        1,
+        "--no-memory",
+    )
     assert code == 0 and "attention is causal, and skyformer has no causal form" in out
 
 

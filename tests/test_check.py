@@ -43,7 +43,7 @@ def features(q, k):
 
 def shifts(q, k, scale):
     """C, from squared distances."""
-    return torch.exp(-torch.cdist(q, k) ** 2 * scale / 2)
+    return torch.exp(-(torch.cdist(q, k) ** 2) * scale / 2)
 
 
 def tagged(tag, function, **more):
@@ -54,8 +54,9 @@ def tagged(tag, function, **more):
 FAULTS = {
     "shapes": lambda q, k, v, scale: attention(q, k, v, scale) if q.shape[1] == k.shape[1] else v,
     "finite": lambda q, k, v, scale: attention(q, k, v, scale) / (q.sum() != q.sum()),
-    "large-scores": lambda q, k, v, scale: torch.exp(scale * q @ k.mT) @ v / torch.exp(scale * q @ k.mT).sum(
-        -1, keepdim=True),  # fmt: skip
+    "large-scores": lambda q, k, v, scale: (
+        torch.exp(scale * q @ k.mT) @ v / torch.exp(scale * q @ k.mT).sum(-1, keepdim=True)
+    ),
     "half-precision": lambda q, k, v, scale: attention(q, k, v, scale) * (1e5 if q.dtype == torch.float16 else 1),
     "float32": lambda q, k, v, scale: attention(q, k, v, scale) + (0.01 if q.dtype == torch.float32 else 0),
     "scale": lambda q, k, v: softmax(q @ k.mT, -1) @ v,
@@ -137,8 +138,9 @@ def test_a_case_that_a_method_refuses_is_no_failure():
 
 
 def test_what_a_method_raises_is_its_failure_with_the_line(tmp_path):
-    (tmp_path / "mine.py").write_text("def fn(q, v):\n    if q.shape[1] > 3:\n        raise ValueError('too long')\n"
-                                      "    return v\n")  # fmt: skip
+    (tmp_path / "mine.py").write_text(
+        "def fn(q, v):\n    if q.shape[1] > 3:\n        raise ValueError('too long')\n    return v\n"
+    )
     [verdict] = examine(f"{tmp_path}/mine.py:fn", only=["finite"])
     assert verdict.reason == "ValueError: too long (mine.py, line 3)" and verdict.case["n"] == 4
     assert verdict.case["h"] == verdict.case["p"] == verdict.case["p_v"] == 1
@@ -192,16 +194,19 @@ def test_the_command_shows_a_failure_and_how_to_repeat_it(run, tmp_path):
         assert run("check", "mine.py:forgetful", "--only", "scale", "--format", form)[0] == 1
 
 
-@pytest.mark.parametrize("args, words", [
-    (("svd", "--only", "scal"), "unknown property 'scal'; did you mean 'scale'"),
-    (("svd", "--dtype", "int8"), "unknown dtype 'int8'"),
-    (("svd", "--target", "sigmoid"), "does not take target=sigmoid"),
-    (("skyfromer",), "did you mean 'skyformer'"),
-    (("skyformer:bogus=1",), "unknown option of skyformer 'bogus'"),
-    (("skyformer:bogus",), "'bogus' are no options"),
-    (("svd", "--n", "0"), "--n"),
-    (("svd", "--format", "xml"), "unknown format"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (("svd", "--only", "scal"), "unknown property 'scal'; did you mean 'scale'"),
+        (("svd", "--dtype", "int8"), "unknown dtype 'int8'"),
+        (("svd", "--target", "sigmoid"), "does not take target=sigmoid"),
+        (("skyfromer",), "did you mean 'skyformer'"),
+        (("skyformer:bogus=1",), "unknown option of skyformer 'bogus'"),
+        (("skyformer:bogus",), "'bogus' are no options"),
+        (("svd", "--n", "0"), "--n"),
+        (("svd", "--format", "xml"), "unknown format"),
+    ],
+)
 def test_what_cannot_be_checked_is_one_line_and_exit_2(run, args, words):
     code, out, err = run("check", *args)
     assert code == 2 and words in err and len(err.strip().splitlines()) == 1 and not out
@@ -222,12 +227,21 @@ def test_new_method_writes_what_passes_its_check_and_its_test(run, tmp_path):
     assert code == 0 and "0 fail" in out, out
     for claim in ("row-sums-one", "nonnegative", "exact-at-full-budget", "linear", "adjoint", "budget"):
         assert f"✓ {claim} " in out
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "own"], cwd=tmp_path,
-                          capture_output=True, text=True, env=HERE)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "own"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=HERE,
+    )
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
     before = (tmp_path / "own/my_pool.py").read_bytes()
-    for name, words in (("my_pool", "exists; choose another name"), ("not-a-name", "is no name of a function"),
-                        ("torch", "is the name of a module"), ("class", "is no name of a function")):  # fmt: skip
+    for name, words in (
+        ("my_pool", "exists; choose another name"),
+        ("not-a-name", "is no name of a function"),
+        ("torch", "is the name of a module"),
+        ("class", "is no name of a function"),
+    ):
         code, out, err = run("new-method", name, "--out", "own")
         assert code == 2 and words in err and not out and len(err.strip().splitlines()) == 1
     assert (tmp_path / "own/my_pool.py").read_bytes() == before and len(list((tmp_path / "own").glob("*.py"))) == 2
@@ -251,19 +265,28 @@ def test_the_static_names_are_the_registrys():
     assert set(NAMES) == set(METHODS | KERNELS)
 
 
-@pytest.mark.parametrize("line, wanted", [
-    ("attnprobe error --method sky", ["skyformer"]),
-    ("attnprobe check nystr", ["nystromformer", "nystromformer-kmeans"]),
-    ("attnprobe error --method svd,vm", ["svd,vmean"]),
-    ("attnprobe methods inf", ["informer"]),
-    ("attnprobe spectrum --of kern", ["kernelized"]),
-    ("attnprobe error --method ./mi", ["./mi"]),
-    ("attnprobe new", ["new-method"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line, wanted",
+    [
+        ("attnprobe error --method sky", ["skyformer"]),
+        ("attnprobe check nystr", ["nystromformer", "nystromformer-kmeans"]),
+        ("attnprobe error --method svd,vm", ["svd,vmean"]),
+        ("attnprobe methods inf", ["informer"]),
+        ("attnprobe spectrum --of kern", ["kernelized"]),
+        ("attnprobe error --method ./mi", ["./mi"]),
+        ("attnprobe new", ["new-method"]),
+    ],
+)
 def test_the_shell_completes_names_without_torch(line, wanted, tmp_path):
     words = line.split(" ")
-    env = {"PATH": "/usr/bin", "_ATTNPROBE_COMPLETE": "bash_complete", "COMP_WORDS": line, "HOME": str(tmp_path),
-           "COMP_CWORD": str(len(words) - 1), "PYTHONPATH": ":".join(sys.path)}  # fmt: skip
+    env = {
+        "PATH": "/usr/bin",
+        "_ATTNPROBE_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "HOME": str(tmp_path),
+        "COMP_CWORD": str(len(words) - 1),
+        "PYTHONPATH": ":".join(sys.path),
+    }
     done = subprocess.run([sys.executable, "-c", COMPLETE], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [entry.split(",", 1)[1] for entry in done.stdout.split()] == wanted

@@ -28,8 +28,9 @@ def one_line(err: str) -> str:
 
 
 def test_error_prints_the_contract_json(run, qkv):
-    code, out, err = run("error", "--qkv", qkv, "--method", "skyformer,nystromformer:inverse=pinv", "--d", "8,16",
-                         "--format", "json")  # fmt: skip
+    code, out, err = run(
+        "error", "--qkv", qkv, "--method", "skyformer,nystromformer:inverse=pinv", "--d", "8,16", "--format", "json"
+    )
     assert code == 0, err
     result = json.loads(out)
     assert set(result) == {"schema", "command", "source", "rows", "bounds", "inputs", "run"}
@@ -40,8 +41,16 @@ def test_error_prints_the_contract_json(run, qkv):
     assert rows["vmean", None]["reference"] is True and rows["skyformer", 8]["reference"] is False
     for row in rows.values():
         assert row["status"] == "ok" and row["target"] == "softmax" and row["n"] == 96 and row["layer"] == 0
-        for name in ("output_spectral", "output_spectral_relative", "output_frobenius", "output_frobenius_relative",
-                     "output_row_relative_max", "output_cosine_min", "visited_fraction", "seconds"):  # fmt: skip
+        for name in (
+            "output_spectral",
+            "output_spectral_relative",
+            "output_frobenius",
+            "output_frobenius_relative",
+            "output_row_relative_max",
+            "output_cosine_min",
+            "visited_fraction",
+            "seconds",
+        ):
             assert set(row["metrics"][name]) == {"mean", "se", "median", "p10", "p90", "max", "count"}
         assert row["metrics"]["output_spectral"]["se"] is None  # one window
     assert {"bad_rows", "inverse_residual"} <= set(rows["skyformer", 8]["metrics"])
@@ -164,8 +173,17 @@ def test_a_method_that_breaks_is_a_row_and_exit_4(run, qkv, monkeypatch):
 
 
 def test_an_output_that_is_not_finite_is_diverged_and_exit_4(run, qkv):
-    code, out, _ = run("error", "--qkv", qkv, "--method", "skyformer:inverse=cholesky,gamma=0,sampler=iid",
-                       "--d", "180", "--format", "json")  # fmt: skip
+    code, out, _ = run(
+        "error",
+        "--qkv",
+        qkv,
+        "--method",
+        "skyformer:inverse=cholesky,gamma=0,sampler=iid",
+        "--d",
+        "180",
+        "--format",
+        "json",
+    )
     row = next(row for row in json.loads(out)["rows"] if row["method"] == "skyformer")
     assert code == 4 and row["status"] == "diverged" and "not finite" in row["reason"]
     assert row["metrics"]["output_spectral"]["count"] < 2
@@ -199,7 +217,7 @@ BAD = {
     "absent text": (["error", "--weights", "initialized", "--text", "nowhere.txt"], 3, "nowhere.txt"),
     "absent qkv": (["error", "--qkv", "nowhere.safetensors"], 3, "nowhere.safetensors"),
     "absent method page": (["methods", "skyfromer"], 2, "did you mean 'skyformer'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("args", "wanted", "says"), BAD.values(), ids=BAD)
@@ -248,8 +266,20 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 8, 512, 16, generator=generator)
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "big.safetensors")
-    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", "big.safetensors", "--method", "svd", "--out", "r",
-               "--d", ",".join(map(str, range(1, 200)))]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "attnprobe",
+        "error",
+        "--qkv",
+        "big.safetensors",
+        "--method",
+        "svd",
+        "--out",
+        "r",
+        "--d",
+        ",".join(map(str, range(1, 200))),
+    ]
     # a shell's background job is deaf to it
     listening = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
@@ -287,7 +317,7 @@ def test_extract_and_read_back_gives_the_same_errors(run, tmp_path):
     _, read, _ = run("error", "--qkv", "x.safetensors", "--layer", "1", "--d", "16", "--format", "json")
     metrics = lambda text: [
         {name: found for name, found in row["metrics"].items() if name != "seconds"} for row in json.loads(text)["rows"]
-    ]  # fmt: skip
+    ]
     assert metrics(direct) == metrics(read)
     assert json.loads(read)["source"]["origin"]["weights"] == "initialized"
 
@@ -342,7 +372,8 @@ def test_extract_never_overwrites_what_it_was_not_told_to(run, tmp_path, qkv):
 def test_the_dtype_is_part_of_what_a_cell_is(run, qkv):
     args = ("error", "--qkv", qkv, "--method", "nystromformer", "--d", "4", "--format", "json", "--out", "r", "--dtype")
     value = lambda text: next(r for r in json.loads(text)["rows"] if r["method"] == "nystromformer")["metrics"][
-        "output_spectral"]["mean"]  # fmt: skip
+        "output_spectral"
+    ]["mean"]
     single, half = (value(run(*args, dtype)[1]) for dtype in ("float32", "float16"))
     assert single != half
 

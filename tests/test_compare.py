@@ -20,19 +20,44 @@ from attnprobe.records import LOWER_BOUND, RecordWriter, read_records
 from attnprobe.report import FORMATS, Header, compare_runs, comparison_line, render
 from attnprobe.report.gate import METRICS
 
-SOURCE = {"model": "minilm", "model_sha256": "53aa" * 16, "weights": "pretrained", "weights_seed": None,
-          "text": "embedded", "text_sha256": "71f2" * 16, "tokenizer_sha256": "be50" * 16, "positions": "segment",
-          "dtype": "float32", "unk_fraction": 0.0, "fallback": []}  # fmt: skip
+SOURCE = {
+    "model": "minilm",
+    "model_sha256": "53aa" * 16,
+    "weights": "pretrained",
+    "weights_seed": None,
+    "text": "embedded",
+    "text_sha256": "71f2" * 16,
+    "tokenizer_sha256": "be50" * 16,
+    "positions": "segment",
+    "dtype": "float32",
+    "unk_fraction": 0.0,
+    "fallback": [],
+}
 METRIC = "output_spectral_relative"
 
 
 def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=METRIC, **fields):
     one = {
-        "schema": 1, "command": "error", "method": method, "options": {}, "target": "softmax", "n": 64, "d": d,
-        "layer": 0, "window": window, "seed": seed, "repeat": 0, "heads": list(range(len(values))), "status": "ok",
-        "reason": None, "reference": method == "vmean", "requested": method != "vmean", "source": SOURCE,
-        "metrics": {metric: list(values)}, "seconds": 0.25,
-    }  # fmt: skip
+        "schema": 1,
+        "command": "error",
+        "method": method,
+        "options": {},
+        "target": "softmax",
+        "n": 64,
+        "d": d,
+        "layer": 0,
+        "window": window,
+        "seed": seed,
+        "repeat": 0,
+        "heads": list(range(len(values))),
+        "status": "ok",
+        "reason": None,
+        "reference": method == "vmean",
+        "requested": method != "vmean",
+        "source": SOURCE,
+        "metrics": {metric: list(values)},
+        "seconds": 0.25,
+    }
     return {**one, **fields}
 
 
@@ -61,8 +86,10 @@ def test_the_differences_are_paired_and_clustered_by_window():
 
 def test_heads_and_seeds_do_not_shrink_the_error_bar():
     few = only(run([1.0], [2.0], [4.0]), run([2.0], [2.5], [8.0]))
-    many = only([c for s in range(5) for c in run([1.0] * 7, [2.0] * 7, [4.0] * 7, seed=s)],
-                [c for s in range(5) for c in run([2.0] * 7, [2.5] * 7, [8.0] * 7, seed=s)])  # fmt: skip
+    many = only(
+        [c for s in range(5) for c in run([1.0] * 7, [2.0] * 7, [4.0] * 7, seed=s)],
+        [c for s in range(5) for c in run([2.0] * 7, [2.5] * 7, [8.0] * 7, seed=s)],
+    )
     assert few["se"] == pytest.approx(many["se"], rel=1e-14)
     assert few["se"] == pytest.approx(statistics.stdev([1.0, 0.5, 4.0]) / math.sqrt(3), rel=1e-14)
     assert many["cells"] == 15 and many["values"] == 105
@@ -86,9 +113,7 @@ def test_seeds_that_differ_are_paired_by_window():
     assert (row["seeds_a"], row["seeds_b"], row["cells"]) == ([0], [1, 2], 4)
     assert (alone["verdict"], alone["cells"], alone["reason"]) == ("only in B", 1, "window 2; seed 1; heads 0-1")
     assert alone["metric"] is None and alone["a"] is None
-    assert found.notes == [
-        "rows without a cell in common (seeds: 0 in A, 1-2 in B), paired by text window: 1"
-    ]  # fmt: skip
+    assert found.notes == ["rows without a cell in common (seeds: 0 in A, 1-2 in B), paired by text window: 1"]
 
 
 def test_runs_that_share_no_window_add_their_variances():
@@ -97,7 +122,7 @@ def test_runs_that_share_no_window_add_their_variances():
     (row,) = found.rows
     assert found.notes == [
         "rows without a cell in common (seeds: 0 in A, 0 in B), not paired, as windows or heads differ too: 1"
-    ]  # fmt: skip
+    ]
     ses = statistics.stdev([1, 3]) / math.sqrt(2), statistics.stdev([2, 8, 5]) / math.sqrt(3)
     assert row["paired"] is None and row["difference"] == 3.0
     assert row["se"] == pytest.approx(math.hypot(*ses), rel=1e-14)
@@ -165,8 +190,11 @@ def test_a_cosine_is_worse_where_it_is_smaller():
     name = "output_cosine_min"
     judged = lambda x, y: only(run([x], metric=name), run([y], metric=name), name)["verdict"]
     assert [judged(0.5, 0.4), judged(0.5, 0.6), judged(-0.5, -0.6), judged(-0.5, -0.4)] == [
-        "worse", "better", "worse", "better"
-    ]  # fmt: skip
+        "worse",
+        "better",
+        "worse",
+        "better",
+    ]
     assert judged(-0.5, -0.51) == "same"
 
 
@@ -179,10 +207,17 @@ def test_seconds_are_compared_where_they_are_asked_for():
 
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
-    [("ok", "failed", "worse"), ("ok", "diverged", "worse"), ("ok", "skipped", "worse"),
-     ("diverged", "failed", "worse"), ("failed", "ok", "better"), ("diverged", "ok", "better"),
-     ("failed", "failed", "same"), ("skipped", "skipped", "same")],
-)  # fmt: skip
+    [
+        ("ok", "failed", "worse"),
+        ("ok", "diverged", "worse"),
+        ("ok", "skipped", "worse"),
+        ("diverged", "failed", "worse"),
+        ("failed", "ok", "better"),
+        ("diverged", "ok", "better"),
+        ("failed", "failed", "same"),
+        ("skipped", "skipped", "same"),
+    ],
+)
 def test_a_status_that_got_worse_is_a_regression(before, after, verdict):
     made = lambda status: cell(status=status, window=1, **({} if status == "ok" else {"metrics": {}, "reason": "why"}))
     a, b = [cell(), made(before)], [cell(), made(after)]
@@ -222,8 +257,11 @@ def test_a_method_that_lost_its_metric_is_a_regression():
     a = [both(cell()), both(cell(method="mss"))]
     found = compare_runs(a, [both(cell()), cell(method="mss")])
     assert [(row["method"], row["metric"], row["verdict"]) for row in found.rows] == [
-        ("skyformer", METRIC, "same"), ("skyformer", name, "same"), ("mss", METRIC, "same"), ("mss", name, "worse")
-    ]  # fmt: skip
+        ("skyformer", METRIC, "same"),
+        ("skyformer", name, "same"),
+        ("mss", METRIC, "same"),
+        ("mss", name, "worse"),
+    ]
     assert (found.rows[-1]["a"], found.rows[-1]["b"], found.rows[-1]["difference"]) == (0.5, None, None)
 
 
@@ -231,9 +269,15 @@ def test_a_method_that_lost_its_metric_is_a_regression():
 
 
 def test_rows_are_apart_by_everything_that_is_no_head_window_or_seed():
-    places = [{"method": m, "options": o, "target": t, "n": n, "d": d, "layer": layer}
-              for m in ("skyformer", "mss") for o in ({}, {"ridge": 0.1}) for t in ("softmax", "gaussian")
-              for n in (64, 128) for d in (16, None) for layer in (0, 5)]  # fmt: skip
+    places = [
+        {"method": m, "options": o, "target": t, "n": n, "d": d, "layer": layer}
+        for m in ("skyformer", "mss")
+        for o in ({}, {"ridge": 0.1})
+        for t in ("softmax", "gaussian")
+        for n in (64, 128)
+        for d in (16, None)
+        for layer in (0, 5)
+    ]
     a = [cell([float(i)], **place) for i, place in enumerate(places, 1)]
     b = [cell([2.0 * i], **place) for i, place in enumerate(places, 1)]
     rows = compare_runs(a, b[::-1]).rows
@@ -245,8 +289,10 @@ def test_lower_bounds_are_left_out_and_what_one_run_alone_has_is_listed():
     a = [cell(), cell(method=LOWER_BOUND), cell(d=8)]
     found = compare_runs(a, [cell(), cell(method="mss"), cell(method=LOWER_BOUND, d=4)])
     assert [(row["method"], row["d"], row["verdict"]) for row in found.rows] == [
-        ("skyformer", 8, "only in A"), ("skyformer", 16, "same"), ("mss", 16, "only in B")
-    ]  # fmt: skip
+        ("skyformer", 8, "only in A"),
+        ("skyformer", 16, "same"),
+        ("mss", 16, "only in B"),
+    ]
     assert found.regressions == []
     vmean = cell(method="vmean", d=None)
     for a, b in (([cell()], [cell(d=8)]), ([cell(), vmean], [cell(d=8), vmean])):
@@ -299,17 +345,21 @@ def test_of_records_of_one_cell_the_best_counts():
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({"text_sha256": "aa" * 32, "text": "mine.txt"},
-         "text_sha256 71f271f271f2… (embedded) in A, aaaaaaaaaaaa… (mine.txt) in B"),
-        ({"weights": "initialized", "weights_seed": 1},
-         "weights pretrained in A, initialized in B; weights_seed null in A, 1 in B"),
+        (
+            {"text_sha256": "aa" * 32, "text": "mine.txt"},
+            "text_sha256 71f271f271f2… (embedded) in A, aaaaaaaaaaaa… (mine.txt) in B",
+        ),
+        (
+            {"weights": "initialized", "weights_seed": 1},
+            "weights pretrained in A, initialized in B; weights_seed null in A, 1 in B",
+        ),
         ({"positions": "wrap"}, "positions segment in A, wrap in B"),
         ({"tokenizer_sha256": "cc" * 32}, "tokenizer_sha256 be50be50be50… in A, cccccccccccc… in B"),
         ({"model_sha256": "dd" * 32}, "model_sha256 53aa53aa53aa… (minilm) in A, dddddddddddd… (minilm) in B"),
         ({"dtype": "float16"}, "dtype float32 in A, float16 in B"),
         ({"p": 32}, "p absent in A, 32 in B"),
     ],
-)  # fmt: skip
+)
 def test_different_sources_are_refused_by_what_differs(facts, says):
     with pytest.raises(UsageError) as error:
         compare_runs([cell()], [cell(source={**SOURCE, **facts})])
@@ -317,8 +367,14 @@ def test_different_sources_are_refused_by_what_differs(facts, says):
 
 
 def test_what_only_names_a_source_is_no_difference():
-    named = {**SOURCE, "model": "elsewhere/minilm", "text": "a copy", "fallback": ["the hub is out of reach"],
-             "revision": "abc", "unk_fraction": 0.5}  # fmt: skip
+    named = {
+        **SOURCE,
+        "model": "elsewhere/minilm",
+        "text": "a copy",
+        "fallback": ["the hub is out of reach"],
+        "revision": "abc",
+        "unk_fraction": 0.5,
+    }
     assert only([cell()], [cell(source=named)])["verdict"] == "same"
 
 
@@ -328,15 +384,17 @@ def test_several_sources_stay_apart():
     b = [cell([10.0], source=random), cell([1.0])]
     found = compare_runs(a, b)
     assert [(row["a"], row["weights"], row["verdict"]) for row in found.rows] == [
-        (1.0, "pretrained", "same"), (10.0, "initialized", "same")
-    ]  # fmt: skip
+        (1.0, "pretrained", "same"),
+        (10.0, "initialized", "same"),
+    ]
     assert found.rows[1]["source"] == {"weights": "initialized", "weights_seed": 0}
     text = render(found.rows, [], Header(), "md", None, "compare")
     assert "weights pretrained" in text and "weights initialized" in text
     part = compare_runs(a, b[:1])
     assert [(row["weights"], row["verdict"]) for row in part.rows] == [
-        ("pretrained", "only in A"), ("initialized", "same")
-    ]  # fmt: skip
+        ("pretrained", "only in A"),
+        ("initialized", "same"),
+    ]
     other = [b[0], cell([1.0], source={**random, "weights_seed": 7})]
     with pytest.raises(UsageError, match="weights pretrained in A, initialized in B; weights_seed null in A, 7 in B"):
         compare_runs(a, other)
@@ -353,13 +411,27 @@ def test_several_sources_stay_apart():
         ([], "B: it holds no record of a method"),
         ([cell(method=LOWER_BOUND)], "B: it holds no record of a method"),
         ([cell(command="spectrum")], "B: it holds records of `spectrum`; compare takes runs of `attnprobe error`"),
-        *[([{**cell(), **broken}], "B: its records are not of this program")
-          for broken in ({"method": 3}, {"heads": None}, {"heads": ["x"]}, {"status": "fine"}, {"status": []},
-                         {"metrics": None}, {"metrics": 3}, {"source": "x"}, {"options": [1]}, {"n": "64"},
-                         {"window": [0]}, {"target": 3}, {"matrix_tol": "x"})],
+        *[
+            ([{**cell(), **broken}], "B: its records are not of this program")
+            for broken in (
+                {"method": 3},
+                {"heads": None},
+                {"heads": ["x"]},
+                {"status": "fine"},
+                {"status": []},
+                {"metrics": None},
+                {"metrics": 3},
+                {"source": "x"},
+                {"options": [1]},
+                {"n": "64"},
+                {"window": [0]},
+                {"target": 3},
+                {"matrix_tol": "x"},
+            )
+        ],
         ([{"schema": 1}], "B: its records are not of this program"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_run_of_error_is_refused(records, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         compare_runs([cell()], records)
@@ -376,8 +448,10 @@ def test_records_of_other_commands_beside_those_of_error_are_passed_over():
 def found():
     mine = dict(method="mine_%$&.py:fn", options={"x": "a|b"})
     a = run([1.0, 2.0], [1.5, 2.5]) + run([1.0], [1.0], **mine) + [cell(d=8)] + [cell(method="vmean", d=None)]
-    b = run([3.0, 4.0], [3.5, 4.75]) + [cell([1.0], **mine), cell([3.0], window=1, status="failed", reason="a <b>",
-                                                                   metrics={}, **mine)]  # fmt: skip
+    b = run([3.0, 4.0], [3.5, 4.75]) + [
+        cell([1.0], **mine),
+        cell([3.0], window=1, status="failed", reason="a <b>", metrics={}, **mine),
+    ]
     return compare_runs(a, b + [cell(method="vmean", d=None)])
 
 
@@ -496,12 +570,17 @@ def test_two_runs_of_error_are_compared(command, tmp_path):
     code, out, _ = command("compare", "a", "b", "--format", "json", "--tolerance", "100")
     rows = [row for row in json.loads(out)["rows"] if row["metric"] == METRIC]
     assert code == 0 and {(row["method"], row["d"]) for row in rows} == {
-        ("vmean", None), ("skyformer", 16), ("nystromformer", 16)
-    }  # fmt: skip
-    mean = lambda name: statistics.fmean(next(
-        record["metrics"][METRIC] for record in read_records(tmp_path / name)
-        if record["method"] == "skyformer" and record["d"] == 16
-    ))  # fmt: skip
+        ("vmean", None),
+        ("skyformer", 16),
+        ("nystromformer", 16),
+    }
+    mean = lambda name: statistics.fmean(
+        next(
+            record["metrics"][METRIC]
+            for record in read_records(tmp_path / name)
+            if record["method"] == "skyformer" and record["d"] == 16
+        )
+    )
     (sky,) = [row for row in rows if row["method"] == "skyformer"]
     assert sky["ratio"] == pytest.approx(mean("b") / mean("a"), rel=1e-12) != 1 and sky["paired"] == "windows"
 

@@ -183,10 +183,19 @@ def by_name(qkv, approx, **options):
     return {core.name: core for core in core_matrices(qkv, approx, options)}
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"inverse": "schulz"}, {"inverse": "cholesky", "gamma": 0.3}, {"center_keys": True}, {"scale_dim": 32},
-    {"sampler": "kmeans"}, {"inverse": "schulz", "gamma": 0.02, "z0": "identity"}, {"sampler": "wor"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"inverse": "schulz"},
+        {"inverse": "cholesky", "gamma": 0.3},
+        {"center_keys": True},
+        {"scale_dim": 32},
+        {"sampler": "kmeans"},
+        {"inverse": "schulz", "gamma": 0.02, "z0": "identity"},
+        {"sampler": "wor"},
+    ],
+)
 def test_skyformers_cores_are_the_methods_own_and_what_stands_beside_them(options):
     qkv = make(h=2, n=20)
     approx = approximate("skyformer", qkv, 12, **options)
@@ -324,8 +333,14 @@ def directions(qkv, index, seed=0):
     """The changes of `sensitivity`, made anew."""
     out = []
     for name, x in (("q", qkv.q), ("k", qkv.k)):
-        u = torch.stack([torch.randn(x.shape[1:], generator=generator(seed, "sensitivity", head, index, name),
-                                     dtype=torch.float64) for head in qkv.heads])  # fmt: skip
+        u = torch.stack(
+            [
+                torch.randn(
+                    x.shape[1:], generator=generator(seed, "sensitivity", head, index, name), dtype=torch.float64
+                )
+                for head in qkv.heads
+            ]
+        )
         out.append(u * (x.norm(dim=(1, 2)) / u.norm(dim=(1, 2)))[:, None, None])
     return out
 
@@ -399,8 +414,22 @@ def measured(file, tmp_path, name="r", **rest):
 
 def test_rows_hold_what_the_contract_says(file, tmp_path):
     rows = condition_rows(measured(file, tmp_path).records)
-    contract = {"matrix", "method", "layer", "window", "head", "n", "d", "cond", "flag", "rank", "cond_at", "cond_eff",
-                "duplicates", "error"}  # fmt: skip
+    contract = {
+        "matrix",
+        "method",
+        "layer",
+        "window",
+        "head",
+        "n",
+        "d",
+        "cond",
+        "flag",
+        "rank",
+        "cond_at",
+        "cond_eff",
+        "duplicates",
+        "error",
+    }
     assert all(contract <= set(row) for row in rows)
     assert len(rows) == 3 * (3 + 5 + 1)
     qkv = load_qkv(qkv=str(file), n=80)
@@ -448,11 +477,29 @@ def test_a_method_that_fails_is_a_row_and_the_loop_goes_on(file, tmp_path, monke
 
 
 def test_a_summary_counts_a_singular_head_as_infinite():
-    place = {"matrix": "N", "method": "skyformer", "options": {}, "target": "softmax", "layer": 0, "n": 8, "d": 4,
-             "window": 0, "status": "ok", "reason": None, "size": 4, "inverted": True, "cond_at": {"2": 1.0},
-             "rank": 4, "cond_eff": 2.0, "duplicates": 0, "gradient": 1.0}  # fmt: skip
-    rows = [{**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
-            for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (None, 0.9)])]  # fmt: skip
+    place = {
+        "matrix": "N",
+        "method": "skyformer",
+        "options": {},
+        "target": "softmax",
+        "layer": 0,
+        "n": 8,
+        "d": 4,
+        "window": 0,
+        "status": "ok",
+        "reason": None,
+        "size": 4,
+        "inverted": True,
+        "cond_at": {"2": 1.0},
+        "rank": 4,
+        "cond_eff": 2.0,
+        "duplicates": 0,
+        "gradient": 1.0,
+    }
+    rows = [
+        {**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
+        for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (None, 0.9)])
+    ]
     (found,) = conditions_summary(rows)
     assert found["flagged"] == 2 and found["cond"]["p10"] == pytest.approx(1.3) and found["cond"]["p90"] == math.inf
     assert found["cond"]["median"] == math.inf  # between 2 and infinity
@@ -467,8 +514,9 @@ def run(run):
 
 
 def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
-    code, out, err = run("--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--format", "json",
-                         "--out", "r")  # fmt: skip
+    code, out, err = run(
+        "--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--format", "json", "--out", "r"
+    )
     assert code == 0, err
     found = json.loads(out)
     assert {"schema", "command", "source", "rows", "run"} <= set(found) and found["command"] == "condition"
@@ -515,11 +563,18 @@ def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
     assert max(len(line) for line in plain.splitlines()) <= 90
 
 
-@pytest.mark.parametrize("args, word", [
-    (("--iterations", "-1"), "iterations"), (("--d", "81", "--method", "nystromformer"), "exceeds n"),
-    (("--method", "nystromfomer"), "did you mean"), (("--head", "7"), "head 7"), (("--format", "yaml"), "format"),
-    (("--windows", "0"), "windows"), (("--target", "x"), "target"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args, word",
+    [
+        (("--iterations", "-1"), "iterations"),
+        (("--d", "81", "--method", "nystromformer"), "exceeds n"),
+        (("--method", "nystromfomer"), "did you mean"),
+        (("--head", "7"), "head 7"),
+        (("--format", "yaml"), "format"),
+        (("--windows", "0"), "windows"),
+        (("--target", "x"), "target"),
+    ],
+)
 def test_an_impossible_request_is_one_line_and_leaves_nothing(run, file, tmp_path, args, word):
     code, out, err = run("--qkv", file, "--d", "8", *args)
     assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out

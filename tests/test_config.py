@@ -19,7 +19,9 @@ def read(tmp_path, text):
 
 
 def test_values_are_those_that_the_command_line_would_give(tmp_path):
-    config = read(tmp_path, """
+    config = read(
+        tmp_path,
+        """
         methods:
           - nystromformer
           - {name: performer, options: {eps: 1e-4, double_norm: true}}
@@ -35,44 +37,76 @@ def test_values_are_those_that_the_command_line_would_give(tmp_path):
         weights-seed: 3
         cell-timeout: 2.5
         gates: [{metric: seconds, max: 1}]
-        """)  # fmt: skip
+        """,
+    )
     assert config.command == "error" and config.gates == [{"metric": "seconds", "max": 1}]
     assert config.values == {
         "methods": ("nystromformer", "performer:eps=1e-4,double_norm=true", "skyformer:sampler=wor"),
-        "weights": "initialized,pretrained", "n": "128,256", "d": "16,32", "layer": "0", "windows": 2, "tol": 1e-2,
-        "matrix": False, "plots": ("errors", "maps"), "weights_seed": 3, "cell_timeout": 2.5,
-    }  # fmt: skip
+        "weights": "initialized,pretrained",
+        "n": "128,256",
+        "d": "16,32",
+        "layer": "0",
+        "windows": 2,
+        "tol": 1e-2,
+        "matrix": False,
+        "plots": ("errors", "maps"),
+        "weights_seed": 3,
+        "cell_timeout": 2.5,
+    }
     assert config.lines["windows"] == 10
 
 
-@pytest.mark.parametrize("text, values", [
-    ("command: spectrum\nof: [output, 'mss:identity=true']\nplot: true",
-     {"of": ("output", "mss:identity=true"), "plot": True}),
-    ("command: condition\nmethod: skyformer\niterations: 9", {"methods": ("skyformer",), "iterations": 9}),
-    ("plot: true", {"plots": ("errors",)}),
-    ("plot: false", {"plots": ()}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        (
+            "command: spectrum\nof: [output, 'mss:identity=true']\nplot: true",
+            {"of": ("output", "mss:identity=true"), "plot": True},
+        ),
+        ("command: condition\nmethod: skyformer\niterations: 9", {"methods": ("skyformer",), "iterations": 9}),
+        ("plot: true", {"plots": ("errors",)}),
+        ("plot: false", {"plots": ()}),
+    ],
+)
 def test_each_command_has_its_own_options(tmp_path, text, values):
     assert read(tmp_path, text).values == values
 
 
-@pytest.mark.parametrize("text, line, said", [
-    ("", 1, "a mapping"), ("- 1", 1, "a mapping"), ("n: [1", 1, "no YAML"), ("n: 1\nd: {", 2, "no YAML"),
-    ("n: 512\n\nwindos: 2", 3, "did you mean 'windows'?"), ("n: 1\nn: 2", 2, "stands at line 1 already"),
-    ("method: vmean\nmethods: svd", 2, "says again"),
-    ("command: nothing", 1, "no command 'nothing'"), ("command: [error]", 1, "no command"),
-    ("command: spectrum\nmethod: vmean", 2, "unknown key 'method' of command spectrum"),
-    ("n: []", 1, "an empty list"), ("n:", 1, "no value"), ("windows: [1, 2]", 1, "takes one value"),
-    ("windows: two", 1, "a whole number"), ("windows: true", 1, "a whole number"),
-    ("windows: 1.5", 1, "a whole number"),
-    ("tol: small", 1, "a number"), ("matrix: 1", 1, "true or false"), ("n: [true]", 1, "text or numbers"),
-    ("n: {a: 1}", 1, "text or numbers"), ("model: ''", 1, "text or numbers"),
-    ("method: [{nam: vmean}]", 1, "did you mean 'name'?"), ("method: [{options: {a: 1}}]", 1, "a method is NAME"),
-    ("method: [{name: vmean, options: {a: [1]}}]", 1, "takes one value"),
-    ("gates: {metric: x}", 1, "a list is needed"), ("gates: []", 1, "a list is needed"),
-    ("1: 2", 1, "no option name"), ("debug: true", 1, "unknown key"), ("n: 2020-13-01", None, "month"),
-    ("? [1]\n: 2", None, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, line, said",
+    [
+        ("", 1, "a mapping"),
+        ("- 1", 1, "a mapping"),
+        ("n: [1", 1, "no YAML"),
+        ("n: 1\nd: {", 2, "no YAML"),
+        ("n: 512\n\nwindos: 2", 3, "did you mean 'windows'?"),
+        ("n: 1\nn: 2", 2, "stands at line 1 already"),
+        ("method: vmean\nmethods: svd", 2, "says again"),
+        ("command: nothing", 1, "no command 'nothing'"),
+        ("command: [error]", 1, "no command"),
+        ("command: spectrum\nmethod: vmean", 2, "unknown key 'method' of command spectrum"),
+        ("n: []", 1, "an empty list"),
+        ("n:", 1, "no value"),
+        ("windows: [1, 2]", 1, "takes one value"),
+        ("windows: two", 1, "a whole number"),
+        ("windows: true", 1, "a whole number"),
+        ("windows: 1.5", 1, "a whole number"),
+        ("tol: small", 1, "a number"),
+        ("matrix: 1", 1, "true or false"),
+        ("n: [true]", 1, "text or numbers"),
+        ("n: {a: 1}", 1, "text or numbers"),
+        ("model: ''", 1, "text or numbers"),
+        ("method: [{nam: vmean}]", 1, "did you mean 'name'?"),
+        ("method: [{options: {a: 1}}]", 1, "a method is NAME"),
+        ("method: [{name: vmean, options: {a: [1]}}]", 1, "takes one value"),
+        ("gates: {metric: x}", 1, "a list is needed"),
+        ("gates: []", 1, "a list is needed"),
+        ("1: 2", 1, "no option name"),
+        ("debug: true", 1, "unknown key"),
+        ("n: 2020-13-01", None, "month"),
+        ("? [1]\n: 2", None, ""),
+    ],
+)
 def test_what_does_not_hold_together_is_named_with_its_line(tmp_path, text, line, said):
     with pytest.raises(UsageError) as error:
         read(tmp_path, text)
@@ -94,20 +128,32 @@ def sweep(run, qkv, tmp_path):
 
 
 PAIRS = [
-    *((f"qkv: qkv.safetensors\n{key}: {value}", 2, f"{key} and qkv exclude each other") for key, value in
-      [("model", "minilm"), ("text", "embedded"), ("tokenizer", "v.txt"), ("weights", "initialized"),
-       ("weights-seed", 1), ("split", "train"), ("positions", "wrap")]),
+    *(
+        (f"qkv: qkv.safetensors\n{key}: {value}", 2, f"{key} and qkv exclude each other")
+        for key, value in [
+            ("model", "minilm"),
+            ("text", "embedded"),
+            ("tokenizer", "v.txt"),
+            ("weights", "initialized"),
+            ("weights-seed", 1),
+            ("split", "train"),
+            ("positions", "wrap"),
+        ]
+    ),
     ("weights: [pretrained, initialized]\nqkv: qkv.safetensors", 1, "weights and qkv exclude each other"),
     ("force: true\nretry-failed: true", 2, "retry-failed and force exclude each other"),
     ("text: embedded\nsplit: train", 2, "split names a split of Wikitext-2, and the text is 'embedded'"),
-    ("n: 1x", 1, "n: '1x' is not a whole number"), ("d: [8, 9, -1]", 1, "d: '-1' is not a whole number"),
-    ("layer: 3-1", 1, "layer: the range 3-1 runs backwards"), ("head: al", 1, "head: 'al' is not a whole number"),
-    ("d: all", 1, "d: 'all' is not a whole number"), ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
+    ("n: 1x", 1, "n: '1x' is not a whole number"),
+    ("d: [8, 9, -1]", 1, "d: '-1' is not a whole number"),
+    ("layer: 3-1", 1, "layer: the range 3-1 runs backwards"),
+    ("head: al", 1, "head: 'al' is not a whole number"),
+    ("d: all", 1, "d: 'all' is not a whole number"),
+    ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
     ("junit: g.xml", 1, "junit reports gates, and there are none"),
     ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "gates are of command error"),
     ("command: condition\nqkv: q\nmodel: minilm", 3, "model and qkv exclude each other"),
     ("command: spectrum\nforce: true\nretry-failed: true", 3, "retry-failed and force exclude each other"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text, line, said", PAIRS)
@@ -136,8 +182,11 @@ def test_what_is_merely_redundant_stands(sweep):
 HOPELESS = [
     ("matrix: false\ngates: [{metric: matrix_spectral, max: 1}]", 2, "matrix: false measures no matrix_spectral"),
     ("gates:\n- {metric: bad_rows, max: 0}\n- {metric: bad_rows, stat: se, max: 0}", 3, "one text window has no"),
-    ("method: [performer, 'skyformer:ridge=0.1']\ngates:\n- {metric: bad_rows, max: 0, method: linear}", 3,
-     "the method 'linear' is not measured; choose from performer, skyformer"),
+    (
+        "method: [performer, 'skyformer:ridge=0.1']\ngates:\n- {metric: bad_rows, max: 0, method: linear}",
+        3,
+        "the method 'linear' is not measured; choose from performer, skyformer",
+    ),
     ("d: [8, 16]\ngates:\n- {metric: bad_rows, max: 0, d: [8, 32]}", 3, "d=32 is not measured; d is 8,16"),
     ("n: 64\ngates:\n- {metric: bad_rows, max: 0, n: 32}", 3, "n=32 is not measured; n is 64"),
     ("layer: 0-2\ngates:\n- {metric: bad_rows, max: 0, layer: 3}", 3, "layer=3 is not measured; layer is 0,1,2"),
@@ -147,7 +196,7 @@ HOPELESS = [
     ("gates:\n- metric: bad_rows\n  max: 0\n- metric: seconds\n  max: 0\n  layers: 1", 4, "unknown key 'layers'"),
     ("gates:\n- {metric: bad_rows, max: 0, weights: 3}", 2, "weights: 3 is no word and no list of them"),
     ("gates:\n- {metric: bad_rows, max: 0, method: {nam: mss}}", 2, "unknown key 'nam' of a method"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text, line, said", HOPELESS)
@@ -167,8 +216,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_config(tmp_path / "b.yaml", settings_of)
 
 
-@pytest.mark.parametrize("text", ["windos: 2", *(text for text, _, _ in (*PAIRS[::5], HOPELESS[0], HOPELESS[-2])),
-                                  "plot: erors"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["windos: 2", *(text for text, _, _ in (*PAIRS[::5], HOPELESS[0], HOPELESS[-2])), "plot: erors"]
+)
 def test_a_file_is_refused_before_anything_heavy_is_imported(tmp_path, text):
     (tmp_path / "c.yaml").write_text(text)
     code = (

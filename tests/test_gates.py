@@ -15,11 +15,22 @@ from attnprobe.report.gate import Gate, GateResult
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):
     one = {
-        "method": method, "options": {}, "target": "softmax", "n": 64, "d": d, "layer": 0, "window": 0, "repeat": 0,
-        "heads": list(range(len(values))), "status": "ok", "reason": None, "reference": method == "vmean",
-        "requested": method != "vmean", "metrics": {"output_spectral": list(values)},
+        "method": method,
+        "options": {},
+        "target": "softmax",
+        "n": 64,
+        "d": d,
+        "layer": 0,
+        "window": 0,
+        "repeat": 0,
+        "heads": list(range(len(values))),
+        "status": "ok",
+        "reason": None,
+        "reference": method == "vmean",
+        "requested": method != "vmean",
+        "metrics": {"output_spectral": list(values)},
         "seconds": 0.25,
-    }  # fmt: skip
+    }
     return {**one, **fields}
 
 
@@ -52,8 +63,16 @@ def test_gate_forms():
 
 def test_the_mappings_of_a_config():
     assert parse_gates([]) == []
-    every = {"metric": "output_cosine_min", "stat": "p10", "method": " skyformer ", "n": 512, "d": [64, 128],
-             "layer": 0, "max": 1, "min": -0.5}  # fmt: skip
+    every = {
+        "metric": "output_cosine_min",
+        "stat": "p10",
+        "method": " skyformer ",
+        "n": 512,
+        "d": [64, 128],
+        "layer": 0,
+        "max": 1,
+        "min": -0.5,
+    }
     (gate,) = parse_gates([every])
     assert gate == Gate("output_cosine_min", "p10", 1, -0.5, "skyformer", (64, 128), (512,), (0,))
     assert str(gate) == "output_cosine_min.p10 >= -0.5 and <= 1 for skyformer d=64,128 n=512 layer=0"
@@ -119,8 +138,9 @@ def test_a_gate_passes_at_the_limit_and_fails_beyond_it():
     assert messages(records, Gate("output_spectral", min=0.1, max=0.4)) == ["0.5 is above 0.4"]
     results = check(summarise(records)[0], [Gate("output_spectral", "max", max=0.49), Gate("seconds", max=1.0)])
     assert [(result.value, result.limit, result.passed) for result in results] == [
-        (0.5, "<= 0.49", False), (0.25, "<= 1", True)
-    ]  # fmt: skip
+        (0.5, "<= 0.49", False),
+        (0.25, "<= 1", True),
+    ]
     for part in ("output_spectral.max", "0.49", "skyformer", "d=16", "n=64", "layer=0"):
         assert part in results[0].name
     assert results[0].line == f"{results[0].name}: 0.5 is above 0.49"
@@ -167,8 +187,11 @@ def test_a_gate_fails_closed_on_rows_of_any_origin():
 def test_a_gate_looks_at_the_rows_that_it_names():
     records = [
         cell(d=d, n=n, layer=layer, options=options, values=[d, d])
-        for d in (16, 32) for n in (64, 128) for layer in (0, 5) for options in ({}, {"inverse": "pinv", "ridge": 0.1})
-    ]  # fmt: skip
+        for d in (16, 32)
+        for n in (64, 128)
+        for layer in (0, 5)
+        for options in ({}, {"inverse": "pinv", "ridge": 0.1})
+    ]
     records += [cell("mss", 16, [1.0, 1.0]), cell("vmean", None, [99.0])]
     rows, _ = summarise(records)
     count = lambda **places: len(check(rows, [Gate("output_spectral", max=0.0, **places)]))
@@ -183,8 +206,12 @@ def test_a_gate_looks_at_the_rows_that_it_names():
 
 def test_a_gate_tells_weights_and_targets_apart():
     of = lambda word, seed=None, **more: cell(source={"weights": word, "weights_seed": seed}, **more)
-    records = [of("pretrained", values=[1.0]), of("initialized", 0, values=[2.0]),
-               of("initialized", 1, values=[3.0]), of("pretrained", values=[4.0], target="gaussian")]  # fmt: skip
+    records = [
+        of("pretrained", values=[1.0]),
+        of("initialized", 0, values=[2.0]),
+        of("initialized", 1, values=[3.0]),
+        of("pretrained", values=[4.0], target="gaussian"),
+    ]
     rows, _ = summarise(records)
     found = lambda **places: [one.value for one in check(rows, [Gate("output_spectral", max=9.0, **places)])]
     assert found() == [4.0, 1.0, 2.0, 3.0]
@@ -192,8 +219,10 @@ def test_a_gate_tells_weights_and_targets_apart():
     assert found(weights=("initialized, weights seed 1",)) == [3.0]
     assert found(target=("gaussian",)) == [4.0] and found(target=("softmax",), weights=("pretrained",)) == [1.0]
     (result,) = check(rows, [Gate("output_spectral", max=0.5, weights=("initialized, weights seed 1",))])
-    assert result.name == ("output_spectral.mean <= 0.5 for weights=initialized, weights seed 1: "
-                           "skyformer d=16 n=64 layer=0 weights initialized, weights seed 1")  # fmt: skip
+    assert result.name == (
+        "output_spectral.mean <= 0.5 for weights=initialized, weights seed 1: "
+        "skyformer d=16 n=64 layer=0 weights initialized, weights seed 1"
+    )
     assert "output_spectral.mean for weights=initialized, weights seed 1" in gates_table([result])
 
 
@@ -201,8 +230,9 @@ def test_every_place_that_a_gate_lists_has_a_row_or_the_gate_fails():
     rows, _ = summarise([cell(d=16), cell(d=32, layer=5)])
     results = check(rows, [Gate("output_spectral", max=9.0, d=(16, 64, 32), layer=(0, 5, 7))])
     assert [result.passed for result in results] == [True, True, False]
-    assert results[-1].message == ("no row with d=64 among those that are meant; "
-                                   "no row with layer=7 among those that are meant")  # fmt: skip
+    assert results[-1].message == (
+        "no row with d=64 among those that are meant; no row with layer=7 among those that are meant"
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,9 +260,18 @@ def test_a_gate_that_no_row_answers_to_fails(places, says):
 
 
 def a_few():
-    records = [cell("a_<&>\"'", 8, [0.25]), cell(d=128, n=4096, values=[123.456]),
-               cell("mss", 8, status="failed", reason="it \x1b[31mbroke\x00 & <that> \ud800 ]]> was it", metrics={},
-                    seconds=None)]  # fmt: skip
+    records = [
+        cell("a_<&>\"'", 8, [0.25]),
+        cell(d=128, n=4096, values=[123.456]),
+        cell(
+            "mss",
+            8,
+            status="failed",
+            reason="it \x1b[31mbroke\x00 & <that> \ud800 ]]> was it",
+            metrics={},
+            seconds=None,
+        ),
+    ]
     return check(summarise(records)[0], [Gate("output_spectral", max=1.0), Gate("bad_rows", max=0, d=(9,))])
 
 
@@ -261,7 +300,7 @@ SCHEMA = {
     "testsuite": ({**COUNTS, "skipped": r"\d+"}, {"testcase"}),
     "testcase": ({"name": TEXT, "classname": TEXT, "time": NUMBER}, {"failure"}),
     "failure": ({"message": TEXT, "type": TEXT}, set()),
-}  # fmt: skip
+}
 NEEDED = {"testsuite": {"name", "tests", "failures"}, "testcase": {"name", "classname"}}
 
 

@@ -40,8 +40,20 @@ MAY = {
     "template": {"errors"},
     "testing": CORE | {"methods", "spelling"},
     "inject": CORE | {"methods", "sources"},
-    "sweep": CORE | {"methods", "metrics", "sources", "inject", "config", "lists", "records", "shards", "timings",
-                     "installation", "spelling"},
+    "sweep": CORE
+    | {
+        "methods",
+        "metrics",
+        "sources",
+        "inject",
+        "config",
+        "lists",
+        "records",
+        "shards",
+        "timings",
+        "installation",
+        "spelling",
+    },
     "cli": {"__init__", "config", "errors"},
 }
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
@@ -84,8 +96,9 @@ def imports(file: Path, module_level: bool) -> set[str]:
             if node.module:
                 found.add(name)
             else:
-                is_module = lambda x, b=base: (ROOT.joinpath(*b[1:], x)).with_suffix(".py").exists() or (
-                    ROOT.joinpath(*b[1:], x)).is_dir()  # fmt: skip
+                is_module = lambda x, b=base: (
+                    (ROOT.joinpath(*b[1:], x)).with_suffix(".py").exists() or (ROOT.joinpath(*b[1:], x)).is_dir()
+                )
                 found |= {f"{name}.{a.name}" if is_module(a.name) else f"{name}.__init__" for a in node.names}
     return found
 
@@ -114,8 +127,19 @@ def test_report_never_imports_torch():
 
 
 def test_a_method_does_not_import_another_method():
-    shared = {"base", "hashed", "landmark_attention", "lookup", "plugins", "recovered", "registry", "row_guard", "user",
-              "user_calls", "user_files"}  # fmt: skip
+    shared = {
+        "base",
+        "hashed",
+        "landmark_attention",
+        "lookup",
+        "plugins",
+        "recovered",
+        "registry",
+        "row_guard",
+        "user",
+        "user_calls",
+        "user_files",
+    }
     files = {file.stem for file in (ROOT / "methods").glob("*.py")} - shared - {"__init__"}
     for stem in files:
         others = {name.rsplit(".", 1)[-1] for name in imports(ROOT / "methods" / f"{stem}.py", False)}
@@ -135,9 +159,20 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 
 
 COMMANDS = (
-    "error", "spectrum", "condition", "theory", "budget", "inject", "stability", "compare", "methods", "new-method",
-    "check", "report", "sweep",
-)  # fmt: skip
+    "error",
+    "spectrum",
+    "condition",
+    "theory",
+    "budget",
+    "inject",
+    "stability",
+    "compare",
+    "methods",
+    "new-method",
+    "check",
+    "report",
+    "sweep",
+)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

@@ -14,8 +14,21 @@ from attnprobe.methods import METHODS
 from attnprobe.rng import generator
 
 SAME = 2e-6  # relative, in float32, over a few layers
-EXACT_IN = ("BERT", "BERT decoder", "ALBERT", "ModernBERT", "GPT-2", "Llama", "Mistral", "Qwen3", "Gemma 2", "GPT-OSS",
-            "BART", "T5", "ViT")  # fmt: skip
+EXACT_IN = (
+    "BERT",
+    "BERT decoder",
+    "ALBERT",
+    "ModernBERT",
+    "GPT-2",
+    "Llama",
+    "Mistral",
+    "Qwen3",
+    "Gemma 2",
+    "GPT-OSS",
+    "BART",
+    "T5",
+    "ViT",
+)
 
 
 def apart(a: torch.Tensor, b: torch.Tensor, batch=None) -> float:
@@ -91,8 +104,9 @@ def test_only_the_chosen_layers_are_replaced(built):
 @pytest.mark.parametrize("layer", ["5", "encoder.layer.9.*"])
 def test_a_layer_that_no_forward_reaches_is_an_error(built, layer):
     model, batch = built("BERT")
-    with pytest.raises(UsageError, match="was never reached, it made 2 attention calls"), injected(
-        model, "vmean", layer=layer
+    with (
+        pytest.raises(UsageError, match="was never reached, it made 2 attention calls"),
+        injected(model, "vmean", layer=layer),
     ):
         model(**batch)
 

@@ -29,8 +29,14 @@ def makers():
     from transformers import BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     sizes = {"vocab_size": len(VOCABULARY), "initializer_range": 0.3}
-    llama = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": 2,
-             "intermediate_size": 48, "max_position_embeddings": 64}  # fmt: skip
+    llama = {
+        "hidden_size": 32,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    }
     gpt2 = {"n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64}
     return {
         "bert": lambda: BertForMaskedLM(bert_config(max_position_embeddings=64)),
@@ -134,8 +140,13 @@ def test_a_masked_models_drift_is_what_transformers_gives_by_hand(ask, models, t
         loss_own -= math.log(p[ids[0, place]]) / len(places)
         kl += sum(a * math.log(a / b) for a, b in zip(p.tolist(), q.tolist(), strict=True)) / len(places)
         same += float(p.argmax() == q.argmax()) / len(places)
-    for name, value in (("loss", loss), ("loss_own", loss_own), ("kl", kl), ("top1_agreement", same),
-                        ("loss_change", loss - loss_own)):  # fmt: skip
+    for name, value in (
+        ("loss", loss),
+        ("loss_own", loss_own),
+        ("kl", kl),
+        ("top1_agreement", same),
+        ("loss_change", loss - loss_own),
+    ):
         assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
     gap = (got_masked - own_masked)[places].norm() / own_masked[places].norm()
     assert found["logits_drift"] == pytest.approx(float(gap), rel=1e-4)
@@ -166,10 +177,23 @@ def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
     """On the same layer, method, budget and seed."""
     records = ask("bare", per_layer=True, methods=("skyformer,nystromformer",), d="8,16", seed=2).records
     spec = SourceSpec(model=models["bare"], text=texts["words"], device="cpu")
-    errors = measure_errors(ErrorRequest(source=spec, n=str(N), d="8,16", layer="all", seed=2, matrix=False,
-                                         methods=("skyformer,nystromformer",), out=str(tmp_path / "e")))  # fmt: skip
-    wanted = {(r["method"], r["d"], r["layer"]): r["metrics"]["output_frobenius_relative"]
-              for r in errors.outcome.records if r["requested"]}  # fmt: skip
+    errors = measure_errors(
+        ErrorRequest(
+            source=spec,
+            n=str(N),
+            d="8,16",
+            layer="all",
+            seed=2,
+            matrix=False,
+            methods=("skyformer,nystromformer",),
+            out=str(tmp_path / "e"),
+        )
+    )
+    wanted = {
+        (r["method"], r["d"], r["layer"]): r["metrics"]["output_frobenius_relative"]
+        for r in errors.outcome.records
+        if r["requested"]
+    }
     alone = [record for record in records if record["layer"] is not None]
     assert len(alone) == 2 * 2 * LAYERS
     for record in alone:
@@ -204,10 +228,13 @@ def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
         assert one["local"].keys() == other["local"].keys() and one["key"] != other["key"]
 
 
-@pytest.mark.parametrize(("model", "spec", "says"), [
-    ("bare", {}, "hold no masked-LM head (cls.predictions"),
-    ("bert", {"weights": "initialized"}, "are random"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "spec", "says"),
+    [
+        ("bare", {}, "hold no masked-LM head (cls.predictions"),
+        ("bert", {"weights": "initialized"}, "are random"),
+    ],
+)
 def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
     [record] = ask(model, spec=spec).records
     assert record["status"] == "ok" and not LOSSES & record["metrics"].keys() and says in record["predicts_not"]
@@ -222,8 +249,9 @@ def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_pat
     assert record["local"]["0"] == pytest.approx(wanted, rel=1e-3)
 
 
-@pytest.mark.parametrize("settings", [{"model": "bert", "model_dtype": "bfloat16"}, {"model": "half",
-                                      "model_dtype": "auto"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings", [{"model": "bert", "model_dtype": "bfloat16"}, {"model": "half", "model_dtype": "auto"}]
+)
 def test_half_precision_drifts_by_its_own_rounding(ask, settings):
     model = settings["model"]
     method = "skyformer" if model == "bert" else "window:causal=true"
@@ -242,8 +270,9 @@ def test_a_method_without_a_causal_form_is_skipped_by_name(inject):
 
 
 def budgets_file(path, budget=lambda layer, head: 8 + 4 * head, **rest):
-    listed = [{"layer": layer, "head": head, "d": budget(layer, head)} for layer in range(LAYERS)
-              for head in range(HEADS)]  # fmt: skip
+    listed = [
+        {"layer": layer, "head": head, "d": budget(layer, head)} for layer in range(LAYERS) for head in range(HEADS)
+    ]
     whole = {"schema": 1, "method": "skyformer", "options": {"sampler": "iid"}, "epsilon": 0.1, "budgets": listed}
     Path(path).write_text(json.dumps({**whole, **rest}))
     return str(path)
@@ -265,8 +294,20 @@ def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
 def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_path):
     """The file of `budget` keeps its ε in `inject`, head by head, on the same window."""
     args = ("--model", models["bert"], "--text", texts["words"], "--n", N, "--device", "cpu")
-    code, _, err = run("budget", *args, "--method", "topk:renormalize=false", "--epsilon", 0.1, "--layer", "all",
-                       "--d-max", 12, "--out", "b")  # fmt: skip
+    code, _, err = run(
+        "budget",
+        *args,
+        "--method",
+        "topk:renormalize=false",
+        "--epsilon",
+        0.1,
+        "--layer",
+        "all",
+        "--d-max",
+        12,
+        "--out",
+        "b",
+    )
     [path] = (tmp_path / "b").glob("budgets-*.json")
     found = read_budgets(path)
     assert code == 0 and str(path.name) in err and len(found.d) == LAYERS * HEADS
@@ -285,13 +326,16 @@ def test_what_budget_finds_is_what_inject_runs(run, inject, models, texts, tmp_p
     assert records[0]["budgets"]["exact"] == exact and f"{exact} of {LAYERS * HEADS} heads keep exact" in out
 
 
-@pytest.mark.parametrize(("about", "says"), [
-    ({"model": "other"}, "its budgets were found at model other; here it is"),
-    ({"n": 64, "epsilon": 0.1}, f"its budgets were found at n 64; here it is {N}"),
-    ({"weights": "initialized"}, "its budgets were found at weights initialized; here it is pretrained"),
-    ({"scale_inputs": 2}, "its budgets were found at scale inputs 2; here it is 1"),
-    ({"n": N, "weights": "pretrained", "scale_inputs": 1, "target": "softmax"}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"model": "other"}, "its budgets were found at model other; here it is"),
+        ({"n": 64, "epsilon": 0.1}, f"its budgets were found at n 64; here it is {N}"),
+        ({"weights": "initialized"}, "its budgets were found at weights initialized; here it is pretrained"),
+        ({"scale_inputs": 2}, "its budgets were found at scale inputs 2; here it is 1"),
+        ({"n": N, "weights": "pretrained", "scale_inputs": 1, "target": "softmax"}, None),
+    ],
+)
 def test_budgets_that_were_found_on_something_else_are_told(inject, tmp_path, about, says):
     code, _, err = inject("bert", "--budgets", budgets_file(tmp_path / "b.json", **about))
     assert code == 0 and (says in err if says else "b.json" not in err), err
@@ -322,8 +366,12 @@ def test_mappings_of_budgets_are_by_layer_or_by_head(built):
     torch.testing.assert_close(hidden({0: 8, 1: 8}), hidden(8), rtol=1e-5, atol=1e-5)
     with pytest.raises(UsageError, match="layer.1.attention.self: no budget is given for layer 1, head 0"):
         hidden({0: 8})
-    torch.testing.assert_close(hidden({(0, h): 8 for h in range(4)} | {1: None}),
-                               _hidden(tiny_models, model, batch, 8, layer=0)[valid], rtol=1e-4, atol=1e-4)  # fmt: skip
+    torch.testing.assert_close(
+        hidden({(0, h): 8 for h in range(4)} | {1: None}),
+        _hidden(tiny_models, model, batch, 8, layer=0)[valid],
+        rtol=1e-4,
+        atol=1e-4,
+    )
     with pytest.raises(Unsupported, match="d=40 exceeds"):
         hidden({0: 8, (1, 0): 40, 1: 8})
 
@@ -343,18 +391,26 @@ def test_gradients_flow_through_heads_of_different_budgets():
     assert all(float(model.layers[i].self_attn.v_proj.weight.grad.norm()) > 0 for i in (0, 1))
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("{", "no JSON"), ("[]", "holds an object"), ('{"method": 3}', "method: 3 is no name"),
-    ('{"method": "a", "options": []  , "budgets": 1}', "a list of {layer, head, d}"),
-    ('{"method": "a", "options": [1]}', "options: [1] is no object"),
-    ('{"schema": 2, "method": "a"}', "schema 2 is not 1"), ('{"method": "a", "budgets": [3]}', "budgets[0]: 3"),
-    ('{"method": "a", "budgets": [{"layer": 0, "head": -1, "d": 3}]}', "budgets[0]: head: -1"),
-    ('{"method": "a", "budgets": [{"layer": true, "head": 1, "d": 3}]}', "budgets[0]: layer: True"),
-    ('{"method": "a", "budgets": [{"layer": 0, "head": 1}]}', "budgets[0]: d: 'nothing'"),
-    ('{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 0}]}', "budgets[0]: d: 0"),
-    ('{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 8}, {"layer": 0, "head": 1, "d": 8}]}',
-     "budgets[1]: layer 0, head 1 stands there already"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "no JSON"),
+        ("[]", "holds an object"),
+        ('{"method": 3}', "method: 3 is no name"),
+        ('{"method": "a", "options": []  , "budgets": 1}', "a list of {layer, head, d}"),
+        ('{"method": "a", "options": [1]}', "options: [1] is no object"),
+        ('{"schema": 2, "method": "a"}', "schema 2 is not 1"),
+        ('{"method": "a", "budgets": [3]}', "budgets[0]: 3"),
+        ('{"method": "a", "budgets": [{"layer": 0, "head": -1, "d": 3}]}', "budgets[0]: head: -1"),
+        ('{"method": "a", "budgets": [{"layer": true, "head": 1, "d": 3}]}', "budgets[0]: layer: True"),
+        ('{"method": "a", "budgets": [{"layer": 0, "head": 1}]}', "budgets[0]: d: 'nothing'"),
+        ('{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 0}]}', "budgets[0]: d: 0"),
+        (
+            '{"method": "a", "budgets": [{"layer": 0, "head": 1, "d": 8}, {"layer": 0, "head": 1, "d": 8}]}',
+            "budgets[1]: layer 0, head 1 stands there already",
+        ),
+    ],
+)
 def test_a_file_that_holds_no_budgets_is_one_line(tmp_path, text, says):
     (tmp_path / "b.json").write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -370,23 +426,26 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
     assert found.d[2, 0] == 8 and found.d[2, 1] is None and len(found.d) == LAYERS * HEADS
 
 
-@pytest.mark.parametrize("args, told", [
-    (("--n", 65), "n=65 is more than the 64 positions"),
-    (("--d", 99), "d=99 exceeds"),
-    (("--layer", "3"), "layer 3 does not exist; choose from 0-2"),
-    (("--model-dtype", "int8"), "unknown model dtype 'int8'"),
-    (("--batch", 0), "batch=0"),
-    (("--lines", "--windows", 3), "has 0 lines of at least 20 tokens"),
-    (("--method", "skyfromer"), "did you mean 'skyformer'"),
-    (("--windows", 99), "choose at most"),
-    (("--budgets", "b.json", "--d", 8), "--d and budgets exclude each other"),
-    (("--budgets", "b.json", "--method", "mss"), "--method and budgets exclude each other"),
-    (("--budgets", "b.json"), "b.json: it holds no budget for layer 2, head 3"),
-    (("--format", "xml"), "unknown format 'xml'"),
-    (("--fail-above", "top1_agreement=1"), "larger is better there"),
-    (("--fail-above", "drif=1"), "did you mean 'drift'"),
-    (("--qkv", "x"), "No such option"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args, told",
+    [
+        (("--n", 65), "n=65 is more than the 64 positions"),
+        (("--d", 99), "d=99 exceeds"),
+        (("--layer", "3"), "layer 3 does not exist; choose from 0-2"),
+        (("--model-dtype", "int8"), "unknown model dtype 'int8'"),
+        (("--batch", 0), "batch=0"),
+        (("--lines", "--windows", 3), "has 0 lines of at least 20 tokens"),
+        (("--method", "skyfromer"), "did you mean 'skyformer'"),
+        (("--windows", 99), "choose at most"),
+        (("--budgets", "b.json", "--d", 8), "--d and budgets exclude each other"),
+        (("--budgets", "b.json", "--method", "mss"), "--method and budgets exclude each other"),
+        (("--budgets", "b.json"), "b.json: it holds no budget for layer 2, head 3"),
+        (("--format", "xml"), "unknown format 'xml'"),
+        (("--fail-above", "top1_agreement=1"), "larger is better there"),
+        (("--fail-above", "drif=1"), "did you mean 'drift'"),
+        (("--qkv", "x"), "No such option"),
+    ],
+)
 def test_what_cannot_be_asked_for_exits_2_and_leaves_nothing(inject, tmp_path, args, told):
     path = budgets_file(tmp_path / "b.json")
     found = json.loads(Path(path).read_text())
@@ -414,15 +473,18 @@ def test_running_again_measures_nothing_and_a_torn_run_goes_on(inject):
     assert inject(*args)[1] == out and Path("r/records.jsonl").read_text().splitlines() == lines
     Path("r/records.jsonl").write_text("\n".join([*lines[:5], lines[5][:40]]))
     code, again, _ = inject(*args)
-    told = lambda text: [{**row, "metrics": {k: v for k, v in row["metrics"].items() if k != "seconds"}}
-                         for row in json.loads(text)["rows"]]  # fmt: skip
+    told = lambda text: [
+        {**row, "metrics": {k: v for k, v in row["metrics"].items() if k != "seconds"}}
+        for row in json.loads(text)["rows"]
+    ]
     assert code == 0 and told(again) == told(out)
     assert len(Path("r/records.jsonl").read_text().splitlines()) == len(lines)
 
 
 def test_the_command_leaves_tables_and_figures_that_a_report_rebuilds(run, inject):
-    code, out, err = inject("bert", "--method", "skyformer,mss", "--d", "8,16", "--per-layer", "--plot", "--out", "r",
-                            "--format", "json")  # fmt: skip
+    code, out, err = inject(
+        "bert", "--method", "skyformer,mss", "--d", "8,16", "--per-layer", "--plot", "--out", "r", "--format", "json"
+    )
     assert code == 0, err
     found = json.loads(out)
     assert {"schema", "command", "source", "inputs", "rows", "summary", "bounds", "run"} == set(found)
@@ -447,8 +509,9 @@ def test_without_single_layers_there_is_no_figure_and_it_says_so(inject):
 
 @pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
 def test_every_format_holds_the_drift_beside_the_local_error(inject, format_):
-    code, out, err = inject("gpt2", "--method", "window:causal=true,skyformer", "--d", 8, "--per-layer", "--windows", 2,
-                            "--format", format_)  # fmt: skip
+    code, out, err = inject(
+        "gpt2", "--method", "window:causal=true,skyformer", "--d", 8, "--per-layer", "--windows", 2, "--format", format_
+    )
     assert code == 0, err
     plain = out.replace("\\_", "_")
     assert "drift" in plain and ("local error" in plain or "local_error" in plain) and "skipped" in plain
@@ -466,9 +529,11 @@ def test_gates_judge_every_line(inject):
 
 
 def test_a_sweep_takes_it_and_tells_its_plan(run, models, texts):
-    Path("c.yaml").write_text(f"command: inject\nmodel: {models['bert']}\ntext: {texts['words']}\nn: {N}\nd: [8, 16]\n"
-                              "per-layer: true\ndevice: cpu\nmethod: [skyformer, {name: window, options: {sinks: 2}}]\n"
-                              "gates: [{metric: embedding_cosine, min: -1}, {metric: drift, max: 99, layer: 1}]\n")
+    Path("c.yaml").write_text(
+        f"command: inject\nmodel: {models['bert']}\ntext: {texts['words']}\nn: {N}\nd: [8, 16]\n"
+        "per-layer: true\ndevice: cpu\nmethod: [skyformer, {name: window, options: {sinks: 2}}]\n"
+        "gates: [{metric: embedding_cosine, min: -1}, {metric: drift, max: 99, layer: 1}]\n"
+    )
     code, out, err = run("sweep", "c.yaml", "--dry-run")
     assert code == 0 and "16 cells, 0 done" in out and "all" in out, err
     code, _, err = run("sweep", "c.yaml")
@@ -508,17 +573,34 @@ def test_a_method_that_raises_or_is_not_finite_is_a_row_and_exit_4(inject, monke
 
 def test_repeats_are_seeds_of_random_methods_alone(ask):
     records = ask(methods=("skyformer,vmean",), repeats=3, seed=5).records
-    assert [(r["method"], r["seed"]) for r in records] == [("skyformer", 5), ("skyformer", 6), ("skyformer", 7),
-                                                           ("vmean", 5)]  # fmt: skip
+    assert [(r["method"], r["seed"]) for r in records] == [
+        ("skyformer", 5),
+        ("skyformer", 6),
+        ("skyformer", 7),
+        ("vmean", 5),
+    ]
     assert len({metrics(r)["drift"] for r in records}) == 4 and len({metrics(r)["loss_own"] for r in records}) == 1
     [row, _] = inject_rows(records)
     assert row["repeats"] == 3 and row["metrics"]["drift"]["count"] == 3
 
 
 def planted(layer, drift, local, method="a", d=8):
-    return {"key": f"{method}{d}{layer}", "method": method, "options": {}, "source": {}, "n": 8, "d": d, "window": 0,
-            "layer": layer, "layers": [0, 1, 2, 3] if layer is None else [layer], "heads": [0], "status": "ok",
-            "metrics": {"drift": [drift], "local_error": [local]}, "budgets": None, "repeat": 0}  # fmt: skip
+    return {
+        "key": f"{method}{d}{layer}",
+        "method": method,
+        "options": {},
+        "source": {},
+        "n": 8,
+        "d": d,
+        "window": 0,
+        "layer": layer,
+        "layers": [0, 1, 2, 3] if layer is None else [layer],
+        "heads": [0],
+        "status": "ok",
+        "metrics": {"drift": [drift], "local_error": [local]},
+        "budgets": None,
+        "repeat": 0,
+    }
 
 
 def test_the_summary_names_the_layers_and_correlates():
@@ -555,8 +637,24 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
 
 @needs_minilm
 def test_minilm_has_no_head_and_drifts_by_rounding(run, texts):
-    code, out, err = run("inject", "--model", "minilm", "--text", "embedded", "--n", 64, "--d", 32, "--per-layer",
-                         "--method", "softmax,nystromformer", "--device", "cpu", "--format", "json")  # fmt: skip
+    code, out, err = run(
+        "inject",
+        "--model",
+        "minilm",
+        "--text",
+        "embedded",
+        "--n",
+        64,
+        "--d",
+        32,
+        "--per-layer",
+        "--method",
+        "softmax,nystromformer",
+        "--device",
+        "cpu",
+        "--format",
+        "json",
+    )
     assert code == 0 and "no loss and no logits: the weights of minilm hold no masked-LM head" in err, err
     rows = json.loads(out)["rows"]
     assert len(rows) == 2 * 7

@@ -85,7 +85,8 @@ def test_a_large_mean_cancels_nothing():
     parts = (qkv.q + 1e6) @ centred[0].T, qkv.q - qkv.q.mean(1, keepdim=True)
     inner = parts[0][0] + (parts[1] @ qkv.k.mean(1)[0])[0][:, None]
     assert float(input_statistics(shifted)["score_std"]) == pytest.approx(
-        float(qkv.scale * inner.std(correction=0)), rel=1e-8)  # fmt: skip
+        float(qkv.scale * inner.std(correction=0)), rel=1e-8
+    )
 
 
 def test_padded_tokens_do_not_count_whatever_they_hold():

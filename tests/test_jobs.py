@@ -69,9 +69,28 @@ def held(q, k, v):
     time.sleep(120)
     return v
 """)
-    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, "--n", "40,64", "--layer", "0,2",
-               "--windows", "2", "--method", f"{held}:held", "--d", "4,8", "--out", tmp_path / "r",
-               "--jobs", "2"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "attnprobe",
+        "error",
+        "--qkv",
+        file,
+        "--n",
+        "40,64",
+        "--layer",
+        "0,2",
+        "--windows",
+        "2",
+        "--method",
+        f"{held}:held",
+        "--d",
+        "4,8",
+        "--out",
+        tmp_path / "r",
+        "--jobs",
+        "2",
+    ]
     hears = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background does not
     process = subprocess.Popen(command, stdout=-1, stderr=-1, start_new_session=True, text=True, preexec_fn=hears)
     kept, until = tmp_path / "r/records.jsonl", time.monotonic() + 60

@@ -199,8 +199,11 @@ def test_all_leaves_kernels_out_and_each_is_listed(run):
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_a_kernel_does_what_every_method_must(name):
     spelt = f"{name}:compiled=false" if name == "torch:flex" else name
-    kept = [key for key in ("shapes", "finite", "heads", "padding", "inputs", "scale", "large-scores", "half-precision")
-            if not (name == "torch:int8" and key == "half-precision")]  # fmt: skip
+    kept = [
+        key
+        for key in ("shapes", "finite", "heads", "padding", "inputs", "scale", "large-scores", "half-precision")
+        if not (name == "torch:int8" and key == "half-precision")
+    ]
     verdicts = check_method(spelt, only=kept)
     assert {one.status for one in verdicts} == {"ok"}
 
@@ -255,8 +258,17 @@ def mine(tmp_path, qkv):
 
 
 def test_a_users_kernel_is_judged_in_its_own_dtype(run, qkv, mine):
-    base = ("error", "--qkv", qkv, "--method", "./mine.py:half,./mine.py:sloppy,torch:sdpa-flash,nystromformer",
-            "--d", "4", "--out", "r")  # fmt: skip
+    base = (
+        "error",
+        "--qkv",
+        qkv,
+        "--method",
+        "./mine.py:half,./mine.py:sloppy,torch:sdpa-flash,nystromformer",
+        "--d",
+        "4",
+        "--out",
+        "r",
+    )
     code, out, err = run(*base, "--format", "json")
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
     assert code == 0, err
@@ -295,8 +307,10 @@ def test_gates_judge_kernels_and_a_tolerance_is_part_of_a_cell(run, qkv, mine):
 
 
 def test_what_a_kernel_cannot_say_is_refused():
-    for claims, said in (({"kind": "kernal"}, "there is no kind 'kernal'"),
-                         ({"kind": "kernel", "targets": ("gaussian",)}, "drop its targets")):  # fmt: skip
+    for claims, said in (
+        ({"kind": "kernal"}, "there is no kind 'kernal'"),
+        ({"kind": "kernel", "targets": ("gaussian",)}, "drop its targets"),
+    ):
 
         @method(**claims)
         def fn(q, k, v):

@@ -55,8 +55,12 @@ def test_error_over_vmean_has_the_known_level(levels, method, n, d, low, high):
 def test_bad_rows_of_pretrained_heads_are_counted_in_every_layer(tmp_path):
     request = ErrorRequest(
         source=SourceSpec(model="minilm", text="embedded", device="cpu"),
-        methods=("nystromformer,skyformer",), n="512", d="128", layer="0-5", out=str(tmp_path / "r"),
-    )  # fmt: skip
+        methods=("nystromformer,skyformer",),
+        n="512",
+        d="128",
+        layer="0-5",
+        out=str(tmp_path / "r"),
+    )
     records = measure_errors(request).outcome.records
     measured = [record for record in records if record["requested"]]
     assert {(r["method"], r["layer"]) for r in measured} == {

@@ -56,8 +56,10 @@ def test_linformer_with_its_options_equals_its_twin(options):
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(2):
         draws = {name: value[row] for name, value in approx.draws.items()}
-        assert ((approx.operator.dense()[row] - TWINS["linformer"](one_head(qkv, row), 5, draws, "softmax")).abs()
-                <= band[row]).all()  # fmt: skip
+        assert (
+            (approx.operator.dense()[row] - TWINS["linformer"](one_head(qkv, row), 5, draws, "softmax")).abs()
+            <= band[row]
+        ).all()
 
 
 def test_the_two_scales_of_the_sketch_are_one_draw():
@@ -159,8 +161,9 @@ def test_with_all_columns_of_a_hadamard_matrix_the_unreduced_form_is_exact():
         qkv = make(n=32, score=score)
         error = approximate("linformer-jlt", qkv, 32, sketch="srht").operator.dense() - exact(qkv).dense()
         assert error.abs().max() <= 1e-14
-        assert (approximate("linformer-jlt", qkv, 31, sketch="srht").operator.dense() - exact(qkv).dense()
-                ).abs().max() > 1e-4  # fmt: skip
+        assert (
+            approximate("linformer-jlt", qkv, 31, sketch="srht").operator.dense() - exact(qkv).dense()
+        ).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(

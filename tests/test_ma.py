@@ -24,10 +24,18 @@ def tail(k: int, n: int, p: float) -> float:
     return sum(comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
 
 
-@pytest.mark.parametrize("happened, trials, lower, upper", [
-    (0, 20, 0.0, 0.1684), (20, 20, 0.8316, 1.0), (1, 10, 0.0025, 0.4450), (8, 10, 0.4439, 0.9748),
-    (50, 100, 0.3983, 0.6017), (0, 1, 0.0, 0.975), (1, 1, 0.025, 1.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "happened, trials, lower, upper",
+    [
+        (0, 20, 0.0, 0.1684),
+        (20, 20, 0.8316, 1.0),
+        (1, 10, 0.0025, 0.4450),
+        (8, 10, 0.4439, 0.9748),
+        (50, 100, 0.3983, 0.6017),
+        (0, 1, 0.0, 0.975),
+        (1, 1, 0.025, 1.0),
+    ],
+)
 def test_known_intervals(happened, trials, lower, upper):
     assert clopper_pearson(happened, trials) == pytest.approx((lower, upper), abs=5e-5)
 
@@ -161,8 +169,9 @@ def test_an_error_that_is_no_number_exceeds_every_epsilon():
         assert float(one.lower[0]) == clopper_pearson(1, 4)[0]
 
 
-@pytest.mark.parametrize("target, method", [("softmax", "nystromformer"), ("softmax", "skyformer"),
-                                            ("gaussian", "skyformer")])  # fmt: skip
+@pytest.mark.parametrize(
+    "target, method", [("softmax", "nystromformer"), ("softmax", "skyformer"), ("gaussian", "skyformer")]
+)
 def test_a_real_method_against_dense_norms(target, method):
     """The literal definition, head by head and seed by seed, with numpy."""
     qkv = make(h=2, n=40, p=6)

@@ -60,8 +60,11 @@ def literal(matrix, blocks):
     for head in range(h):
         for s in range(out.shape[1]):
             for t in range(out.shape[2]):
-                values = [float(matrix[head, i, j]) for i in range(edges[0][s], edges[0][s + 1])
-                          for j in range(edges[1][t], edges[1][t + 1])]  # fmt: skip
+                values = [
+                    float(matrix[head, i, j])
+                    for i in range(edges[0][s], edges[0][s + 1])
+                    for j in range(edges[1][t], edges[1][t + 1])
+                ]
                 out[head, s, t] = sum(values) / len(values)
     return out
 
@@ -165,8 +168,12 @@ def test_a_map_is_linear_in_its_operator():
 def source(tmp_path):
     """Two layers and two windows of 3 heads, 70 tokens, p = 8."""
     q, k, v = torch.randn(3, 3, 70, 8, generator=torch.Generator().manual_seed(1))
-    tensors = {f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
-               for layer in (0, 2) for window in (0, 1) for axis, x in zip("qkv", (q, k, v), strict=True)}  # fmt: skip
+    tensors = {
+        f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
+        for layer in (0, 2)
+        for window in (0, 1)
+        for axis, x in zip("qkv", (q, k, v), strict=True)
+    }
     save_file(tensors, tmp_path / "qkv.safetensors")
     return SourceSpec(qkv=str(tmp_path / "qkv.safetensors"), device="cpu")
 
@@ -181,8 +188,18 @@ def files(folder):
 
 
 def test_a_run_keeps_the_maps_of_its_operators(source, tmp_path):
-    session = measured(source, tmp_path, methods=("skyformer,vmean",), d="4,8", layer="0,2", n="65,70", head="2,0",
-                       windows=2, repeats=2, seed=3)  # fmt: skip
+    session = measured(
+        source,
+        tmp_path,
+        methods=("skyformer,vmean",),
+        d="4,8",
+        layer="0,2",
+        n="65,70",
+        head="2,0",
+        windows=2,
+        repeats=2,
+        seed=3,
+    )
     shown = mapped(session.outcome.records)
     assert len(shown) == 3 * 2 * 2 and all(one["window"] == 0 and one["seed"] == 3 for one in shown)
     assert len(files(tmp_path / "r")) == len(shown) + 2 * 2 and session.unmapped == {}
@@ -237,8 +254,10 @@ def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
     gaussian = measured(source, tmp_path, target="gaussian")
     (record,), qkv = mapped(gaussian.outcome.records), load_qkv(qkv=source.qkv, n=70)
     approx = approximate("skyformer", qkv, 8, target="gaussian")
-    wanted = {exact_map_path(gaussian.path, record): exact(qkv, "gaussian"),
-              map_path(gaussian.path, record["key"]): approx.operator}  # fmt: skip
+    wanted = {
+        exact_map_path(gaussian.path, record): exact(qkv, "gaussian"),
+        map_path(gaussian.path, record["key"]): approx.operator,
+    }
     for path, operator in wanted.items():
         assert np.array_equal(np.load(path), attention_maps(operator).float().numpy())
 
@@ -269,8 +288,19 @@ def test_every_value_has_the_colour_that_the_legend_says():
     values = np.array([0, 5e-5, -5e-5, 1e-4, 0.1, 0.11, -0.11, -0.1, -1e-4, np.nan, np.inf, -np.inf])
     blues, oranges = (list(map(tuple, palette(name))) for name in (POSITIVE, NEGATIVE))
     assert [tuple(colour) for colour in SCALE.painted(values)] == [
-        SMALL, SMALL, SMALL, blues[0], blues[-1], ABOVE, BELOW, oranges[-1], oranges[0], BROKEN, BROKEN, BROKEN,
-    ]  # fmt: skip
+        SMALL,
+        SMALL,
+        SMALL,
+        blues[0],
+        blues[-1],
+        ABOVE,
+        BELOW,
+        oranges[-1],
+        oranges[0],
+        BROKEN,
+        BROKEN,
+        BROKEN,
+    ]
     middle = SCALE.painted(np.array([10**-2.49, 10**-2.51]))  # the colours are even on a logarithmic scale
     assert [tuple(colour) for colour in middle] == [blues[LEVELS // 2], blues[LEVELS // 2 - 1]]
     assert not {SMALL, ABOVE, BELOW, BROKEN} & {*blues, *oranges} and not set(blues) & set(oranges)
@@ -298,7 +328,12 @@ def test_the_scale_has_roundticks_of(low, high):
 
 def test_a_heading_breaks_where_it_may():
     assert _heading(("nystromformer:inverse=pinv,n_iter=12", "d = 64", "(used 61.25)"), 192) == [
-        "nystromformer:", "inverse=pinv,", "n_iter=12", "d = 64", "(used 61.25)"]  # fmt: skip
+        "nystromformer:",
+        "inverse=pinv,",
+        "n_iter=12",
+        "d = 64",
+        "(used 61.25)",
+    ]
     assert _heading(("window", "d = 64", "(used 62)"), 192) == ["window", "d = 64 (used 62)"]
     assert _heading(("exact B",), 192) == ["exact B"]
     assert max(map(len, _heading(("x" * 50,), 192))) <= 18
@@ -322,8 +357,15 @@ def inside(axis):
 @pytest.mark.filterwarnings("error")
 def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
     figures = drawn_by(monkeypatch)
-    session = measured(source, tmp_path, methods=("skyformer:sampler=iid,nystromformer,vmean",), d="8,16,100",
-                       windows=2, repeats=3, seed=5)  # fmt: skip
+    session = measured(
+        source,
+        tmp_path,
+        methods=("skyformer:sampler=iid,nystromformer,vmean",),
+        d="8,16,100",
+        windows=2,
+        repeats=3,
+        seed=5,
+    )
     paths = map_figures(session.outcome.records, session.path, "a source $1$\nfallback: another text", tmp_path / "f")
     assert [path.name for path in paths] == ["maps-layer0-n70.svg", "maps-layer0-n70.png"]
     (figure,) = figures
@@ -333,8 +375,10 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
     assert [heading[0] for heading in headings] == ["exact B", *["skyformer:"] * 3, *["nystromformer"] * 3, "vmean"]
     assert headings[4][1] == "d = 8" and headings[1][1] == "sampler=iid"
     assert {"a source $1$", "fallback: another text", "head 0", "head 1", "head 2"} <= set(texts(figure))
-    assert any("window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in text
-               for text in texts(figure))  # fmt: skip
+    assert any(
+        "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in text
+        for text in texts(figure)
+    )
     assert any("nystromformer d = 100: skipped" in text for text in texts(figure))
     assert [inside(panel) for panel in panels[18:21]] == [["skipped"]] * 3  # nystromformer at d = 100
     assert sum(map(len, map(inside, panels))) == 3 and "mean weight" in bar.get_xlabel()
@@ -359,10 +403,12 @@ def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkey
     figures = drawn_by(monkeypatch)
     for name, change in {
         "one": {"head": "1"},
-        "wide": {"methods": ("skyformer:sampler=iid,guard=sampled,performer:orthogonal=false,vmean,linear,svd",),
-                 "d": "8,66"},
+        "wide": {
+            "methods": ("skyformer:sampler=iid,guard=sampled,performer:orthogonal=false,vmean,linear,svd",),
+            "d": "8,66",
+        },
         "gaussian": {"target": "gaussian", "n": "9", "d": "4"},
-    }.items():  # fmt: skip
+    }.items():
         session = measured(source, tmp_path, name, **change)
         map_figures(session.outcome.records, session.path, "a source\n" + "x y " * 60, tmp_path / name)
     for figure in figures:
@@ -380,9 +426,25 @@ def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkey
 
 def kept(tmp_path, maps, exact_maps=None, **fields):
     """A run's folder that holds one cell with these maps, (h, b, b)."""
-    record = {"key": "k", "method": "skyformer", "options": {}, "target": "softmax", "source": {}, "window": 0,
-              "layer": 0, "heads": list(range(len(maps))), "n": 8, "d": 4, "repeat": 0, "seed": 0, "requested": True,
-              "status": "ok", "reason": None, "metrics": {"realised_d": [3.5, 3.5]}, **fields}  # fmt: skip
+    record = {
+        "key": "k",
+        "method": "skyformer",
+        "options": {},
+        "target": "softmax",
+        "source": {},
+        "window": 0,
+        "layer": 0,
+        "heads": list(range(len(maps))),
+        "n": 8,
+        "d": 4,
+        "repeat": 0,
+        "seed": 0,
+        "requested": True,
+        "status": "ok",
+        "reason": None,
+        "metrics": {"realised_d": [3.5, 3.5]},
+        **fields,
+    }
     (tmp_path / "maps").mkdir(parents=True, exist_ok=True)
     np.save(map_path(tmp_path, record["key"]), maps.astype(np.float32))
     np.save(exact_map_path(tmp_path, record), (maps if exact_maps is None else exact_maps).astype(np.float32))
@@ -488,17 +550,21 @@ ERRORS = {"error-output_spectral.svg", "error-output_spectral.png"}
 MAPS = {"maps-layer0-n70.svg", "maps-layer0-n70.png"}
 
 
-@pytest.mark.parametrize(("args", "wanted"), [
-    ((), set()),
-    (("--plot",), ERRORS),
-    (("--plot", "--n", "70"), ERRORS),
-    (("--plot", "errors"), ERRORS),
-    (("--plot=maps",), MAPS),
-    (("--plot", "maps", "--head", "1"), MAPS),
-    (("--plot", "errors,maps"), ERRORS | MAPS),
-    (("--plot", "maps", "--plot"), ERRORS | MAPS),
-    (("--plot", "--plot", "maps"), ERRORS | MAPS),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        ((), set()),
+        (("--plot",), ERRORS),
+        (("--plot", "--n", "70"), ERRORS),
+        (("--plot", "errors"), ERRORS),
+        (("--plot=maps",), MAPS),
+        (("--plot", "maps", "--head", "1"), MAPS),
+        (("--plot", "errors,maps"), ERRORS | MAPS),
+        (("--plot", "maps", "--plot"), ERRORS | MAPS),
+        (("--plot", "--plot", "maps"), ERRORS | MAPS),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_plot_draws_what_it_names(command, tmp_path, args, wanted):
     code, _, err = command(*args)
     assert code == 0 and names(tmp_path) == wanted

@@ -19,9 +19,7 @@ from attnprobe.operators import Dense, LowRank
 from attnprobe.qkv import QKV
 
 F64 = torch.float64
-METHODS = [
-    (entry.name, target) for entry in by_family() for target in entry.targets if entry.kind != "user"
-]  # fmt: skip
+METHODS = [(entry.name, target) for entry in by_family() for target in entry.targets if entry.kind != "user"]
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, F64], ids=lambda dtype: str(dtype)[6:])
 
 

@@ -83,10 +83,19 @@ def random_like(x, *labels):
 def test_every_method_has_a_twin_and_every_tag_a_proof():
     assert set(TWINS) == {name for name, entry in METHODS.items() if entry.kind != "user"}
     proved = {
-        "deterministic", "row_sums_one", "nonnegative", "uses_values", "exact_at_full_budget",
-        "permutation_equivariant", "shift_invariant", "psd_below", "own_scale", "diagnostic",
-        "causal", "causal_target",  # in test_causal
-    }  # fmt: skip
+        "deterministic",
+        "row_sums_one",
+        "nonnegative",
+        "uses_values",
+        "exact_at_full_budget",
+        "permutation_equivariant",
+        "shift_invariant",
+        "psd_below",
+        "own_scale",
+        "diagnostic",
+        "causal",
+        "causal_target",  # in test_causal
+    }
     assert proved == set(TAGS)
 
 

@@ -47,18 +47,22 @@ def test_faults_are_of_methods_that_exist_and_differ():
     assert set(FILES) <= {fault.method for fault in FAULTS}
 
 
-@pytest.mark.parametrize("function, wanted", [
-    (test_methods_contract.test_rows_sum_to_one, "contract"),
-    (test_methods_contract.test_the_full_budget_is_exact, "contract"),
-    (test_methods_contract.test_a_method_equals_its_literal_twin, "twin"),
-    (test_methods_contract.test_permuting_the_tokens_and_the_drawn_indices_permutes_the_operator, "twin"),
-    (test_performer.test_it_equals_performer_pytorch_with_the_same_projection, "oracle"),
-    (test_performer.test_the_kernel_estimate_is_unbiased, "identities"),
-    (test_informer.test_it_equals_the_transformers_module_given_its_sample_and_sizes, "oracle"),
-    (test_sparse_methods.test_a_sparse_method_is_torchs_attention_under_its_mask, "oracle"),
-    (test_sparse_methods.test_the_window_is_its_literal_mask, "twin"),
-    (test_sparse_methods.test_every_set_of_random_blocks_is_as_likely_as_any_other, "identities"),
-], ids=lambda value: getattr(value, "__name__", value))  # fmt: skip
+@pytest.mark.parametrize(
+    "function, wanted",
+    [
+        (test_methods_contract.test_rows_sum_to_one, "contract"),
+        (test_methods_contract.test_the_full_budget_is_exact, "contract"),
+        (test_methods_contract.test_a_method_equals_its_literal_twin, "twin"),
+        (test_methods_contract.test_permuting_the_tokens_and_the_drawn_indices_permutes_the_operator, "twin"),
+        (test_performer.test_it_equals_performer_pytorch_with_the_same_projection, "oracle"),
+        (test_performer.test_the_kernel_estimate_is_unbiased, "identities"),
+        (test_informer.test_it_equals_the_transformers_module_given_its_sample_and_sizes, "oracle"),
+        (test_sparse_methods.test_a_sparse_method_is_torchs_attention_under_its_mask, "oracle"),
+        (test_sparse_methods.test_the_window_is_its_literal_mask, "twin"),
+        (test_sparse_methods.test_every_set_of_random_blocks_is_as_likely_as_any_other, "identities"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_the_layer_of_a_test_is_seen_from_what_it_uses(function, wanted):
     assert layer(function, Path(function.__code__.co_filename).name) == wanted
 

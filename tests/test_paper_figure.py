@@ -63,8 +63,9 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     paths = paper_figure(rows, "a source", tmp_path)
     assert [path.name for path in paths] == ["papers-output_spectral.svg", "papers-output_spectral.png"]
     found = panels(pages[0])
-    assert list(found) == [f"weights {word}\nlayer 0, n = {n}" for word in ("pretrained", "initialized-qkv")
-                           for n in (512, 1024)]  # fmt: skip
+    assert list(found) == [
+        f"weights {word}\nlayer 0, n = {n}" for word in ("pretrained", "initialized-qkv") for n in (512, 1024)
+    ]
     for row in rows:
         axis = found[f"weights {row['weights']}\nlayer 0, n = {row['n']}"]
         mean = row["metrics"]["output_spectral"]["mean"]
@@ -80,18 +81,26 @@ def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
 def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, pages):
     """The method is found whatever its case, accents and hyphens; "initialized" is initialized-qkv."""
     rows, _ = summarise(a_sweep())
-    file = csv_file(tmp_path / "paper.csv", "initialized,512,16,SkyFormer,0.5,0.01",
-                    "initialized,512,32,SkyFormer,0.25,0.01",
-                    "pretrained,1024,16,Nyströmformer,0.75,0.01", "pretrained,1024,64,V-Mean,0.125,")  # fmt: skip
+    file = csv_file(
+        tmp_path / "paper.csv",
+        "initialized,512,16,SkyFormer,0.5,0.01",
+        "initialized,512,32,SkyFormer,0.25,0.01",
+        "pretrained,1024,16,Nyströmformer,0.75,0.01",
+        "pretrained,1024,64,V-Mean,0.125,",
+    )
     paper_figure(rows, "a source", tmp_path, references=[read_reference(file)])
     found = panels(pages[0])
-    colours = {text.get_text(): line.get_color() for text, line in
-               zip(pages[0].legends[0].get_texts(), pages[0].legends[0].get_lines(), strict=True)}  # fmt: skip
+    colours = {
+        text.get_text(): line.get_color()
+        for text, line in zip(pages[0].legends[0].get_texts(), pages[0].legends[0].get_lines(), strict=True)
+    }
     wanted = {
         "weights initialized-qkv\nlayer 0, n = 512": [(colours["skyformer"], [(16, 0.5), (32, 0.25)])],
-        "weights pretrained\nlayer 0, n = 1024": [(colours["nystromformer"], [(16, 0.75)]),
-                                                  (colours["V-Mean"], [(64, 0.125)])],
-    }  # fmt: skip
+        "weights pretrained\nlayer 0, n = 1024": [
+            (colours["nystromformer"], [(16, 0.75)]),
+            (colours["V-Mean"], [(64, 0.125)]),
+        ],
+    }
     assert {title: hollow(axis) for title, axis in found.items()} == {title: wanted.get(title, []) for title in found}
     assert "hollow: paper" in colours
     assert "its 'initialized' is weights initialized-qkv" in pages[0]._suptitle.get_text().replace("\n    ", " ")
@@ -117,8 +126,11 @@ def test_what_the_run_lacks_is_listed(tmp_path):
 
 
 def test_the_papers_values_stand_at_layer_0_and_target_softmax_alone(tmp_path):
-    records = [of("pretrained", cell(d=16, n=512, layer=layer, target=target)) for layer in (0, 3)
-               for target in ("softmax", "gaussian")]  # fmt: skip
+    records = [
+        of("pretrained", cell(d=16, n=512, layer=layer, target=target))
+        for layer in (0, 3)
+        for target in ("softmax", "gaussian")
+    ]
     rows, _ = summarise(records)
     reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0"))
     shown = [(row["layer"], row["target"]) for row in rows if beside(row, [reference], rows)]
@@ -159,8 +171,13 @@ def test_panels_of_what_went_wrong_and_of_many(tmp_path):
         of(None, cell("linear", None, [1.0, 2.0], n=256), qkv="a $b$.safetensors"),
     ]
     assert len(paper_figure(summarise(records)[0], "a $source", tmp_path)) == 2
-    many = [of(word, cell(d=d, n=n, layer=layer)) for word in ("pretrained", "initialized") for d in (2, 4)
-            for n in (8, 16, 32, 64, 128) for layer in range(3)]  # fmt: skip
+    many = [
+        of(word, cell(d=d, n=n, layer=layer))
+        for word in ("pretrained", "initialized")
+        for d in (2, 4)
+        for n in (8, 16, 32, 64, 128)
+        for layer in range(3)
+    ]
     assert len(paper_figure(summarise(many)[0], "", tmp_path)) == 2 * 2 * 2
 
 

@@ -39,10 +39,13 @@ def fast_attention(qkv, w, **options):
 
 @pytest.mark.parametrize("score", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("n_q, n_k, p, d", [(20, 20, 8, 6), (20, 20, 8, 8), (12, 17, 6, 40)])
-@pytest.mark.parametrize("name, options, theirs", [
-    ("performer", {"eps": 1e-4}, {}),
-    ("performer-relu", {}, {"generalized_attention": True}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, options, theirs",
+    [
+        ("performer", {"eps": 1e-4}, {}),
+        ("performer-relu", {}, {"generalized_attention": True}),
+    ],
+)
 def test_it_equals_performer_pytorch_with_the_same_projection(name, options, theirs, n_q, n_k, p, d, score):
     qkv = make(n=n_q, n_k=n_k, p=p, score=score)
     approx = run(name, qkv, d, **options)
@@ -96,16 +99,19 @@ def test_efficient_attention_equals_performer_pytorch_without_a_projection(size)
     assert (run("efficient", qkv).output - wanted).abs().max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("name, options", [
-    ("linear", {"scale": True}),
-    ("efficient", {"scale": True}),
-    ("performer", {"eps": 1e-3}),
-    ("performer", {"double_norm": True}),
-    ("performer", {"orthogonal": False}),
-    ("performer", {"qr": "raw", "scaling": "sqrt"}),
-    ("performer-relu", {"eps": 0.1}),
-    ("performer-relu", {"double_norm": True}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("linear", {"scale": True}),
+        ("efficient", {"scale": True}),
+        ("performer", {"eps": 1e-3}),
+        ("performer", {"double_norm": True}),
+        ("performer", {"orthogonal": False}),
+        ("performer", {"qr": "raw", "scaling": "sqrt"}),
+        ("performer-relu", {"eps": 0.1}),
+        ("performer-relu", {"double_norm": True}),
+    ],
+)
 def test_every_option_equals_its_twin_and_changes_something(name, options):
     qkv = make(score=2.0)
     approx = run(name, qkv, **options)

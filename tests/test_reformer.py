@@ -51,8 +51,10 @@ def test_reformer_equals_its_twin_for_any_length_and_chunk(n, d, rounds, options
         assert (approx.diagnostics["realised_d"] == 2 * chunk * rounds).all()
 
 
-@pytest.mark.parametrize("n_q, n_k, rounds", [(1, 1, 1), (1, 1, 2), (2, 2, 2), (7, 7, 2), (20, 20, 3), (9, 14, 2),
-                                              (14, 9, 2), (33, 5, 1), (5, 33, 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    "n_q, n_k, rounds",
+    [(1, 1, 1), (1, 1, 2), (2, 2, 2), (7, 7, 2), (20, 20, 3), (9, 14, 2), (14, 9, 2), (33, 5, 1), (5, 33, 2)],
+)
 @pytest.mark.parametrize("options", [{}, {"buckets": 2}, {"buckets": 6}, {"hash": "smyrf"}], ids=str)
 def test_lsh_qk_sees_the_keys_of_its_literal_mask(n_q, n_k, rounds, options):
     qkv = make(n=n_q, n_k=n_k)
@@ -74,10 +76,19 @@ def modules(n, chunk, rounds, buckets, h=3, p=8):
         "transformers.models.reformer.modeling_reformer", reason="no Reformer in this transformers"
     )
     config = transformers.ReformerConfig(
-        hidden_size=h * p, attention_head_size=p, num_attention_heads=h, num_hashes=rounds, num_buckets=buckets,
-        lsh_attn_chunk_length=chunk, lsh_num_chunks_before=1, lsh_num_chunks_after=0, is_decoder=False,
-        lsh_attention_probs_dropout_prob=0.0, max_position_embeddings=n, hash_seed=None,
-    )  # fmt: skip
+        hidden_size=h * p,
+        attention_head_size=p,
+        num_attention_heads=h,
+        num_hashes=rounds,
+        num_buckets=buckets,
+        lsh_attn_chunk_length=chunk,
+        lsh_num_chunks_before=1,
+        lsh_num_chunks_after=0,
+        is_decoder=False,
+        lsh_attention_probs_dropout_prob=0.0,
+        max_position_embeddings=n,
+        hash_seed=None,
+    )
     module = modeling.LSHSelfAttention(config).double().eval()
     with torch.no_grad():
         for number, weight in enumerate(module.parameters()):
@@ -128,9 +139,11 @@ def test_reformer_equals_reformer_pytorch(n, chunk, rounds, duplicates, monkeypa
     """
     module = pytest.importorskip("reformer_pytorch", reason="reformer-pytorch is not installed")
     attention = module.LSHAttention(
-        bucket_size=chunk, n_hashes=rounds, random_rotations_per_head=True,
+        bucket_size=chunk,
+        n_hashes=rounds,
+        random_rotations_per_head=True,
         allow_duplicate_attention=duplicates == "count",
-    ).eval()  # fmt: skip
+    ).eval()
     qkv = make(h=3, n=n, p_v=8, score=6.0)  # whose values have the dimension of its queries
     approx = approximate(
         "reformer", qkv, 2 * chunk * rounds, rounds=rounds, buckets=n // chunk, logits="scaled", duplicates=duplicates

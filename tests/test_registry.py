@@ -32,10 +32,23 @@ def toy(
 
 
 def entry(**facts):
-    facts = dict(
-        name="toy", function=toy, paper="none", year=1, family="user", targets=("softmax",), kind="user", tags=(),
-        budget="d things", cost="1", oracle="none", limit=lambda n_q, n_k: n_k,
-    ) | facts  # fmt: skip
+    facts = (
+        dict(
+            name="toy",
+            function=toy,
+            paper="none",
+            year=1,
+            family="user",
+            targets=("softmax",),
+            kind="user",
+            tags=(),
+            budget="d things",
+            cost="1",
+            oracle="none",
+            limit=lambda n_q, n_k: n_k,
+        )
+        | facts
+    )
     return Method(**facts)
 
 
@@ -196,9 +209,17 @@ def test_a_method_may_take_only_as_many_queries_as_keys():
 
 def test_a_method_is_registered_once_and_with_known_facts():
     facts = dict(
-        name="toy", paper="", year=1, family="user", targets=("softmax",), kind="user", tags=(), budget=None,
-        cost="", oracle="",
-    )  # fmt: skip
+        name="toy",
+        paper="",
+        year=1,
+        family="user",
+        targets=("softmax",),
+        kind="user",
+        tags=(),
+        budget=None,
+        cost="",
+        oracle="",
+    )
     for wrong in ({"name": "skyformer"}, {"kind": "odd"}, {"family": "odd"}, {"tags": ("fast",)}):
         with pytest.raises(AssertionError):
             register(**(facts | wrong))(toy)

@@ -342,8 +342,11 @@ def test_decimal_points_stand_in_one_column(run):
     assert len({text.index(".") for text in aligned(numbers) if "." in text}) == 1
 
 
-FAMILIES = {"Nyström": ["skyformer", "nystromformer", "mss"], "features": ["performer", "linear"],
-            "sparse": ["window", "bigbird", "topk", "longformer"]}  # fmt: skip
+FAMILIES = {
+    "Nyström": ["skyformer", "nystromformer", "mss"],
+    "features": ["performer", "linear"],
+    "sparse": ["window", "bigbird", "topk", "longformer"],
+}
 
 
 def a_run_of_families(layers=(0,), d=(16, 32)):
@@ -366,9 +369,19 @@ def test_a_table_of_several_families_groups_them():
     first = [line[0] for line in lines if line]
     order = [word for word in first if word in {*FAMILIES, *sum(FAMILIES.values(), [])}]
     assert order == [
-        "sparse", "bigbird", "longformer", "topk", "window", "features", "linear", "performer",
-        "Nyström", "mss", "nystromformer", "skyformer",
-    ]  # fmt: skip
+        "sparse",
+        "bigbird",
+        "longformer",
+        "topk",
+        "window",
+        "features",
+        "linear",
+        "performer",
+        "Nyström",
+        "mss",
+        "nystromformer",
+        "skyformer",
+    ]
     piped = render(rows, bounds, HEADER, "md", None)
     names = [line.split(" | ")[:2] for line in piped.splitlines() if line.startswith("|")]
     assert names[0] == ["| method", "family"] and ["| topk", "sparse"] in names
@@ -421,8 +434,17 @@ def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
     error_figure(*a_run_of_families(d=(16,)), "a source", tmp_path)
     (axis,) = pages[0].axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == ["bigbird", "longformer", "topk", "window", "linear", "performer", "mss", "nystromformer",
-                      "skyformer"]  # fmt: skip
+    assert labels == [
+        "bigbird",
+        "longformer",
+        "topk",
+        "window",
+        "linear",
+        "performer",
+        "mss",
+        "nystromformer",
+        "skyformer",
+    ]
 
 
 @pytest.mark.parametrize("format", ["table", "md", "latex"])
@@ -442,8 +464,11 @@ def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
 
 
 def with_matrix(one, relative=(0.25, 0.5), open_=(False, False)):
-    one["metrics"] |= {"matrix_spectral": [2 * x for x in relative], "matrix_spectral_relative": list(relative),
-                       "matrix_spectral_upper": [3 * x for x in relative]}  # fmt: skip
+    one["metrics"] |= {
+        "matrix_spectral": [2 * x for x in relative],
+        "matrix_spectral_relative": list(relative),
+        "matrix_spectral_upper": [3 * x for x in relative],
+    }
     return {**one, "matrix_open": list(open_), "matrix_kind": ["A", "B"], "matrix_tol": 1e-3}
 
 
@@ -460,8 +485,12 @@ def test_an_interval_that_did_not_close_is_marked_and_explained(format):
 
 
 def test_rows_count_the_intervals_that_did_not_close(tmp_path):
-    records = [with_matrix(cell(window=0), open_=(True, False)), with_matrix(cell(window=1), open_=(True, True)),
-               cell("other"), with_matrix(cell("mss"))]  # fmt: skip
+    records = [
+        with_matrix(cell(window=0), open_=(True, False)),
+        with_matrix(cell(window=1), open_=(True, True)),
+        cell("other"),
+        with_matrix(cell("mss")),
+    ]
     rows, _ = summarise(records)
     assert {row["method"]: row["matrix_open"] for row in rows} == {"skyformer": 3, "other": None, "mss": 0}
     csv_rows = list(csv.DictReader(io.StringIO(render(rows, [], HEADER, "csv", None))))
@@ -617,13 +646,27 @@ def test_importing_the_report_is_light():
 
 def test_an_exact_v_mean_is_no_measure_of_others():
     """Where attention is uniform V-Mean's error is rounding, and a ratio to it would be too."""
-    common = {"options": {}, "target": "softmax", "source": {}, "window": 0, "layer": 0, "heads": [0], "n": 8,
-              "repeat": 0, "seed": 0, "status": "ok", "reason": None, "duplicates": 0}  # fmt: skip
+    common = {
+        "options": {},
+        "target": "softmax",
+        "source": {},
+        "window": 0,
+        "layer": 0,
+        "heads": [0],
+        "n": 8,
+        "repeat": 0,
+        "seed": 0,
+        "status": "ok",
+        "reason": None,
+        "duplicates": 0,
+    }
     vmean = {**common, "method": "vmean", "d": None, "reference": True, "requested": False}
     other = {**common, "method": "linear", "d": None, "reference": False, "requested": True}
     for relative, ratio in ((3e-8, None), (0.5, 2.0)):
-        rows, _ = summarise([
-            vmean | {"metrics": {"output_spectral": [relative], "output_spectral_relative": [relative]}},
-            other | {"metrics": {"output_spectral": [2 * relative], "output_spectral_relative": [2 * relative]}},
-        ])  # fmt: skip
+        rows, _ = summarise(
+            [
+                vmean | {"metrics": {"output_spectral": [relative], "output_spectral_relative": [relative]}},
+                other | {"metrics": {"output_spectral": [2 * relative], "output_spectral_relative": [2 * relative]}},
+            ]
+        )
         assert next(row for row in rows if row["method"] == "linear")["over_vmean"]["output_spectral"] == ratio

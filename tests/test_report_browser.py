@@ -48,8 +48,9 @@ def header(number, table="document.querySelector('table.sorts')"):
 
 def sorted_by(browser, number):
     """Whether and how a column is marked as sorted; no other one may be."""
-    marks = browser.value("[...document.querySelector('table.sorts').tHead.rows[0].cells]"
-                          ".map(cell => cell.getAttribute('aria-sort'))")  # fmt: skip
+    marks = browser.value(
+        "[...document.querySelector('table.sorts').tHead.rows[0].cells].map(cell => cell.getAttribute('aria-sort'))"
+    )
     assert all(mark is None for place, mark in enumerate(marks) if place != number)
     return marks[number]
 
@@ -69,10 +70,20 @@ def test_words_of_a_run_do_not_run(browser, tmp_path, guarded):
     """With the page's policy, and without it: then escaping alone keeps a word from being code."""
     source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
     some = records(source=source, options={"sampler": EVIL}, target=EVIL)
-    some += [{**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
-             for one in some if one["method"] == "skyformer"]  # fmt: skip
-    manifest = {"status": EVIL, "start": EVIL, "end": EVIL, "arguments": [EVIL], "versions": {EVIL: EVIL},
-                "config": {EVIL: {"value": EVIL, "origin": EVIL}}, "source": source}  # fmt: skip
+    some += [
+        {**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
+        for one in some
+        if one["method"] == "skyformer"
+    ]
+    manifest = {
+        "status": EVIL,
+        "start": EVIL,
+        "end": EVIL,
+        "arguments": [EVIL],
+        "versions": {EVIL: EVIL},
+        "config": {EVIL: {"value": EVIL, "origin": EVIL}},
+        "source": source,
+    }
     folder = a_folder(tmp_path / "r <script>", some, manifest)
     text = page_of(folder)
     if not guarded:
@@ -121,9 +132,26 @@ def test_a_click_sorts_what_the_report_shows(browser, report, number):
 
 
 CELLS = [
-    "10 (9.8)", "–", "3.1e-04", "", "∞", "! 2.5", f"{MINUS}4e2", "≈9", "1.2e+05 ± 3", "-7", "[0.5 – ∞]", "0", "beta",
-    "! alpha", "26.6%", "1/12", "2-stage", "beta d=128", "beta d=64",
-]  # fmt: skip
+    "10 (9.8)",
+    "–",
+    "3.1e-04",
+    "",
+    "∞",
+    "! 2.5",
+    f"{MINUS}4e2",
+    "≈9",
+    "1.2e+05 ± 3",
+    "-7",
+    "[0.5 – ∞]",
+    "0",
+    "beta",
+    "! alpha",
+    "26.6%",
+    "1/12",
+    "2-stage",
+    "beta d=128",
+    "beta d=64",
+]
 ASCENDING = [f"{MINUS}4e2", "-7", "0", "3.1e-04", "[0.5 – ∞]", "1/12", "≈9", "10 (9.8)", "26.6%", "1.2e+05 ± 3", "∞"]
 WORDS = ["2-stage", "! 2.5", "! alpha", "beta", "beta d=64", "beta d=128"]
 

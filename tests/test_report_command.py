@@ -35,16 +35,59 @@ def qkv(tmp_path):
 
 
 COMMANDS = {
-    "error": ("error", "--method", "performer,skyformer,nystromformer", "--d", "16,4,64", "--n", "48,32",
-              "--repeats", "2", "--plot", "errors,maps"),
-    "spectrum": ("spectrum", "--of", "softmax,skyformer,output", "--d", "8,4", "--n", "48,32", "--head", "1,0",
-                 "--plot"),
+    "error": (
+        "error",
+        "--method",
+        "performer,skyformer,nystromformer",
+        "--d",
+        "16,4,64",
+        "--n",
+        "48,32",
+        "--repeats",
+        "2",
+        "--plot",
+        "errors,maps",
+    ),
+    "spectrum": (
+        "spectrum",
+        "--of",
+        "softmax,skyformer,output",
+        "--d",
+        "8,4",
+        "--n",
+        "48,32",
+        "--head",
+        "1,0",
+        "--plot",
+    ),
     "condition": ("condition", "--d", "8,4", "--iterations", "8", "--plot"),
-    "theory": ("theory", "--d", "8,4", "--n", "48,32", "--repeats", "3", "--epsilon", "0.5,0.1", "--plot",
-               "--theorem", "skyformer-theorem-2,rank-collapse,ma-property,eckart-young,nystromformer-lemma-1"),
-    "budget": ("budget", "--method", "performer,svd", "--n", "48,32", "--repeats", "3", "--epsilon", "0.8,0.3",
-               "--plot"),
-}  # fmt: skip
+    "theory": (
+        "theory",
+        "--d",
+        "8,4",
+        "--n",
+        "48,32",
+        "--repeats",
+        "3",
+        "--epsilon",
+        "0.5,0.1",
+        "--plot",
+        "--theorem",
+        "skyformer-theorem-2,rank-collapse,ma-property,eckart-young,nystromformer-lemma-1",
+    ),
+    "budget": (
+        "budget",
+        "--method",
+        "performer,svd",
+        "--n",
+        "48,32",
+        "--repeats",
+        "3",
+        "--epsilon",
+        "0.8,0.3",
+        "--plot",
+    ),
+}
 SMALL = {
     "error": ("error", "--method", "skyformer,performer", "--d", "2,4"),
     "spectrum": ("spectrum", "--of", "softmax,skyformer", "--d", "4"),
@@ -185,8 +228,9 @@ def test_a_report_never_imports_torch(run, qkv, tmp_path, args):
 
 
 def test_a_cell_that_failed_is_told_and_the_report_is_fine(run, qkv, tmp_path):
-    code, *_ = run("error", "--qkv", qkv, "--method", "skyformer:inverse=cholesky,gamma=0,sampler=iid", "--d", "90",
-                   "--out", "r")  # fmt: skip
+    code, *_ = run(
+        "error", "--qkv", qkv, "--method", "skyformer:inverse=cholesky,gamma=0,sampler=iid", "--d", "90", "--out", "r"
+    )
     assert code == 4
     code, out, _ = run("report", "r")
     assert code == 0 and "✗" in out and "not finite" in out
@@ -217,11 +261,25 @@ def test_python_has_the_same_parts(run, qkv, tmp_path):
 # --- several sources in one run
 
 
-@pytest.mark.parametrize("args", [
-    ("error", "--method", "performer,skyformer", "--d", "8,4", "--n", "24,16", "--layer", "0,1",
-     "--plot", "errors,maps"),
-    ("spectrum", "--of", "softmax,skyformer", "--d", "8,4", "--n", "24,16", "--layer", "0,1", "--plot"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args",
+    [
+        (
+            "error",
+            "--method",
+            "performer,skyformer",
+            "--d",
+            "8,4",
+            "--n",
+            "24,16",
+            "--layer",
+            "0,1",
+            "--plot",
+            "errors,maps",
+        ),
+        ("spectrum", "--of", "softmax,skyformer", "--d", "8,4", "--n", "24,16", "--layer", "0,1", "--plot"),
+    ],
+)
 def test_a_run_over_several_weights_is_rebuilt_to_the_byte(run, tiny_bert, text_file, tmp_path, args):
     weights = ("--weights", "pretrained,initialized-qkv", "--model", tiny_bert, "--text", text_file)
     code, printed, err = run(*args, *weights, "--out", "r")
@@ -248,8 +306,20 @@ def together(run, tiny_bert, text_file, tmp_path):
         (tmp_path / "all").mkdir()
         alone, windows = {}, ("--windows", "2") if command == "error" else ()
         for number, (label, weights) in enumerate(SOURCES.items()):
-            code, _, err = run(*SMALL[command], "--model", tiny_bert, "--text", text_file, "--n", "24", *weights,
-                               *more, *windows, "--out", f"r{number}")  # fmt: skip
+            code, _, err = run(
+                *SMALL[command],
+                "--model",
+                tiny_bert,
+                "--text",
+                text_file,
+                "--n",
+                "24",
+                *weights,
+                *more,
+                *windows,
+                "--out",
+                f"r{number}",
+            )
             assert code == 0, err
             alone[label] = json.loads((tmp_path / f"r{number}/tables/{command}.json").read_text())
             with open(tmp_path / "all/records.jsonl", "ab") as file:
@@ -319,9 +389,24 @@ def test_one_source_by_two_names_is_one_source(run, tmp_path):
 
 
 def a_record(**changes):
-    one = {"schema": 1, "key": "k", "command": "error", "status": "ok", "method": "skyformer", "options": {},
-           "heads": [0], "metrics": {"output_spectral": [0.5]}, "source": {}, "layer": 0, "n": 8,
-           "window": 0, "d": 4, "seed": 0, "requested": True, "target": "softmax"}  # fmt: skip
+    one = {
+        "schema": 1,
+        "key": "k",
+        "command": "error",
+        "status": "ok",
+        "method": "skyformer",
+        "options": {},
+        "heads": [0],
+        "metrics": {"output_spectral": [0.5]},
+        "source": {},
+        "layer": 0,
+        "n": 8,
+        "window": 0,
+        "d": 4,
+        "seed": 0,
+        "requested": True,
+        "target": "softmax",
+    }
     return json.dumps({**one, **changes})
 
 
@@ -361,10 +446,15 @@ def test_a_folder_that_is_no_run_is_one_line_and_exit_2(run, tmp_path, files, sa
     assert not (tmp_path / "r/tables").exists()
 
 
-@pytest.mark.parametrize(("args", "says"), [
-    (("--format", "jsn"), "did you mean 'json'"), (("--plot", "eror"), "did you mean 'errors'"),
-    (("--metric", "output_spektral"), "did you mean 'output_spectral'"), (("--out", " "), "--out has no name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--format", "jsn"), "did you mean 'json'"),
+        (("--plot", "eror"), "did you mean 'errors'"),
+        (("--metric", "output_spektral"), "did you mean 'output_spectral'"),
+        (("--out", " "), "--out has no name"),
+    ],
+)
 def test_bad_options_are_one_line_and_exit_2(run, tmp_path, args, says):
     (tmp_path / "r").mkdir()
     (tmp_path / "r/records.jsonl").write_text(a_record() + "\n")

@@ -77,8 +77,13 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     config = {"d": {"value": "16", "origin": "command line"}}
-    manifest = {"status": "finished", "start": "2026-11-21T08:00:00", "arguments": ["error", "--d", "16"],
-                "config": config, "versions": {"torch": "2.13.0"}}  # fmt: skip
+    manifest = {
+        "status": "finished",
+        "start": "2026-11-21T08:00:00",
+        "arguments": ["error", "--d", "16"],
+        "config": config,
+        "versions": {"torch": "2.13.0"},
+    }
     return page_of(a_folder(tmp_path_factory.mktemp("page") / "r", records(), manifest))
 
 
@@ -88,8 +93,12 @@ def test_the_page_is_whole_and_has_every_figure_and_number(page):
     figures = [one for tag, one in found.elements if tag == "figure"]
     names = [one["aria-label"] for tag, one in found.elements if tag == "svg"]
     assert len(figures) == len(names) == 4
-    assert names == ["error-output_spectral", "papers-output_spectral", "heads-output_spectral_relative-n64",
-                     "cost-output_spectral_relative"]  # fmt: skip
+    assert names == [
+        "error-output_spectral",
+        "papers-output_spectral",
+        "heads-output_spectral_relative-n64",
+        "cost-output_spectral_relative",
+    ]
     rows, bounds = summarise(records())
     for row in [*rows, *bounds]:
         assert significant(row["metrics"]["output_spectral"]["mean"]) in text
@@ -128,11 +137,22 @@ def test_words_of_a_run_never_become_elements(tmp_path):
     """A method's option, a label, a path, a reason, a manifest: each may say anything."""
     source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
     some = records(source=source, options={"sampler": EVIL}, target=EVIL)
-    some += [{**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
-             for one in some if one["method"] == "skyformer"]  # fmt: skip
+    some += [
+        {**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
+        for one in some
+        if one["method"] == "skyformer"
+    ]
     some += [{**one, "key": f"y{one['key']}", "source": {**source, "weights": "other"}} for one in some]
-    manifest = {"status": EVIL, "start": EVIL, "arguments": [EVIL], "config": {EVIL: {"value": EVIL, "origin": EVIL}},
-                "versions": {EVIL: EVIL}, "source": source, "described": [[EVIL]], "git_commit": EVIL}  # fmt: skip
+    manifest = {
+        "status": EVIL,
+        "start": EVIL,
+        "arguments": [EVIL],
+        "config": {EVIL: {"value": EVIL, "origin": EVIL}},
+        "versions": {EVIL: EVIL},
+        "source": source,
+        "described": [[EVIL]],
+        "git_commit": EVIL,
+    }
     folder = a_folder(tmp_path / "r <script>", some, manifest)
     text = page_of(folder)
     found = Reader(text)
@@ -151,12 +171,16 @@ def test_cells_sort_by_their_number(page):
 
 
 def test_svg_loses_what_a_page_must_not_have():
-    text = ('<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x" "http://y"><svg xmlns="http://www.w3.org/2000/svg" '
-            'width="9pt" viewBox="0 0 9 9"><metadata><a href="http://z"/></metadata><!-- <b> --><style>*{}</style>'
-            '<defs><g id="a"/></defs><use xlink:href="#a" clip-path="url(#a)"/></svg>')  # fmt: skip
+    text = (
+        '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x" "http://y"><svg xmlns="http://www.w3.org/2000/svg" '
+        'width="9pt" viewBox="0 0 9 9"><metadata><a href="http://z"/></metadata><!-- <b> --><style>*{}</style>'
+        '<defs><g id="a"/></defs><use xlink:href="#a" clip-path="url(#a)"/></svg>'
+    )
     found = inline_svg(text, "f7", 'a "name"')
-    assert found == ('<svg viewBox="0 0 9 9" style="max-width:9pt" role="img" aria-label="a &quot;name&quot;"><defs>'
-                     '<g id="f7-a"/></defs><use href="#f7-a" clip-path="url(#f7-a)"/></svg>')  # fmt: skip
+    assert found == (
+        '<svg viewBox="0 0 9 9" style="max-width:9pt" role="img" aria-label="a &quot;name&quot;"><defs>'
+        '<g id="f7-a"/></defs><use href="#f7-a" clip-path="url(#f7-a)"/></svg>'
+    )
     ElementTree.fromstring(found)
 
 
@@ -173,8 +197,13 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     q, k, v = torch.randn(3, 2, 32, 8, generator=torch.Generator().manual_seed(0))
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, "qkv.safetensors")
-    for command in (("error", "--plot", "maps"), ("spectrum",), ("condition",), ("theory", "--repeats", "2"),
-                    ("budget", "--method", "svd")):  # fmt: skip
+    for command in (
+        ("error", "--plot", "maps"),
+        ("spectrum",),
+        ("condition",),
+        ("theory", "--repeats", "2"),
+        ("budget", "--method", "svd"),
+    ):
         budget = [] if command[0] == "budget" else ["--d", "4"]
         with pytest.raises(SystemExit):
             main([*command, "--qkv", "qkv.safetensors", *budget, "--out", command[0]])
@@ -207,8 +236,11 @@ def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
     drawn = np.asarray(maps[0].collections[0].get_array()).reshape(2, 6)
     for row, layer in enumerate((0, 2)):
         for head in range(6):
-            values = [one["metrics"]["output_spectral"][head] for one in some
-                      if (one["method"], one["d"], one["layer"]) == ("skyformer", 16, layer)]  # fmt: skip
+            values = [
+                one["metrics"]["output_spectral"][head]
+                for one in some
+                if (one["method"], one["d"], one["layer"]) == ("skyformer", 16, layer)
+            ]
             assert drawn[row, head] == pytest.approx(sum(values) / 2)
     assert [text.get_text() for text in maps[0].get_yticklabels()] == ["0", "2"]
 
@@ -221,10 +253,15 @@ def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
     assert len(head_figures(broken, "", tmp_path, "output_spectral")) == 2
     several = [*records(), *records(source={"weights": "initialized"})]
     names = {path.name for path in head_figures(several, "", tmp_path, "output_spectral")}
-    assert names == {f"heads-output_spectral-n64-{word}.{kind}" for word in ("pretrained", "initialized")
-                     for kind in ("svg", "png")}  # fmt: skip
-    many = [cell(f"m{number}", d, [1.0, 2.0], layer=layer, source={}) for number in range(8) for d in range(1, 8)
-            for layer in range(2)]  # fmt: skip
+    assert names == {
+        f"heads-output_spectral-n64-{word}.{kind}" for word in ("pretrained", "initialized") for kind in ("svg", "png")
+    }
+    many = [
+        cell(f"m{number}", d, [1.0, 2.0], layer=layer, source={})
+        for number in range(8)
+        for d in range(1, 8)
+        for layer in range(2)
+    ]
     assert len(head_figures(many, "", tmp_path, "output_spectral")) == 2 * 2 * 2
 
 
@@ -233,8 +270,10 @@ def test_cost_shows_each_budget_at_its_entries_and_its_time(tmp_path, pages):
     paths = cost_figure(rows, "a source", tmp_path, "output_spectral")
     assert [path.name for path in paths] == ["cost-output_spectral.svg", "cost-output_spectral.png"]
     visited, seconds = pages[0].axes[:2]
-    points = {name: [tuple(float(x[0]) for x in line.get_data()) for line in axis.lines if len(line.get_xdata()) == 1]
-              for name, axis in (("visited", visited), ("seconds", seconds))}  # fmt: skip
+    points = {
+        name: [tuple(float(x[0]) for x in line.get_data()) for line in axis.lines if len(line.get_xdata()) == 1]
+        for name, axis in (("visited", visited), ("seconds", seconds))
+    }
     for row in rows:
         if row["layer"] == 0 and not row["reference"]:
             metrics = row["metrics"]
@@ -263,8 +302,11 @@ def test_a_method_looks_the_same_in_every_figure(tmp_path, monkeypatch):
         monkeypatch.setattr(where, "_page", lambda *args, draw=where._page: drawn.append(draw(*args)) or drawn[-1])
     families = {"skyformer": "Nyström", "performer": "features", "nystromformer": "Nyström", "window": "sparse"}
     places = [(layer, n, d) for layer in (0, 1) for n in (64, 128) for d in (16, 32)]
-    some = [cell(method, d, [1.0, 2.0 + place], family=families[method], layer=layer, n=n)
-            for place, method in enumerate(families) for layer, n, d in places]  # fmt: skip
+    some = [
+        cell(method, d, [1.0, 2.0 + place], family=families[method], layer=layer, n=n)
+        for place, method in enumerate(families)
+        for layer, n, d in places
+    ]
     some += [cell("amm", d, status="failed", metrics={}, family="sketch") for d in (16, 32)]
     rows, bounds = summarise([*some[:8], *some[-2:], *some[8:-2]])
     assert error_figure(rows, bounds, "", tmp_path) and paper_figure(rows, "", tmp_path)

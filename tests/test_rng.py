@@ -30,11 +30,20 @@ def test_draws_are_the_same_on_every_machine_and_version():
 def test_distinct_labels_give_distinct_streams():
     streams = Streams(0, "skyformer", 1, 2)
     generators = [
-        streams.head(0), streams.head(1), streams.head(0, "keys"), streams.head(0, "queries"), streams.shared(),
-        streams.shared("keys"), Streams(1, "skyformer", 1, 2).head(0), Streams(0, "other", 1, 2).head(0),
-        Streams(0, "skyformer", 2, 2).head(0), Streams(0, "skyformer", 1, 3).head(0),
-        Streams(0, "skyformer", "1", 2).head(0), Streams(0, "skyformer", 2, 1).head(0), generator(0, "skyformer", 1, 2),
-    ]  # fmt: skip
+        streams.head(0),
+        streams.head(1),
+        streams.head(0, "keys"),
+        streams.head(0, "queries"),
+        streams.shared(),
+        streams.shared("keys"),
+        Streams(1, "skyformer", 1, 2).head(0),
+        Streams(0, "other", 1, 2).head(0),
+        Streams(0, "skyformer", 2, 2).head(0),
+        Streams(0, "skyformer", 1, 3).head(0),
+        Streams(0, "skyformer", "1", 2).head(0),
+        Streams(0, "skyformer", 2, 1).head(0),
+        generator(0, "skyformer", 1, 2),
+    ]
     assert len({tuple(draw(g).tolist()) for g in generators}) == len(generators)
 
 

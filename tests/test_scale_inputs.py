@@ -136,9 +136,19 @@ def test_keys_are_those_of_records_that_were_written_before_there_were_factors(f
     [record] = [one for one in run.outcome.records if one["method"] == "nystromformer"]
     facts = determining(resolve(SourceSpec(qkv=file, device="cpu")).facts)
     wanted = cell_key(
-        command="error", method="nystromformer", options={}, target="softmax", source=facts, n=24, window=0, layer=0,
-        heads=None, d=4, seed=0, matrix_tol=1e-3,
-    )  # fmt: skip
+        command="error",
+        method="nystromformer",
+        options={},
+        target="softmax",
+        source=facts,
+        n=24,
+        window=0,
+        layer=0,
+        heads=None,
+        d=4,
+        seed=0,
+        matrix_tol=1e-3,
+    )
     assert record["key"] == wanted and "scale_inputs" not in facts
 
 
@@ -155,9 +165,21 @@ def test_factors_are_never_averaged_together(file, tmp_path):
 
 @pytest.mark.parametrize("command", KINDS)
 def test_a_report_has_every_factor_apart(command, file, tmp_path, capsys):
-    code = command_line(command, "--qkv", file, "--device", "cpu", "--d", "4", "--scale-inputs", "1,4", "--plot",
-                        *(["--theorem", "eckart-young", "--repeats", 2] if command == "theory" else []),
-                        "--out", tmp_path / "run")  # fmt: skip
+    code = command_line(
+        command,
+        "--qkv",
+        file,
+        "--device",
+        "cpu",
+        "--d",
+        "4",
+        "--scale-inputs",
+        "1,4",
+        "--plot",
+        *(["--theorem", "eckart-young", "--repeats", 2] if command == "theory" else []),
+        "--out",
+        tmp_path / "run",
+    )
     assert code == 0
     shown = capsys.readouterr().out
     assert "scores x 4" in shown and "scores x 1" in shown and "scores x 4: Q and K each times 2" in shown
@@ -197,12 +219,26 @@ def test_a_failure_under_a_large_factor_is_that_cells_alone(file, tmp_path, monk
 
 
 def test_gates_narrow_by_factor():
-    rows = [{"method": "x", "status": "ok", "values": 1, "scale_inputs": s, "requested": True, "reference": False,
-             "metrics": {"bad_rows": {"max": v, "count": 1}}} for s, v in ((1, 0.0), (4.0, 7.0))]  # fmt: skip
+    rows = [
+        {
+            "method": "x",
+            "status": "ok",
+            "values": 1,
+            "scale_inputs": s,
+            "requested": True,
+            "reference": False,
+            "metrics": {"bad_rows": {"max": v, "count": 1}},
+        }
+        for s, v in ((1, 0.0), (4.0, 7.0))
+    ]
     gates = parse_gates([{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)])
     found = check(rows, gates)
     assert [(one.gate.scale_inputs, one.passed) for one in found] == [
-        ((1,), True), ((1, 4), True), ((1, 4), False), ((2,), False)]  # fmt: skip
+        ((1,), True),
+        ((1, 4), True),
+        ((1, 4), False),
+        ((2,), False),
+    ]
     assert "no row with scale_inputs=2; the rows have 1,4" in found[-1].message
     assert hopeless(gates[2], {"scale_inputs": "1,4"}) == "scale_inputs=2 is not measured; scale_inputs is 1,4"
     assert hopeless(gates[1], {"scale_inputs": "1,4"}) is None

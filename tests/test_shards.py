@@ -69,8 +69,9 @@ def test_shards_together_are_the_run_without_shards(run, file, name):
         code, out, err = run(*args, "--out", "shards", "--shard", index)
         assert code == 0 and f"shard {index}" in err, err
         parts.append(read_records(f"shards/records-{index.replace('/', '-of-')}.jsonl"))
-    places = [{(one["n"], one["window"], one["layer"], one["source"].get("scale_inputs")) for one in part}
-              for part in parts]  # fmt: skip
+    places = [
+        {(one["n"], one["window"], one["layer"], one["source"].get("scale_inputs")) for one in part} for part in parts
+    ]
     assert all(places) and not (places[0] & places[1] | places[0] & places[2] | places[1] & places[2])
     assert without_times(read_records("shards")) == whole
     assert sum(map(len, parts)) == len(whole)
@@ -185,8 +186,9 @@ def test_what_only_a_whole_run_gives_is_refused_of_a_shard(run, file):
 
 
 def test_a_sweeps_gates_and_figures_wait_for_the_whole_run(run, file):
-    Path("c.yaml").write_text(f"qkv: {file}\nd: 4\nlayer: 0,2\nwindows: 2\nplot: errors\n"
-                              "gates:\n  - {metric: output_spectral, max: 0}\n")  # fmt: skip
+    Path("c.yaml").write_text(
+        f"qkv: {file}\nd: 4\nlayer: 0,2\nwindows: 2\nplot: errors\ngates:\n  - {{metric: output_spectral, max: 0}}\n"
+    )
     for index in ("1/2", "2/2"):
         code, _, err = run("sweep", "c.yaml", "--shard", index)
         assert code == 0 and "no gate is judged by a part" in err

@@ -209,8 +209,14 @@ def test_values_of_zero_leave_columns_to_draw(ablation):
 
 def test_what_it_visits_and_realises():
     qkv = make(n=14, n_k=19)
-    wanted = {"none": 5 * 33, "no-pilot-reuse": 5 * 33, "simple-norm": 5 * 33, "uniform": 5 * 14,
-              "no-norm": 5 * 19 + 14 * 19, "no-norm-weighted": 5 * 19 + 14 * 19}  # fmt: skip
+    wanted = {
+        "none": 5 * 33,
+        "no-pilot-reuse": 5 * 33,
+        "simple-norm": 5 * 33,
+        "uniform": 5 * 14,
+        "no-norm": 5 * 19 + 14 * 19,
+        "no-norm-weighted": 5 * 19 + 14 * 19,
+    }
     for ablation in ABLATIONS:
         approx = skein(qkv, 5, ablation=ablation)
         assert approx.diagnostics["visited"].tolist() == [wanted[ablation]] * 2

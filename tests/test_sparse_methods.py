@@ -264,9 +264,12 @@ def test_longformer_equals_the_module_of_transformers(n, w, g):
         "transformers.models.longformer.modeling_longformer", reason="no Longformer in this transformers"
     )
     config = transformers.LongformerConfig(
-        hidden_size=24, num_attention_heads=3, attention_window=[w], num_hidden_layers=1,
+        hidden_size=24,
+        num_attention_heads=3,
+        attention_window=[w],
+        num_hidden_layers=1,
         attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+    )
     module = modeling.LongformerSelfAttention(config, layer_id=0).double().eval()
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -312,9 +315,13 @@ def test_bigbird_equals_the_module_of_transformers_given_the_random_blocks(b, nb
         ones = torch.ones(1, n, dtype=torch.float64)
         blocked, band_mask, from_mask, to_mask = modeling.BigBirdModel.create_masks_for_block_sparse_attn(ones, b)
         wanted = module(
-            x, band_mask=band_mask, from_mask=from_mask, to_mask=to_mask, from_blocked_mask=blocked,
+            x,
+            band_mask=band_mask,
+            from_mask=from_mask,
+            to_mask=to_mask,
+            from_blocked_mask=blocked,
             to_blocked_mask=blocked,
-        )[0]  # fmt: skip
+        )[0]
     assert (approx.output - heads_apart(wanted, 3)).abs().max() <= 1e-12 * max(1.0, float(wanted.abs().max()))
 
 

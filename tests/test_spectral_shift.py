@@ -293,11 +293,19 @@ def test_dense_methods_refuse_long_sequences_and_spectral_shifting_the_target_so
 @pytest.mark.parametrize("identity", [True, False])
 @pytest.mark.parametrize(
     "options",
-    [{"rank": 3}, {"rank": 1}, {"rtol": 0.05}, {"rtol": None}, {"delta_override": 0.2},
-     {"rank": 4, "delta_override": 0.3},
-     {"inverse": "schulz"}, {"inverse": "schulz", "n_iter": 2}, {"inverse": "schulz", "n_iter": 25}],
+    [
+        {"rank": 3},
+        {"rank": 1},
+        {"rtol": 0.05},
+        {"rtol": None},
+        {"delta_override": 0.2},
+        {"rank": 4, "delta_override": 0.3},
+        {"inverse": "schulz"},
+        {"inverse": "schulz", "n_iter": 2},
+        {"inverse": "schulz", "n_iter": 25},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_mss_with_its_options_equals_its_twin(form, identity, options):
     for qkv in (make(n=18), make(n=13, n_k=20), make(n=20, n_k=13)):
         assert equals_its_twin("mss", qkv, 6, form=form, identity=identity, **options)
@@ -374,11 +382,15 @@ def test_equation_4_takes_smoothed_attention_off():
 
 @pytest.mark.parametrize(
     "options, same",
-    [({"rtol": None}, {"inverse": "pinv"}), ({}, {"inverse": "pinv", "rtol": 1e-3}),
-     ({"rtol": 0.1}, {"inverse": "pinv", "rtol": 0.1}), ({"inverse": "schulz"}, {}),
-     ({"inverse": "schulz", "n_iter": 3}, {"n_iter": 3})],
+    [
+        ({"rtol": None}, {"inverse": "pinv"}),
+        ({}, {"inverse": "pinv", "rtol": 1e-3}),
+        ({"rtol": 0.1}, {"inverse": "pinv", "rtol": 0.1}),
+        ({"inverse": "schulz"}, {}),
+        ({"inverse": "schulz", "n_iter": 3}, {"n_iter": 3}),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_without_a_shift_it_is_nystromformer_with_that_inverse(options, same):
     for dtype in (torch.float32, torch.float64):
         qkv = make(n=18, dtype=dtype)
@@ -473,8 +485,9 @@ def test_the_centroids_are_steps_of_lloyd_from_tokens_of_their_own_stream(steps)
             wanted = torch.tensor(lloyd(x[row].tolist(), start, steps), dtype=torch.float64)
             assert torch.allclose(draws[name][row], wanted, atol=1e-13)
     if steps == 10:
-        assert torch.equal(approximate("nystromformer-kmeans", qkv, 5, seed=4).draws["key_centroids"],
-                           draws["key_centroids"])  # fmt: skip
+        assert torch.equal(
+            approximate("nystromformer-kmeans", qkv, 5, seed=4).draws["key_centroids"], draws["key_centroids"]
+        )
         both = QKV(qkv.q, qkv.q, qkv.q)
         found = approximate("nystromformer-kmeans", both, 5).draws
         assert not torch.equal(found["query_centroids"], found["key_centroids"])  # two draws, of the same tokens
@@ -502,8 +515,10 @@ def test_with_one_cluster_for_each_segment_it_is_nystromformer(inverse):
     for seed in range(200):
         approx = approximate("nystromformer-kmeans", qkv, d, inverse=inverse, seed=seed)
         start = approximate("nystromformer-kmeans", qkv, d, seed=seed, steps=0).draws
-        hits = [torch.cdist(start[name], tokens).argmin(-1).unique().numel() == d
-                for name, tokens in (("query_centroids", marks.q), ("key_centroids", marks.k))]  # fmt: skip
+        hits = [
+            torch.cdist(start[name], tokens).argmin(-1).unique().numel() == d
+            for name, tokens in (("query_centroids", marks.q), ("key_centroids", marks.k))
+        ]
         if all(hits):  # a start in each cluster
             found += 1
             assert close(approx.operator.dense(), wanted.operator.dense(), 1e-9)

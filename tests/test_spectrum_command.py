@@ -38,9 +38,11 @@ def test_the_rows_keep_the_contract_and_agree_with_python(run, qkv):
     assert set(result) == {"schema", "command", "source", "rows", "bounds", "inputs", "run"}
     assert (result["schema"], result["command"]) == (1, "spectrum") and result["source"]["qkv_sha256"]
     places = [(row["of"], row["d"], row["head"]) for row in result["rows"]]
-    assert places == [(of, d, head) for of, d in
-                      (("softmax", None), ("unnormalised", None), ("skyformer", 4), ("skyformer", 8))
-                      for head in (0, 1)]  # fmt: skip
+    assert places == [
+        (of, d, head)
+        for of, d in (("softmax", None), ("unnormalised", None), ("skyformer", 4), ("skyformer", 8))
+        for head in (0, 1)
+    ]
     tensors = load_qkv(qkv=str(qkv), n=96)
     for row in result["rows"]:
         assert row["kind"] == "singular" and row["layer"] == row["window"] == 0 and row["n"] == row["size"] == 96
@@ -55,8 +57,9 @@ def test_the_rows_keep_the_contract_and_agree_with_python(run, qkv):
 
 
 def test_eigenvalues_are_pairs_or_real_numbers(run, qkv):
-    _, out, _ = run("--qkv", qkv, "--of", "softmax,lifted-gaussian", "--kind", "eigen", "--head", "1",
-                    "--format", "json")  # fmt: skip
+    _, out, _ = run(
+        "--qkv", qkv, "--of", "softmax,lifted-gaussian", "--kind", "eigen", "--head", "1", "--format", "json"
+    )
     softmax, lifted = json.loads(out)["rows"]
     assert len(softmax["eigenvalues"]) == 96 and softmax["eigenvalues"][0] == pytest.approx([1, 0], abs=1e-12)
     assert softmax["stable_rank"] is None and softmax["head"] == 1
@@ -141,8 +144,23 @@ def test_leading_values_say_that_they_are(run, qkv):
 
 
 def test_two_weights_stand_side_by_side(run, tiny_bert, text_file, tmp_path):
-    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", 14,
-            "--layer", "0,2", "--plot", "--format", "json", "--out", "r")  # fmt: skip
+    args = (
+        "--model",
+        tiny_bert,
+        "--text",
+        text_file,
+        "--weights",
+        "pretrained,initialized",
+        "--n",
+        14,
+        "--layer",
+        "0,2",
+        "--plot",
+        "--format",
+        "json",
+        "--out",
+        "r",
+    )
     code, out, err = run(*args)
     assert code == 0, err
     assert run(*args)[1] == out  # from the records: each weights' own
@@ -200,9 +218,20 @@ def test_lists_of_matrices_and_methods():
 
 
 def test_figures_draw_what_rows_hold(tmp_path):
-    row = {"of": "softmax", "kind": "eigen", "layer": 0, "window": 0, "head": 0, "n": 4, "status": "ok",
-           "weights": None, "options": {}, "d": None, "complete": True,
-           "eigenvalues": [[1.0, 0.0], [0.3, 0.4]]}  # fmt: skip
+    row = {
+        "of": "softmax",
+        "kind": "eigen",
+        "layer": 0,
+        "window": 0,
+        "head": 0,
+        "n": 4,
+        "status": "ok",
+        "weights": None,
+        "options": {},
+        "d": None,
+        "complete": True,
+        "eigenvalues": [[1.0, 0.0], [0.3, 0.4]],
+    }
     assert moduli(row) == [1.0, 0.5]
     assert len(spectrum_figures([row], "a title with $ and _", tmp_path)) == 4
     assert spectrum_figures([{**row, "status": "failed", "eigenvalues": None}], "", tmp_path) == []

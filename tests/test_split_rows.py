@@ -233,9 +233,13 @@ def test_an_error_of_an_operator_in_a_thread_is_that_of_matrix_errors(short, thr
 def test_numbers_are_equal_to_the_last_bit_for_any_number_of_devices(short, kind, dtype):
     qkv, target = kind_of(kind, dtype=dtype)
     ops = operators(qkv, target)
-    one, *others = ([exact_output(qkv, target, [CPU] * count),
-                     *every_number(shared_matrix_errors(exact(qkv, target), ops, devices=[CPU] * count))]
-                    for count in (1, 2, 3, 5))  # fmt: skip
+    one, *others = (
+        [
+            exact_output(qkv, target, [CPU] * count),
+            *every_number(shared_matrix_errors(exact(qkv, target), ops, devices=[CPU] * count)),
+        ]
+        for count in (1, 2, 3, 5)
+    )
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -254,8 +258,10 @@ def test_one_pass_differs_from_that_without_spans_by_its_bound(short, kind, dtyp
     assert ((a.size - b.size).abs() <= n * torch.finfo(dtype).eps * a.size).all()
     x = torch.randn(4, n, s, generator=torch.Generator().manual_seed(2), dtype=dtype)
     which = torch.tensor([2, 0, 1, 3])
-    pairs = [(a.normal, b.normal, range(2 * len(ops)), [v1] * 2 * len(ops)),
-             (whole.normal(x, which), split.normal(x, which), which.tolist(), list(x))]  # fmt: skip
+    pairs = [
+        (a.normal, b.normal, range(2 * len(ops)), [v1] * 2 * len(ops)),
+        (whole.normal(x, which), split.normal(x, which), which.tolist(), list(x)),
+    ]
     matrix, u = exact(qkv.to(dtype=F64), target).dense(), torch.finfo(dtype).eps / 2
     for found, other, numbers, starts in pairs:
         for place, i in enumerate(numbers):
@@ -303,18 +309,23 @@ def test_keys_may_be_others_than_queries_and_few_rows_are_one_span(short):
     one, two = (matrix_errors(exact(qkv), zero, devices=["cpu"] * count) for count in (1, 2))
     assert all(torch.equal(one[name], two[name]) for name in one)
     few = make(n=50)
-    same = [matrix_errors(exact(few), approximate("vmean", few).operator, devices=devices)
-            for devices in (None, ["cpu"] * 4)]  # fmt: skip
+    same = [
+        matrix_errors(exact(few), approximate("vmean", few).operator, devices=devices)
+        for devices in (None, ["cpu"] * 4)
+    ]
     assert all(torch.equal(same[0][name], same[1][name]) for name in same[0])  # one span is all rows
 
 
-@pytest.mark.parametrize("name, target", [(entry.name, target) for entry in by_family() for target in entry.targets
-                                          if entry.kind not in ("user", "kernel")])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, target",
+    [(entry.name, target) for entry in by_family() for target in entry.targets if entry.kind not in ("user", "kernel")],
+)
 def test_every_method_is_measured_alike(short, name, target):
     qkv = make(n=100)
     op = approximated(name, target, qkv, {}).operator
-    whole, one, three = (matrix_errors(exact(qkv, target), op, devices=devices)
-                         for devices in (None, ["cpu"], ["cpu"] * 3))  # fmt: skip
+    whole, one, three = (
+        matrix_errors(exact(qkv, target), op, devices=devices) for devices in (None, ["cpu"], ["cpu"] * 3)
+    )
     assert all(torch.equal(one[metric], three[metric]) for metric in one)
     size = torch.linalg.matrix_norm(exact(qkv, target).dense())  # to which rounding is relative
     for metric in ("matrix_spectral", "matrix_frobenius"):
@@ -341,8 +352,9 @@ def test_with_the_librarys_own_span():
     """2500 rows are two spans."""
     qkv = make(n=2500, h=1, p=4, dtype=torch.float32)
     op = approximate("window", qkv, 64).operator
-    whole, one, two = (matrix_errors(exact(qkv), op, tol=0.1, devices=devices)
-                       for devices in (None, ["cpu"], ["cpu"] * 2))  # fmt: skip
+    whole, one, two = (
+        matrix_errors(exact(qkv), op, tol=0.1, devices=devices) for devices in (None, ["cpu"], ["cpu"] * 2)
+    )
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert torch.equal(whole["matrix_infinity"], one["matrix_infinity"])
     assert abs(float(whole["matrix_spectral"] - one["matrix_spectral"])) <= 5e-6 * float(whole["matrix_spectral"])
@@ -470,8 +482,10 @@ def test_rows_are_made_where_they_should_be_and_results_come_home(pretended_thre
     for a, b in zip(every_number(wanted), every_number(got), strict=True):
         assert not isinstance(b, Pretended) and torch.allclose(a.double(), b.double(), rtol=1e-10, atol=1e-12)
     n = exact(qkv, target).shape[1] if qkv.mask is None else int(qkv.mask.sum())
-    dealt = {(start, stop): devices[i % len(devices)]
-             for i, (start, stop) in enumerate((at, min(at + 64, n)) for at in range(0, n, 64))}  # fmt: skip
+    dealt = {
+        (start, stop): devices[i % len(devices)]
+        for i, (start, stop) in enumerate((at, min(at + 64, n)) for at in range(0, n, 64))
+    }
     assert dict((span, device) for device, span in pretended_threads) == dealt
     assert {device for device, _ in pretended_threads} == set(devices)
 
@@ -547,14 +561,21 @@ def test_a_sweep_takes_it_and_its_folder_does_not_depend_on_it(run, long_file, t
     assert folder.name.startswith("c-")
 
 
-@pytest.mark.parametrize("more, said", [
-    (["--split-rows", 0], "split-rows=0: choose a number from 1 to 1024"),
-    (["--split-rows", -1], "split-rows=-1: choose"), (["--split-rows", 1025], "split-rows=1025: choose"),
-    (["--split-rows", "x"], "'x' is not a valid integer"),
-    (["--split-rows", 2, "--jobs", 2], "--jobs and split-rows exclude each other"),
-    (["--split-rows", 2, "--backend", "ray", "--ray-address", "local"], "--backend ray and split-rows exclude each"),
-    (["--split-rows", 2, "--device", "cuda:1"], "--device and split-rows exclude each other: cuda:1 is one GPU"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--split-rows", 0], "split-rows=0: choose a number from 1 to 1024"),
+        (["--split-rows", -1], "split-rows=-1: choose"),
+        (["--split-rows", 1025], "split-rows=1025: choose"),
+        (["--split-rows", "x"], "'x' is not a valid integer"),
+        (["--split-rows", 2, "--jobs", 2], "--jobs and split-rows exclude each other"),
+        (
+            ["--split-rows", 2, "--backend", "ray", "--ray-address", "local"],
+            "--backend ray and split-rows exclude each",
+        ),
+        (["--split-rows", 2, "--device", "cuda:1"], "--device and split-rows exclude each other: cuda:1 is one GPU"),
+    ],
+)
 def test_what_cannot_be_is_refused(run, qkv, tmp_path, more, said):
     device = [] if "--device" in more else ["--device", "cpu"]
     code, _, err = run("error", "--qkv", qkv, *device, *more, "--out", tmp_path / "r")
@@ -562,13 +583,16 @@ def test_what_cannot_be_is_refused(run, qkv, tmp_path, more, said):
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("text, line, said", [
-    ("split-rows: 2\njobs: 2", 2, "jobs and split-rows exclude each other"),
-    ("device: cuda:0\nsplit-rows: 2", 1, "device and split-rows exclude each other: cuda:0 is one GPU"),
-    ("split-rows: two", 1, "split-rows takes a whole number"),
-    ("qkv: q.safetensors\nsplit-rows: 0", None, "split-rows=0: choose a number from 1 to 1024"),
-    ("command: spectrum\nsplit-rows: 2", 2, "unknown key 'split-rows' of command spectrum"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, line, said",
+    [
+        ("split-rows: 2\njobs: 2", 2, "jobs and split-rows exclude each other"),
+        ("device: cuda:0\nsplit-rows: 2", 1, "device and split-rows exclude each other: cuda:0 is one GPU"),
+        ("split-rows: two", 1, "split-rows takes a whole number"),
+        ("qkv: q.safetensors\nsplit-rows: 0", None, "split-rows=0: choose a number from 1 to 1024"),
+        ("command: spectrum\nsplit-rows: 2", 2, "unknown key 'split-rows' of command spectrum"),
+    ],
+)
 def test_a_file_is_refused_with_its_line(run, qkv, tmp_path, text, line, said):
     (tmp_path / "c.yaml").write_text(text.replace("q.safetensors", str(qkv)))
     where = "" if line is None else f"c.yaml:{line}: "

@@ -38,8 +38,10 @@ def words(tmp_path):
 
 def records_of(folder):
     """The records without what varies from run to run."""
-    return {record["key"]: {name: x for name, x in record.items() if name not in ("seconds", "run")}
-            for record in read_records(folder)}  # fmt: skip
+    return {
+        record["key"]: {name: x for name, x in record.items() if name not in ("seconds", "run")}
+        for record in read_records(folder)
+    }
 
 
 # --- the score
@@ -54,15 +56,26 @@ class Twin(nn.Module):
         self.model = model
         self.token, self.position = nn.Embedding(model.vocabulary, w), nn.Embedding(model.length, w)
         self.layers = nn.ModuleList(
-            nn.ModuleDict({"attention_norm": nn.LayerNorm(w), "mlp_norm": nn.LayerNorm(w), "up": nn.Linear(w, h),
-                           "down": nn.Linear(h, w), **{name: nn.Linear(w, w) for name in
-                                                       ("query", "key", "value", "output")}})
+            nn.ModuleDict(
+                {
+                    "attention_norm": nn.LayerNorm(w),
+                    "mlp_norm": nn.LayerNorm(w),
+                    "up": nn.Linear(w, h),
+                    "down": nn.Linear(h, w),
+                    **{name: nn.Linear(w, w) for name in ("query", "key", "value", "output")},
+                }
+            )
             for _ in range(model.layers)
-        )  # fmt: skip
+        )
         self.last = nn.LayerNorm(w)
         self.head = nn.ModuleList([nn.Linear(w * (4 if model.pairs == 2 else 1), h), nn.Linear(h, model.classes)])
-        names = {"embed.token.": "token.", "embed.position.": "position.", "last_norm.": "last.", "head.up.": "head.0.",
-                 "head.down.": "head.1."}  # fmt: skip
+        names = {
+            "embed.token.": "token.",
+            "embed.position.": "position.",
+            "last_norm.": "last.",
+            "head.up.": "head.0.",
+            "head.down.": "head.1.",
+        }
         state = {}
         for name, x in weights.items():
             own = name if name.count(".") > 1 or name.startswith(("layer", "head", "last")) else f"{name}.weight"
@@ -254,8 +267,10 @@ def test_listops_is_the_published_grammar():
         assert share == pytest.approx(0.25, abs=5 * math.sqrt(0.1875 / len(counts)))
 
 
-@pytest.mark.parametrize("text, value", [("[MED 1 2 4 8 ]", 3), ("[MED 9 0 5 ]", 5), ("[SM 9 9 [MIN 3 7 ] ]", 1),
-                                         ("[MAX 0 [SM 5 5 ] 2 ]", 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, value",
+    [("[MED 1 2 4 8 ]", 3), ("[MED 9 0 5 ]", 5), ("[SM 9 9 [MIN 3 7 ] ]", 1), ("[MAX 0 [SM 5 5 ] 2 ]", 2)],
+)
 def test_listops_values(text, value):
     assert evaluated([SYMBOLS.index(symbol) for symbol in text.split()]) == value
 
@@ -334,9 +349,13 @@ def test_damaged_files_are_named(tmp_path):
     np.savez(tmp_path / "half.npz", inputs=np.zeros((3, 20), np.uint8))
     np.savez(tmp_path / "float.npz", inputs=np.zeros((3, 20)), labels=np.zeros(3, int))
     np.savez(tmp_path / "one.npz", inputs=np.zeros((3, 20), np.uint8), labels=np.zeros(3, int))
-    for name, file, words in (("image", "gone.npz", "cannot be read"), ("image", "no.npz", "neither npz"),
-                              ("image", "half.npz", "no 'labels'"), ("image", "float.npz", "whole number"),
-                              ("retrieval", "one.npz", r"\(N, 2, n\)")):  # fmt: skip
+    for name, file, words in (
+        ("image", "gone.npz", "cannot be read"),
+        ("image", "no.npz", "neither npz"),
+        ("image", "half.npz", "no 'labels'"),
+        ("image", "float.npz", "whole number"),
+        ("retrieval", "one.npz", r"\(N, 2, n\)"),
+    ):
         with pytest.raises(SourceError, match=words):
             opened(name, file)
     (tmp_path / "bad.tsv").write_text("yes\tsome words\nno tab here\n")
@@ -372,10 +391,16 @@ def test_the_records_and_the_table(small):
         assert record["status"] == "ok" and set(record["metrics"]) == set(METRICS)
         assert all(len(values) == 4 and all(x > 0 for x in values) for values in record["metrics"].values())
     assert [(one["task"], one["repeat"], one["method"]) for one in records[:4]] == [
-        ("listops", 0, "softmax"), ("listops", 0, "kernelized"), ("listops", 0, "nystromformer"),
-        ("listops", 1, "softmax")]  # fmt: skip
+        ("listops", 0, "softmax"),
+        ("listops", 0, "kernelized"),
+        ("listops", 0, "nystromformer"),
+        ("listops", 1, "softmax"),
+    ]
     assert {(one["method"], one["target"]) for one in records} == {
-        ("softmax", "softmax"), ("kernelized", "gaussian"), ("nystromformer", "softmax")}  # fmt: skip
+        ("softmax", "softmax"),
+        ("kernelized", "gaussian"),
+        ("nystromformer", "softmax"),
+    }
     found = json.loads(out)
     assert {"rows", "summary", "source", "run"} <= found.keys() and len(found["rows"]) == 12
     one = next(row for row in found["summary"] if (row["task"], row["method"]) == ("text", "kernelized"))
@@ -451,9 +476,11 @@ def test_gates(small, run):
     assert small(*ask, "--fail-above", "ratio=1e9", "--fail-above", "loss.max=50")[0] == 0
     code, _, err = small(*ask, "--fail-above", "rati=1")
     assert code == 2 and "did you mean 'ratio'" in err
-    text = ("command: stability\ntask: [listops, text]\ntext: words.txt\nn: 40\nbatch: 3\nsteps: 4\nd: 8\n"
-            "condition-tokens: 12\nseeds: 1\nmethod: [kernelized]\n"
-            "gates: [{metric: ratio, task: text, method: kernelized, max: 0.001}]\n")  # fmt: skip
+    text = (
+        "command: stability\ntask: [listops, text]\ntext: words.txt\nn: 40\nbatch: 3\nsteps: 4\nd: 8\n"
+        "condition-tokens: 12\nseeds: 1\nmethod: [kernelized]\n"
+        "gates: [{metric: ratio, task: text, method: kernelized, max: 0.001}]\n"
+    )
     Path("s.yaml").write_text(text)
     code, _, err = run("sweep", "s.yaml", "--out", "r")
     assert code == 1 and "text kernelized" in err and "listops kernelized" not in err
@@ -478,8 +505,12 @@ def test_cells_that_fail_are_rows(small, monkeypatch):
     assert code == 4, err
     found = {record["method"]: record for record in read_records("r")}
     assert {name: one["status"] for name, one in found.items()} == {
-        "softmax": "ok", "kernelized": "ok", "performer": "failed", "linear": "diverged",
-        "bigbird": "skipped"}  # fmt: skip
+        "softmax": "ok",
+        "kernelized": "ok",
+        "performer": "failed",
+        "linear": "diverged",
+        "bigbird": "skipped",
+    }
     assert "no luck" in found["performer"]["reason"] and found["linear"]["reason"].startswith("step 2")
     assert len(found["linear"]["metrics"]["loss"]) in (1, 2) and "– bigbird" in out and "✗ performer" in out
     monkeypatch.setattr(trajectory, "approximate", real)
@@ -500,24 +531,27 @@ def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
     assert code == 0 and "linear does not differentiate: no gradient reaches its output" in out, err
 
 
-@pytest.mark.parametrize("args, words", [
-    (("--task", "listop"), "unknown task 'listop'; did you mean 'listops'"),
-    (("--task", "listops,listops"), "task listops is named twice"),
-    (("--task", "listops:m=3"), "'m=3' is no option"),
-    (("--task", "listops:n=x"), "n=x is not a number"),
-    (("--task", "pathfinder"), "needs its data"),
-    (("--n", "4"), "n=4: choose a number of tokens from 16"),
-    (("--n", "32,64"), "one number for all tasks"),
-    (("--batch", "0"), "batch=0"),
-    (("--rate", "2"), "rate=2"),
-    (("--steps", "0"), "steps=0"),
-    (("--seeds", "0"), "seeds=0"),
-    (("--eps", "0"), "eps=0"),
-    (("--dtype", "float16"), "float32 or float64"),
-    (("--target", "gauss"), "unknown target 'gauss'"),
-    (("--condition-tokens", "1"), "condition-tokens=1"),
-    (("--method", "nystromformer", "--d", "64"), "d=64 exceeds n=10"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (("--task", "listop"), "unknown task 'listop'; did you mean 'listops'"),
+        (("--task", "listops,listops"), "task listops is named twice"),
+        (("--task", "listops:m=3"), "'m=3' is no option"),
+        (("--task", "listops:n=x"), "n=x is not a number"),
+        (("--task", "pathfinder"), "needs its data"),
+        (("--n", "4"), "n=4: choose a number of tokens from 16"),
+        (("--n", "32,64"), "one number for all tasks"),
+        (("--batch", "0"), "batch=0"),
+        (("--rate", "2"), "rate=2"),
+        (("--steps", "0"), "steps=0"),
+        (("--seeds", "0"), "seeds=0"),
+        (("--eps", "0"), "eps=0"),
+        (("--dtype", "float16"), "float32 or float64"),
+        (("--target", "gauss"), "unknown target 'gauss'"),
+        (("--condition-tokens", "1"), "condition-tokens=1"),
+        (("--method", "nystromformer", "--d", "64"), "d=64 exceeds n=10"),
+    ],
+)
 def test_what_is_impossible_is_refused(run, args, words):
     base = {"--task": "listops", "--n": "40", "--batch": "2", "--steps": "2"}
     base |= dict(zip(args[::2], args[1::2], strict=True))
@@ -561,7 +595,14 @@ def test_a_cell_is_named_by_all_that_determines_it():
         return [cell.key for cell in stability_cells(request, plan, task)]
 
     first = keys()
-    others = [{"steps": 3}, {"eps": 1e-8}, {"rate": 2e-4}, {"seed": 1}, {"condition_tokens": 0},
-              {"tasks": ("listops:n=41,batch=3",)}, {"tasks": ("listops:n=40,batch=4",)},
-              {"source": SourceSpec(dtype="float64")}]  # fmt: skip
+    others = [
+        {"steps": 3},
+        {"eps": 1e-8},
+        {"rate": 2e-4},
+        {"seed": 1},
+        {"condition_tokens": 0},
+        {"tasks": ("listops:n=41,batch=3",)},
+        {"tasks": ("listops:n=40,batch=4",)},
+        {"source": SourceSpec(dtype="float64")},
+    ]
     assert all(not set(first) & set(keys(**changed)) for changed in others) and first == keys()

@@ -17,8 +17,12 @@ from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_metho
 @pytest.fixture
 def source(tmp_path):
     q, k, v = torch.randn(3, 3, 80, 8, generator=torch.Generator().manual_seed(1))
-    tensors = {f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
-               for layer in (0, 2) for window in (0, 1) for axis, x in zip("qkv", (q, k, v), strict=True)}  # fmt: skip
+    tensors = {
+        f"layer{layer}.window{window}.{axis}": (x * (1 + layer) + window).contiguous()
+        for layer in (0, 2)
+        for window in (0, 1)
+        for axis, x in zip("qkv", (q, k, v), strict=True)
+    }
     save_file(tensors, tmp_path / "qkv.safetensors")
     return SourceSpec(qkv=str(tmp_path / "qkv.safetensors"), device="cpu")
 
@@ -34,7 +38,10 @@ def names(texts, target="softmax"):
 
 def test_methods_take_options_lists_and_repeats():
     assert names(["skyformer:sampler=iid,share_heads=true,vmean", "svd"]) == [
-        ("skyformer", {"sampler": "iid", "share_heads": True}), ("vmean", {}), ("svd", {})]  # fmt: skip
+        ("skyformer", {"sampler": "iid", "share_heads": True}),
+        ("vmean", {}),
+        ("svd", {}),
+    ]
     twice = names(["skyformer,skyformer:sampler=wor,skyformer"])
     assert twice == [("skyformer", {}), ("skyformer", {"sampler": "wor"})]
 
@@ -48,9 +55,16 @@ def test_all_is_every_method_of_that_kind():
 
 
 MALFORMED = (
-    "skyformer:sampler", "skyformer:=1", "skyformer:sampler=", "n_iter=4", "", "vmean,,svd",
-    "skyformer:n_iter=6.5", "skyformer:share_heads=1", "skyformer:n_iter=1,n_iter=2",
-)  # fmt: skip
+    "skyformer:sampler",
+    "skyformer:=1",
+    "skyformer:sampler=",
+    "n_iter=4",
+    "",
+    "vmean,,svd",
+    "skyformer:n_iter=6.5",
+    "skyformer:share_heads=1",
+    "skyformer:n_iter=1,n_iter=2",
+)
 
 
 @pytest.mark.parametrize("text", MALFORMED)
@@ -66,12 +80,14 @@ def test_a_malformed_list_is_refused(text):
 
 
 def test_the_forward_is_shared_and_cells_are_complete(source, tmp_path):
-    records, outcome = measured(source, tmp_path, methods=("skyformer,nystromformer",), n="40,80", layer="0,2",
-                                windows=2, repeats=3, d="4,8")  # fmt: skip
+    records, outcome = measured(
+        source, tmp_path, methods=("skyformer,nystromformer",), n="40,80", layer="0,2", windows=2, repeats=3, d="4,8"
+    )
     per_place = 2 + 1 + 2 * 3 + 2  # bounds, V-Mean, Skyformer's budgets and seeds, Nyströmformer once per budget
     assert len(records) == outcome.measured == per_place * 2 * 2 * 2
     assert {(r["n"], r["layer"], r["window"]) for r in records.values()} == {
-        (n, layer, window) for n in (40, 80) for layer in (0, 2) for window in (0, 1)}  # fmt: skip
+        (n, layer, window) for n in (40, 80) for layer in (0, 2) for window in (0, 1)
+    }
 
 
 def test_repeats_differ_and_a_deterministic_method_has_one(source, tmp_path):
@@ -92,14 +108,21 @@ def test_a_head_alone_has_the_numbers_it_has_among_others(source, tmp_path):
     every, _ = measured(source, tmp_path, "a")
     alone, _ = measured(source, tmp_path, "b", head="2")
     value = lambda found, place: next(r for r in found.values() if r["method"] == "skyformer")["metrics"][
-        "output_spectral"][place]  # fmt: skip
+        "output_spectral"
+    ][place]
     assert value(alone, 0) == pytest.approx(value(every, 2), rel=1e-10)
 
 
 def test_what_determines_a_result_is_in_its_key(source, tmp_path):
     base, _ = measured(source, tmp_path, "a")
-    changes = {"seed": 1, "head": "0", "n": "79", "target": "gaussian", "layer": "2",
-               "methods": ("skyformer:sampler=iid",)}  # fmt: skip
+    changes = {
+        "seed": 1,
+        "head": "0",
+        "n": "79",
+        "target": "gaussian",
+        "layer": "2",
+        "methods": ("skyformer:sampler=iid",),
+    }
     for name, value in changes.items():
         change = {name: value}
         other, _ = measured(source, tmp_path, name, **change)

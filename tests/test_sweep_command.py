@@ -83,9 +83,14 @@ def test_a_sweep_is_the_command_with_its_options(run, config):
     assert records_of("a") == records_of("b")
 
 
-@pytest.mark.parametrize("text", ["command: spectrum\nof: [softmax, output]\nqkv: qkv.safetensors",
-                                  "command: condition\nd: 8\nqkv: qkv.safetensors",
-                                  "command: theory\nd: 8\nrepeats: 2\nqkv: qkv.safetensors"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "command: spectrum\nof: [softmax, output]\nqkv: qkv.safetensors",
+        "command: condition\nd: 8\nqkv: qkv.safetensors",
+        "command: theory\nd: 8\nrepeats: 2\nqkv: qkv.safetensors",
+    ],
+)
 def test_other_commands_are_swept_too(run, config, text):
     config.write_text(text)
     code, _, err = run("sweep", config, "--dry-run", "--out", "r")
@@ -304,9 +309,14 @@ def test_gates_of_the_file_are_a_table_an_exit_code_and_junit_xml(run, config):
     assert code == 1 and int(ElementTree.parse("g.xml").getroot().get("failures")) == 8, err
 
 
-@pytest.mark.parametrize("gates, said", [("[{metric: output_spectral_relative}]", ":6: "),
-                                         ("[{metric: output_spectral_relativ, max: 1}]", "output_spectral_relative"),
-                                         ("[3]", ":6: ")])  # fmt: skip
+@pytest.mark.parametrize(
+    "gates, said",
+    [
+        ("[{metric: output_spectral_relative}]", ":6: "),
+        ("[{metric: output_spectral_relativ, max: 1}]", "output_spectral_relative"),
+        ("[3]", ":6: "),
+    ],
+)
 def test_gates_that_do_not_hold_together_are_refused_before_the_run(run, config, gates, said):
     config.write_text(CONFIG + f"gates: {gates}\n")
     code, _, err = run("sweep", config, "--out", "r")
@@ -330,8 +340,9 @@ def test_a_sweep_that_is_killed_twenty_times_ends_as_one_that_was_not(tmp_path, 
     (tmp_path / "c.yaml").write_text(more)
     command = [sys.executable, "-m", "attnprobe", "sweep", "c.yaml", "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = lambda out: subprocess.Popen([*command, out], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)  # fmt: skip
+    run = lambda out: subprocess.Popen(
+        [*command, out], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     begin = time.monotonic()
     assert run("whole").wait(300) == 0
     took = time.monotonic() - begin

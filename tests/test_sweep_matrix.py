@@ -89,9 +89,12 @@ def test_no_matrix_leaves_the_other_numbers_and_the_lower_bound_as_they_are(sour
         assert one["key"] != other["key"] and one["draws_hash"] == other["draws_hash"]
         assert {metric: one["metrics"][metric] for metric in other["metrics"]} == other["metrics"]
     assert of(with_, LOWER_BOUND) == of(without, LOWER_BOUND)
-    assert of(without, "skyformer")["key"] == ErrorPlan(
-        tuple(parse_methods(["skyformer"], "softmax")), (N,), (8,), (0,), None
-    ).cells(plan_file.Group(N, 0), 0, facts_of(source))[-1].key  # fmt: skip
+    assert (
+        of(without, "skyformer")["key"]
+        == ErrorPlan(tuple(parse_methods(["skyformer"], "softmax")), (N,), (8,), (0,), None)
+        .cells(plan_file.Group(N, 0), 0, facts_of(source))[-1]
+        .key
+    )
 
 
 def facts_of(source):

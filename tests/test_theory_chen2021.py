@@ -162,8 +162,10 @@ def test_too_many_samples_are_vacuous():
 def test_events_against_dense_matrices(n):
     """Each seed's Nyström matrix by numpy, the Loewner order by eigenvalues, the norm by singular values."""
     qkv, seeds = make(h=2, n=n, p=3, score=0.7), range(5)
-    found = {(one.d, one.at["epsilon"], one.at["event"]): one for one in
-             check("skyformer-theorem-2", qkv, budgets=(8, n), seeds=seeds, epsilons=(0.01, 0.1, 0.5))}  # fmt: skip
+    found = {
+        (one.d, one.at["epsilon"], one.at["event"]): one
+        for one in check("skyformer-theorem-2", qkv, budgets=(8, n), seeds=seeds, epsilons=(0.01, 0.1, 0.5))
+    }
     assert len(found) == 2 * 3 * 2
     both = set()
     for head in range(2):
@@ -318,8 +320,9 @@ def test_quadrature_is_the_default_beyond_the_exact_tokens(monkeypatch):
         assert bool(one.details["d_stat_error"] > 0) is estimated
 
 
-@pytest.mark.parametrize("name", ["skyformer-theorem-2", "skyformer-theorem-2-budget", "skyformer-lemma-1",
-                                  "skyformer-lemma-3"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["skyformer-theorem-2", "skyformer-theorem-2-budget", "skyformer-lemma-1", "skyformer-lemma-3"]
+)
 def test_padding_and_batching_change_nothing(name):
     qkv = make(h=2, n=30, p=4)
     mask = torch.arange(36) < 30

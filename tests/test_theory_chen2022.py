@@ -157,8 +157,11 @@ def test_the_failure_probability_is_a_bound(make_input, sketch):
         beta = chen2022_quality(head.probabilities(sketch), head.optimal)
         errors = head.sketch_errors(sketch, 16, setting)
         for epsilon in (0.2, 0.4, 0.8):
-            bound = (chen2022_gaussian_failure(16, epsilon) if sketch == "gaussian"
-                     else chen2022_sampling_failure(16, epsilon, beta))  # fmt: skip
+            bound = (
+                chen2022_gaussian_failure(16, epsilon)
+                if sketch == "gaussian"
+                else chen2022_sampling_failure(16, epsilon, beta)
+            )
             low, _ = clopper_pearson(int((errors > epsilon).sum()), 300, 1 - 1e-6)
             assert low <= bound
             said_something += bound < 1
@@ -309,8 +312,9 @@ def test_the_sparsity_measure_goes_with_the_row_norms():
     assert set(found.verdicts()) == {"holds"} and (found.measured > 0.5).all()
     for rho, low, high in zip(found.measured.tolist(), found.lower.tolist(), found.upper.tolist(), strict=True):
         half = 1.959964 * math.sqrt((1 + rho**2 / 2) / 57)
-        assert (low, high) == pytest.approx((math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)),
-                                            abs=1e-4)  # fmt: skip
+        assert (low, high) == pytest.approx(
+            (math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)), abs=1e-4
+        )
 
 
 def test_an_opposite_order_is_violated(monkeypatch):

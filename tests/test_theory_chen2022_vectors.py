@@ -67,8 +67,10 @@ def test_lengths_are_those_of_the_matrix_s(sketch):
         head = SketchedHead(qkv, row)
         b = head.b.dense()[0].numpy()
         several = head.length_errors(head.v, sketch, d, setting)
-        for x, errors in ((b[3], head.length_errors(torch.tensor(b[3]), sketch, d, setting)),
-                          (head.v[:, 1].numpy(), several[1])):  # fmt: skip
+        for x, errors in (
+            (b[3], head.length_errors(torch.tensor(b[3]), sketch, d, setting)),
+            (head.v[:, 1].numpy(), several[1]),
+        ):
             for seed in range(3):
                 stream = setting.streams("skeinformer-jl", seed).head(row, sketch)
                 s = np.zeros((12, d))

@@ -29,23 +29,56 @@ def first(qkv, setting):
     size = qkv.q.double().norm(dim=(1, 2))
     half, none = torch.tensor([True, True, True, False]), torch.zeros(HEADS, dtype=torch.bool)
     bound = torch.stack([2 * size[0], size[1] / 2, torch.tensor(math.inf), size[3]])
-    yield Finding("first", "Q is given", half, "‖Q‖_F is at most b", bound, size, bound.isinf(),
-                  details={"curve": torch.stack([size, 2 * size], 1), "twice": 2 * size})  # fmt: skip
-    yield Finding("first", "Q is given", ~none, "−‖Q‖_F/0 is at least b", bound, -size / 0, none,
-                  at={"kind": "endless"}, sense="at least")  # fmt: skip
+    yield Finding(
+        "first",
+        "Q is given",
+        half,
+        "‖Q‖_F is at most b",
+        bound,
+        size,
+        bound.isinf(),
+        details={"curve": torch.stack([size, 2 * size], 1), "twice": 2 * size},
+    )
+    yield Finding(
+        "first",
+        "Q is given",
+        ~none,
+        "−‖Q‖_F/0 is at least b",
+        bound,
+        -size / 0,
+        none,
+        at={"kind": "endless"},
+        sense="at least",
+    )
 
 
 def frequency(qkv, setting):
     """A share over seeds with its interval, at every budget and ε."""
     for d in setting.budgets:
         for epsilon in setting.epsilons:
-            draws = torch.stack([torch.stack([torch.rand((), generator=setting.streams("t", seed).head(head))
-                                 for head in qkv.heads]) for seed in setting.seeds]).double()  # fmt: skip
+            draws = torch.stack(
+                [
+                    torch.stack([torch.rand((), generator=setting.streams("t", seed).head(head)) for head in qkv.heads])
+                    for seed in setting.seeds
+                ]
+            ).double()
             share = (draws > epsilon).double().mean(0)
             yes = torch.ones(qkv.h, dtype=torch.bool)
-            yield Finding("frequency", "none", yes, "a share above 1 − δ", torch.full_like(share, 1 - setting.delta),
-                          share, ~yes, d=d, at={"epsilon": epsilon, "delta": setting.delta}, sense="at least",
-                          lower=share - 0.1, upper=share + 0.1, rounding=1e-12)  # fmt: skip
+            yield Finding(
+                "frequency",
+                "none",
+                yes,
+                "a share above 1 − δ",
+                torch.full_like(share, 1 - setting.delta),
+                share,
+                ~yes,
+                d=d,
+                at={"epsilon": epsilon, "delta": setting.delta},
+                sense="at least",
+                lower=share - 0.1,
+                upper=share + 0.1,
+                rounding=1e-12,
+            )
 
 
 def worst(qkv, setting):
@@ -55,8 +88,17 @@ def worst(qkv, setting):
             measured = output_errors(exact(qkv), setting.run(method, d, setting.seeds[0]), qkv)
             measured = measured["output_spectral_relative"]
             yes = torch.ones(qkv.h, dtype=torch.bool)
-            yield Finding("worst", "none", yes, "‖E‖₂ at most ‖BV‖₂", torch.ones_like(measured), measured, ~yes, d=d,
-                          at={"method": method})  # fmt: skip
+            yield Finding(
+                "worst",
+                "none",
+                yes,
+                "‖E‖₂ at most ‖BV‖₂",
+                torch.ones_like(measured),
+                measured,
+                ~yes,
+                d=d,
+                at={"method": method},
+            )
 
 
 def broken(qkv, setting):
@@ -83,12 +125,28 @@ def errors(qkv, setting):
     found[0, 0] = math.inf
     for part in ("matrix", "output"):
         at = {"method": setting.methods[0], "of": part, "epsilon": 0.5}
-        yield Finding("errors", "none", yes, "p", found[:, 0], found[:, 1], ~yes, d=setting.budgets[0], at=at,
-                      details={"errors": found})  # fmt: skip
+        yield Finding(
+            "errors",
+            "none",
+            yes,
+            "p",
+            found[:, 0],
+            found[:, 1],
+            ~yes,
+            d=setting.budgets[0],
+            at=at,
+            details={"errors": found},
+        )
 
 
-KINDS = {"first": first, "frequency": frequency, "worst": worst, "broken": broken, "rank-collapse": curves,
-         "ma-property": errors}  # fmt: skip
+KINDS = {
+    "first": first,
+    "frequency": frequency,
+    "worst": worst,
+    "broken": broken,
+    "rank-collapse": curves,
+    "ma-property": errors,
+}
 
 
 def register(*names, per_method=("worst", "ma-property")):
@@ -131,7 +189,10 @@ def measured(file, tmp_path, name="r", **rest):
 def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
     records = measured(file, tmp_path).records
     assert [(r["theorem"], r["method"], r["status"]) for r in records] == [
-        ("first", None, "ok"), ("frequency", None, "ok"), ("worst", "nystromformer", "ok")]  # fmt: skip
+        ("first", None, "ok"),
+        ("frequency", None, "ok"),
+        ("worst", "nystromformer", "ok"),
+    ]
     one = records[0]["findings"]
     assert one[0]["verdict"] == ["holds", "violated", "vacuous", "assumption not met"] == list(VERDICTS)
     assert one[0]["bound"][2] == "inf" == one[0]["slack"][2] and one[0]["slack"][:2] == [2.0, 0.5]
@@ -205,8 +266,10 @@ def test_infinity_and_nan_are_told_apart(run, file, tmp_path):
     state = [(row["status"], row["bound"], row["measured"]) for row in found["rows"]]
     assert state == [("ok", "inf", 1.0), ("diverged", "inf", None), ("ok", "inf", None), ("ok", "inf", None)]
     assert found["summary"][0]["quantiles"] == {
-        "measured": {"p10": 1.0, "median": 1.0, "p90": 1.0}, "bound": dict.fromkeys(("p10", "median", "p90"), "inf"),
-        "slack": dict.fromkeys(("p10", "median", "p90"), "inf")}  # fmt: skip
+        "measured": {"p10": 1.0, "median": 1.0, "p90": 1.0},
+        "bound": dict.fromkeys(("p10", "median", "p90"), "inf"),
+        "slack": dict.fromkeys(("p10", "median", "p90"), "inf"),
+    }
     lines = run(*args, "--format", "csv")[1].splitlines()
     cells = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
     assert [(cell["bound"], cell["measured"]) for cell in cells] == [("inf", "1.0"), *[("inf", "")] * 3]
@@ -225,8 +288,19 @@ def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
     assert measured(file, tmp_path, force=True).measured == 3
 
 
-@pytest.mark.parametrize("change", [{"d": "8"}, {"epsilon": "0.1"}, {"delta": 0.2}, {"repeats": 6}, {"seed": 1},
-                                    {"head": "0"}, {"quadrature": True}, {"n": "40"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"d": "8"},
+        {"epsilon": "0.1"},
+        {"delta": 0.2},
+        {"repeats": 6},
+        {"seed": 1},
+        {"head": "0"},
+        {"quadrature": True},
+        {"n": "40"},
+    ],
+)
 def test_what_determines_a_cell_is_in_its_key(file, tmp_path, change):
     measured(file, tmp_path, theorems=("frequency",))
     assert measured(file, tmp_path, theorems=("frequency",), **change).done_before == 0
@@ -246,7 +320,10 @@ def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
     told = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row["verdict"] is None]
     assert told == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
     assert {(row["method"], row["d"]) for row in worst if row["verdict"]} == {
-        ("nystromformer", 16), ("performer", 16), ("performer", 64)}  # fmt: skip
+        ("nystromformer", 16),
+        ("performer", 16),
+        ("performer", 64),
+    }
     text = render(rows, [], Header(), "table", None, "theory")
     assert "– nystromformer layer 0 n = 48 d = 64: skipped, nystromformer: d=64 exceeds n=48" in text
     outcome = measured(file, tmp_path, "s", methods=("nystromformer,performer",), d="64")
@@ -425,16 +502,30 @@ def test_the_list_runs_nothing(run):
     assert [row["theorem"] for row in json.loads(out)["rows"]] == ["first", "frequency", "worst"]
 
 
-@pytest.mark.parametrize("args, word", [
-    (("--theorem", "frequencey"), "did you mean 'frequency'"), (("--theorem", "first,"), "empty theorem"),
-    (("--epsilon", "0"), "epsilon: '0'"), (("--epsilon", "0.1,x"), "epsilon: 'x'"), (("--delta", "1"), "delta=1"),
-    (("--d", "0"), "d=0"), (("--theorem", "frequency", "--d", "8,0"), "d=0"),
-    (("--delta", "nan"), "delta=nan"), (("--repeats", "0"), "repeats=0"), (("--head", "7"), "head 7"),
-    (("--theorem", "worst", "--d", "64", "--method", "nystromformer"), "exceeds n"), (("--format", "yaml"), "format"),
-    (("--method", "nystromfomer"), "did you mean"), (("--target", "x"), "target"), (("--layer", "4"), "layer 4"),
-    (("--fail-above", "violatd=0"), "did you mean 'violated'"), (("--fail-above", "slack=1"), "larger is better"),
-    (("--fail-above", "output_spectral=1"), "unknown metric"), (("--junit", "x.xml"), "--junit reports gates"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args, word",
+    [
+        (("--theorem", "frequencey"), "did you mean 'frequency'"),
+        (("--theorem", "first,"), "empty theorem"),
+        (("--epsilon", "0"), "epsilon: '0'"),
+        (("--epsilon", "0.1,x"), "epsilon: 'x'"),
+        (("--delta", "1"), "delta=1"),
+        (("--d", "0"), "d=0"),
+        (("--theorem", "frequency", "--d", "8,0"), "d=0"),
+        (("--delta", "nan"), "delta=nan"),
+        (("--repeats", "0"), "repeats=0"),
+        (("--head", "7"), "head 7"),
+        (("--theorem", "worst", "--d", "64", "--method", "nystromformer"), "exceeds n"),
+        (("--format", "yaml"), "format"),
+        (("--method", "nystromfomer"), "did you mean"),
+        (("--target", "x"), "target"),
+        (("--layer", "4"), "layer 4"),
+        (("--fail-above", "violatd=0"), "did you mean 'violated'"),
+        (("--fail-above", "slack=1"), "larger is better"),
+        (("--fail-above", "output_spectral=1"), "unknown metric"),
+        (("--junit", "x.xml"), "--junit reports gates"),
+    ],
+)
 def test_an_impossible_request_is_one_line_and_leaves_nothing(run, file, tmp_path, args, word):
     code, out, err = run("--qkv", file, "--d", "8", *args)
     assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out
@@ -480,8 +571,18 @@ def test_a_sweep_is_the_command_with_its_options_and_gates(run, file, tmp_path):
     code, out, err = run("sweep", "c.yaml", "--dry-run", "--out", "r")
     assert code == 0 and "2 cells, 0 done in r" in out and not Path("r").exists(), err
     assert run("sweep", "c.yaml", "--out", "r")[0] == 0
-    asked = ("--theorem", "first,worst", "--method", "nystromformer:inverse=pinv", "--d", "8,16", "--repeats", 3,
-             "--epsilon", "0.1,0.5")  # fmt: skip
+    asked = (
+        "--theorem",
+        "first,worst",
+        "--method",
+        "nystromformer:inverse=pinv",
+        "--d",
+        "8,16",
+        "--repeats",
+        3,
+        "--epsilon",
+        "0.1,0.5",
+    )
     assert run("--qkv", "qkv.safetensors", *asked, "--out", "s")[0] == 0
     assert [r | {"run": ""} for r in read_records("r")] == [r | {"run": ""} for r in read_records("s")]
     assert "2 cells, 2 done in r" in run("sweep", "c.yaml", "--dry-run", "--out", "r")[1]
@@ -492,8 +593,11 @@ def test_a_sweep_is_the_command_with_its_options_and_gates(run, file, tmp_path):
     Path("c.yaml").write_text(SWEEP + "gates: [{metric: slack, stat: p10, min: 1, theorem: first}]\n")
     code, _, err = run("sweep", "c.yaml", "--out", "r")
     assert code == 1 and "2 checked, 2 failed" in err
-    for gate, word in (("{metric: slack, max: 1}", "give min"), ("{metric: violated, max: 0, theorm: x}", "theorem"),
-                       ("{metric: bad_rows, max: 0}", "unknown metric")):  # fmt: skip
+    for gate, word in (
+        ("{metric: slack, max: 1}", "give min"),
+        ("{metric: violated, max: 0, theorm: x}", "theorem"),
+        ("{metric: bad_rows, max: 0}", "unknown metric"),
+    ):
         Path("c.yaml").write_text(f"{SWEEP}gates: [{gate}]\n")
         code, _, err = run("sweep", "c.yaml", "--out", "r")
         assert code == 2 and word in err and "c.yaml:11: gate 1" in err
@@ -515,9 +619,29 @@ def test_compare_refuses_a_run_of_theory(run, file):
 
 
 def test_weights_stand_side_by_side(run, tiny_bert, text_file):
-    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained,initialized", "--n", "24,32",
-            "--d", 4, "--layer", "0-1", "--windows", 2, "--theorem", "frequency", "--repeats", 3, "--plot",
-            "--out", "r")  # fmt: skip
+    args = (
+        "--model",
+        tiny_bert,
+        "--text",
+        text_file,
+        "--weights",
+        "pretrained,initialized",
+        "--n",
+        "24,32",
+        "--d",
+        4,
+        "--layer",
+        "0-1",
+        "--windows",
+        2,
+        "--theorem",
+        "frequency",
+        "--repeats",
+        3,
+        "--plot",
+        "--out",
+        "r",
+    )
     code, out, err = run(*args)
     assert code == 0, err
     assert len(read_records("r")) == 2 * 2 * 2 * 2
@@ -529,8 +653,25 @@ def test_weights_stand_side_by_side(run, tiny_bert, text_file):
 def test_curves_of_dimensions_failures_and_layers(run, tiny_bert, text_file):
     THEOREMS.clear()
     register("rank-collapse", "ma-property")
-    args = ("--model", tiny_bert, "--text", text_file, "--weights", "pretrained", "--n", "24,32",
-            "--d", 4, "--layer", "0-2", "--method", "performer,nystromformer", "--plot", "--out", "r")  # fmt: skip
+    args = (
+        "--model",
+        tiny_bert,
+        "--text",
+        text_file,
+        "--weights",
+        "pretrained",
+        "--n",
+        "24,32",
+        "--d",
+        4,
+        "--layer",
+        "0-2",
+        "--method",
+        "performer,nystromformer",
+        "--plot",
+        "--out",
+        "r",
+    )
     code, _, err = run(*args)
     assert code == 0, err
     names = {path.stem for path in Path("r/figures").glob("theory-*.svg")}
@@ -548,8 +689,13 @@ def test_curves_of_dimensions_failures_and_layers(run, tiny_bert, text_file):
 def test_records_that_are_none_are_refused_by_a_report(run, file):
     run("--qkv", file, "--d", 8, "--theorem", "first", "--out", "r")
     record = read_records("r")[0]
-    for wrong in ({"findings": 3}, {"findings": [{}]}, {"findings": [record["findings"][0] | {"slack": [1]}]},
-                  {"findings": [record["findings"][0] | {"bound": ["wide"] * 4}]}, {"says": None}):  # fmt: skip
+    for wrong in (
+        {"findings": 3},
+        {"findings": [{}]},
+        {"findings": [record["findings"][0] | {"slack": [1]}]},
+        {"findings": [record["findings"][0] | {"bound": ["wide"] * 4}]},
+        {"says": None},
+    ):
         Path("r/records.jsonl").write_text(json.dumps(record | wrong) + "\n")
         code, _, err = run("report", "r")
         assert code == 2 and len(err.strip().splitlines()) == 1, wrong

@@ -20,9 +20,18 @@ from attnprobe.reference import exact_output
 
 SOFTMAX = [name for name, entry in METHODS.items() if "softmax" in entry.targets]
 LOW_RANK = (
-    "svd", "nystromformer", "nystromformer-kmeans", "skyformer", "performer", "linformer", "linformer-jlt", "amm",
-    "prototype", "mss-literal", "vmean",
-)  # fmt: skip
+    "svd",
+    "nystromformer",
+    "nystromformer-kmeans",
+    "skyformer",
+    "performer",
+    "linformer",
+    "linformer-jlt",
+    "amm",
+    "prototype",
+    "mss-literal",
+    "vmean",
+)
 
 
 def budget(name, n=24):
@@ -112,8 +121,9 @@ def test_methods_of_higher_rank_do_not_meet_the_assumption():
 
 def with_operator(qkv, make_operator):
     """A setting whose method has this operator."""
-    return replace(setting_for(qkv, (3,), methods=("mine",)),
-                   run=lambda method, d, seed: Approximation.of(make_operator(d), qkv))  # fmt: skip
+    return replace(
+        setting_for(qkv, (3,), methods=("mine",)), run=lambda method, d, seed: Approximation.of(make_operator(d), qkv)
+    )
 
 
 def test_the_best_operator_for_the_output_reaches_its_bound():
@@ -153,8 +163,9 @@ def test_a_rank_that_is_claimed_too_low_is_violated():
 
 def test_an_output_alone_has_no_rank():
     qkv = make(n=24)
-    setting = replace(setting_for(qkv, (3,), methods=("mine",)),
-                      run=lambda method, d, seed: Approximation(None, exact_output(qkv)))  # fmt: skip
+    setting = replace(
+        setting_for(qkv, (3,), methods=("mine",)), run=lambda method, d, seed: Approximation(None, exact_output(qkv))
+    )
     found = list(THEOREMS["eckart-young"].check(qkv, setting))
     assert [one.at["of"] for one in found] == ["output"]
     assert set(found[0].verdicts()) == {"assumption not met"} and (found[0].measured == 0).all()

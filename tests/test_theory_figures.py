@@ -19,14 +19,39 @@ HEADS, SEEDS = [0, 1, 2], 4
 def finding(at=None, d=None, bound=(2.0, 3.0, 4.0), measured=(1.0, 5.0, 2.0), sense="at most", verdict=None, **details):
     said = verdict or ["holds" if m <= b else "violated" for b, m in zip(bound, measured, strict=True)]
     flat = {"bound": list(bound), "measured": list(measured), "lower": None, "upper": None, "slack": [1.0] * 3}
-    return {"d": d, "at": at or {}, "assumption": "a", "promise": "p", "sense": sense, "met": [True] * 3,
-            "vacuous": [False] * 3, "rounding": [0.0] * 3, "verdict": said, "details": details, **flat}  # fmt: skip
+    return {
+        "d": d,
+        "at": at or {},
+        "assumption": "a",
+        "promise": "p",
+        "sense": sense,
+        "met": [True] * 3,
+        "vacuous": [False] * 3,
+        "rounding": [0.0] * 3,
+        "verdict": said,
+        "details": details,
+        **flat,
+    }
 
 
 def record(*findings, theorem="t", n=64, layer=0, window=0, method=None):
-    return {"theorem": theorem, "paper": "Nobody 2026", "says": "s", "method": method, "options": {}, "target": None,
-            "layer": layer, "window": window, "n": n, "heads": HEADS, "source": {"weights": "pretrained"},
-            "findings": list(findings), "refused": [], "status": "ok", "reason": None}  # fmt: skip
+    return {
+        "theorem": theorem,
+        "paper": "Nobody 2026",
+        "says": "s",
+        "method": method,
+        "options": {},
+        "target": None,
+        "layer": layer,
+        "window": window,
+        "n": n,
+        "heads": HEADS,
+        "source": {"weights": "pretrained"},
+        "findings": list(findings),
+        "refused": [],
+        "status": "ok",
+        "reason": None,
+    }
 
 
 @pytest.fixture
@@ -56,9 +81,19 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
     g = np.random.default_rng(0)
     values = {(n, e, w): g.uniform(1, 50, 3).tolist() for n in (64, 128) for e in (0.1, 0.5) for w in (0, 1)}
     sufficient = {key: [9 * x for x in some] for key, some in values.items()}
-    records = [record(*(finding({"epsilon": e, "event": event}, 8, d_stat=values[n, e, w],
-                                sufficient=sufficient[n, e, w]) for e in (0.1, 0.5) for event in ("a", "b")),
-                      n=n, window=w) for n in (64, 128) for w in (0, 1)]  # fmt: skip
+    records = [
+        record(
+            *(
+                finding({"epsilon": e, "event": event}, 8, d_stat=values[n, e, w], sufficient=sufficient[n, e, w])
+                for e in (0.1, 0.5)
+                for event in ("a", "b")
+            ),
+            n=n,
+            window=w,
+        )
+        for n in (64, 128)
+        for w in (0, 1)
+    ]
     figures = drawn(records)
     axis = figures["theory-dimension"].axes[0]
     lines = [line for line in shown(axis) if line[0] == "-"]
@@ -72,8 +107,13 @@ def test_dimension_is_drawn_against_epsilon_over_the_heads_of_each_n(drawn):
     axis = figures["theory-tokens"].axes[0]
     assert axis.get_xlabel() == "tokens n"
     some = lambda table, e: [quantile([*table[n, e, 0], *table[n, e, 1]], 0.5) for n in (64, 128)]
-    wanted = [("-", some(values, 0.1)), ("--", some(sufficient, 0.1)), ("-", some(values, 0.5)),
-              ("--", some(sufficient, 0.5)), ("-", [128, 256])]  # fmt: skip
+    wanted = [
+        ("-", some(values, 0.1)),
+        ("--", some(sufficient, 0.1)),
+        ("-", some(values, 0.5)),
+        ("--", some(sufficient, 0.5)),
+        ("-", [128, 256]),
+    ]
     for (style, x, y), (known, numbers) in zip(shown(axis), wanted, strict=True):
         assert style == known and x.tolist() == [64, 128] and y == pytest.approx(numbers)
 
@@ -84,8 +124,16 @@ def test_failure_is_the_share_of_seeds_and_heads_above_epsilon(drawn):
     listed = errors.tolist()
     listed[1][2] = "inf"
     errors[1, 2] = math.inf
-    records = [record(*(finding({"method": "m", "epsilon": e, "delta": 0.2, "of": "matrix"}, 8, errors=listed)
-                        for e in (0.1, 0.5)), theorem="ma-property", method="m")]  # fmt: skip
+    records = [
+        record(
+            *(
+                finding({"method": "m", "epsilon": e, "delta": 0.2, "of": "matrix"}, 8, errors=listed)
+                for e in (0.1, 0.5)
+            ),
+            theorem="ma-property",
+            method="m",
+        )
+    ]
     axis = drawn(records)["theory-ma-matrix-n64"].axes[0]
     step = next(line for line in axis.get_lines() if len(line.get_xdata()) > 2)
     for x, y in zip(*step.get_data(), strict=True):
@@ -99,11 +147,18 @@ def test_failure_is_the_share_of_seeds_and_heads_above_epsilon(drawn):
 
 def test_collapse_is_drawn_layer_by_layer(drawn):
     g = np.random.default_rng(2)
-    rows = {layer: {name: g.uniform(0.1, 1, 3).tolist() for name in ("values", "relative", "measured", "bound")}
-            for layer in (0, 1, 2)}  # fmt: skip
-    records = [record(finding(bound=some["bound"], measured=some["measured"], values=some["values"],
-                              relative=some["relative"]), theorem="rank-collapse", layer=layer)
-               for layer, some in rows.items()]  # fmt: skip
+    rows = {
+        layer: {name: g.uniform(0.1, 1, 3).tolist() for name in ("values", "relative", "measured", "bound")}
+        for layer in (0, 1, 2)
+    }
+    records = [
+        record(
+            finding(bound=some["bound"], measured=some["measured"], values=some["values"], relative=some["relative"]),
+            theorem="rank-collapse",
+            layer=layer,
+        )
+        for layer, some in rows.items()
+    ]
     axis = drawn(records)["theory-layers"].axes[0]
     names = ("values", "relative", "measured", "bound")
     for (_, x, y), name in zip(shown(axis), names, strict=True):
@@ -124,13 +179,19 @@ def points(axis):
 @pytest.mark.parametrize("sense, side", [("at most", 1), ("at least", -1)])
 def test_every_head_is_a_point_of_bound_and_measured_beside_the_side_beyond(drawn, sense, side):
     verdicts = ["holds", "violated", "assumption not met"]
-    some = [finding({"x": i}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts)
-            for i, d in enumerate((8, 16))]  # fmt: skip
+    some = [
+        finding({"x": i}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts) for i, d in enumerate((8, 16))
+    ]
     axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
     eight, sixteen = (matplotlib.colors.to_hex(colour) for colour in MODULES[0].COLOURS[:2])
     assert points(axis) == {
-        ("o", eight): {(16.0, 1.0)}, ("o", sixteen): {(32.0, 1.0)}, ("X", eight): {(3.0, 5.0)},
-        ("X", sixteen): {(3.0, 5.0)}, ("+", eight): {(4.0, 2.0)}, ("+", sixteen): {(4.0, 3.0)}}  # fmt: skip
+        ("o", eight): {(16.0, 1.0)},
+        ("o", sixteen): {(32.0, 1.0)},
+        ("X", eight): {(3.0, 5.0)},
+        ("X", sixteen): {(3.0, 5.0)},
+        ("+", eight): {(4.0, 2.0)},
+        ("+", sixteen): {(4.0, 3.0)},
+    }
     shaded = axis.collections[0].get_paths()[0]
     low, high = axis.get_xlim()
     inner = (low * high) ** 0.5
@@ -169,8 +230,11 @@ def test_a_table_counts_heads_and_windows_and_shows_their_quantiles():
     for name, values in (("bound", bound), ("measured", measured)):
         wanted = {stat: quantile(values, share) for stat, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9))}
         assert one["quantiles"][name] == pytest.approx(wanted)
-    assert one["verdicts"] == {word: n for word, n in (("holds", int((measured <= bound).sum())), (
-        "violated", int((measured > bound).sum()))) if n}  # fmt: skip
+    assert one["verdicts"] == {
+        word: n
+        for word, n in (("holds", int((measured <= bound).sum())), ("violated", int((measured > bound).sum())))
+        if n
+    }
     text = render(theory_rows(records), [], Header(), "csv", None, "theory").splitlines()
     names = text[0].split(",")
     for row, line in zip([(w, head) for w in (0, 1) for head in HEADS], text[1:], strict=True):

@@ -17,16 +17,34 @@ from attnprobe.metrics.theory import THEOREMS, Finding
 def of(met, vacuous, measured, bound, sense="at most", **more):
     number = lambda x: torch.tensor([x], dtype=torch.float64)
     ends = {name: number(x) if name != "rounding" else x for name, x in more.items()}
-    return Finding("t", "a", torch.tensor([met]), "p", number(bound), number(measured), torch.tensor([vacuous]),
-                   sense=sense, **ends)  # fmt: skip
+    return Finding(
+        "t",
+        "a",
+        torch.tensor([met]),
+        "p",
+        number(bound),
+        number(measured),
+        torch.tensor([vacuous]),
+        sense=sense,
+        **ends,
+    )
 
 
 @pytest.mark.parametrize("sense", ["at most", "at least"])
 def test_what_is_not_assumed_comes_first_then_what_is_not_promised_then_what_is_lost(sense):
     kept, broken = (1.0, 3.0) if sense == "at most" else (3.0, 1.0)
     for met, vacuous, measured in itertools.product((True, False), (True, False), (kept, broken, math.nan)):
-        wanted = ("assumption not met" if not met else "vacuous" if vacuous else None if math.isnan(measured)
-                  else "holds" if measured == kept else "violated")  # fmt: skip
+        wanted = (
+            "assumption not met"
+            if not met
+            else "vacuous"
+            if vacuous
+            else None
+            if math.isnan(measured)
+            else "holds"
+            if measured == kept
+            else "violated"
+        )
         assert of(met, vacuous, measured, 2.0, sense).verdicts() == [wanted]
 
 
@@ -44,8 +62,11 @@ def test_infinite_numbers_are_compared_and_nan_is_not():
     inf = math.inf
     assert of(True, False, 1.0, inf).verdicts() == ["holds"] and of(True, False, inf, 1.0).verdicts() == ["violated"]
     assert of(True, False, inf, 1.0, "at least").verdicts() == ["holds"]
-    for lost in (of(True, False, 1.0, math.nan), of(True, False, 1.0, 2.0, lower=math.nan), of(True, False, inf, 1.0,
-                 rounding=inf)):  # fmt: skip
+    for lost in (
+        of(True, False, 1.0, math.nan),
+        of(True, False, 1.0, 2.0, lower=math.nan),
+        of(True, False, inf, 1.0, rounding=inf),
+    ):
         assert lost.verdicts() == [None] and bool(lost.lost)
 
 
@@ -61,7 +82,7 @@ BOTH = {  # where the assumption fails and the bound would say nothing either
     "skeinformer-proposition-1": (make(n=24, score=1e4), (2,)),
     "eckart-young": (make(n=24, score=1.0), (12,)),
     "rank-collapse": (make(n=24, score=6.0), (6,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -81,8 +102,13 @@ def test_inputs_without_any_structure_have_verdicts_everywhere():
     zero, g = torch.zeros(1, 8, 4, dtype=torch.float64), torch.Generator().manual_seed(1)
     x, y, v = torch.randn(3, 1, 8, 4, generator=g, dtype=torch.float64)
     same = lambda t: t[:, :1].expand(1, 8, 4)
-    inputs = {"no scores": (zero, zero, v), "no values": (x, y, zero), "nothing": (zero, zero, zero),
-              "one token": (x[:, :1], y[:, :1], v[:, :1]), "repeated": (same(x), same(y), v)}  # fmt: skip
+    inputs = {
+        "no scores": (zero, zero, v),
+        "no values": (x, y, zero),
+        "nothing": (zero, zero, zero),
+        "one token": (x[:, :1], y[:, :1], v[:, :1]),
+        "repeated": (same(x), same(y), v),
+    }
     for what, three in inputs.items():
         qkv = QKV(*three)
         for name in sorted(set(THEOREMS) - {"ma-property", "shift-bound"}):  # a method may be bad, a bound wrong

@@ -28,8 +28,10 @@ def test_the_tail_of_the_binomial_distribution():
 @pytest.mark.parametrize("level", [0.5, 0.9])
 def test_the_interval_covers_every_probability_and_none_much_more_than_it_must(level):
     ends = [clopper_pearson(k, 12, level) for k in range(13)]
-    coverage = [sum(binom.pmf(k, 12, p) for k in range(13) if ends[k][0] <= p <= ends[k][1])
-                for p in (i / 500 for i in range(501))]  # fmt: skip
+    coverage = [
+        sum(binom.pmf(k, 12, p) for k in range(13) if ends[k][0] <= p <= ends[k][1])
+        for p in (i / 500 for i in range(501))
+    ]
     assert min(coverage) >= level - 1e-12
     low, high = ends[5]
     assert binom.sf(4, 12, low) == pytest.approx((1 - level) / 2) == binom.cdf(5, 12, high)

@@ -102,8 +102,13 @@ def test_both_signs_on_a_layer(monkeypatch):
 
 
 def test_the_bound_with_the_minus_is_violated_by_real_cores():
-    said = [v for seed in range(3) for one in check("shift-bound", make(h=4, n=64, score=3.0, seed=seed), (8, 16, 32))
-            if one.at["sign"] == "minus" for v in one.verdicts()]  # fmt: skip
+    said = [
+        v
+        for seed in range(3)
+        for one in check("shift-bound", make(h=4, n=64, score=3.0, seed=seed), (8, 16, 32))
+        if one.at["sign"] == "minus"
+        for v in one.verdicts()
+    ]
     assert "violated" in said
 
 
@@ -120,8 +125,10 @@ def test_the_tail_is_what_shifting_leaves():
 def test_the_errors_of_both_statements_are_the_literal_ones(score):
     qkv, d = make(n=14, score=score, seed=7), 5
     setting = setting_for(qkv, (d,))
-    one, other = (next(x for x in check(name, qkv, (d,)) if x.at["matrix"] == "C̄")
-                  for name in ("shift-lemma-1", "shift-theorem-1"))  # fmt: skip
+    one, other = (
+        next(x for x in check(name, qkv, (d,)) if x.at["matrix"] == "C̄")
+        for name in ("shift-lemma-1", "shift-theorem-1")
+    )
     for row in range(qkv.h):
         kernel = lifted_kernel(one_head(qkv, row))
         stream = setting.streams("spectral-shift", 0).head(row, "indices")
@@ -136,7 +143,8 @@ def test_the_errors_of_both_statements_are_the_literal_ones(score):
         assert float(other.details["eta"][row]) == pytest.approx(eta, rel=1e-8)
         assert float(other.bound[row]) == pytest.approx(left / np.linalg.norm(kernel), rel=1e-9)
         assert float(other.details["plain"][row]) == pytest.approx(
-            np.linalg.norm(values[d:]) / np.linalg.norm(kernel), rel=1e-9)
+            np.linalg.norm(values[d:]) / np.linalg.norm(kernel), rel=1e-9
+        )
         made, spectrum = verma2021._of_the_class(*torch.linalg.eigh(torch.tensor(kernel)), d)
         wanted = [*values[:d], *[values[d:].mean()] * (28 - d)]
         assert torch.linalg.eigvalsh(made).flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
@@ -164,8 +172,10 @@ def test_columns_that_repeat_each_other_do_not_meet_the_lemma():
     q, k, v = (torch.randn(12, 1, 4, generator=g, dtype=torch.float64).expand(12, 3, 4) for _ in range(3))
     qkv = QKV(q, k, v)
     setting = setting_for(qkv, (2,))
-    draws = [torch.randperm(6, generator=setting.streams("spectral-shift", 0).head(row, "indices"))[:2].tolist()
-             for row in range(12)]  # fmt: skip
+    draws = [
+        torch.randperm(6, generator=setting.streams("spectral-shift", 0).head(row, "indices"))[:2].tolist()
+        for row in range(12)
+    ]
     both = [min(pair) < 3 <= max(pair) for pair in draws]
     assert 0 < sum(both) < 12
     for one in check("shift-lemma-1", qkv, (2,)):
@@ -193,8 +203,12 @@ def test_a_model_without_its_shift_is_seen(monkeypatch):
 
     monkeypatch.setattr(verma2021, "shifted", unshifted)
     for name in ("shift-lemma-1", "shift-theorem-1"):
-        said = [v for one in check(name, make(n=16, score=2.0), (4,)) if one.at["matrix"] == "θI + rank d"
-                for v in one.verdicts()]  # fmt: skip
+        said = [
+            v
+            for one in check(name, make(n=16, score=2.0), (4,))
+            if one.at["matrix"] == "θI + rank d"
+            for v in one.verdicts()
+        ]
         assert set(said) == {"violated"}
 
 

@@ -164,20 +164,24 @@ def _at(operator, qkv):
     return operator.heads(slice(head, head + 1))
 
 
-@pytest.mark.parametrize("fn, words", [
-    (lambda v: v[:, :3], r"returned shape \(2, 3, 5\); an output is \(h, n_q, p_v\) = \(2, 20, 5\)"),
-    (lambda v: v.float(), "returned float32 for inputs of float64; end with .to"),
-    (lambda v: v.long(), "returned int64; floating point is needed"),
-    (lambda v: None, "returned a NoneType"),
-    (lambda v: v.tolist(), "returned a list"),
-    (lambda v: v.mul_(2), "writes into its input v; work on v.clone"),
-    (lambda q, v: (q.fill_(0), v)[1], "writes into its input q"),
-    (lambda qkv: Approximation(None, qkv.v.float()), "returned float32"),
-    (lambda qkv: Approximation(RankOne(torch.ones(2, 3), torch.ones(2, 3)), qkv.v), "its operator is"),
-    (lambda v: RankOne(torch.ones(2, 3), torch.ones(2, 3)), r"a matrix \(h, n_q, n_k\)"),
-    (lambda v: RankOne(torch.ones(2, 20), torch.ones(2, 20)) @ torch.ones(1), "operand of shape|has no attribute"),
-    (lambda v: exit(3), "ends the process"),
-], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    "fn, words",
+    [
+        (lambda v: v[:, :3], r"returned shape \(2, 3, 5\); an output is \(h, n_q, p_v\) = \(2, 20, 5\)"),
+        (lambda v: v.float(), "returned float32 for inputs of float64; end with .to"),
+        (lambda v: v.long(), "returned int64; floating point is needed"),
+        (lambda v: None, "returned a NoneType"),
+        (lambda v: v.tolist(), "returned a list"),
+        (lambda v: v.mul_(2), "writes into its input v; work on v.clone"),
+        (lambda q, v: (q.fill_(0), v)[1], "writes into its input q"),
+        (lambda qkv: Approximation(None, qkv.v.float()), "returned float32"),
+        (lambda qkv: Approximation(RankOne(torch.ones(2, 3), torch.ones(2, 3)), qkv.v), "its operator is"),
+        (lambda v: RankOne(torch.ones(2, 3), torch.ones(2, 3)), r"a matrix \(h, n_q, n_k\)"),
+        (lambda v: RankOne(torch.ones(2, 20), torch.ones(2, 20)) @ torch.ones(1), "operand of shape|has no attribute"),
+        (lambda v: exit(3), "ends the process"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_what_is_no_result_is_said_in_words(fn, words):
     qkv = make()
     before = qkv.v.clone(), qkv.q.clone()
@@ -247,8 +251,16 @@ def test_options_come_from_annotations_or_defaults():
 
 
 def test_a_function_says_what_it_is():
-    @method(tags="nonnegative", targets=["softmax", "gaussian"], least=2, limit=lambda n_q, n_k: n_k, budget="things",
-            paper="Me", year=2030, cost="n d p")  # fmt: skip
+    @method(
+        tags="nonnegative",
+        targets=["softmax", "gaussian"],
+        least=2,
+        limit=lambda n_q, n_k: n_k,
+        budget="things",
+        paper="Me",
+        year=2030,
+        cost="n d p",
+    )
     def fn(v, d):
         "Docs."
         return v
@@ -286,27 +298,33 @@ def test_a_name_is_a_file_only_with_its_suffix(mine):
         parse_methods([f"{mine}:matrix,{other}:matrix"], "softmax")
 
 
-@pytest.mark.parametrize("text, name, words", [
-    (MINE, "mine.py:nothing", "has no function 'nothing'; choose from attention"),
-    (MINE, "mine.py:atention", "has no function 'atention'; did you mean 'attention'"),
-    (MINE, "mine.py", r"which function\? write .*mine.py:FUNCTION; it defines attention, matrix"),
-    (MINE, "mine.py:needs", "mine.py:needs: the parameter 'temperature' has no default"),
-    (MINE, "mine.py:attention:blunt=1", "unknown option of mine.py:attention 'blunt'"),
-    (MINE, "mine.py:attention:sharp=x", "sharp=x is not a number"),
-    (MINE, "mine.py:torch", "is a module, not a function"),
-    (None, "mine.py:fn", "mine.py: No such file or directory"),
-    ("import nothing_of_the_kind", "mine.py:fn", "mine.py, line 1: ModuleNotFoundError"),
-    ("x = 1\ny = (", "mine.py:fn", "mine.py, line 2: SyntaxError"),
-    ("print('noise')\nraise SystemExit(7)", "mine.py:fn", "mine.py, line 2: SystemExit: 7"),
-    ("", "mine.py:fn", "it defines no function"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, name, words",
+    [
+        (MINE, "mine.py:nothing", "has no function 'nothing'; choose from attention"),
+        (MINE, "mine.py:atention", "has no function 'atention'; did you mean 'attention'"),
+        (MINE, "mine.py", r"which function\? write .*mine.py:FUNCTION; it defines attention, matrix"),
+        (MINE, "mine.py:needs", "mine.py:needs: the parameter 'temperature' has no default"),
+        (MINE, "mine.py:attention:blunt=1", "unknown option of mine.py:attention 'blunt'"),
+        (MINE, "mine.py:attention:sharp=x", "sharp=x is not a number"),
+        (MINE, "mine.py:torch", "is a module, not a function"),
+        (None, "mine.py:fn", "mine.py: No such file or directory"),
+        ("import nothing_of_the_kind", "mine.py:fn", "mine.py, line 1: ModuleNotFoundError"),
+        ("x = 1\ny = (", "mine.py:fn", "mine.py, line 2: SyntaxError"),
+        ("print('noise')\nraise SystemExit(7)", "mine.py:fn", "mine.py, line 2: SystemExit: 7"),
+        ("", "mine.py:fn", "it defines no function"),
+    ],
+)
 def test_what_cannot_be_loaded_is_one_line_and_exit_2(run, qkv, tmp_path, text, name, words):
     import re
 
     if text is not None:
         (tmp_path / "mine.py").write_text(text)
-    for args in (("error", "--qkv", qkv, "--method", f"./{name}"), ("methods", f"./{name.split(':blunt')[0]}"),
-                 ("check", f"./{name}")):  # fmt: skip
+    for args in (
+        ("error", "--qkv", qkv, "--method", f"./{name}"),
+        ("methods", f"./{name.split(':blunt')[0]}"),
+        ("check", f"./{name}"),
+    ):
         code, out, err = run(*args)
         if args[0] == "methods" and ":attention" in name:
             assert code == 2 or "sharp" in out
@@ -322,10 +340,19 @@ def test_every_command_takes_a_file(run, qkv, mine):
         "error": ("error", "--method", "./mine.py:linear,mine.py:attention:sharp=2", "--d", "4", "--plot", "maps"),
         "spectrum": ("spectrum", "--of", "softmax,./mine.py:linear,./mine.py:attention:sharp=2", "--d", "4"),
         "condition": ("condition", "--method", "./mine.py:linear", "--sensitivity"),
-        "theory": ("theory", "--method", "./mine.py:matrix,mine.py:attention", "--theorem", "ma-property", "--d", "4",
-                   "--repeats", "2"),
+        "theory": (
+            "theory",
+            "--method",
+            "./mine.py:matrix,mine.py:attention",
+            "--theorem",
+            "ma-property",
+            "--d",
+            "4",
+            "--repeats",
+            "2",
+        ),
         "bench": ("bench", "--source", "model", "--method", "./mine.py:linear", "--rounds", "1", "--no-memory"),
-    }.items():  # fmt: skip
+    }.items():
         code, out, err = run(*args, "--qkv", qkv, "--format", "json", "--out", name)
         assert code == 0, err
         rows[name] = json.loads(out)["rows"]
@@ -351,14 +378,18 @@ def test_the_table_says_why_there_is_no_matrix_error(run, qkv, mine):
 
 
 def test_what_breaks_in_a_run_is_a_row_with_its_line(run, qkv, mine):
-    code, out, err = run("error", "--qkv", qkv, "--method", "./mine.py:breaks,./mine.py:shapeless,mine.py:lost,vmean",
-                         "--format", "json")  # fmt: skip
+    code, out, err = run(
+        "error", "--qkv", qkv, "--method", "./mine.py:breaks,./mine.py:shapeless,mine.py:lost,vmean", "--format", "json"
+    )
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
     assert code == 4 and rows["vmean"]["status"] == "ok", err
     assert rows["mine.py:breaks"]["reason"] == "ValueError: no such luck (mine.py, line 17)"
     assert "returned shape (2, 3, 8)" in rows["mine.py:shapeless"]["reason"]
     assert [rows[f"mine.py:{name}"]["status"] for name in ("breaks", "shapeless", "lost")] == [
-        "failed", "failed", "diverged"]  # fmt: skip
+        "failed",
+        "failed",
+        "diverged",
+    ]
     (mine.parent / "false.py").write_text("def fn(v):\n    return v.abs()\nfn.linear_in_v = True")
     code, out, _ = run("error", "--qkv", qkv, "--method", "false.py:fn", "--format", "json")
     [row] = [row for row in json.loads(out)["rows"] if row["requested"]]
@@ -374,8 +405,11 @@ def test_numbers_of_an_edited_file_are_never_used_again(run, qkv, mine):
     before = measured()
     assert measured().keys() == before.keys() and len(before) == 1
     (mine.parent / "helper.py").write_text("FACTOR = 2\n")
-    mine.write_text(MINE.replace("import torch", "import torch\nfrom helper import FACTOR", 1).replace(
-        "sharp * scale", "FACTOR * sharp * scale"))  # fmt: skip
+    mine.write_text(
+        MINE.replace("import torch", "import torch\nfrom helper import FACTOR", 1).replace(
+            "sharp * scale", "FACTOR * sharp * scale"
+        )
+    )
     after = measured()
     assert len(after) == 2
     (mine.parent / "helper.py").write_text("FACTOR = 3\n")  # what it imports from its own folder counts too
@@ -439,8 +473,9 @@ def test_a_function_stands_in_a_model(mine):
 
     from attnprobe import injected, register_attention
 
-    model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
-                                 initializer_range=0.5)).eval()  # fmt: skip
+    model = BertModel(
+        BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, initializer_range=0.5)
+    ).eval()
     ids = torch.arange(6)[None]
     own = model(ids).last_hidden_state
     for one in (softmax, f"{mine}:linear"):

@@ -19,9 +19,15 @@ def setting_for(
         return approximate(one.name, some, d, seed=seed, target=target, **one.options)
 
     return Setting(
-        tuple(budgets), tuple(epsilons), delta, seeds, lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),
-        run, tuple(methods), target=target,
-    )  # fmt: skip
+        tuple(budgets),
+        tuple(epsilons),
+        delta,
+        seeds,
+        lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),
+        run,
+        tuple(methods),
+        target=target,
+    )
 
 
 def check(name: str, qkv, *args, **more) -> list[Finding]:

@@ -50,20 +50,51 @@ CAPTURED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
     "XLM-R": ("XLMRobertaModel", "XLMRobertaConfig", lambda: sizes(pad_token_id=1)),
     "ELECTRA": ("ElectraModel", "ElectraConfig", lambda: sizes(embedding_size=16)),
     "ALBERT": ("AlbertModel", "AlbertConfig", lambda: sizes(embedding_size=16)),
-    "DistilBERT": ("DistilBertModel", "DistilBertConfig", lambda: {
-        "vocab_size": VOCABULARY, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3,
-    }),
-    "ModernBERT": ("ModernBertModel", "ModernBertConfig", lambda: sizes(
-        num_hidden_layers=4, local_attention=8, **_specials())),
+    "DistilBERT": (
+        "DistilBertModel",
+        "DistilBertConfig",
+        lambda: {
+            "vocab_size": VOCABULARY,
+            "dim": 32,
+            "hidden_dim": 48,
+            "n_layers": 2,
+            "n_heads": 4,
+            "initializer_range": 0.3,
+        },
+    ),
+    "ModernBERT": (
+        "ModernBertModel",
+        "ModernBertConfig",
+        lambda: sizes(num_hidden_layers=4, local_attention=8, **_specials()),
+    ),
     "EuroBERT": ("EuroBertModel", "EuroBertConfig", lambda: grouped(mask_token_id=0)),
-    "GPT-2": ("GPT2Model", "GPT2Config", lambda: {
-        "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3,
-    }),
+    "GPT-2": (
+        "GPT2Model",
+        "GPT2Config",
+        lambda: {
+            "vocab_size": VOCABULARY,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "initializer_range": 0.3,
+        },
+    ),
     "GPT-NeoX": ("GPTNeoXModel", "GPTNeoXConfig", sizes),
-    "OPT": ("OPTModel", "OPTConfig", lambda: {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
-        "max_position_embeddings": 64, "word_embed_proj_dim": 32, "init_std": 0.3,
-    }),
+    "OPT": (
+        "OPTModel",
+        "OPTConfig",
+        lambda: {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "ffn_dim": 48,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": 32,
+            "init_std": 0.3,
+        },
+    ),
     "Llama": ("LlamaModel", "LlamaConfig", grouped),
     "Mistral": ("MistralModel", "MistralConfig", lambda: grouped(sliding_window=6)),
     "Phi-3": ("Phi3Model", "Phi3Config", grouped),
@@ -71,35 +102,59 @@ CAPTURED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
     "Qwen2": ("Qwen2Model", "Qwen2Config", grouped),
     "Qwen3": ("Qwen3Model", "Qwen3Config", lambda: grouped(head_dim=16)),
     "Gemma": ("GemmaModel", "GemmaConfig", lambda: grouped(head_dim=16)),
-    "Gemma 2": ("Gemma2Model", "Gemma2Config", lambda: grouped(
-        head_dim=16, sliding_window=6, query_pre_attn_scalar=12, attn_logit_softcapping=2.0)),
-    "Gemma 3": ("Gemma3TextModel", "Gemma3TextConfig", lambda: grouped(
-        head_dim=16, sliding_window=6, layer_types=["sliding_attention", "full_attention"])),
-    "GPT-OSS": ("GptOssModel", "GptOssConfig", lambda: grouped(
-        head_dim=8, sliding_window=6, num_local_experts=2, num_experts_per_tok=1)),
+    "Gemma 2": (
+        "Gemma2Model",
+        "Gemma2Config",
+        lambda: grouped(head_dim=16, sliding_window=6, query_pre_attn_scalar=12, attn_logit_softcapping=2.0),
+    ),
+    "Gemma 3": (
+        "Gemma3TextModel",
+        "Gemma3TextConfig",
+        lambda: grouped(head_dim=16, sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
+    ),
+    "GPT-OSS": (
+        "GptOssModel",
+        "GptOssConfig",
+        lambda: grouped(head_dim=8, sliding_window=6, num_local_experts=2, num_experts_per_tok=1),
+    ),
     "BART": ("BartModel", "BartConfig", _pair),
     "mBART": ("MBartModel", "MBartConfig", _pair),
-    "T5": ("T5Model", "T5Config", lambda: {
-        "vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
-        "decoder_start_token_id": 0,
-    }),
+    "T5": (
+        "T5Model",
+        "T5Config",
+        lambda: {
+            "vocab_size": VOCABULARY,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "decoder_start_token_id": 0,
+        },
+    ),
     "ViT": ("ViTModel", "ViTConfig", _image),
     "DeiT": ("DeiTModel", "DeiTConfig", _image),
     "DINOv2": ("Dinov2Model", "Dinov2Config", _image),
     "CLIP (vision)": ("CLIPVisionModel", "CLIPVisionConfig", _image),
     "SigLIP (vision)": ("SiglipVisionModel", "SiglipVisionConfig", _image),
-}  # fmt: skip
+}
 
 REFUSED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
     "DeBERTa-v2": ("DebertaV2Model", "DebertaV2Config", lambda: sizes(relative_attention=True)),
     "Longformer": ("LongformerModel", "LongformerConfig", lambda: sizes(attention_window=8)),
     "BigBird": ("BigBirdModel", "BigBirdConfig", lambda: sizes(attention_type="original_full")),
     "MPNet": ("MPNetModel", "MPNetConfig", sizes),
-    "Nystromformer": ("NystromformerModel", "NystromformerConfig", lambda: sizes(
-        num_landmarks=4, segment_means_seq_len=N)),
-    "FNet": ("FNetModel", "FNetConfig", lambda: {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}),
-}  # fmt: skip
+    "Nystromformer": (
+        "NystromformerModel",
+        "NystromformerConfig",
+        lambda: sizes(num_landmarks=4, segment_means_seq_len=N),
+    ),
+    "FNet": (
+        "FNetModel",
+        "FNetConfig",
+        lambda: {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48},
+    ),
+}
 
 
 def build(name: str, seed: int = 0):

@@ -96,8 +96,15 @@ def svd(qkv, d, draws, target) -> Tensor:
     return sum(s[i] * torch.outer(u[:, i], w[i]) for i in range(d))
 
 
-CAUSAL = {name: last_rows(TWINS[name]) for name in (
-    "kernelized", "linear", "performer", "performer-relu", "softmax", "topk", "vmean")}  # fmt: skip
+CAUSAL = {
+    name: last_rows(TWINS[name])
+    for name in ("kernelized", "linear", "performer", "performer-relu", "softmax", "topk", "vmean")
+}
 CAUSAL |= {
-    "bigbird": bigbird, "longformer": longformer, "lsh-qk": lsh_qk, "reformer": reformer, "svd": svd, "window": window,
-}  # fmt: skip
+    "bigbird": bigbird,
+    "longformer": longformer,
+    "lsh-qk": lsh_qk,
+    "reformer": reformer,
+    "svd": svd,
+    "window": window,
+}

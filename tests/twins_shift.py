@@ -83,9 +83,19 @@ def mss_delta(a: np.ndarray, g: np.ndarray) -> float:
 
 
 def mss(
-    qkv, d, draws, target, *, form="eq8", identity=True, inverse="pinv", rank=None, rtol=1e-3, n_iter=6,
+    qkv,
+    d,
+    draws,
+    target,
+    *,
+    form="eq8",
+    identity=True,
+    inverse="pinv",
+    rank=None,
+    rtol=1e-3,
+    n_iter=6,
     delta_override=None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Verma 2021, equations 8 or 4, ``F G (I - δ G) W`` or ``F G (I - δ A) W``, and the ``δ I`` of the model."""
     q, k = qkv.q[0].tolist(), qkv.k[0].tolist()
     q_marks, k_marks = _means(qkv.q[0], d), _means(qkv.k[0], d)

@@ -43,41 +43,88 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 
 
 @click.command("bench", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("all",), metavar="NAME|FILE.py:FN[:k=v,…]",
-              shell_complete=complete_methods,
-              help="Methods whose cost is measured; repeatable and comma-separated. [default: all]")
-@click.option("--n", metavar="LIST", help="Sequence lengths. [default: 512,1024,…,16384; to 4096 of a model; all of a "
-              "--qkv file]")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("all",),
+    metavar="NAME|FILE.py:FN[:k=v,…]",
+    shell_complete=complete_methods,
+    help="Methods whose cost is measured; repeatable and comma-separated. [default: all]",
+)
+@click.option(
+    "--n", metavar="LIST", help="Sequence lengths. [default: 512,1024,…,16384; to 4096 of a model; all of a --qkv file]"
+)
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
-@click.option("--source", "inputs", default="random", show_default=True, metavar="random|model",
-              help="Independent normal numbers, or Q, K and V of a model or a --qkv file.")
+@click.option(
+    "--source",
+    "inputs",
+    default="random",
+    show_default=True,
+    metavar="random|model",
+    help="Independent normal numbers, or Q, K and V of a model or a --qkv file.",
+)
 @click.option("--heads", default=2, show_default=True, help="Heads of random Q, K and V.")
 @click.option("--p", default=64, show_default=True, help="Head dimension of random Q, K and V.")
 @layer_option
 @head_option
-@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
-              help="The exact matrix that the methods stand for; times are over exact softmax attention always.")
+@click.option(
+    "--target",
+    default="softmax",
+    show_default=True,
+    metavar="softmax|gaussian",
+    help="The exact matrix that the methods stand for; times are over exact softmax attention always.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws.")
 @click.option("--rounds", default=5, show_default=True, help="How often each call is timed.")
 @click.option("--backward", is_flag=True, help="Add the gradient of the output's sum with respect to Q, K and V.")
-@click.option("--memory/--no-memory", default=True, show_default=True, help="Measure peak memory, on a CPU in a fresh "
-              "process for each cell.")
+@click.option(
+    "--memory/--no-memory",
+    default=True,
+    show_default=True,
+    help="Measure peak memory, on a CPU in a fresh process for each cell.",
+)
 @click.option("--errors/--no-errors", default=None, help="Measure output errors too. [default: of a model alone]")
-@click.option("--quadratic-n", default=4096, show_default=True, metavar="N",
-              help="The longest n of methods that cost n²; those that cost n³ go to a quarter of it.")
-@click.option("--epsilon", default="0.05,0.1,0.2,0.5", show_default=True, metavar="LIST",
-              help="Errors under which the fastest method is named, where errors are measured.")
-@click.option("--under-ms", default="1,10,100", show_default=True, metavar="LIST",
-              help="Milliseconds under which the smallest error is named.")
+@click.option(
+    "--quadratic-n",
+    default=4096,
+    show_default=True,
+    metavar="N",
+    help="The longest n of methods that cost n²; those that cost n³ go to a quarter of it.",
+)
+@click.option(
+    "--epsilon",
+    default="0.05,0.1,0.2,0.5",
+    show_default=True,
+    metavar="LIST",
+    help="Errors under which the fastest method is named, where errors are measured.",
+)
+@click.option(
+    "--under-ms",
+    default="1,10,100",
+    show_default=True,
+    metavar="LIST",
+    help="Milliseconds under which the smallest error is named.",
+)
 @source_options
 @run_options
 @format_option
-@click.option("--plot", is_flag=True, help="Draw time and memory against n, and error against cost, into the run's "
-              "figures/ (SVG and PNG).")
+@click.option(
+    "--plot",
+    is_flag=True,
+    help="Draw time and memory against n, and error against cost, into the run's figures/ (SVG and PNG).",
+)
 @gate_options("a statistic (default: mean) over the rounds of a requested method")
 @debug_option
-def command(methods: tuple[str, ...], format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool,
-            **given: Any) -> None:
+def command(
+    methods: tuple[str, ...],
+    format_: str,
+    plot: bool,
+    gates: tuple[str, ...],
+    junit: str | None,
+    debug: bool,
+    **given: Any,
+) -> None:
     """Measure what methods cost, in time, memory and products, beside exact attention in the same rounds.
 
     A call is all that a method does: its draws, its operator and the product with V. The calls of one length take

@@ -38,31 +38,70 @@ diverged, 130 interrupted."""
 
 
 @click.command("budget", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME|FILE.py:FN[:k=v,…]",
-              shell_complete=complete_methods,
-              help="Methods; repeatable and comma-separated. [default: skyformer]")
-@click.option("--epsilon", default="0.1", show_default=True, metavar="LIST",
-              help="Errors ε that shall not be exceeded, in the units of --metric.")
-@click.option("--metric", default="output_frobenius_relative", show_default=True, metavar="NAME",
-              help="Which error; those of whole matrices count by the upper end of their interval, and of "
-              "output_cosine_min it is 1 minus the cosine.")
-@click.option("--delta", default=0.1, show_default=True, metavar="SHARE",
-              help="The share δ of the seeds that may exceed ε.")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("skyformer",),
+    metavar="NAME|FILE.py:FN[:k=v,…]",
+    shell_complete=complete_methods,
+    help="Methods; repeatable and comma-separated. [default: skyformer]",
+)
+@click.option(
+    "--epsilon",
+    default="0.1",
+    show_default=True,
+    metavar="LIST",
+    help="Errors ε that shall not be exceeded, in the units of --metric.",
+)
+@click.option(
+    "--metric",
+    default="output_frobenius_relative",
+    show_default=True,
+    metavar="NAME",
+    help="Which error; those of whole matrices count by the upper end of their interval, and of "
+    "output_cosine_min it is 1 minus the cosine.",
+)
+@click.option(
+    "--delta", default=0.1, show_default=True, metavar="SHARE", help="The share δ of the seeds that may exceed ε."
+)
 @click.option("--d-min", default=8, show_default=True, help="The smallest budget that is tried.")
-@click.option("--d-max", type=int, metavar="INTEGER", help="The largest budget that is tried. [default: n/2, beyond "
-              "which 2 d n entries are all n² and more]")
-@click.option("--resolution", default=1.05, show_default=True, metavar="FACTOR",
-              help="The largest step between neighbouring budgets, beside steps of 1; 1 is every budget.")
+@click.option(
+    "--d-max",
+    type=int,
+    metavar="INTEGER",
+    help="The largest budget that is tried. [default: n/2, beyond which 2 d n entries are all n² and more]",
+)
+@click.option(
+    "--resolution",
+    default=1.05,
+    show_default=True,
+    metavar="FACTOR",
+    help="The largest step between neighbouring budgets, beside steps of 1; 1 is every budget.",
+)
 @click.option("--scan", is_flag=True, help="Try every budget instead of bisecting: sure of the smallest, and slow.")
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @place_options
-@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
-              help="The exact matrix that methods stand for.")
-@click.option("--tol", default=1e-3, show_default=True, help="Relative width at which the interval of a matrix's "
-              "spectral norm is closed.")
+@click.option(
+    "--target",
+    default="softmax",
+    show_default=True,
+    metavar="softmax|gaussian",
+    help="The exact matrix that methods stand for.",
+)
+@click.option(
+    "--tol",
+    default=1e-3,
+    show_default=True,
+    help="Relative width at which the interval of a matrix's spectral norm is closed.",
+)
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
-@click.option("--repeats", default=20, show_default=True,
-              help="Seeds seed … seed+repeats-1 of random methods; a deterministic one takes the first alone.")
+@click.option(
+    "--repeats",
+    default=20,
+    show_default=True,
+    help="Seeds seed … seed+repeats-1 of random methods; a deterministic one takes the first alone.",
+)
 @source_options
 @input_options
 @run_options
@@ -122,5 +161,10 @@ def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) 
         write_json(session.path / name, value)
         note(f"budgets: {session.path / name}")
     title = "\n".join([*header.lines, *header.warnings])
-    draw(session.path, plot, "budget", lambda place: budget_figures(records, title, place),
-         "nothing was found that could be drawn")  # fmt: skip
+    draw(
+        session.path,
+        plot,
+        "budget",
+        lambda place: budget_figures(records, title, place),
+        "nothing was found that could be drawn",
+    )

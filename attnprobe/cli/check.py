@@ -32,8 +32,9 @@ SIZES = (
 
 def _sizes(function: Any) -> Any:
     for name, option, what in reversed(SIZES):
-        sized = click.option(f"--{option}", name, type=click.IntRange(1, 4096), metavar="NUMBER",
-                             help=f"Only with this {what}.")  # fmt: skip
+        sized = click.option(
+            f"--{option}", name, type=click.IntRange(1, 4096), metavar="NUMBER", help=f"Only with this {what}."
+        )
         function = sized(function)
     return function
 
@@ -43,14 +44,16 @@ def _sizes(function: Any) -> Any:
 @click.option("--only", multiple=True, metavar="PROPERTY", help="Only these; repeatable and comma-separated.")
 @click.option("--target", metavar="softmax|gaussian", help="Only this target. [default: each that it takes]")
 @_sizes
-@click.option("--score", type=click.FloatRange(0, min_open=True), metavar="SIZE",
-              help="Only scores with this standard deviation.")
+@click.option(
+    "--score", type=click.FloatRange(0, min_open=True), metavar="SIZE", help="Only scores with this standard deviation."
+)
 @click.option("--dtype", metavar="float64|float32|bfloat16|float16", help="Only in this dtype.")
 @click.option("--seed", type=int, metavar="NUMBER", help="Seed of the inputs and of the method's draws. [default: 0]")
 @format_option
 @debug_option
-def command(method: str, only: tuple[str, ...], target: str | None, dtype: str | None, format_: str, debug: bool,
-            **sizes: Any) -> None:
+def command(
+    method: str, only: tuple[str, ...], target: str | None, dtype: str | None, format_: str, debug: bool, **sizes: Any
+) -> None:
     """Check what every method must do, on a method of yours: shapes, dtypes, draws, heads, padding, claims.
 
     NAME is a method's name, FILE:FN a function in a Python file, such as ./mine.py:fn. Inputs are small and seeded, so

@@ -25,11 +25,21 @@ of different sources."""
 @click.command("compare", epilog=EPILOG)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--metric", "metrics", multiple=True, metavar="METRIC",
-              help="What is compared; repeatable and comma-separated. "
-              "[default: output_spectral_relative, and matrix_spectral_relative where both runs measured it]")
-@click.option("--tolerance", default=0.05, show_default=True, metavar="SHARE",
-              help="How much worse than A a mean of B may be, as a share of A's.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="METRIC",
+    help="What is compared; repeatable and comma-separated. "
+    "[default: output_spectral_relative, and matrix_spectral_relative where both runs measured it]",
+)
+@click.option(
+    "--tolerance",
+    default=0.05,
+    show_default=True,
+    metavar="SHARE",
+    help="How much worse than A a mean of B may be, as a share of A's.",
+)
 @format_option
 @debug_option
 def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_: str, debug: bool) -> None:

@@ -10,11 +10,37 @@ import click
 __all__ = ["NAMES", "complete_methods"]
 
 NAMES = (
-    "amm", "bigbird", "efficient", "informer", "kernelized", "linear", "linformer", "linformer-jlt", "longformer",
-    "lsh-qk", "mss", "mss-literal", "nystromformer", "nystromformer-kmeans", "performer", "performer-relu",
-    "prototype", "reformer", "skeinformer", "skyformer", "softmax", "spectral-shift", "svd", "topk",
-    "torch:flex", "torch:int8", "torch:sdpa-flash", "torch:sdpa-math", "vmean", "window",
-)  # fmt: skip; a test holds it to the registry
+    "amm",
+    "bigbird",
+    "efficient",
+    "informer",
+    "kernelized",
+    "linear",
+    "linformer",
+    "linformer-jlt",
+    "longformer",
+    "lsh-qk",
+    "mss",
+    "mss-literal",
+    "nystromformer",
+    "nystromformer-kmeans",
+    "performer",
+    "performer-relu",
+    "prototype",
+    "reformer",
+    "skeinformer",
+    "skyformer",
+    "softmax",
+    "spectral-shift",
+    "svd",
+    "topk",
+    "torch:flex",
+    "torch:int8",
+    "torch:sdpa-flash",
+    "torch:sdpa-math",
+    "vmean",
+    "window",
+)  # a test holds it to the registry
 
 
 def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -37,5 +63,8 @@ def _plugins() -> list[str]:
     if wanted is not None and not wanted.strip():
         return []
     names = None if wanted is None else {name.strip() for name in wanted.split(",")}
-    return [point.name for point in entry_points(group="attnprobe.methods")
-            if names is None or names & {point.name, point.dist.name if point.dist else ""}]  # fmt: skip
+    return [
+        point.name
+        for point in entry_points(group="attnprobe.methods")
+        if names is None or names & {point.name, point.dist.name if point.dist else ""}
+    ]

@@ -36,31 +36,56 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 
 
 @click.command("condition", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",),
-              metavar="NAME|FILE.py:FN[:k=v,…]", shell_complete=complete_methods,
-              help="Methods whose cores are measured; repeatable and comma-separated. "
-              "[default: skyformer,nystromformer]")
-@click.option("--n", metavar="LIST", help="Sequence lengths. A, B and C are held head by head, up to 4096. "
-              "[default: 512, or all of a --qkv file]")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("skyformer,nystromformer",),
+    metavar="NAME|FILE.py:FN[:k=v,…]",
+    shell_complete=complete_methods,
+    help="Methods whose cores are measured; repeatable and comma-separated. [default: skyformer,nystromformer]",
+)
+@click.option(
+    "--n",
+    metavar="LIST",
+    help="Sequence lengths. A, B and C are held head by head, up to 4096. [default: 512, or all of a --qkv file]",
+)
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
 @input_options
-@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
-              help="The exact matrix that the methods stand for, and that their error is against.")
+@click.option(
+    "--target",
+    default="softmax",
+    show_default=True,
+    metavar="softmax|gaussian",
+    help="The exact matrix that the methods stand for, and that their error is against.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of --sensitivity's.")
-@click.option("--precise", is_flag=True, help="Certify every value by ball arithmetic, for matrices of at most 256 "
-              "rows; needs pip install 'attnprobe[precise]'.")
-@click.option("--iterations", default=0, show_default=True, metavar="N",
-              help="Keep the residual of N steps of the Schulz iteration on each core; Nyströmformer and Skyformer "
-              "take six.")
-@click.option("--sensitivity", is_flag=True, help="Relative change of B, C and each B~ per relative change of Q and K, "
-              "in random directions.")
+@click.option(
+    "--precise",
+    is_flag=True,
+    help="Certify every value by ball arithmetic, for matrices of at most 256 "
+    "rows; needs pip install 'attnprobe[precise]'.",
+)
+@click.option(
+    "--iterations",
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Keep the residual of N steps of the Schulz iteration on each core; Nyströmformer and Skyformer take six.",
+)
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Relative change of B, C and each B~ per relative change of Q and K, in random directions.",
+)
 @source_options
 @run_options
 @elsewhere_options
 @format_option
-@click.option("--plot", is_flag=True, help="Draw conditions, their errors and residuals into the run's figures/ "
-              "(SVG and PNG).")
+@click.option(
+    "--plot", is_flag=True, help="Draw conditions, their errors and residuals into the run's figures/ (SVG and PNG)."
+)
 @debug_option
 def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **given: Any) -> None:
     """Measure condition numbers of attention matrices and of every core that a method inverts, head by head.
@@ -108,5 +133,10 @@ def _report(session: Any, format_: str, plot: bool) -> None:
     run = str(session.path)
     show(session.path, "condition", format_, lambda kind: render_conditions(rows, summary, header, kind, run), header)
     title = "\n".join([*header.lines, *header.warnings])
-    draw(session.path, plot, "condition", lambda place: condition_figures(rows, summary, title, place),
-         "nothing was measured that could be drawn")  # fmt: skip
+    draw(
+        session.path,
+        plot,
+        "condition",
+        lambda place: condition_figures(rows, summary, title, place),
+        "nothing was measured that could be drawn",
+    )

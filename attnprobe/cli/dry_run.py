@@ -42,5 +42,7 @@ def show_plan(request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]
         share = f"shard {request.shard}: {len(cells)} of {len(listed(replace(request, shard=None)))} cells\n"
     click.echo(f"{share}{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
     if left:
-        click.echo(f"about {duration(start + seconds_of(cells))}, {duration(start)} of it until it starts, and "
-                   f"{memory / 2**20:.0f} MiB beside the model, Q, K and V")  # fmt: skip
+        click.echo(
+            f"about {duration(start + seconds_of(cells))}, {duration(start)} of it until it starts, and "
+            f"{memory / 2**20:.0f} MiB beside the model, Q, K and V"
+        )

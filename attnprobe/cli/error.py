@@ -57,40 +57,84 @@ PLOTS = ("errors", "maps")
 
 
 @click.command("error", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer",),
-              metavar="NAME|torch:KERNEL|FILE.py:FN[:k=v,…]", shell_complete=complete_methods,
-              help="Methods with options; repeatable and comma-separated. `all` is every one that is no reference and "
-              "no kernel. [default: skyformer]")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("skyformer",),
+    metavar="NAME|torch:KERNEL|FILE.py:FN[:k=v,…]",
+    shell_complete=complete_methods,
+    help="Methods with options; repeatable and comma-separated. `all` is every one that is no reference and "
+    "no kernel. [default: skyformer]",
+)
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
 @input_options
-@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
-              help="The exact matrix that the methods stand for.")
+@click.option(
+    "--target",
+    default="softmax",
+    show_default=True,
+    metavar="softmax|gaussian",
+    help="The exact matrix that the methods stand for.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws.")
-@click.option("--matrix/--no-matrix", default=True, show_default=True,
-              help="Whether to measure the errors of whole matrices too: norms of B - B~.")
-@click.option("--tol", default=1e-3, show_default=True, metavar="WIDTH",
-              help="The relative width at which the interval of ‖B - B~‖₂ counts as closed.")
-@click.option("--split-rows", type=int, metavar="N", help="Split the rows of each exact matrix over N devices, the "
-              "first visible GPUs, for one very long sequence; numbers are equal for every N, and equal to those "
-              "without up to rounding. On a CPU, N threads that share it.")
-@click.option("--row-tolerance", type=float, metavar="ERROR",
-              help="The relative error up to which a row of a kernel is within. [default: by dtype, bfloat16 0.016, "
-              "float16 0.001, float32 1.3e-6, float64 1e-7]")
+@click.option(
+    "--matrix/--no-matrix",
+    default=True,
+    show_default=True,
+    help="Whether to measure the errors of whole matrices too: norms of B - B~.",
+)
+@click.option(
+    "--tol",
+    default=1e-3,
+    show_default=True,
+    metavar="WIDTH",
+    help="The relative width at which the interval of ‖B - B~‖₂ counts as closed.",
+)
+@click.option(
+    "--split-rows",
+    type=int,
+    metavar="N",
+    help="Split the rows of each exact matrix over N devices, the "
+    "first visible GPUs, for one very long sequence; numbers are equal for every N, and equal to those "
+    "without up to rounding. On a CPU, N threads that share it.",
+)
+@click.option(
+    "--row-tolerance",
+    type=float,
+    metavar="ERROR",
+    help="The relative error up to which a row of a kernel is within. [default: by dtype, bfloat16 0.016, "
+    "float16 0.001, float32 1.3e-6, float64 1e-7]",
+)
 @click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
 @source_options
 @run_options
 @elsewhere_options
 @format_option
-@click.option("--plot", "plots", multiple=True, is_flag=False, flag_value="errors", metavar="[errors|maps]",
-              help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "
-              "the exact and the approximate matrix side by side, head by head; repeatable and comma-separated.")
+@click.option(
+    "--plot",
+    "plots",
+    multiple=True,
+    is_flag=False,
+    flag_value="errors",
+    metavar="[errors|maps]",
+    help="Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "
+    "the exact and the approximate matrix side by side, head by head; repeatable and comma-separated.",
+)
 @gate_options("a requested method's statistic (default: mean)")
 @click.option("--timings", "show_timings", is_flag=True, help="Show on stderr where the time went.")
 @debug_option
-def command(methods: tuple[str, ...], format_: str, plots: tuple[str, ...], gates: tuple[str, ...],
-            junit: str | None, show_timings: bool, debug: bool, **given: Any) -> None:
+def command(
+    methods: tuple[str, ...],
+    format_: str,
+    plots: tuple[str, ...],
+    gates: tuple[str, ...],
+    junit: str | None,
+    show_timings: bool,
+    debug: bool,
+    **given: Any,
+) -> None:
     """Measure how far a method's output lies from exact attention, head by head, on real Q, K and V.
 
     Errors are those of the output B~ V against the exact B V in float64, and those of the matrix B~ itself against B,
@@ -143,8 +187,18 @@ def _report(session: Any, rows: list[Any], bounds: list[Any], format_: str, plot
     run = str(session.path)
     show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run), header)
     title = "\n".join([*header.lines, *header.warnings])
-    draw(session.path, "errors" in plots, "error", lambda place: error_figure(rows, bounds, title, place),
-         "no requested method has an error to draw")  # fmt: skip
+    draw(
+        session.path,
+        "errors" in plots,
+        "error",
+        lambda place: error_figure(rows, bounds, title, place),
+        "no requested method has an error to draw",
+    )
     records, missing = session.outcome.records, session.unmapped
-    draw(session.path, "maps" in plots, "maps", lambda place: map_figures(records, run, title, place, missing),
-         "no requested method has a matrix to draw")  # fmt: skip
+    draw(
+        session.path,
+        "maps" in plots,
+        "maps",
+        lambda place: map_figures(records, run, title, place, missing),
+        "no requested method has a matrix to draw",
+    )

@@ -42,30 +42,60 @@ method that the model's attention has a form for; 3 a named source or device is 
 
 
 @click.command("inject", epilog=EPILOG)
-@click.option("--method", "methods", multiple=True, default=("skyformer",), metavar="NAME[:k=v,…]",
-              help="Methods, repeatable and comma-separated; all is every registered method. [default: skyformer]")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("skyformer",),
+    metavar="NAME[:k=v,…]",
+    help="Methods, repeatable and comma-separated; all is every registered method. [default: skyformer]",
+)
 @click.option("--n", metavar="LIST", help="Sequence lengths, up to the model's positions. [default: 512]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 32,128.")
-@click.option("--budgets", metavar="FILE", help="A method and its budgets by layer and head, as `attnprobe budget` "
-              "writes them, instead of --method and --d.")
-@click.option("--layer", default="all", show_default=True, metavar="LIST",
-              help="The layers whose attention is replaced, together: 0,5 or 0-5 or all.")
+@click.option(
+    "--budgets",
+    metavar="FILE",
+    help="A method and its budgets by layer and head, as `attnprobe budget` writes them, instead of --method and --d.",
+)
+@click.option(
+    "--layer",
+    default="all",
+    show_default=True,
+    metavar="LIST",
+    help="The layers whose attention is replaced, together: 0,5 or 0-5 or all.",
+)
 @click.option("--per-layer", is_flag=True, help="Also replace each of them by itself.")
 @click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
-@click.option("--lines", is_flag=True, help="Read lines of the text, of n/2 tokens and more and cut at n, instead of "
-              "windows of n tokens.")
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Read lines of the text, of n/2 tokens and more and cut at n, instead of windows of n tokens.",
+)
 @click.option("--batch", default=1, show_default=True, help="Windows in one forward; lines are padded.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of the hidden words of a "
-              "masked-LM loss.")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Seed of the methods' draws, and of the hidden words of a masked-LM loss.",
+)
 @click.option("--repeats", default=1, show_default=True, help="Seeds seed … seed+repeats-1 for random methods.")
-@click.option("--model-dtype", default="float32", show_default=True, metavar="auto|float64|float32|bfloat16|float16",
-              help="The dtype of the model, auto as its configuration states; methods run in float32 at least.")
+@click.option(
+    "--model-dtype",
+    default="float32",
+    show_default=True,
+    metavar="auto|float64|float32|bfloat16|float16",
+    help="The dtype of the model, auto as its configuration states; methods run in float32 at least.",
+)
 @model_options
 @statistics_option
 @run_options
 @format_option
-@click.option("--plot", is_flag=True, help="Draw the profile of layers, and local error against drift, into the run's "
-              "figures/ (SVG and PNG); they need --per-layer.")
+@click.option(
+    "--plot",
+    is_flag=True,
+    help="Draw the profile of layers, and local error against drift, into the run's "
+    "figures/ (SVG and PNG); they need --per-layer.",
+)
 @gate_options()
 @debug_option
 def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool, **given: Any) -> None:
@@ -114,5 +144,10 @@ def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) 
     run = str(session.path)
     show(session.path, "inject", format_, lambda kind: render(rows, [], header, kind, run, "inject"), header)
     title = "\n".join([*header.lines, *header.warnings])
-    draw(session.path, plot, "inject", lambda place: inject_figures(rows, title, place),
-         "no layer was replaced by itself; --per-layer does")  # fmt: skip
+    draw(
+        session.path,
+        plot,
+        "inject",
+        lambda place: inject_figures(rows, title, place),
+        "no layer was replaced by itself; --per-layer does",
+    )

@@ -67,11 +67,18 @@ def methods_page() -> str:
     from ..methods import FAMILIES, KERNELS, by_family
 
     entries = by_family(kernels=True)
-    lines = ["# Methods and kernels", "", "Made by `attnprobe methods --pages` from what the methods themselves say. "
-             "Each page is that of `attnprobe methods NAME`.", "",
-             readme_table(), "",
-             "Kernels are exact attention by other means (see [kernels.md](kernels.md)):", "",
-             _table(list(KERNELS.values()))]  # fmt: skip
+    lines = [
+        "# Methods and kernels",
+        "",
+        "Made by `attnprobe methods --pages` from what the methods themselves say. "
+        "Each page is that of `attnprobe methods NAME`.",
+        "",
+        readme_table(),
+        "",
+        "Kernels are exact attention by other means (see [kernels.md](kernels.md)):",
+        "",
+        _table(list(KERNELS.values())),
+    ]
     for family in FAMILIES:
         here = [entry for entry in entries if entry.family == family]
         if here:

@@ -9,47 +9,94 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
-    "PLACES", "debug_option", "device_options", "elsewhere_options", "format_option", "gate_options",
-    "input_options", "kinds_from", "model_options", "origins", "place_options", "refuse_contradictions",
-    "refuse_unknown_format", "run_options", "source_from", "source_options", "split_option", "statistics_option",
+    "PLACES",
+    "debug_option",
+    "device_options",
+    "elsewhere_options",
+    "format_option",
+    "gate_options",
+    "input_options",
+    "kinds_from",
+    "model_options",
+    "origins",
+    "place_options",
+    "refuse_contradictions",
+    "refuse_unknown_format",
+    "run_options",
+    "source_from",
+    "source_options",
+    "split_option",
+    "statistics_option",
     "weights_from",
-]  # fmt: skip
+]
 
-split_option = click.option("--split", default="test", show_default=True, metavar="train|validation|test",
-                            help="Which split of Wikitext-2.")  # fmt: skip
-device_option = click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N",
-                             help="auto is cuda where there is one.")  # fmt: skip
-dtype_option = click.option("--dtype", default="float32", show_default=True, metavar="float64|float32|bfloat16|float16",
-                            help="The dtype that methods run in; exact outputs are always float64.")  # fmt: skip
-strict_option = click.option("--strict", is_flag=True, help="Refuse every substitution of a source instead of noting "
-                             "it.")  # fmt: skip
+split_option = click.option(
+    "--split", default="test", show_default=True, metavar="train|validation|test", help="Which split of Wikitext-2."
+)
+device_option = click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="auto|cpu|cuda|cuda:N",
+    help="auto is cuda where there is one.",
+)
+dtype_option = click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    metavar="float64|float32|bfloat16|float16",
+    help="The dtype that methods run in; exact outputs are always float64.",
+)
+strict_option = click.option(
+    "--strict", is_flag=True, help="Refuse every substitution of a source instead of noting it."
+)
 DEVICE = (device_option, dtype_option, strict_option)
 READ = (
-    click.option("--model", metavar="ID|DIR|minilm", help="A hub id, a directory, or the packaged MiniLM weights. "
-                 "[default: bert-base-cased, or what can be had]"),
-    click.option("--weights", default="pretrained", show_default=True, metavar="pretrained|initialized|initialized-qkv",
-                 help="Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V; "
-                 "error and spectrum take several, comma-separated."),
+    click.option(
+        "--model",
+        metavar="ID|DIR|minilm",
+        help="A hub id, a directory, or the packaged MiniLM weights. [default: bert-base-cased, or what can be had]",
+    ),
+    click.option(
+        "--weights",
+        default="pretrained",
+        show_default=True,
+        metavar="pretrained|initialized|initialized-qkv",
+        help="Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V; "
+        "error and spectrum take several, comma-separated.",
+    ),
     click.option("--weights-seed", default=0, show_default=True, help="Seed of random weights."),
-    click.option("--text", metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
-                 help="The text to read. [default: wikitext-2, or the embedded text where it cannot be had]"),
+    click.option(
+        "--text",
+        metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
+        help="The text to read. [default: wikitext-2, or the embedded text where it cannot be had]",
+    ),
     split_option,
     click.option("--tokenizer", metavar="ID|DIR|VOCAB", help="Another tokenizer than the model's own."),
-)  # fmt: skip
+)
 QKV = (
-    click.option("--positions", default="segment", show_default=True, metavar="segment|wrap|interpolate",
-                 help="What happens beyond the model's positions: segments read one by one and concatenated (the "
-                 "papers' protocol), positions that wrap around, or interpolated ones."),
+    click.option(
+        "--positions",
+        default="segment",
+        show_default=True,
+        metavar="segment|wrap|interpolate",
+        help="What happens beyond the model's positions: segments read one by one and concatenated (the "
+        "papers' protocol), positions that wrap around, or interpolated ones.",
+    ),
     click.option("--qkv", metavar="FILE", help="Q, K and V from a safetensors file instead of a model and a text."),
-)  # fmt: skip
+)
 SOURCE = (*READ, *QKV, *DEVICE)
 MODEL = (*READ, device_option, strict_option)  # of a command that runs a whole model
 
 debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 format_option = click.option(
-    "--format", "format_", default="table", show_default=True, metavar="table|json|jsonl|csv|md|latex",
+    "--format",
+    "format_",
+    default="table",
+    show_default=True,
+    metavar="table|json|jsonl|csv|md|latex",
     help="What is printed on stdout.",
-)  # fmt: skip
+)
 
 
 PLACES = (
@@ -60,42 +107,82 @@ PLACES = (
 
 
 statistics_option = click.option(
-    "--input-statistics/--no-input-statistics", default=True, show_default=True,
+    "--input-statistics/--no-input-statistics",
+    default=True,
+    show_default=True,
     help="Whether to tell what Q, K and V are like: scores, entropy, sinks, norms, stable ranks.",
-)  # fmt: skip
+)
 INPUTS = (
-    click.option("--scale-inputs", default="1", show_default=True, metavar="LIST",
-                 help="Factors s of the scores, such as 0.5,1,2,4, each measured beside the others: Q and K are each "
-                 "multiplied by √s, so B is softmax(s S) and C_ij is C_ij^s. Stresses methods beyond the data."),
+    click.option(
+        "--scale-inputs",
+        default="1",
+        show_default=True,
+        metavar="LIST",
+        help="Factors s of the scores, such as 0.5,1,2,4, each measured beside the others: Q and K are each "
+        "multiplied by √s, so B is softmax(s S) and C_ij is C_ij^s. Stresses methods beyond the data.",
+    ),
     statistics_option,
-)  # fmt: skip
+)
 RUN = (
-    click.option("--out", metavar="DIR", help="The run's folder; what is done there already is not measured again. "
-                 "[default: a new one under outputs/]"),
+    click.option(
+        "--out",
+        metavar="DIR",
+        help="The run's folder; what is done there already is not measured again. [default: a new one under outputs/]",
+    ),
     click.option("--force", is_flag=True, help="Measure again what --out holds already."),
     click.option("--retry-failed", is_flag=True, help="Measure again what failed in --out."),
-    click.option("--cell-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-                 help="A method that takes longer on one layer fails there, and the run goes on; a single call into "
-                 "compiled code is not cut short, and fails once it returns."),
-)  # fmt: skip
+    click.option(
+        "--cell-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="A method that takes longer on one layer fails there, and the run goes on; a single call into "
+        "compiled code is not cut short, and fails once it returns.",
+    ),
+)
 
 
 ELSEWHERE = (
-    click.option("--shard", metavar="I/N", help="Measure part I of N of the groups (weights, n, window, layer), from "
-                 "1/N to N/N, into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, "
-                 "`attnprobe report DIR`, or the command without --shard, shows the whole."),
-    click.option("--jobs", type=int, metavar="N", help="Measure groups in N processes side by side, which share the "
-                 "GPUs and torch's threads. [default: one per visible GPU, 1 on a CPU, with ray as many as fit]"),
-    click.option("--backend", default="local", show_default=True, metavar="local|ray",
-                 help="Where the processes are: on this machine, or on a Ray cluster; needs pip install "
-                 "'attnprobe[ray]'."),
-    click.option("--ray-address", metavar="HOST:PORT|auto|local", help="The cluster to join; auto is the one that "
-                 "this node is of, local starts a private one of this machine for the length of the run."),
-    click.option("--gpus-per-task", type=float, metavar="F", help="GPUs that each process of --backend ray asks for, "
-                 "or a fraction of one. [default: 1 where the cluster has any and --device is not cpu, else 0]"),
-    click.option("--cpus-per-task", type=int, metavar="N", help="CPUs that each process of --backend ray asks for, and "
-                 "its threads. [default: 1]"),
-)  # fmt: skip
+    click.option(
+        "--shard",
+        metavar="I/N",
+        help="Measure part I of N of the groups (weights, n, window, layer), from "
+        "1/N to N/N, into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, "
+        "`attnprobe report DIR`, or the command without --shard, shows the whole.",
+    ),
+    click.option(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="Measure groups in N processes side by side, which share the "
+        "GPUs and torch's threads. [default: one per visible GPU, 1 on a CPU, with ray as many as fit]",
+    ),
+    click.option(
+        "--backend",
+        default="local",
+        show_default=True,
+        metavar="local|ray",
+        help="Where the processes are: on this machine, or on a Ray cluster; needs pip install 'attnprobe[ray]'.",
+    ),
+    click.option(
+        "--ray-address",
+        metavar="HOST:PORT|auto|local",
+        help="The cluster to join; auto is the one that "
+        "this node is of, local starts a private one of this machine for the length of the run.",
+    ),
+    click.option(
+        "--gpus-per-task",
+        type=float,
+        metavar="F",
+        help="GPUs that each process of --backend ray asks for, "
+        "or a fraction of one. [default: 1 where the cluster has any and --device is not cpu, else 0]",
+    ),
+    click.option(
+        "--cpus-per-task",
+        type=int,
+        metavar="N",
+        help="CPUs that each process of --backend ray asks for, and its threads. [default: 1]",
+    ),
+)
 
 
 def elsewhere_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,10 +243,15 @@ def gate_options(
         value: what a gate is held against, in the words of the help.
     """
     options = (
-        click.option("--fail-above", "gates", multiple=True, metavar="METRIC[.STAT]=VALUE",
-                     help=f"Exit 1 where {value} exceeds the value, or is missing."),
+        click.option(
+            "--fail-above",
+            "gates",
+            multiple=True,
+            metavar="METRIC[.STAT]=VALUE",
+            help=f"Exit 1 where {value} exceeds the value, or is missing.",
+        ),
         click.option("--junit", metavar="FILE", help="Write what became of --fail-above as JUnit XML, for CI."),
-    )  # fmt: skip
+    )
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -215,8 +307,19 @@ def source_from(given: dict[str, Any]) -> Any:
     """The `SourceSpec` of the parsed options, which it takes out of ``given``."""
     from ..sources import SourceSpec
 
-    names = ("model", "weights", "weights_seed", "text", "split", "tokenizer", "positions", "device", "dtype",
-             "strict", "qkv")  # fmt: skip
+    names = (
+        "model",
+        "weights",
+        "weights_seed",
+        "text",
+        "split",
+        "tokenizer",
+        "positions",
+        "device",
+        "dtype",
+        "strict",
+        "qkv",
+    )
     return SourceSpec(**{name: given.pop(name) for name in names})
 
 

@@ -22,9 +22,13 @@ def shard_asked() -> str | None:
 
 
 def show(
-    folder: Path, command: str, format_: str, rendered: Callable[[str], str], header: Any = None,
+    folder: Path,
+    command: str,
+    format_: str,
+    rendered: Callable[[str], str],
+    header: Any = None,
     kinds: Sequence[str] = ("md", "csv", "json"),
-) -> None:  # fmt: skip
+) -> None:
     """Print ``rendered(format_)`` and write it into ``tables/COMMAND.…`` in every one of ``kinds``.
 
     What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
@@ -34,8 +38,10 @@ def show(
 
     click.echo(rendered(format_))
     if shard := shard_asked():
-        note(f"shard {shard}: these rows are its own; once all have run, `attnprobe report {folder}` or this command "
-             "without --shard makes tables and figures of the whole")  # fmt: skip
+        note(
+            f"shard {shard}: these rows are its own; once all have run, `attnprobe report {folder}` or this command "
+            "without --shard makes tables and figures of the whole"
+        )
         return
     forms = {kind: "latex" if kind == "tex" else kind for kind in kinds}
     for kind, form in forms.items():
@@ -90,9 +96,7 @@ def pictures(folder: str | Path | None, stem: str) -> list[Path]:
     return []
 
 
-def draw(
-    folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Path]], nothing: str | None
-) -> list[Path]:
+def draw(folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Path]], nothing: str | None) -> list[Path]:
     """Draw into ``figures/`` where asked to, or where an older picture would contradict the new table.
 
     Older pictures of the kind that are not drawn again show what the table does not, and go.

@@ -64,8 +64,14 @@ def progress_bar() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, highlight=False, markup=False)
-    columns = (SpinnerColumn(), BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-               TimeRemainingColumn(), TextColumn("{task.description}", markup=False))  # fmt: skip
+    columns = (
+        SpinnerColumn(),
+        BarColumn(30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("preparing", total=None, rate="")
         begin, first = monotonic(), None

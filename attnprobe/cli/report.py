@@ -27,21 +27,42 @@ Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 
 
 @click.command("report", epilog=EPILOG)
 @click.argument("run", metavar="RUN")
-@click.option("--metric", metavar="NAME", help="The error that figures show. [default: output_spectral, and "
-              "output_spectral_relative in those of heads and of cost]")
-@click.option("--reference", "references", multiple=True, metavar="FILE.csv",
-              help="Values that a paper's figure shows, drawn as hollow markers in the panels of papers: columns init, "
-              "n, d, method, value, digitisation_uncertainty; repeatable.")
-@click.option("--plot", "plots", multiple=True, default=("all",), metavar="KIND",
-              help="The figures to draw, of those that the records can give: errors, papers, heads, cost, "
-              "maps, spectrum, condition, theory, budget, bench, inject, stability, all or none; repeatable and "
-              "comma-separated. [default: all]")
-@click.option("--out", metavar="DIR", help="Where tables/, figures/ and report.html are written. "
-              "[default: the run's own folder]")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help="The error that figures show. [default: output_spectral, and "
+    "output_spectral_relative in those of heads and of cost]",
+)
+@click.option(
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="FILE.csv",
+    help="Values that a paper's figure shows, drawn as hollow markers in the panels of papers: columns init, "
+    "n, d, method, value, digitisation_uncertainty; repeatable.",
+)
+@click.option(
+    "--plot",
+    "plots",
+    multiple=True,
+    default=("all",),
+    metavar="KIND",
+    help="The figures to draw, of those that the records can give: errors, papers, heads, cost, "
+    "maps, spectrum, condition, theory, budget, bench, inject, stability, all or none; repeatable and "
+    "comma-separated. [default: all]",
+)
+@click.option(
+    "--out", metavar="DIR", help="Where tables/, figures/ and report.html are written. [default: the run's own folder]"
+)
 @format_option
 @debug_option
 def command(
-    run: str, metric: str | None, references: tuple[str, ...], plots: tuple[str, ...], out: str | None, format_: str,
+    run: str,
+    metric: str | None,
+    references: tuple[str, ...],
+    plots: tuple[str, ...],
+    out: str | None,
+    format_: str,
     debug: bool,
 ) -> None:
     """Rebuild every table and figure of a run from its records alone.

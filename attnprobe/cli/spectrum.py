@@ -50,21 +50,44 @@ absent or refused, 4 some spectra failed or diverged, 130 interrupted."""
 
 
 @click.command("spectrum", epilog=EPILOG)
-@click.option("--of", multiple=True, default=("softmax",), metavar="MATRIX|METHOD[:k=v,…]",
-              shell_complete=complete_methods,
-              help="Matrices, and methods with options; repeatable and comma-separated. [default: softmax]")
-@click.option("--kind", default="singular", show_default=True, metavar="singular|eigen",
-              help="Singular values, or eigenvalues (complex for A, B, C and methods, real for lifted kernels).")
-@click.option("--k", type=int, help="Only the k largest values, at any n, each with an error. "
-              "[default: all values up to n = 4096, 64 beyond]")
-@click.option("--epsilon", default="0.1,0.01", show_default=True, metavar="LIST",
-              help="Relative errors for which to tell the rank d that an approximation needs.")
+@click.option(
+    "--of",
+    multiple=True,
+    default=("softmax",),
+    metavar="MATRIX|METHOD[:k=v,…]",
+    shell_complete=complete_methods,
+    help="Matrices, and methods with options; repeatable and comma-separated. [default: softmax]",
+)
+@click.option(
+    "--kind",
+    default="singular",
+    show_default=True,
+    metavar="singular|eigen",
+    help="Singular values, or eigenvalues (complex for A, B, C and methods, real for lifted kernels).",
+)
+@click.option(
+    "--k",
+    type=int,
+    help="Only the k largest values, at any n, each with an error. [default: all values up to n = 4096, 64 beyond]",
+)
+@click.option(
+    "--epsilon",
+    default="0.1,0.01",
+    show_default=True,
+    metavar="LIST",
+    help="Relative errors for which to tell the rank d that an approximation needs.",
+)
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets of methods, such as 16,32,64.")
 @place_options
 @input_options
-@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
-              help="The exact matrix that methods stand for.")
+@click.option(
+    "--target",
+    default="softmax",
+    show_default=True,
+    metavar="softmax|gaussian",
+    help="The exact matrix that methods stand for.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the methods' draws, and of a start block.")
 @source_options
 @run_options
@@ -123,7 +146,8 @@ def _report(session: Any, format_: str, plot: bool) -> None:
     run = str(session.path)
     show(session.path, "spectrum", format_, lambda kind: render(rows, [], header, kind, run, "spectrum"), header)
     title = "\n".join([*header.lines, *header.warnings])
-    paths = draw(session.path, plot, "spectrum", lambda place: spectrum_figures(rows, title, place),
-                 "no spectrum to draw")  # fmt: skip
+    paths = draw(
+        session.path, plot, "spectrum", lambda place: spectrum_figures(rows, title, place), "no spectrum to draw"
+    )
     if paths and not any("cumulative" in path.name for path in paths):
         note("no cumulative figure: only leading values are known")

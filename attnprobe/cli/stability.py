@@ -45,36 +45,77 @@ device is absent or refused, 4 some trainings failed or diverged, 130 interrupte
 
 
 @click.command("stability", epilog=EPILOG)
-@click.option("--task", "tasks", multiple=True, default=("listops,text",), metavar="NAME[:k=v,…]",
-              help="Tasks of the Long Range Arena; repeatable and comma-separated. [default: listops,text]")
-@click.option("--method", "methods", multiple=True, default=("kernelized,skyformer,nystromformer,performer",),
-              metavar="NAME[:k=v,…]", help="Methods that are trained, beside self-attention; repeatable and "
-              "comma-separated. [default: kernelized,skyformer,nystromformer,performer]")
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    default=("listops,text",),
+    metavar="NAME[:k=v,…]",
+    help="Tasks of the Long Range Arena; repeatable and comma-separated. [default: listops,text]",
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("kernelized,skyformer,nystromformer,performer",),
+    metavar="NAME[:k=v,…]",
+    help="Methods that are trained, beside self-attention; repeatable and "
+    "comma-separated. [default: kernelized,skyformer,nystromformer,performer]",
+)
 @click.option("--steps", default=20, show_default=True, help="Steps of training.")
 @click.option("--seeds", default=3, show_default=True, help="Seeds seed … seed+seeds-1 of weights, batches and draws.")
-@click.option("--n", metavar="N", help="The most tokens of a sequence. [default: the paper's, 2000 of listops, 4000 of "
-              "text and retrieval, 1024 of the others]")
+@click.option(
+    "--n",
+    metavar="N",
+    help="The most tokens of a sequence. [default: the paper's, 2000 of listops, 4000 of "
+    "text and retrieval, 1024 of the others]",
+)
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 64,128.")
-@click.option("--batch", type=int, metavar="B", help="Sequences of a batch. [default: the paper's, 32 of listops, "
-              "16 of text and retrieval, 128 of pathfinder, 256 of image]")
-@click.option("--rate", type=float, metavar="RATE", help="The learning rate. [default: the paper's, 1e-4, and 2e-4 of "
-              "retrieval and pathfinder]")
+@click.option(
+    "--batch",
+    type=int,
+    metavar="B",
+    help="Sequences of a batch. [default: the paper's, 32 of listops, "
+    "16 of text and retrieval, 128 of pathfinder, 256 of image]",
+)
+@click.option(
+    "--rate",
+    type=float,
+    metavar="RATE",
+    help="The learning rate. [default: the paper's, 1e-4, and 2e-4 of retrieval and pathfinder]",
+)
 @click.option("--eps", default=1e-6, show_default=True, help="Adam's ε.")
-@click.option("--target", default="own", show_default=True, metavar="own|softmax|gaussian",
-              help="What methods stand for; own is the Gaussian kernel for those that can, as skyformer is published.")
-@click.option("--condition-tokens", default=256, show_default=True, metavar="N",
-              help="The condition numbers of attention are of so many tokens of the first sequence of each batch; 0 "
-              "measures none.")
+@click.option(
+    "--target",
+    default="own",
+    show_default=True,
+    metavar="own|softmax|gaussian",
+    help="What methods stand for; own is the Gaussian kernel for those that can, as skyformer is published.",
+)
+@click.option(
+    "--condition-tokens",
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="The condition numbers of attention are of so many tokens of the first sequence of each batch; 0 "
+    "measures none.",
+)
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
-@click.option("--text", metavar="imdb|FILE.tsv|DIR|FILE|wikitext-2|embedded",
-              help="The text of task text: lines of label, tab, text; a folder of .txt files for each label; or any "
-              "text, whose halves are then the classes. [default: imdb, or the embedded text where it cannot be had]")
+@click.option(
+    "--text",
+    metavar="imdb|FILE.tsv|DIR|FILE|wikitext-2|embedded",
+    help="The text of task text: lines of label, tab, text; a folder of .txt files for each label; or any "
+    "text, whose halves are then the classes. [default: imdb, or the embedded text where it cannot be had]",
+)
 @split_option
 @device_options
 @run_options
 @format_option
-@click.option("--plot", is_flag=True, help="Draw instability, loss, gradient and condition numbers over the steps into "
-              "the run's figures/ (SVG and PNG).")
+@click.option(
+    "--plot",
+    is_flag=True,
+    help="Draw instability, loss, gradient and condition numbers over the steps into the run's figures/ (SVG and PNG).",
+)
 @gate_options()
 @debug_option
 def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, debug: bool, **given: Any) -> None:

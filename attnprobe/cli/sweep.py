@@ -49,8 +49,19 @@ GATED = ("error", "theory", "budget", "bench", "inject", "stability")
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
 # at these values they change no cell: a folder that was named before they were there is found again
 LATER = {"scale_inputs": "1", "input_statistics": True}
-FOLDER = {"out", "force", "retry_failed", "cell_timeout", "shard", "jobs", "backend", "ray_address", "gpus_per_task",
-          "cpus_per_task", "split_rows"}  # fmt: skip
+FOLDER = {
+    "out",
+    "force",
+    "retry_failed",
+    "cell_timeout",
+    "shard",
+    "jobs",
+    "backend",
+    "ray_address",
+    "gpus_per_task",
+    "cpus_per_task",
+    "split_rows",
+}
 
 
 @click.command("sweep", epilog=EPILOG, context_settings={"ignore_unknown_options": True})

@@ -40,37 +40,67 @@ value, 3 a named source or device is absent or refused, 4 some cells failed, 130
 
 
 @click.command("theory", epilog=EPILOG)
-@click.option("--theorem", "theorems", multiple=True, default=("all",), metavar="NAME",
-              help="Theorems, repeatable and comma-separated; --list names them. [default: all]")
+@click.option(
+    "--theorem",
+    "theorems",
+    multiple=True,
+    default=("all",),
+    metavar="NAME",
+    help="Theorems, repeatable and comma-separated; --list names them. [default: all]",
+)
 @click.option("--list", "listing", is_flag=True, help="Print the theorems, what they say and what they cost, and stop.")
-@click.option("--method", "methods", multiple=True, default=("skyformer,nystromformer",),
-              metavar="NAME|FILE.py:FN[:k=v,…]", shell_complete=complete_methods,
-              help="Methods that statements about any method are asked of; repeatable and comma-separated. "
-              "[default: skyformer,nystromformer]")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("skyformer,nystromformer",),
+    metavar="NAME|FILE.py:FN[:k=v,…]",
+    shell_complete=complete_methods,
+    help="Methods that statements about any method are asked of; repeatable and comma-separated. "
+    "[default: skyformer,nystromformer]",
+)
 @click.option("--n", metavar="LIST", help="Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]")
 @click.option("--d", default="128", show_default=True, metavar="LIST", help="Budgets, such as 16,32,64.")
 @place_options
 @input_options
 @click.option("--epsilon", default="0.05,0.1,0.2,0.5", show_default=True, metavar="LIST", help="Relative errors ε.")
-@click.option("--delta", default=0.1, show_default=True, metavar="SHARE",
-              help="The probability δ with which a statement may fail.")
-@click.option("--target", default="softmax", show_default=True, metavar="softmax|gaussian",
-              help="The exact matrix that methods stand for in statements about any method.")
+@click.option(
+    "--delta",
+    default=0.1,
+    show_default=True,
+    metavar="SHARE",
+    help="The probability δ with which a statement may fail.",
+)
+@click.option(
+    "--target",
+    default="softmax",
+    show_default=True,
+    metavar="softmax|gaussian",
+    help="The exact matrix that methods stand for in statements about any method.",
+)
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
-@click.option("--repeats", default=20, show_default=True,
-              help="Seeds seed … seed+repeats-1, by which probabilities are measured.")
-@click.option("--quadrature/--exact", default=None,
-              help="Whether traces are estimated by quadrature or decomposed. [default: beyond n = 4096]")
+@click.option(
+    "--repeats", default=20, show_default=True, help="Seeds seed … seed+repeats-1, by which probabilities are measured."
+)
+@click.option(
+    "--quadrature/--exact",
+    default=None,
+    help="Whether traces are estimated by quadrature or decomposed. [default: beyond n = 4096]",
+)
 @source_options
 @run_options
 @elsewhere_options
 @format_option
-@click.option("--plot", is_flag=True, help="Draw what was measured against what is promised into the run's figures/ "
-              "(SVG and PNG).")
+@click.option(
+    "--plot",
+    is_flag=True,
+    help="Draw what was measured against what is promised into the run's figures/ (SVG and PNG).",
+)
 @gate_options()
 @debug_option
-def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, listing: bool, debug: bool,
-            **given: Any) -> None:
+def command(
+    format_: str, plot: bool, gates: tuple[str, ...], junit: str | None, listing: bool, debug: bool, **given: Any
+) -> None:
     """Evaluate what the papers' theorems assume and promise on real Q, K and V, and what is measured there.
 
     Every statement gets a verdict head by head: it holds; it is violated, beyond the measured interval and its
@@ -122,8 +152,10 @@ def listed(format_: str) -> str:
             told = [part for line in lines for part in textwrap.wrap(line, 96, subsequent_indent="  ")]
             cards.append("\n".join([one.name, *(f"  {line}" for line in told)]))
         return "\n\n".join(cards)
-    rows = [{"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
-            for one in THEOREMS.values()]  # fmt: skip
+    rows = [
+        {"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
+        for one in THEOREMS.values()
+    ]
     return render(rows, [], Header(), format_, None, command="theorems")
 
 
@@ -137,5 +169,10 @@ def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) 
     run = str(session.path)
     show(session.path, "theory", format_, lambda kind: render(rows, [], header, kind, run, "theory"), header)
     title = "\n".join([*header.lines, *header.warnings])
-    draw(session.path, plot, "theory", lambda place: theory_figures(records, title, place),
-         "nothing was found that could be drawn")  # fmt: skip
+    draw(
+        session.path,
+        plot,
+        "theory",
+        lambda place: theory_figures(records, title, place),
+        "nothing was found that could be drawn",
+    )

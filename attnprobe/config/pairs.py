@@ -92,8 +92,10 @@ def refuse_pairs(asked: Asked) -> None:
     if values.get("budgets") is not None:
         for name in ("methods", "d"):
             if asked.given(name):
-                raise UsageError(f"{asked.called(name)} and budgets exclude each other: {values['budgets']} names the "
-                                 "method and its budgets")  # fmt: skip
+                raise UsageError(
+                    f"{asked.called(name)} and budgets exclude each other: {values['budgets']} names the "
+                    "method and its budgets"
+                )
     if values.get("force") and values.get("retry_failed"):
         raise UsageError(f"{asked.called('retry_failed')} and force exclude each other: force measures all again")
     if values.get("shard") is not None:
@@ -102,16 +104,20 @@ def refuse_pairs(asked: Asked) -> None:
         if asked.given(name) and values.get("backend") == "local":
             raise UsageError(f"{asked.called(name)} is of backend ray; give --backend ray, or drop it")
     if values.get("backend") == "ray" and not values.get("ray_address"):
-        raise UsageError(f"{asked.called('backend')} ray joins a cluster that you name; give --ray-address HOST:PORT, "
-                         "or local for a private one of this machine")  # fmt: skip
+        raise UsageError(
+            f"{asked.called('backend')} ray joins a cluster that you name; give --ray-address HOST:PORT, "
+            "or local for a private one of this machine"
+        )
     if values.get("split_rows") is not None:
         _refuse_of_split_rows(asked)
     text = values.get("text")
     if asked.given("split") and text is not None and text not in ("wikitext-2", "wikitext-2:tokenised"):
         raise UsageError(f"{asked.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
     if values.get("junit") is not None and not values.get("gates") and not (asked.config and asked.config.gates):
-        raise UsageError(f"{asked.called('junit')} reports gates, and there are none; give --fail-above "
-                         "METRIC[.STAT]=VALUE, or gates in the file of a sweep")  # fmt: skip
+        raise UsageError(
+            f"{asked.called('junit')} reports gates, and there are none; give --fail-above "
+            "METRIC[.STAT]=VALUE, or gates in the file of a sweep"
+        )
 
 
 def _refuse_of_shards(asked: Asked) -> None:
@@ -124,19 +130,26 @@ def _refuse_of_shards(asked: Asked) -> None:
         raise UsageError(f"{asked.called('shard')} {shard}: name the folder that the shards share; give --out DIR")
     for name, what in (("plots", "figures"), ("plot", "figures"), ("gates", "gates"), ("junit", "gates")):
         if asked.values.get(name) and asked.origins.get(name) != "file":
-            raise UsageError(f"{asked.called(name)} and shard exclude each other: {what} are of the whole run; give it "
-                             "without --shard, once all shards have run")  # fmt: skip
+            raise UsageError(
+                f"{asked.called(name)} and shard exclude each other: {what} are of the whole run; give it "
+                "without --shard, once all shards have run"
+            )
 
 
 def _refuse_of_split_rows(asked: Asked) -> None:
     """Refuse rows over several devices beside processes that share them, and on one GPU by its number."""
     number, jobs, device = (asked.values.get(name) for name in ("split_rows", "jobs", "device"))
     if jobs is not None and jobs > 1:
-        raise UsageError(f"{asked.called('jobs')} and split-rows exclude each other: --split-rows {number} takes the "
-                         "devices for one group at a time")  # fmt: skip
+        raise UsageError(
+            f"{asked.called('jobs')} and split-rows exclude each other: --split-rows {number} takes the "
+            "devices for one group at a time"
+        )
     if asked.values.get("backend") == "ray":
-        raise UsageError(f"{asked.called('backend')} ray and split-rows exclude each other: rows are split within one "
-                         "process")  # fmt: skip
+        raise UsageError(
+            f"{asked.called('backend')} ray and split-rows exclude each other: rows are split within one process"
+        )
     if device is not None and device.startswith("cuda:"):
-        raise UsageError(f"{asked.called('device')} and split-rows exclude each other: {device} is one GPU; "
-                         f"--device cuda takes the first {number}")  # fmt: skip
+        raise UsageError(
+            f"{asked.called('device')} and split-rows exclude each other: {device} is one GPU; "
+            f"--device cuda takes the first {number}"
+        )

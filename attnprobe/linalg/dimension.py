@@ -19,9 +19,14 @@ from ..rng import generator
 from .lanczos import Forms, Product, quadratic_forms
 
 __all__ = [
-    "Dimension", "Leverage", "exact_dimension", "exact_leverage", "largest_leverage", "leverage",
+    "Dimension",
+    "Leverage",
+    "exact_dimension",
+    "exact_leverage",
+    "largest_leverage",
+    "leverage",
     "statistical_dimension",
-]  # fmt: skip
+]
 
 HELD = 8192  # rows up to which a matrix is held in float32 while it is multiplied: 256 MiB
 ROWS = 256  # made at a time

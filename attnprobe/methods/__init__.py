@@ -55,9 +55,22 @@ from .user import method
 from .user_files import line_of
 
 __all__ = [
-    "FAMILIES", "KERNELS", "METHODS", "TAGS", "Approximation", "Method", "Option", "Provenance", "approximate",
-    "by_family", "get", "is_method", "line_of", "method", "working_dtype",
-]  # fmt: skip
+    "FAMILIES",
+    "KERNELS",
+    "METHODS",
+    "TAGS",
+    "Approximation",
+    "Method",
+    "Option",
+    "Provenance",
+    "approximate",
+    "by_family",
+    "get",
+    "is_method",
+    "line_of",
+    "method",
+    "working_dtype",
+]
 
 
 def approximate(

@@ -10,9 +10,18 @@ from ..operators import CausalFeatures, LowRank, Operator, Sparse, row_groups
 from ..qkv import QKV
 
 __all__ = [
-    "Approximation", "band", "banded_softmax", "distinct", "from_log_features", "per_head", "ragged", "segment_means",
-    "softmax_in_place", "sparse_softmax", "tokens",
-]  # fmt: skip
+    "Approximation",
+    "band",
+    "banded_softmax",
+    "distinct",
+    "from_log_features",
+    "per_head",
+    "ragged",
+    "segment_means",
+    "softmax_in_place",
+    "sparse_softmax",
+    "tokens",
+]
 
 BAND = 16  # rows of a band that share their columns: dense products, 15 columns wider than a row's own
 

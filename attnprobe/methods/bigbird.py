@@ -69,8 +69,7 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     b = d // (FIXED + random_blocks)
     if b == 0:
         raise Unsupported(
-            f"bigbird: d={d} leaves no token a block beside random_blocks={random_blocks}; "
-            f"use at most {d - FIXED}"
+            f"bigbird: d={d} leaves no token a block beside random_blocks={random_blocks}; use at most {d - FIXED}"
         )
     last_q, nb = (qkv.n_q - 1) // b, -(-qkv.n_k // b)  # the last block of queries; the blocks of keys
     seen = _always_seen(last_q, nb)  # (nb_q - 2, 5)
@@ -84,7 +83,7 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     index[:, 1:last_q] = tokens
     row_block = torch.arange(qkv.n_q, device=qkv.device) // b
     whole = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]  # exact rows
-    entries = (_causal_entries(index, b) if qkv.causal else b * (index >= 0).sum((1, 2)).double())  # (h,)
+    entries = _causal_entries(index, b) if qkv.causal else b * (index >= 0).sum((1, 2)).double()  # (h,)
     entries = entries + (int((whole + 1).sum()) if qkv.causal else len(whole) * qkv.n_k)
     operator = RowOverride(
         sparse_softmax(qkv.q, qkv.k, qkv.scale, index, group=b, causal=qkv.causal),

@@ -23,13 +23,21 @@ from .registry import register
     family="exact",
     targets=("softmax",),
     kind="reference",
-    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant",
-          "exact_at_full_budget", "diagnostic", "causal"),
+    tags=(
+        "deterministic",
+        "row_sums_one",
+        "nonnegative",
+        "permutation_equivariant",
+        "shift_invariant",
+        "exact_at_full_budget",
+        "diagnostic",
+        "causal",
+    ),
     budget=None,
     cost="2 n² p",
     oracle="torch scaled_dot_product_attention",
     exact_at=lambda n: (None, {}),
-)  # fmt: skip
+)
 def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B = softmax(scale · Q Kᵀ)`` in the dtype of the Q/K/V: what is left is the error of the dtype itself.
 
@@ -47,13 +55,19 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
     family="exact",
     targets=("softmax", "gaussian"),
     kind="method",
-    tags=("deterministic", "nonnegative", "permutation_equivariant", "exact_at_full_budget@gaussian", "diagnostic",
-          "causal"),
+    tags=(
+        "deterministic",
+        "nonnegative",
+        "permutation_equivariant",
+        "exact_at_full_budget@gaussian",
+        "diagnostic",
+        "causal",
+    ),
     budget=None,
     cost="2 n² p",
     oracle="identity C = E_Q⁻¹ A E_K⁻¹ with the softmax kernel",
     exact_at=lambda n: (None, {}),
-)  # fmt: skip
+)
 def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``C_ij = exp(-‖q_i - k_j‖² · scale/2)``, not row-normalised: the paper's replacement of softmax attention.
 

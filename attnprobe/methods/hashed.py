@@ -45,15 +45,23 @@ def chunk_length(name: str, d: int, rounds: int, n: int) -> int:
 
 def rotations(streams: Streams, qkv: QKV, rounds: int, rows: int, width: int) -> Tensor:
     """Standard normal, (h, rounds, rows, width) float64: each head and round draws its own, whatever their number."""
-    return torch.stack([
-        torch.stack([
-            torch.randn(
-                rows, width, generator=streams.head(head, "rotations", str(turn)), dtype=torch.float64, device="cpu"
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    torch.randn(
+                        rows,
+                        width,
+                        generator=streams.head(head, "rotations", str(turn)),
+                        dtype=torch.float64,
+                        device="cpu",
+                    )
+                    for turn in range(rounds)
+                ]
             )
-            for turn in range(rounds)
-        ])
-        for head in qkv.heads
-    ])  # fmt: skip
+            for head in qkv.heads
+        ]
+    )
 
 
 def block_scores(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> Tensor:

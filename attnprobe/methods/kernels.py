@@ -30,9 +30,13 @@ Dtype = Literal["own", "bfloat16", "float16", "float32"]
 NO_MATRIX = "is a kernel, which gives an output and no matrix"
 ROWS = 256  # query rows of a head whose scores are alive at a time
 FACTS = {
-    "family": "kernel", "kind": "kernel", "targets": ("softmax",), "tags": ("deterministic", "causal", "diagnostic"),
-    "budget": None, "cost": "2 n² p",
-}  # fmt: skip
+    "family": "kernel",
+    "kind": "kernel",
+    "targets": ("softmax",),
+    "tags": ("deterministic", "causal", "diagnostic"),
+    "budget": None,
+    "cost": "2 n² p",
+}
 
 
 def working_dtype(entry: Method, options: Mapping[str, Any], qkv: QKV) -> torch.dtype:
@@ -65,11 +69,14 @@ def _by_backend(name: str, backend: SDPBackend) -> Callable[..., Tensor]:
     return kernel
 
 
-@register(name="torch:sdpa-flash", paper="Dao et al., FlashAttention", year=2022,
-          oracle="torch scaled_dot_product_attention", **FACTS)  # fmt: skip
-def sdpa_flash(
-    qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own"
-) -> Approximation:
+@register(
+    name="torch:sdpa-flash",
+    paper="Dao et al., FlashAttention",
+    year=2022,
+    oracle="torch scaled_dot_product_attention",
+    **FACTS,
+)
+def sdpa_flash(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own") -> Approximation:
     """``softmax(scale · Q Kᵀ) V`` by torch's flash kernel: scores in tiles, a running maximum and sum in float32.
 
     ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. Skipped where torch has no flash kernel for
@@ -80,11 +87,14 @@ def sdpa_flash(
     return _run(qkv, dtype, _by_backend("torch:sdpa-flash", SDPBackend.FLASH_ATTENTION))
 
 
-@register(name="torch:sdpa-math", paper="PyTorch, scaled_dot_product_attention", year=2023,
-          oracle="torch scaled_dot_product_attention", **FACTS)  # fmt: skip
-def sdpa_math(
-    qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own"
-) -> Approximation:
+@register(
+    name="torch:sdpa-math",
+    paper="PyTorch, scaled_dot_product_attention",
+    year=2023,
+    oracle="torch scaled_dot_product_attention",
+    **FACTS,
+)
+def sdpa_math(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own") -> Approximation:
     """``softmax(scale · Q Kᵀ) V`` by torch's unfused path, the one to fall back to; of half precision in float32.
 
     ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. It holds the scores, so it goes by heads.
@@ -100,8 +110,13 @@ def sdpa_math(
     return _run(qkv, dtype, kernel)
 
 
-@register(name="torch:flex", paper="Dong et al., Flex Attention", year=2024,
-          oracle="torch scaled_dot_product_attention", **FACTS)  # fmt: skip
+@register(
+    name="torch:flex",
+    paper="Dong et al., Flex Attention",
+    year=2024,
+    oracle="torch scaled_dot_product_attention",
+    **FACTS,
+)
 def flex(
     qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own", compiled: bool = True
 ) -> Approximation:
@@ -146,12 +161,22 @@ def _compiled() -> Callable[..., Tensor]:
     return torch.compile(flex_attention)
 
 
-@register(name="torch:int8", paper="Zhang et al., SageAttention", year=2024,
-          oracle="identity: the dequantised scores in float64", **FACTS)  # fmt: skip
+@register(
+    name="torch:int8",
+    paper="Zhang et al., SageAttention",
+    year=2024,
+    oracle="identity: the dequantised scores in float64",
+    **FACTS,
+)
 def int8(
-    qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own",
+    qkv: QKV,
+    d: None,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    dtype: Dtype = "own",
     per: Literal["row", "head"] = "row",
-) -> Approximation:  # fmt: skip
+) -> Approximation:
     """``softmax(scale · s_q s_k · Q̂ K̂ᵀ) V`` with Q̂ = round(Q / s_q) and K̂ = round(K / s_k) whole numbers of -127 … 127.
 
     Simulated: the integers are held as floats, whose products and sums are those of int8 with int32 accumulation, exact

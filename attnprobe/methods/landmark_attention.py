@@ -32,9 +32,7 @@ def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: floa
         raise UsageError(f"{method}: rtol={rtol} is not in [0, 1)")
 
 
-def softmax_factors(
-    qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """``F = softmax(s Q K~ᵀ)`` (h, n_q, d), ``A = softmax(s Q~ K~ᵀ)`` (h, d, d), ``W = softmax(s Q~ Kᵀ)`` (h, d, n_k).
 
     A is float64, as are the landmarks (h, d, p); F and W are of ``dtype``.
@@ -79,4 +77,4 @@ def landmark_attention(
     diagnostics = landmark_diagnostics(qkv, operator, a, z)
     return Approximation.of(
         operator, qkv, draws=draws or {}, cores={"A": a}, inverses={"A": z}, diagnostics=diagnostics
-    )  # fmt: skip
+    )

@@ -30,8 +30,11 @@ def found() -> dict[str, EntryPoint]:
         return {}
     names = None if wanted is None else {name.strip() for name in wanted.split(",")}
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    return {point.name: point for point in points
-            if names is None or names & {point.name, point.dist.name if point.dist else ""}}  # fmt: skip
+    return {
+        point.name: point
+        for point in points
+        if names is None or names & {point.name, point.dist.name if point.dist else ""}
+    }
 
 
 def from_plugin(point: EntryPoint) -> Method:

@@ -37,7 +37,11 @@ def _check(target: str, *, ablation: str, share_heads: bool) -> None:
     targets=("softmax",),
     kind="method",
     tags=(
-        "row_sums_one", "nonnegative", "uses_values", "permutation_equivariant", "shift_invariant",
+        "row_sums_one",
+        "nonnegative",
+        "uses_values",
+        "permutation_equivariant",
+        "shift_invariant",
         "exact_at_full_budget",
     ),
     budget="d pilot rows and d columns",
@@ -47,7 +51,7 @@ def _check(target: str, *, ablation: str, share_heads: bool) -> None:
     limit_name="n_k",
     validate=_check,
     exact_at=lambda n: (n, {}),
-)  # fmt: skip
+)
 def skeinformer(
     qkv: QKV,
     d: int,

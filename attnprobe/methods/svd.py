@@ -19,15 +19,21 @@ from .registry import register
     family="reference",
     targets=("softmax", "gaussian"),
     kind="reference",
-    tags=("deterministic", "permutation_equivariant", "shift_invariant@softmax", "exact_at_full_budget", "diagnostic",
-          "causal_target"),
+    tags=(
+        "deterministic",
+        "permutation_equivariant",
+        "shift_invariant@softmax",
+        "exact_at_full_budget",
+        "diagnostic",
+        "causal_target",
+    ),
     budget="rank d",
     cost="O(n³)",
     oracle="Eckart–Young identities",
     limit=lambda n_q, n_k: min(n_q, n_k),
     max_n=2048,
     exact_at=lambda n: (n, {}),
-)  # fmt: skip
+)
 def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B_d = U_d Σ_d W_dᵀ`` from the dense SVD of the exact matrix in float64.
 

@@ -23,15 +23,23 @@ BLOCK = 64  # rows of scores of one head alive at once
     family="sparse",
     targets=("softmax",),
     kind="reference",
-    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "shift_invariant",
-          "exact_at_full_budget", "diagnostic", "causal"),
+    tags=(
+        "deterministic",
+        "row_sums_one",
+        "nonnegative",
+        "permutation_equivariant",
+        "shift_invariant",
+        "exact_at_full_budget",
+        "diagnostic",
+        "causal",
+    ),
     budget="d entries of each row: those with the largest scores",
     cost="n² p",
     oracle="torch scaled_dot_product_attention under its mask",
     limit=lambda n_q, n_k: n_k,
     limit_name="n_k",
     exact_at=lambda n: (n, {}),
-)  # fmt: skip
+)
 def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renormalize: bool = True) -> Approximation:
     """``B~_ij = exp(S_ij) / Σ_{j' in T_i} exp(S_ij')`` for the d largest scores ``T_i`` of row i, 0 elsewhere.
 

@@ -82,8 +82,9 @@ def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callabl
     try:
         function.attnprobe_claims = Claims(**{name: _frozen(value) for name, value in claims.items()})
     except TypeError as error:
-        raise UsageError(f"attnprobe.method: {str(error).partition('() ')[2]}; it takes {', '.join(vars(Claims()))}"
-                         ) from error  # fmt: skip
+        raise UsageError(
+            f"attnprobe.method: {str(error).partition('() ')[2]}; it takes {', '.join(vars(Claims()))}"
+        ) from error
     return function
 
 
@@ -130,11 +131,23 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
     if not given & {"generator", "streams"} and "deterministic" not in tags:
         tags = ("deterministic", *tags)  # it has no draws of ours, and `check` notices others
     return Method(
-        name=name, function=adapter, paper=claims.paper, year=claims.year, family="user", targets=claims.targets,
-        kind=claims.kind, tags=tags, budget=claims.budget if "d" in given else None, cost=claims.cost,
-        oracle="attnprobe check", limit=claims.limit, least=claims.least, exact_at=claims.exact_at,
-        takes_mask="mask" in given, provenance=provenance,
-    )  # fmt: skip
+        name=name,
+        function=adapter,
+        paper=claims.paper,
+        year=claims.year,
+        family="user",
+        targets=claims.targets,
+        kind=claims.kind,
+        tags=tags,
+        budget=claims.budget if "d" in given else None,
+        cost=claims.cost,
+        oracle="attnprobe check",
+        limit=claims.limit,
+        least=claims.least,
+        exact_at=claims.exact_at,
+        takes_mask="mask" in given,
+        provenance=provenance,
+    )
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:

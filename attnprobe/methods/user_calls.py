@@ -42,8 +42,10 @@ class UserFunction:
 
         def run(v: Tensor) -> list[Any]:
             whole = replace(qkv, v=v)
-            return [self._told(self._call(part, plain, streams, options), part)
-                    for part in (whole.select(heads) for heads in rows)]  # fmt: skip
+            return [
+                self._told(self._call(part, plain, streams, options), part)
+                for part in (whole.select(heads) for heads in rows)
+            ]
 
         found, draws = _joined(run(qkv.v)), self._draws(qkv, streams)
         if isinstance(found, Approximation):
@@ -53,8 +55,13 @@ class UserFunction:
         if not self.linear_in_v:
             return Approximation(None, found, draws)
         if Recovered.size(inner) > LARGEST:
-            return Approximation(None, found, draws, no_operator=f"has a matrix of {Recovered.size(inner) / 2**30:.1f} "
-                                 "GiB, too large to recover; choose fewer heads or a smaller n")  # fmt: skip
+            return Approximation(
+                None,
+                found,
+                draws,
+                no_operator=f"has a matrix of {Recovered.size(inner) / 2**30:.1f} "
+                "GiB, too large to recover; choose fewer heads or a smaller n",
+            )
 
         def apply(x: Tensor) -> Tensor:
             return _joined(run(_spread(x, qkv)))
@@ -100,14 +107,18 @@ class UserFunction:
             self._fits(got.shape, {"a matrix (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
             return got if qkv.mask is None else self._matrix(got.dense(), qkv)
         if not isinstance(got, Tensor):
-            raise BadResult(f"{self.name} returned a {type(got).__name__}; it returns an output or a matrix, as a "
-                            "tensor, or an attnprobe Operator")  # fmt: skip
+            raise BadResult(
+                f"{self.name} returned a {type(got).__name__}; it returns an output or a matrix, as a "
+                "tensor, or an attnprobe Operator"
+            )
         self._on_device(got, qkv)
         output, matrix = (qkv.h, qkv.n_q, qkv.p_v), (qkv.h, qkv.n_q, qkv.n_k)
         if got.shape == matrix and (output != matrix or not self.wanted & {"v", "qkv"}):
             if self.linear_in_v:
-                raise BadResult(f"{self.name} says linear_in_v, which is of functions that return an output, and "
-                                "returned a matrix; drop linear_in_v")  # fmt: skip
+                raise BadResult(
+                    f"{self.name} says linear_in_v, which is of functions that return an output, and "
+                    "returned a matrix; drop linear_in_v"
+                )
             return self._matrix(got, qkv)
         self._fits(got.shape, {"an output is (h, n_q, p_v)": output, "a matrix (h, n_q, n_k)": matrix})
         self._same_dtype(got, qkv)
@@ -120,8 +131,10 @@ class UserFunction:
 
     def _same_dtype(self, output: Tensor, qkv: QKV) -> None:
         if output.dtype != qkv.dtype:
-            raise BadResult(f"{self.name} returned {str(output.dtype)[6:]} for inputs of {str(qkv.dtype)[6:]}; end "
-                            "with .to(v.dtype)")  # fmt: skip
+            raise BadResult(
+                f"{self.name} returned {str(output.dtype)[6:]} for inputs of {str(qkv.dtype)[6:]}; end "
+                "with .to(v.dtype)"
+            )
 
     def _on_device(self, x: Tensor, qkv: QKV) -> None:
         if not x.dtype.is_floating_point:
@@ -168,10 +181,14 @@ def _joined(parts: list[Any]) -> Any:
         return Dense(torch.cat([part.matrix for part in parts]))
     if isinstance(parts[0], Operator):
         return Stacked(parts)
-    names = {field: set.intersection(*(set(getattr(part, field)) for part in parts))
-             for field in ("draws", "cores", "inverses", "diagnostics")}  # fmt: skip
-    joined = {field: {name: torch.cat([getattr(part, field)[name] for part in parts]) for name in sorted(some)}
-              for field, some in names.items()}  # fmt: skip
+    names = {
+        field: set.intersection(*(set(getattr(part, field)) for part in parts))
+        for field in ("draws", "cores", "inverses", "diagnostics")
+    }
+    joined = {
+        field: {name: torch.cat([getattr(part, field)[name] for part in parts]) for name in sorted(some)}
+        for field, some in names.items()
+    }
     operators = [part.operator for part in parts]
     operator = None if None in operators else Stacked(operators)
     return Approximation(operator, torch.cat([part.output for part in parts]), **joined)

@@ -37,8 +37,11 @@ def from_file(name: str) -> Method:
         raise UsageError(f"{file}: which function? write {file}:FUNCTION{_offered(files[path.resolve()])}")
     module = _module(path.resolve(), digest(files), tuple(files))
     if not hasattr(module, function):
-        have = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
-                and getattr(value, "__module__", None) == module.__name__]  # fmt: skip
+        have = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        ]
         way_out = nearest(function, have) if have else "; it defines no function"
         raise UsageError(f"{file} has no function '{function}'{way_out}")
     return as_method(getattr(module, function), short_name(name), Provenance(file, digest(files)))
@@ -53,8 +56,9 @@ def contents(path: Path) -> dict[Path, bytes]:
     try:
         found = {path.resolve(): path.read_bytes()}
     except (OSError, RuntimeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}: no method can be loaded from it"
-                         ) from error  # fmt: skip
+        raise UsageError(
+            f"{path}: {getattr(error, 'strerror', None) or error}: no method can be loaded from it"
+        ) from error
     waiting = list(found)
     while waiting:
         one = waiting.pop()
@@ -80,8 +84,12 @@ def _beside(path: Path, text: bytes) -> Iterator[Path]:
     except (SyntaxError, ValueError, RecursionError):
         return  # importing it says so
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [f"{node.module or ''}.{alias.name}".strip(".") for node in nodes if isinstance(node, ast.ImportFrom)
-              for alias in node.names]  # fmt: skip
+    names += [
+        f"{node.module or ''}.{alias.name}".strip(".")
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
     for name in names:
         whole = path.parent.joinpath(*name.split("."))
         for place in (whole, whole.parent):
@@ -146,8 +154,11 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
 
 def line_of(error: BaseException) -> str:
     """The line of a user's file from which an error came, `` (mine.py, line 7)``; empty where none is in its trace."""
-    lines = [(Path(frame.f_code.co_filename).name, line) for frame, line in traceback.walk_tb(error.__traceback__)
-             if frame.f_globals.get("__name__", "").startswith(PREFIX)]  # fmt: skip
+    lines = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").startswith(PREFIX)
+    ]
     return " ({}, line {})".format(*lines[-1]) if lines else ""
 
 
@@ -167,8 +178,11 @@ def _told(error: BaseException) -> str:
 def _offered(text: bytes) -> Any:
     """What a file defines, in words, without importing it."""
     try:
-        names = [node.name for node in ast.parse(text).body
-                 if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]  # fmt: skip
+        names = [
+            node.name
+            for node in ast.parse(text).body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        ]
     except (SyntaxError, ValueError):
         return ""
     return f"; it defines {', '.join(names)}" if names else ""

@@ -24,9 +24,17 @@ from ..reference import last_seen
 from ..rng import generator
 
 __all__ = [
-    "CORES", "EXACT", "Core", "core_matrices", "exact_matrices", "inverse_gradient", "iteration_gradient",
-    "lemma3_interval", "schulz_residuals", "sensitivity",
-]  # fmt: skip
+    "CORES",
+    "EXACT",
+    "Core",
+    "core_matrices",
+    "exact_matrices",
+    "inverse_gradient",
+    "iteration_gradient",
+    "lemma3_interval",
+    "schulz_residuals",
+    "sensitivity",
+]
 
 EXACT = ("A", "B", "C")
 CORES = {
@@ -112,12 +120,25 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
     found = [
         Core("SAS", raw, False, "norms", top, repeated),
         Core("SCS", kernel if ridged else approx.cores["core"], not ridged, "norms", none, repeated),
-        Core("SCS+ridge", approx.cores["core"] if ridged else kernel + gamma * eye, ridged and "scaled" not in
-             approx.cores, "norms", none, repeated),
+        Core(
+            "SCS+ridge",
+            approx.cores["core"] if ridged else kernel + gamma * eye,
+            ridged and "scaled" not in approx.cores,
+            "norms",
+            none,
+            repeated,
+        ),
         Core("N0", _scaled(kernel), False, z0, none, repeated, True),
-        Core("N", approx.cores.get("scaled", _scaled(kernel + gamma * eye)), "scaled" in approx.cores, z0, none,
-             repeated, True),
-    ]  # fmt: skip
+        Core(
+            "N",
+            approx.cores.get("scaled", _scaled(kernel + gamma * eye)),
+            "scaled" in approx.cores,
+            z0,
+            none,
+            repeated,
+            True,
+        ),
+    ]
     return found
 
 
@@ -231,8 +252,10 @@ def sensitivity(
     size = _frobenius(run(qkv))
     found = torch.zeros(qkv.h, directions, dtype=torch.float64)
     for index in range(directions):
-        change = [torch.stack([_direction(x[row], seed, head, index, name) for row, head in enumerate(qkv.heads)])
-                  for name, x in (("q", qkv.q), ("k", qkv.k))]  # fmt: skip
+        change = [
+            torch.stack([_direction(x[row], seed, head, index, name) for row, head in enumerate(qkv.heads)])
+            for name, x in (("q", qkv.q), ("k", qkv.k))
+        ]
         ends = []
         for sign in (step, -step):
             q, k = (x + sign * dx for x, dx in zip((qkv.q, qkv.k), change, strict=True))

@@ -183,4 +183,3 @@ def _resident(what: str) -> int:
     """``VmRSS`` or its peak ``VmHWM`` of this process, in bytes."""
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith(what))
-

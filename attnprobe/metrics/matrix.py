@@ -204,8 +204,10 @@ def _streamed(exact: Operator, operators: Sequence[Operator | None], how: _How, 
         show = lambda label, part=part: progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}")
         few = [op and op.heads(part) for op in operators]
         some.append(_passes(exact.heads(part), few, how, show))
-    return tuple([join([part[kind][c] for part in some]) for c in range(len(operators))]
-                 for kind, join in enumerate((Interval.joined, torch.cat, torch.cat)))  # fmt: skip
+    return tuple(
+        [join([part[kind][c] for part in some]) for c in range(len(operators))]
+        for kind, join in enumerate((Interval.joined, torch.cat, torch.cat))
+    )
 
 
 def _passes(exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show) -> Norms:
@@ -240,7 +242,14 @@ def _interval(
         return matrices.normal(x, which)
 
     interval = norm_intervals(
-        normal, first.normal, v1, r, tol=how.tol, delta=how.delta, seed=how.seed,
-        frobenius2=first.frobenius2, parts=2 * first.size,
-    )  # fmt: skip
+        normal,
+        first.normal,
+        v1,
+        r,
+        tol=how.tol,
+        delta=how.delta,
+        seed=how.seed,
+        frobenius2=first.frobenius2,
+        parts=2 * first.size,
+    )
     return interval, first

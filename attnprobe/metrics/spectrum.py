@@ -210,8 +210,10 @@ def refuse_spectrum(of: str, kind: str, rows: int, columns: int, k: int | None =
     if kind == "singular":
         return
     if of == "output" or rows != columns:
-        raise Unsupported(f"{of}: a {'tall' if of == 'output' else f'{rows} x {columns}'} matrix has no eigenvalues; "
-                          "use --kind singular")  # fmt: skip
+        raise Unsupported(
+            f"{of}: a {'tall' if of == 'output' else f'{rows} x {columns}'} matrix has no eigenvalues; "
+            "use --kind singular"
+        )
     if of not in SYMMETRIC and (small > FULL or k is not None):
         raise Unsupported(
             f"{of}: eigenvalues of a matrix that is not symmetric need all of it: n={small} up to {FULL} and no k; "
@@ -233,9 +235,15 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
     if wanted is not None and (size > FULL or wanted <= size // 8):
         found = leading_singular_values(op, wanted, seed=seed)
         return Spectrum(
-            values=found.values, complete=False, frobenius2=found.frobenius2, error=found.error, upper=found.upper,
-            passes=found.passes, closed=found.closed, **facts,
-        )  # fmt: skip
+            values=found.values,
+            complete=False,
+            frobenius2=found.frobenius2,
+            error=found.error,
+            upper=found.upper,
+            passes=found.passes,
+            closed=found.closed,
+            **facts,
+        )
     matrix = held(op)
     if kind == "eigen":
         return Spectrum(values=eigenvalues(matrix, symmetric), **facts)

@@ -90,8 +90,11 @@ def training_steps(
         earlier = {name: x.detach().clone() for name, x in own.items()}
         adam.step()
         with torch.no_grad():
-            weight = sum(float((x - earlier[name]).double().square().sum()) for name, x in own.items()
-                         if not name.startswith(HEAD))  # fmt: skip
+            weight = sum(
+                float((x - earlier[name]).double().square().sum())
+                for name, x in own.items()
+                if not name.startswith(HEAD)
+            )
             moved = _moved(model, own, [tokens for sequences, _ in batch for tokens in sequences], before, attend_at)
         normed, raw = moved
         ratio = lambda change, weight=weight: change / weight if weight else float("nan")

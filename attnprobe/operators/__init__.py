@@ -12,8 +12,27 @@ from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
-    "GPU_BLOCK", "SPAN", "CausalFeatures", "Columns", "Dense", "GaussianAttention", "Identity", "LowRank", "Operator",
-    "Padded", "RankOne", "RowOverride", "Scaled", "SoftmaxAttention", "Sparse", "Stacked", "Streamed", "Sum",
+    "GPU_BLOCK",
+    "SPAN",
+    "CausalFeatures",
+    "Columns",
+    "Dense",
+    "GaussianAttention",
+    "Identity",
+    "LowRank",
+    "Operator",
+    "Padded",
+    "RankOne",
+    "RowOverride",
+    "Scaled",
+    "SoftmaxAttention",
+    "Sparse",
+    "Stacked",
+    "Streamed",
+    "Sum",
     "UnnormalisedAttention",
-    "in_spans", "located", "row_blocks", "row_groups",
-]  # fmt: skip
+    "in_spans",
+    "located",
+    "row_blocks",
+    "row_groups",
+]

@@ -40,11 +40,28 @@ def _row(record: Record, label: str | None) -> Row:
     times, exact = metrics.get("seconds") or [], metrics.get("exact_seconds") or []
     ratios = [ours / theirs for ours, theirs in zip(times, exact, strict=False) if theirs]
     windows = [0] * len(record["heads"])
-    described = {name: describe(values, windows) for name, values in sorted(metrics.items())
-                 if name.startswith("output_") or name == "bad_rows"}  # fmt: skip
+    described = {
+        name: describe(values, windows)
+        for name, values in sorted(metrics.items())
+        if name.startswith("output_") or name == "bad_rows"
+    }
     visited = [value for value in metrics.get("visited") or [] if value is not None]
-    names = ("method", "options", "target", "family", "cost", "n", "d", "layer", "backward", "gradient", "status",
-             "reason", "reference", "requested")  # fmt: skip
+    names = (
+        "method",
+        "options",
+        "target",
+        "family",
+        "cost",
+        "n",
+        "d",
+        "layer",
+        "backward",
+        "gradient",
+        "status",
+        "reason",
+        "reference",
+        "requested",
+    )
     return {
         **{name: record.get(name) for name in names},
         "weights": (record.get("source") or {}).get("weights"),
@@ -140,8 +157,15 @@ def bench_choices(rows: Iterable[Row], epsilons: Sequence[float], under_ms: Sequ
             place = {name: some[0][name] for name in (*PLACE, "weights", "n")}
             best = min(within, key=lambda row, name=least: row[name], default=None)
             names = ("method", "options", "d", "seconds", "ratio_to_exact", "peak_bytes", "error")
-            found.append({**place, "limit": limit, "value": value, "of": len(some),
-                          **{name: best and best[name] for name in names}})  # fmt: skip
+            found.append(
+                {
+                    **place,
+                    "limit": limit,
+                    "value": value,
+                    "of": len(some),
+                    **{name: best and best[name] for name in names},
+                }
+            )
     return found
 
 

@@ -40,13 +40,20 @@ def compare_bench(
     runs = [{_key(record): (record, row) for record, row in zip(run, bench_rows(run), strict=True)} for run in (a, b)]
     shared = [key for key in runs[0] if key in runs[1]]
     if not any(runs[0][key][0]["requested"] for key in shared):
-        raise UsageError("A and B have no requested method at the same source, options, target, n, d and layer: "
-                         "nothing to compare")  # fmt: skip
-    found = [_compared(runs[0][key][1], runs[1][key][1], metric, tolerance)
-             for key in shared for metric in dict.fromkeys(metrics or DEFAULT)]  # fmt: skip
+        raise UsageError(
+            "A and B have no requested method at the same source, options, target, n, d and layer: nothing to compare"
+        )
+    found = [
+        _compared(runs[0][key][1], runs[1][key][1], metric, tolerance)
+        for key in shared
+        for metric in dict.fromkeys(metrics or DEFAULT)
+    ]
     for verdict, mine, other in (("only in A", *runs), ("only in B", *runs[::-1])):
-        found += [_place(row) | {"verdict": verdict, "cells": 1, "reason": "this row is not in the other run"}
-                  for key, (_, row) in mine.items() if key not in other]  # fmt: skip
+        found += [
+            _place(row) | {"verdict": verdict, "cells": 1, "reason": "this row is not in the other run"}
+            for key, (_, row) in mine.items()
+            if key not in other
+        ]
     sources = {identity(runs[0][key][0]["source"]): runs[0][key][0]["source"] for key in shared}
     kept = [row for row in found if row is not None]
     return kept, list(sources.values()), _notes(a, b)
@@ -64,8 +71,11 @@ def _refuse_other_machines(a: Sequence[Record], b: Sequence[Record]) -> None:
     if ours.keys() == theirs.keys():
         return
     first, second = next(iter(ours.values())), next(iter(theirs.values()))
-    told = [f"{name} {first.get(name)} in A, {second.get(name)} in B" for name in {**first, **second}
-            if first.get(name) != second.get(name)]  # fmt: skip
+    told = [
+        f"{name} {first.get(name)} in A, {second.get(name)} in B"
+        for name in {**first, **second}
+        if first.get(name) != second.get(name)
+    ]
     raise UsageError(f"A and B were measured on different machines: {'; '.join(told) or 'one of them on several'}")
 
 

@@ -100,8 +100,9 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
     told = f"{lead}: {label.rpartition(',')[0]} against n; exponents in brackets are fitted for n ≥ 2048"
     longest = max(sum(1 for _ in _lines(_of(methods, name))) for name in families)
     extra = 0.19 * longest * math.ceil(len(families) / 4) / (1 if split else 2)
-    figure, axes, inches = _canvas(len(families), min(4, len(families)), 2.3 if split else 3.4, extra, title, told,
-                                   sharex=True, sharey=True)  # fmt: skip
+    figure, axes, inches = _canvas(
+        len(families), min(4, len(families)), 2.3 if split else 3.4, extra, title, told, sharex=True, sharey=True
+    )
     lengths = sorted({row["n"] for row in kept})
     exact = _curve([row for row in kept if row["method"] == EXACT], cost, factor)
     vmean = _curve([row for row in kept if row["method"] == "vmean" and row["reference"]], cost, factor)
@@ -130,8 +131,9 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
             axis.legend(own.values(), own, loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, fontsize=7.5)
         else:
             shared = {**own, **shared}
-    figure.legend(shared.values(), shared, loc="outside lower center", frameon=False,
-                  ncols=legend_columns(list(shared), inches))  # fmt: skip
+    figure.legend(
+        shared.values(), shared, loc="outside lower center", frameon=False, ncols=legend_columns(list(shared), inches)
+    )
     return figure
 
 
@@ -205,8 +207,14 @@ def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
     for axis in axes:
         _cost_axes(axis)
     order = [*(label for label in styles if label in handles), *(key for key in handles if key not in styles)]
-    figure.legend([handles[key] for key in order], order, loc="outside lower center", frameon=False, fontsize=8,
-                  ncols=legend_columns(order, inches))  # fmt: skip
+    figure.legend(
+        [handles[key] for key in order],
+        order,
+        loc="outside lower center",
+        frameon=False,
+        fontsize=8,
+        ncols=legend_columns(order, inches),
+    )
     return figure
 
 
@@ -250,8 +258,16 @@ def _name_frontier(
         row = next(row for row in rows if at(row) == point)
         if (label := text_label(row)) not in named:
             named.add(label)
-            axis.annotate(label, point, xytext=(-3, -9), textcoords="offset points", fontsize=6.5, ha="left",
-                          color="#222222", zorder=4)  # fmt: skip
+            axis.annotate(
+                label,
+                point,
+                xytext=(-3, -9),
+                textcoords="offset points",
+                fontsize=6.5,
+                ha="left",
+                color="#222222",
+                zorder=4,
+            )
 
 
 def _cost_axes(axis: Any) -> None:

@@ -40,8 +40,16 @@ def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[dict[str, 
     asked = {_who(row) for row in rows if row["requested"]}
     for entry in summary:
         grown = {name: _described([entry[name]]) for name in GROWTH_METRICS}
-        found.append({**entry, "n": None, "status": "ok", "requested": _who(entry) in asked, "judges": GROWTH_METRICS,
-                      "metrics": grown})  # fmt: skip
+        found.append(
+            {
+                **entry,
+                "n": None,
+                "status": "ok",
+                "requested": _who(entry) in asked,
+                "judges": GROWTH_METRICS,
+                "metrics": grown,
+            }
+        )
     return found
 
 

@@ -44,8 +44,16 @@ def render_bench(
         width: the terminal's width; None is as wide as needed.
     """
     if format == "json":
-        whole = {"schema": SCHEMA, "command": "bench", "source": header.source, "rows": rows, "summary": summary,
-                 "choices": choices, "bounds": [], "run": run}  # fmt: skip
+        whole = {
+            "schema": SCHEMA,
+            "command": "bench",
+            "source": header.source,
+            "rows": rows,
+            "summary": summary,
+            "choices": choices,
+            "bounds": [],
+            "run": run,
+        }
         return strict_json(whole, indent=2)
     if format in ("jsonl", "csv"):
         return render(rows, [], header, format, run, command="bench")
@@ -95,8 +103,10 @@ def _more(summary: Sequence[Row], choices: Sequence[Row]) -> list[Plain]:
 def _more_legend(summary: Sequence[Row], choices: Sequence[Row]) -> str:
     parts = []
     if any(row["time_exponent"] is not None for row in summary):
-        parts.append(f"time ~ n^, memory ~ n^: exponents, the slope of log cost over log n by least squares for n ≥ "
-                     f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost.")  # fmt: skip
+        parts.append(
+            f"time ~ n^, memory ~ n^: exponents, the slope of log cost over log n by least squares for n ≥ "
+            f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost."
+        )
     if any(row["lengths"] > 1 for row in summary):
         parts.append("faster, smaller from n: less time, less memory than exact attention from there on.")
     if choices:
@@ -121,8 +131,14 @@ def _growth(some: Sequence[Row]) -> Plain:
         exponents = ["" if row[name] is None else f"{row[name]:.2f}" for name in ("time_exponent", "memory_exponent")]
         if row["time_exponent_spread"] is not None:
             exponents[0] += f" ± {row['time_exponent_spread']:.2f}"
-        crossings = ["" if row["method"] == EXACT or not row[known] else f"> {row['longest_n']}" if row[name] is None
-                     else f"{row[name]:.0f}" for name, known in CROSSINGS.items()]  # fmt: skip
+        crossings = [
+            ""
+            if row["method"] == EXACT or not row[known]
+            else f"> {row['longest_n']}"
+            if row[name] is None
+            else f"{row[name]:.0f}"
+            for name, known in CROSSINGS.items()
+        ]
         budget = "" if row["d"] is None else str(row["d"])
         lines.append([_name(row), budget, row["growth"], *exponents, *crossings])
     kept = [i for i in range(len(GROWTH)) if any(line[i] for line in lines)]
@@ -159,8 +175,11 @@ def _mib(value: float | None) -> float | None:
 def _shown(rows: Sequence[Row]) -> list[Column]:
     """The columns in which some row has something to say; the family where there are several."""
     several = len({family(row) for row in rows} - {""}) > 1
-    return [column for column in COLUMNS if any(any(column.pieces(row)) for row in rows)
-            and (several or column.name != "family")]  # fmt: skip
+    return [
+        column
+        for column in COLUMNS
+        if any(any(column.pieces(row)) for row in rows) and (several or column.name != "family")
+    ]
 
 
 def _time(row: Row) -> tuple[str, str]:
@@ -184,22 +203,47 @@ COLUMNS = (
     Column("method", ("method", ""), lambda row: (_name(row),)),
     Column("family", ("family", ""), lambda row: (family(row),)),
     Column("d", ("d", ""), lambda row: ("" if row["d"] is None else str(row["d"]),)),
-    Column("seconds", ("time ms", "median ± spread"), _time, (("", ""), (" ± ", "")),
-           "time: of all heads, draws and output included, median of the rounds ± half the range of their quartiles"),
-    Column("ratio", ("time /", "exact"), _ratio, (("", ""), (" ± ", "")),
-           "time / exact: over exact attention by torch's fused kernel in the same dtype and round"),
-    Column("memory", ("memory", "MiB"), lambda row: (significant(_mib(row["peak_bytes"]), 3),),
-           meaning="memory: peak beyond Q, K and V"),
-    Column("flops", ("GFLOP", "counted"), lambda row: (_giga(row["flops"]),),
-           meaning="GFLOP: of matrix products, counted, and as the leading cost says, two a multiply-add", spare=1),
+    Column(
+        "seconds",
+        ("time ms", "median ± spread"),
+        _time,
+        (("", ""), (" ± ", "")),
+        "time: of all heads, draws and output included, median of the rounds ± half the range of their quartiles",
+    ),
+    Column(
+        "ratio",
+        ("time /", "exact"),
+        _ratio,
+        (("", ""), (" ± ", "")),
+        "time / exact: over exact attention by torch's fused kernel in the same dtype and round",
+    ),
+    Column(
+        "memory",
+        ("memory", "MiB"),
+        lambda row: (significant(_mib(row["peak_bytes"]), 3),),
+        meaning="memory: peak beyond Q, K and V",
+    ),
+    Column(
+        "flops",
+        ("GFLOP", "counted"),
+        lambda row: (_giga(row["flops"]),),
+        meaning="GFLOP: of matrix products, counted, and as the leading cost says, two a multiply-add",
+        spare=1,
+    ),
     Column("leading", ("GFLOP", "leading"), lambda row: (_giga(row["leading_flops"]),), spare=2),
-    Column("visited", ("visited", "of n²"), lambda row: (per_cent(row["visited_fraction"]),),
-           meaning="visited: scores or features computed, over n²", spare=3),
+    Column(
+        "visited",
+        ("visited", "of n²"),
+        lambda row: (per_cent(row["visited_fraction"]),),
+        meaning="visited: scores or features computed, over n²",
+        spare=3,
+    ),
     Column("error", ("‖E‖₂ / ‖BV‖₂", "median"), lambda row: (significant(row["error"], 3),)),
-    Column("gradient", ("gradient", "reaches"), lambda row: ((row["gradient"] or "") if row["backward"] else "",),
-           spare=4),
+    Column(
+        "gradient", ("gradient", "reaches"), lambda row: ((row["gradient"] or "") if row["backward"] else "",), spare=4
+    ),
     Column("status", ("", "status"), lambda row: ("" if row["status"] == "ok" else row["status"],), spare=5),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,34 @@ from .sources import file_tag, identity, scale_of, source_heading, source_labels
 from .statistics import describe
 
 __all__ = [
-    "BUDGET_METRICS", "BUDGET_SPARE", "budget_files", "budget_legend", "budget_rows", "budget_summary",
+    "BUDGET_METRICS",
+    "BUDGET_SPARE",
+    "budget_files",
+    "budget_legend",
+    "budget_rows",
+    "budget_summary",
     "budget_tables",
-]  # fmt: skip
+]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
 
 BUDGET_METRICS = ("d", "d_over_n", "unreached", "not_monotone")
-HEADINGS = ("method", "ε", "layer", "n", "d min", "d median", "d max", "median d/n", "unreached", "not monotone",
-            "seeds", "95 % interval")  # fmt: skip
+HEADINGS = (
+    "method",
+    "ε",
+    "layer",
+    "n",
+    "d min",
+    "d median",
+    "d max",
+    "median d/n",
+    "unreached",
+    "not monotone",
+    "seeds",
+    "95 % interval",
+)
 BUDGET_SPARE = ("95 % interval", "seeds", "median d/n", "d min")  # left out first
 PER_HEAD = ("d", "below", "error", "held", "lower", "upper", "settled")
 MOST_NOTES = 8  # heads whose error does not fall
@@ -44,15 +61,32 @@ def budget_rows(records: Iterable[Record]) -> list[Row]:
     labels = source_labels(records)
     rows = []
     for record in records:
-        names = ("method", "options", "target", "layer", "window", "n", "metric", "delta", "seeds", "needed", "least",
-                 "most", "resolution", "scan")  # fmt: skip
+        names = (
+            "method",
+            "options",
+            "target",
+            "layer",
+            "window",
+            "n",
+            "metric",
+            "delta",
+            "seeds",
+            "needed",
+            "least",
+            "most",
+            "resolution",
+            "scan",
+        )
         place = {name: record.get(name) for name in names}
         place["weights"] = (record.get("source") or {}).get("weights")
         place["source"] = labels[identity(record.get("source"))]
         place["scale_inputs"] = scale_of(record.get("source"))
         state = {"status": record["status"], "reason": record.get("reason")}
-        errors = {(one["d"], head): error for one in record["tried"]
-                  for head, error in zip(one["heads"], one["error"], strict=True)}  # fmt: skip
+        errors = {
+            (one["d"], head): error
+            for one in record["tried"]
+            for head, error in zip(one["heads"], one["error"], strict=True)
+        }
         for found in record["found"]:
             for index, head in enumerate(record["heads"]):
                 row = {**place, "epsilon": found["epsilon"], "head": head}
@@ -82,14 +116,36 @@ def budget_summary(rows: Iterable[Row]) -> list[Row]:
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = ("method", "options", "target", "weights", "source", "scale_inputs", "layer", "n", "metric", "epsilon",
-             "delta", "seeds", "needed", "least", "most", "resolution", "scan")  # fmt: skip
+    names = (
+        "method",
+        "options",
+        "target",
+        "weights",
+        "source",
+        "scale_inputs",
+        "layer",
+        "n",
+        "metric",
+        "epsilon",
+        "delta",
+        "seeds",
+        "needed",
+        "least",
+        "most",
+        "resolution",
+        "scan",
+    )
     windows = [row["window"] for row in some]
     worst = next((row for row in some if row["status"] != "ok"), first)
     found = {name: first.get(name) for name in names} | {
-        "d": None, "at": {} if first["epsilon"] is None else {"epsilon": first["epsilon"]}, "requested": True,
-        "status": worst["status"], "reason": worst["reason"], "windows": len(set(windows)), "cells": len(set(windows)),
-    }  # fmt: skip
+        "d": None,
+        "at": {} if first["epsilon"] is None else {"epsilon": first["epsilon"]},
+        "requested": True,
+        "status": worst["status"],
+        "reason": worst["reason"],
+        "windows": len(set(windows)),
+        "cells": len(set(windows)),
+    }
     if first["head"] is None:
         return found | {"heads": 0, "values": 0, "metrics": {}}
     unreached = [float(row["d"] is None) for row in some]
@@ -106,10 +162,13 @@ def _summary(some: Sequence[Row]) -> Row:
         "unreached": int(sum(unreached)),
         "not_monotone": int(sum(not_monotone)),
         "weakest": weakest and {name: weakest[name] for name in ("head", "window", "held", "lower", "upper")},
-        "again": [{name: row[name] for name in ("head", "window", "d", "again", "again_error", "settled")}
-                  for row in some if row["again"]],
+        "again": [
+            {name: row[name] for name in ("head", "window", "d", "again", "again_error", "settled")}
+            for row in some
+            if row["again"]
+        ],
         "metrics": metrics,
-    }  # fmt: skip
+    }
 
 
 def budget_tables(summary: Sequence[Row]) -> list[Table]:
@@ -127,8 +186,9 @@ def _table(source: str, target: str, metric: str, some: Sequence[Row]) -> Table:
     steps = "every budget" if first["resolution"] == 1 else f"steps of {first['resolution']:g}"
     steps += " scanned" if first["scan"] else ""
     target = "" if target == "softmax" else f"target {target}"
-    caption = " · ".join(filter(None, [
-        f"smallest d with {metric} ≤ ε", source, target, counted, steps, f"δ = {first['delta']:g}"]))  # fmt: skip
+    caption = " · ".join(
+        filter(None, [f"smallest d with {metric} ≤ ε", source, target, counted, steps, f"δ = {first['delta']:g}"])
+    )
     lines = [_line(row) for row in some]
     kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
     return caption, [HEADINGS[i] for i in kept], [[line[i] for i in kept] for line in lines], _notes(some)
@@ -145,10 +205,14 @@ def _line(row: Row) -> list[str]:
     share = f"> {per_cent(row['most'] / row['n'])}" if math.isinf(median) else per_cent(median / row["n"])
     ends = "" if weakest is None else " – ".join(significant(weakest[end], 3) for end in ("lower", "upper"))
     return [
-        *who, *(budget(row["range"][name]) for name in ("min", "median", "max")), share,
-        f"{row['unreached']}/{values}", f"{row['not_monotone']}/{values}",
-        "" if weakest is None else f"{weakest['held']}/{row['seeds']}", ends,
-    ]  # fmt: skip
+        *who,
+        *(budget(row["range"][name]) for name in ("min", "median", "max")),
+        share,
+        f"{row['unreached']}/{values}",
+        f"{row['not_monotone']}/{values}",
+        "" if weakest is None else f"{weakest['held']}/{row['seeds']}",
+        ends,
+    ]
 
 
 def _notes(some: Sequence[Row]) -> list[str]:
@@ -160,12 +224,15 @@ def _notes(some: Sequence[Row]) -> list[str]:
             notes.append(f"{'–' if row['status'] == 'skipped' else '✗'} {who}: {row['status']}, {row['reason']}")
         for one in row.get("again", ()):
             window = f" window {one['window']}" if row["windows"] > 1 else ""
-            beyond = ", ".join(f"{brief(error)} at {d}" for d, error in
-                               list(zip(one["again"], one["again_error"], strict=True))[:3])  # fmt: skip
+            beyond = ", ".join(
+                f"{brief(error)} at {d}" for d, error in list(zip(one["again"], one["again_error"], strict=True))[:3]
+            )
             more = f" and at {len(one['again']) - 3} more" if len(one["again"]) > 3 else ""
             settled = "" if one["settled"] is None else f"; at most ε from {one['settled']} on"
-            told.append(f"not monotone: {who} ε = {row['epsilon']:g} head {one['head']}{window}: d = {one['d']}, but "
-                        f"{beyond}{more}{settled}")  # fmt: skip
+            told.append(
+                f"not monotone: {who} ε = {row['epsilon']:g} head {one['head']}{window}: d = {one['d']}, but "
+                f"{beyond}{more}{settled}"
+            )
     more = [f"not monotone: {len(told) - MOST_NOTES} heads more (`--format json` has all)"]
     return list(dict.fromkeys(notes)) + told[:MOST_NOTES] + more * (len(told) > MOST_NOTES)
 
@@ -209,10 +276,21 @@ def _file(some: Sequence[Row], source: Mapping[str, Any]) -> dict[str, Any]:
         monotone = None if None in d else all(row["monotone"] for row in rows)
         found.append({"layer": layer, "head": head, "d": None if None in d else max(d), "monotone": monotone})
     return {
-        "schema": SCHEMA, "method": first["method"], "options": first["options"], "metric": first["metric"],
-        "epsilon": first["epsilon"], "n": first["n"], "model": source.get("model"), "weights": source.get("weights"),
-        "target": first["target"], "scale_inputs": first["scale_inputs"], "delta": first["delta"],
-        "seeds": first["seeds"], "needed": first["needed"],
-        "windows": len({row["window"] for row in some}), "resolution": first["resolution"], "d_max": first["most"],
+        "schema": SCHEMA,
+        "method": first["method"],
+        "options": first["options"],
+        "metric": first["metric"],
+        "epsilon": first["epsilon"],
+        "n": first["n"],
+        "model": source.get("model"),
+        "weights": source.get("weights"),
+        "target": first["target"],
+        "scale_inputs": first["scale_inputs"],
+        "delta": first["delta"],
+        "seeds": first["seeds"],
+        "needed": first["needed"],
+        "windows": len({row["window"] for row in some}),
+        "resolution": first["resolution"],
+        "d_max": first["most"],
         "budgets": found,
-    }  # fmt: skip
+    }

@@ -57,13 +57,14 @@ def budget_figures(records: Sequence[Mapping[str, Any]], title: str, out_dir: st
 def _pages(maps: Maps) -> list[tuple[list[str], list[float]]]:
     """Methods and ε of each figure."""
     methods, epsilons = (list(dict.fromkeys(key[place] for key in maps)) for place in (0, 1))
-    return [(methods[i : i + DOWN], epsilons[j : j + ACROSS])
-            for i in range(0, len(methods), DOWN) for j in range(0, len(epsilons), ACROSS)]  # fmt: skip
+    return [
+        (methods[i : i + DOWN], epsilons[j : j + ACROSS])
+        for i in range(0, len(methods), DOWN)
+        for j in range(0, len(epsilons), ACROSS)
+    ]
 
 
-def _figure(
-    maps: Maps, methods: Sequence[str], epsilons: Sequence[float], metric: str, title: str, told: str
-) -> Any:
+def _figure(maps: Maps, methods: Sequence[str], epsilons: Sequence[float], metric: str, title: str, told: str) -> Any:
     import matplotlib
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
@@ -132,8 +133,16 @@ def _drawn(axis: Any, some: Sequence[Row], layers: Sequence[int], heads: Sequenc
         else:
             values[y, x] = max(row["d"] for row in rows)
         if any(row["again"] for row in rows):
-            axis.plot([x + 0.84], [y + 0.16], marker="o", markersize=2.6, markerfacecolor="white",
-                      markeredgecolor="black", markeredgewidth=0.6, zorder=4)  # fmt: skip
+            axis.plot(
+                [x + 0.84],
+                [y + 0.16],
+                marker="o",
+                markersize=2.6,
+                markerfacecolor="white",
+                markeredgecolor="black",
+                markeredgewidth=0.6,
+                zorder=4,
+            )
     return values
 
 

@@ -279,9 +279,7 @@ def columns_of(rows: Sequence[Row]) -> list[Column]:
         "scale_inputs": any(row.get("scale_inputs", 1) != 1 for row in rows),
     }
     return [
-        column
-        for column in COLUMNS
-        if any(any(column.pieces(row)) for row in rows) and several.get(column.name, True)
+        column for column in COLUMNS if any(any(column.pieces(row)) for row in rows) and several.get(column.name, True)
     ]
 
 

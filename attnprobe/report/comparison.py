@@ -104,14 +104,17 @@ def compare_runs(
     notes = _notes(*runs)
     rows_of = [grouped(run) for run in runs]
     if not _requested(rows_of[0]) & _requested(rows_of[1]):
-        raise UsageError("A and B have no requested method at the same options, target, n, d and layer: nothing to "
-                         "compare")  # fmt: skip
+        raise UsageError(
+            "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
+        )
     asked = list(dict.fromkeys(metrics)) or _measured_by_both(*rows_of, notes)
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _some_ok(rows):
-                raise UsageError(f"--metric {metric}: {name} did not measure it; measure it there, or name one of "
-                                 f"{', '.join(_names(rows)) or 'none'}")  # fmt: skip
+                raise UsageError(
+                    f"--metric {metric}: {name} did not measure it; measure it there, or name one of "
+                    f"{', '.join(_names(rows)) or 'none'}"
+                )
     found: list[Row] = []
     for key in sorted({**rows_of[0], **rows_of[1]}, key=_order(*rows_of)):
         ours, theirs = rows_of[0].get(key, {}), rows_of[1].get(key, {})

@@ -97,8 +97,15 @@ def render_conditions(
         width: the terminal's width; None is as wide as needed.
     """
     if format == "json":
-        whole = {"schema": SCHEMA, "command": "condition", "source": header.source, "rows": rows, "summary": summary,
-                 "bounds": [], "run": run}  # fmt: skip
+        whole = {
+            "schema": SCHEMA,
+            "command": "condition",
+            "source": header.source,
+            "rows": rows,
+            "summary": summary,
+            "bounds": [],
+            "run": run,
+        }
         if header.inputs:
             whole["inputs"] = header.inputs
         return strict_json(whole, indent=2)
@@ -130,8 +137,20 @@ def condition_tables(summary: Sequence[Row]) -> list[Plain]:
 def _summary(some: Sequence[Row]) -> Row:
     """The summary of the rows of one matrix."""
     first = some[0]
-    names = ("matrix", "method", "options", "target", "weights", "source", "scale_inputs", "layer", "n", "d", "size",
-             "inverted")  # fmt: skip
+    names = (
+        "matrix",
+        "method",
+        "options",
+        "target",
+        "weights",
+        "source",
+        "scale_inputs",
+        "layer",
+        "n",
+        "d",
+        "size",
+        "inverted",
+    )
     found = {name: first.get(name) for name in names}
     statuses = [row["status"] for row in some]
     found["status"] = next((word for word in ("failed", "diverged", "skipped") if word in statuses), "ok")
@@ -194,30 +213,44 @@ def _tables(summary: Sequence[Row]) -> list[Shown]:
         rows = [row for row in here if "sensitivity" in row]
         if rows:
             count = rows[0]["sensitivity"]["count"]
-            lines = [{**_who(row), **_spread("change", row["sensitivity"]), "max": brief(row["sensitivity"]["max"])}
-                     for row in rows]  # fmt: skip
+            lines = [
+                {**_who(row), **_spread("change", row["sensitivity"]), "max": brief(row["sensitivity"]["max"])}
+                for row in rows
+            ]
             caption = f"Relative change per relative change of Q and K, {count} directions · {where}"
             tables.append((caption, _columns(lines), []))
         rows = [row for row in here if "gradient_six" in row]
         if rows:
-            lines = [{**_who(row), "‖M⁻¹‖₂²": brief(row["gradient"]), "six steps": brief(row["gradient_six"])}
-                     for row in rows]  # fmt: skip
+            lines = [
+                {**_who(row), "‖M⁻¹‖₂²": brief(row["gradient"]), "six steps": brief(row["gradient_six"])}
+                for row in rows
+            ]
             caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
             tables.append((caption, _columns(lines), ["A core k times as large has a gradient norm k² times smaller."]))
         rows = [row for row in here if "residuals" in row]
         if rows:
             last = len(rows[0]["residuals"]["median"]) - 1
             steps = [step for step in STEPS if step < last] + [last]
-            lines = [{**_who(row), "start": row["start"], **{f"t = {step}": brief(row["residuals"]["median"][step])
-                      for step in steps}} for row in rows]  # fmt: skip
+            lines = [
+                {
+                    **_who(row),
+                    "start": row["start"],
+                    **{f"t = {step}": brief(row["residuals"]["median"][step]) for step in steps},
+                }
+                for row in rows
+            ]
             tables.append((f"‖I − MZ_t‖_F/√d of the Schulz iteration, median · {where}", _columns(lines), []))
     return tables
 
 
 def _who(row: Row) -> dict[str, str]:
     name = SYMBOLS.get(row["matrix"], row["matrix"])
-    return {"matrix": name, "": "●" if row["inverted"] else "", "method": method_label(row) if row["method"] else "",
-            "d": "" if row["d"] is None else str(row["d"])}  # fmt: skip
+    return {
+        "matrix": name,
+        "": "●" if row["inverted"] else "",
+        "method": method_label(row) if row["method"] else "",
+        "d": "" if row["d"] is None else str(row["d"]),
+    }
 
 
 def _line(row: Row) -> dict[str, str]:
@@ -265,8 +298,10 @@ def _terminal(tables: Sequence[Shown], header: Header, run: str | None, width: i
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
     gone: list[str] = []
     while True:
-        drawn = [(caption, _rich([{k: v for k, v in line.items() if k not in gone} for line in lines]), notes)
-                 for caption, lines, notes in tables]  # fmt: skip
+        drawn = [
+            (caption, _rich([{k: v for k, v in line.items() if k not in gone} for line in lines]), notes)
+            for caption, lines, notes in tables
+        ]
         spared = [width_of(table) for _, table, _ in drawn if any(column.header in SPARE for column in table.columns)]
         if max(spared, default=0) <= room:
             break

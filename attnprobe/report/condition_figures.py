@@ -121,8 +121,17 @@ def _strip(axis: Any, line: int, some: Sequence[Row], top: float) -> None:
     place = lambda index: line + 0.42 * ((index * 0.61803) % 1 - 0.5)
     x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in some]
     y = [place(index) for index in range(len(some))]
-    axis.plot(x, y, linestyle="", marker=marker, markersize=4.2, color=colour, alpha=0.75, markeredgewidth=0.9,
-              markerfacecolor=colour if filled else "white")  # fmt: skip
+    axis.plot(
+        x,
+        y,
+        linestyle="",
+        marker=marker,
+        markersize=4.2,
+        color=colour,
+        alpha=0.75,
+        markeredgewidth=0.9,
+        markerfacecolor=colour if filled else "white",
+    )
     ordered = sorted(math.inf if row["cond"] is None else row["cond"] for row in some)
     middle = [ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]]
     if math.isfinite(middle[1]):
@@ -153,9 +162,14 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
             some = [row for row in rows if row["layer"] == layer and _key(row) == key]
             if not some:
                 continue
-            look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "linestyle": "",
-                    "markersize": 5, "alpha": 0.8}  # fmt: skip
-            axis.plot([row["cond"] or top**BAND[1] for row in some], [row["error"] for row in some], **look)
+            look = {
+                "color": COLOURS[number % len(COLOURS)],
+                "marker": MARKERS[number % len(MARKERS)],
+                "linestyle": "",
+                "markersize": 5,
+                "alpha": 0.8,
+            }
+            axis.plot([row["cond"] or top ** BAND[1] for row in some], [row["error"] for row in some], **look)
             rho = rank_correlation([row["cond"] or math.inf for row in some], [row["error"] for row in some])
             word = "–" if rho is None else f"{rho:+.2f}"
             handles.append(Line2D([], [], **look, label=f"{_label(some[0], True)}, ρ = {word}"))
@@ -193,9 +207,17 @@ def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
             steps = range(len(curve["median"]))
             axis.fill_between(steps, curve["p10"], curve["p90"], color=colour, alpha=0.08, linewidth=0)
             every = max(1, len(steps) // 8)
-            (line,) = axis.plot(steps, curve["median"], color=colour, linestyle="--" if dashed else "-", linewidth=1.6,
-                                marker=marker, markersize=4, markevery=(number * every // len(here), every),
-                                markerfacecolor="white" if dashed else colour)  # fmt: skip
+            (line,) = axis.plot(
+                steps,
+                curve["median"],
+                color=colour,
+                linestyle="--" if dashed else "-",
+                linewidth=1.6,
+                marker=marker,
+                markersize=4,
+                markevery=(number * every // len(here), every),
+                markerfacecolor="white" if dashed else colour,
+            )
             handles.setdefault(_label(row, row["matrix"] == "A_S" and not several), line)
         axis.set_yscale("log")
         axis.set_ylim(low / 3, 30)
@@ -229,8 +251,16 @@ def _axis(axis: Any, top: float, any_flag: bool) -> None:
     axis.set_xlim(top**-0.03, top ** (BAND[3] if any_flag else 1.03))
     if any_flag:
         axis.axvspan(top ** BAND[0], top ** BAND[3], color="#f3ece4", linewidth=0, zorder=0)
-        axis.text(top ** ((BAND[0] + BAND[3]) / 2), 0.985, "singular", ha="center", va="top", fontsize=7.5,
-                  color="#7a5c3a", transform=axis.get_xaxis_transform())  # fmt: skip
+        axis.text(
+            top ** ((BAND[0] + BAND[3]) / 2),
+            0.985,
+            "singular",
+            ha="center",
+            va="top",
+            fontsize=7.5,
+            color="#7a5c3a",
+            transform=axis.get_xaxis_transform(),
+        )
 
     last = round(math.log10(top))
     step = max(1, math.ceil(last / 6))

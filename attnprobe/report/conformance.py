@@ -41,13 +41,21 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         if row["status"] == "failed" and (failing := same.pop(row["reason"], None)):
             case = " ".join(f"{key}={value}" for key, value in row["case"].items())
-            lines += ["", *textwrap.wrap(f"{', '.join(failing)}: {row['reason']}", WIDTH, initial_indent="✗ ",
-                                         subsequent_indent="  "), f"  smallest case: {case}"]  # fmt: skip
+            lines += [
+                "",
+                *textwrap.wrap(
+                    f"{', '.join(failing)}: {row['reason']}", WIDTH, initial_indent="✗ ", subsequent_indent="  "
+                ),
+                f"  smallest case: {case}",
+            ]
             if row.get("replay"):
                 lines.append(f"  again: {row['replay']}")
     counts = [sum(row["status"] == status for row in rows) for status in ("ok", "failed", "skipped")]
-    words = ("holds" if counts[0] == 1 else "hold", "fails" if counts[1] == 1 else "fail",
-             "does not apply" if counts[2] == 1 else "do not apply")  # fmt: skip
+    words = (
+        "holds" if counts[0] == 1 else "hold",
+        "fails" if counts[1] == 1 else "fail",
+        "does not apply" if counts[2] == 1 else "do not apply",
+    )
     told = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True))
     return "\n".join([*lines, "", told])
 

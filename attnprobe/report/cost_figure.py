@@ -78,8 +78,13 @@ def _page(
         _cost_axis(axis)
     figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
     order = [label for label in styles if label in handles]
-    figure.legend([handles[label] for label in order], order, loc="outside lower center", frameon=False,
-                  ncols=legend_columns(order, inches))  # fmt: skip
+    figure.legend(
+        [handles[label] for label in order],
+        order,
+        loc="outside lower center",
+        frameon=False,
+        ncols=legend_columns(order, inches),
+    )
     return figure
 
 

@@ -192,9 +192,12 @@ def _page(
     )
     if order:
         figure.legend(
-            [handles[key] for key in order], order, loc="outside lower center", ncols=legend_columns(order, inches),
+            [handles[key] for key in order],
+            order,
+            loc="outside lower center",
+            ncols=legend_columns(order, inches),
             frameon=False,
-        )  # fmt: skip
+        )
     return figure
 
 

@@ -41,12 +41,22 @@ METRICS = (
     *KERNEL_METRICS,
 )
 METRICS_OF = {  # by command
-    "error": METRICS, "theory": THEORY_METRICS, "budget": BUDGET_METRICS, "bench": BENCH_METRICS,
-    "inject": INJECT_METRICS, "stability": STABILITY_METRICS,
-}  # fmt: skip
+    "error": METRICS,
+    "theory": THEORY_METRICS,
+    "budget": BUDGET_METRICS,
+    "bench": BENCH_METRICS,
+    "inject": INJECT_METRICS,
+    "stability": STABILITY_METRICS,
+}
 LARGER = (  # larger is better there
-    "output_cosine_min", "slack", "holds", "top1_agreement", "embedding_cosine", "cosine", "rows_within",
-)  # fmt: skip
+    "output_cosine_min",
+    "slack",
+    "holds",
+    "top1_agreement",
+    "embedding_cosine",
+    "cosine",
+    "rows_within",
+)
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")

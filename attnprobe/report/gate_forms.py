@@ -15,9 +15,13 @@ __all__ = ["parse_gate", "parse_gates"]
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
 SEARCHED = tuple(key for key in KEYS if key != "d")  # d is what is found
 KEYS_OF = {
-    "error": KEYS, "theory": ("theorem", *KEYS), "budget": SEARCHED, "bench": KEYS, "inject": KEYS,
+    "error": KEYS,
+    "theory": ("theorem", *KEYS),
+    "budget": SEARCHED,
+    "bench": KEYS,
+    "inject": KEYS,
     "stability": ("task", *KEYS),
-}  # fmt: skip
+}
 
 
 def parse_gate(text: str, command: str = "error") -> Gate:

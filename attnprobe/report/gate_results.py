@@ -66,8 +66,9 @@ def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> No
     times = [result.seconds or 0.0 for result in results]
     counts = {"tests": str(len(results)), "failures": failures, "errors": "0"}
     root = ET.Element("testsuites", {"name": "attnprobe", **counts, "time": f"{sum(times):.3f}"})
-    suite = ET.SubElement(root, "testsuite", {"name": "attnprobe gates", **counts, "skipped": "0",
-                                              "time": f"{sum(times):.3f}"})  # fmt: skip
+    suite = ET.SubElement(
+        root, "testsuite", {"name": "attnprobe gates", **counts, "skipped": "0", "time": f"{sum(times):.3f}"}
+    )
     for result, seconds in zip(results, times, strict=True):
         names = {"classname": f"attnprobe.{result.gate.metric}", "name": _legal(result.name)}
         case = ET.SubElement(suite, "testcase", {**names, "time": f"{seconds:.3f}"})

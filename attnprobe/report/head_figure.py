@@ -95,8 +95,11 @@ def _pages(maps: Mapping[tuple[str, Any], Any]) -> list[tuple[list[str], list[An
     """Methods and budgets of each figure; what has no budget stands in the first column."""
     methods = list(dict.fromkeys(method for method, _ in maps))
     budgets = sorted({d for _, d in maps if d is not None}) or [None]
-    return [(methods[i : i + DOWN], budgets[j : j + ACROSS])
-            for i in range(0, len(methods), DOWN) for j in range(0, len(budgets), ACROSS)]  # fmt: skip
+    return [
+        (methods[i : i + DOWN], budgets[j : j + ACROSS])
+        for i in range(0, len(methods), DOWN)
+        for j in range(0, len(budgets), ACROSS)
+    ]
 
 
 def _figure(

@@ -11,22 +11,43 @@ from .sources import identity, source_heading, source_labels
 from .statistics import describe, rank_correlation, sortable, worst_status
 
 __all__ = [
-    "INJECT_METRICS", "INJECT_SPARE", "inject_legend", "inject_points", "inject_rows", "inject_summary",
+    "INJECT_METRICS",
+    "INJECT_SPARE",
+    "inject_legend",
+    "inject_points",
+    "inject_rows",
+    "inject_summary",
     "inject_tables",
-]  # fmt: skip
+]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
 
 INJECT_METRICS = (
-    "drift", "logits_drift", "kl", "top1_agreement", "loss", "loss_own", "loss_change", "perplexity", "perplexity_own",
-    "perplexity_change", "embedding_cosine", "local_error",
-)  # fmt: skip
+    "drift",
+    "logits_drift",
+    "kl",
+    "top1_agreement",
+    "loss",
+    "loss_own",
+    "loss_change",
+    "perplexity",
+    "perplexity_own",
+    "perplexity_change",
+    "embedding_cosine",
+    "local_error",
+)
 HEADINGS = {  # of the table, and how a value is written
-    "drift": "drift", "local_error": "local error", "embedding_cosine": "cosine", "logits_drift": "logits",
-    "kl": "KL", "top1_agreement": "top-1", "loss_change": "loss change", "perplexity_change": "perplexity change",
-}  # fmt: skip
+    "drift": "drift",
+    "local_error": "local error",
+    "embedding_cosine": "cosine",
+    "logits_drift": "logits",
+    "kl": "KL",
+    "top1_agreement": "top-1",
+    "loss_change": "loss change",
+    "perplexity_change": "perplexity change",
+}
 INJECT_SPARE = ("± s.e.", "logits", "perplexity change", "cosine", "top-1", "KL")  # left out first
 MEANINGS = {
     "drift": "drift: relative error of the last hidden states, ‖H~ − H‖_F / ‖H‖_F, mean over windows and seeds",
@@ -58,12 +79,20 @@ def inject_rows(records: Iterable[Record]) -> list[Row]:
         rank.setdefault(who, len(rank))
         place = (labels[identity(record.get("source"))], record["n"], record.get("d"), record.get("layer"))
         groups.setdefault((*who, *place, tuple(record["layers"])), []).append(record)
-    rows = [_row(sorted(cells, key=lambda cell: (cell["window"], cell.get("repeat") or 0)), key[2])
-            for key, cells in groups.items()]  # fmt: skip
-    rows.sort(key=lambda row: (
-        sources[row["source"]], row["n"], rank[row["method"], strict_json(row["options"])], sortable(row["d"]),
-        sortable(row["layer"]), row["layers"],
-    ))  # fmt: skip
+    rows = [
+        _row(sorted(cells, key=lambda cell: (cell["window"], cell.get("repeat") or 0)), key[2])
+        for key, cells in groups.items()
+    ]
+    rows.sort(
+        key=lambda row: (
+            sources[row["source"]],
+            row["n"],
+            rank[row["method"], strict_json(row["options"])],
+            sortable(row["d"]),
+            sortable(row["layer"]),
+            row["layers"],
+        )
+    )
     return rows
 
 
@@ -170,8 +199,15 @@ def inject_tables(rows: Sequence[Row]) -> list[Table]:
 def _drifts(some: Sequence[Row], where: str) -> Table:
     names = [name for name in HEADINGS if any(name in row["metrics"] for row in some)]
     several = any(value(row, "drift", "se") is not None for row in some)
-    headings = ["method", "d", "layer", "drift", *(["± s.e."] if several else []),
-                *(HEADINGS[name] for name in names if name != "drift"), "status"]  # fmt: skip
+    headings = [
+        "method",
+        "d",
+        "layer",
+        "drift",
+        *(["± s.e."] if several else []),
+        *(HEADINGS[name] for name in names if name != "drift"),
+        "status",
+    ]
     lines = []
     for row in some:
         line = [method_label(row), _budget(row), _place(row), _shown(row, "drift")]
@@ -183,8 +219,9 @@ def _drifts(some: Sequence[Row], where: str) -> Table:
     if own is not None:
         told = f"the model's own loss is {significant(value(own, 'loss_own'))} nats"
         size = value(own, "perplexity_own")
-        notes.append(f"{told} on {own['predicts']} words" if size is None else f"{told}, its perplexity "
-                     f"{significant(size)}")  # fmt: skip
+        notes.append(
+            f"{told} on {own['predicts']} words" if size is None else f"{told}, its perplexity {significant(size)}"
+        )
     notes += dict.fromkeys(f"no loss and no logits: {row['predicts_not']}" for row in some if row["predicts_not"])
     notes += dict.fromkeys(f"the model runs in {row['model_dtype']}" for row in some if row["model_dtype"] != "float32")
     for row in some:
@@ -206,8 +243,9 @@ def _layers(summary: Sequence[Row], where: str) -> Table:
         if one["method"] is None:
             notes += [f"ρ over all {one['points']} points: {rho}"] if rho else []
             continue
-        ends = [text for name in ("best", "worst") for text in (str(one[name]["layer"]),
-                significant(one[name]["drift"], 3))]  # fmt: skip
+        ends = [
+            text for name in ("best", "worst") for text in (str(one[name]["layer"]), significant(one[name]["drift"], 3))
+        ]
         lines.append([method_label(one), _budget(one), significant(one["drift"], 3), *ends, rho])
     return f"Layers · {where}", *_filled(headings, lines), notes
 
@@ -236,16 +274,18 @@ def _place(row: Row, words: bool = False) -> str:
     if row["layer"] is not None:
         return f"layer {row['layer']}" if words else str(row["layer"])
     layers = row["layers"]
-    spans = f"{layers[0]}-{layers[-1]}" if layers == list(range(layers[0], layers[-1] + 1)) else ",".join(
-        map(str, layers))  # fmt: skip
+    spans = (
+        f"{layers[0]}-{layers[-1]}" if layers == list(range(layers[0], layers[-1] + 1)) else ",".join(map(str, layers))
+    )
     spans = spans if len(layers) > 1 else str(layers[0])
     return f"layers {spans}" if words else spans
 
 
 def _counted(some: Sequence[Row]) -> str:
     counts = [(max(row[name] for row in some), name) for name in ("windows", "tokens", "repeats")]
-    return " · ".join(f"{count} {name if count != 1 else name[:-1]}" for count, name in counts
-                      if name != "repeats" or count > 1)  # fmt: skip
+    return " · ".join(
+        f"{count} {name if count != 1 else name[:-1]}" for count, name in counts if name != "repeats" or count > 1
+    )
 
 
 def inject_legend(rows: Sequence[Row]) -> str:

@@ -128,8 +128,16 @@ def _figure(
         axis.set_ylim(min(kept) / 1.6, max(kept) * 1.6)
         axis.tick_params(labelbottom=True)
         axis.set_ylabel(label if index % columns == 0 else "")
-        axis.legend(handles.values(), handles, loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False,
-                    fontsize=7.5, columnspacing=1.0, ncols=min(2, legend_columns(list(handles), 3.3)))  # fmt: skip
+        axis.legend(
+            handles.values(),
+            handles,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.17),
+            frameon=False,
+            fontsize=7.5,
+            columnspacing=1.0,
+            ncols=min(2, legend_columns(list(handles), 3.3)),
+        )
     return figure
 
 

@@ -60,11 +60,16 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
             place = (*place_of(record, layer), head)
             if place in known:
                 rows[place] = {
-                    "weights": record["source"].get("weights"), "source": labels[place[0]],
-                    "scale_inputs": scale_of(record["source"]), "n": record["n"], "layer": layer,
-                    "window": record["window"], "head": head, **known[place],
+                    "weights": record["source"].get("weights"),
+                    "source": labels[place[0]],
+                    "scale_inputs": scale_of(record["source"]),
+                    "n": record["n"],
+                    "layer": layer,
+                    "window": record["window"],
+                    "head": head,
+                    **known[place],
                     **({"causal": True} if record["source"].get("causal") else {}),
-                }  # fmt: skip
+                }
     sources = list(labels.values())
     order = lambda row: (sources.index(row["source"]), *(row[name] for name in ("n", "layer", "window", "head")))
     return sorted(rows.values(), key=order)
@@ -98,8 +103,10 @@ def input_tables(rows: Sequence[Row]) -> list[Table]:
         heading = source_heading(some[0])
         caption = f"Inputs · {f'{heading} · ' if heading else ''}n = {n} · median of {heads} head{'s' * (heads != 1)}"
         caption += f" x {windows} window{'s' * (windows != 1)}"
-        lines = [[str(layer), *(shown(_median(here, name)) for _, name, shown in COLUMNS)]
-                 for (layer,), here in layers.items()]  # fmt: skip
+        lines = [
+            [str(layer), *(shown(_median(here, name)) for _, name, shown in COLUMNS)]
+            for (layer,), here in layers.items()
+        ]
         headings = ["layer", *(heading for heading, _, _ in COLUMNS)]
         if some[0].get("causal"):  # a uniform row over the keys up to its own has less than ln n
             headings[headings.index("of ln n")] = "of uniform"

@@ -14,9 +14,18 @@ Row = Mapping[str, Any]
 Table = tuple[str, list[str], list[list[str]], list[str]]
 
 KERNEL_METRICS = (
-    "cosine", "max_abs", "relative_frobenius", "row_error_p50", "row_error_p99", "row_error_p99_9", "rows_within",
-    "ratio_to_framework", "ratio_to_framework_frobenius", "framework_max_abs", "framework_relative_frobenius",
-)  # fmt: skip
+    "cosine",
+    "max_abs",
+    "relative_frobenius",
+    "row_error_p50",
+    "row_error_p99",
+    "row_error_p99_9",
+    "rows_within",
+    "ratio_to_framework",
+    "ratio_to_framework_frobenius",
+    "framework_max_abs",
+    "framework_relative_frobenius",
+)
 
 
 def _number(metric: str, name: str) -> Any:

@@ -190,8 +190,15 @@ def _figure(
         _text(figure, 0.012, 1 - (0.1 + LINE * line) * DPI / height, text, va="top")
     for index, (column, heading) in enumerate(zip(columns, headings, strict=True)):
         left = round(start) + index * (side + GAP)
-        _text(figure, (left + side / 2) / width, 1 - (top - 7) / height, "\n".join(heading), va="bottom", ha="center",
-              linespacing=1.25)  # fmt: skip
+        _text(
+            figure,
+            (left + side / 2) / width,
+            1 - (top - 7) / height,
+            "\n".join(heading),
+            va="bottom",
+            ha="center",
+            linespacing=1.25,
+        )
         for row, head in enumerate(heads):
             low = height - top - (row + 1) * side - row * GAP
             axis = figure.add_axes((left / width, low / height, side / width, side / height))
@@ -276,9 +283,7 @@ def _keys(figure: Any, entries: Sequence[Any], left: int, middle: int, width: in
         size = round(0.1 * DPI)
         look = {"facecolor": [part / 255 for part in colour], "edgecolor": "#999999", "linewidth": 0.5}
         corner = (left / width, (middle - size // 2) / height)
-        figure.add_artist(
-            Rectangle(corner, size / width, size / height, transform=figure.transFigure, **look)
-        )  # fmt: skip
+        figure.add_artist(Rectangle(corner, size / width, size / height, transform=figure.transFigure, **look))
         _text(figure, (left + 1.5 * size) / width, middle / height, name, va="center")
         left += round((0.4 + 0.06 * len(name)) * DPI)
 

@@ -23,10 +23,16 @@ __all__ = ["html_page", "inline_svg"]
 
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
-TITLES = {"error": "Errors of attention approximations", "spectrum": "Spectra of attention matrices",
-          "condition": "Condition numbers", "theory": "What the theorems promise, and what is",
-          "budget": "The smallest budget that is enough", "bench": "Cost of attention approximations",
-          "inject": "Drift of a model with a method in it", "stability": "The first steps of training"}  # fmt: skip
+TITLES = {
+    "error": "Errors of attention approximations",
+    "spectrum": "Spectra of attention matrices",
+    "condition": "Condition numbers",
+    "theory": "What the theorems promise, and what is",
+    "budget": "The smallest budget that is enough",
+    "bench": "Cost of attention approximations",
+    "inject": "Drift of a model with a method in it",
+    "stability": "The first steps of training",
+}
 
 
 def html_page(run: Run, parts: Sequence[Part], figures: Iterable[Path]) -> str:
@@ -139,8 +145,9 @@ def _tiles(run: Run, parts: Sequence[Part]) -> str:
         counts = [(len({record[name] for record in records}), name) for name in ("task", "method", "seed")]
     tiles += [(count, name if count == 1 else f"{name}s", "") for count, name in counts]
     tiles.append((", ".join(map(str, sorted({record["n"] for record in records}))), "tokens n", ""))
-    inner = "".join(f'<div class="tile {kind}"><dd>{_text(value)}</dd><dt>{_text(name)}</dt></div>'
-                    for value, name, kind in tiles)  # fmt: skip
+    inner = "".join(
+        f'<div class="tile {kind}"><dd>{_text(value)}</dd><dt>{_text(name)}</dt></div>' for value, name, kind in tiles
+    )
     return f'<dl class="tiles">{inner}</dl>'
 
 
@@ -190,8 +197,10 @@ def _tables(part: Part, index: int) -> str:
 
 def _table(table: Plain) -> str:
     sides = table.sides
-    heads = "".join(f'<th class="{side}" scope="col"><button type="button">{_text(name) or "&nbsp;"}</button></th>'
-                    for side, name in zip(sides, table.headings, strict=True))  # fmt: skip
+    heads = "".join(
+        f'<th class="{side}" scope="col"><button type="button">{_text(name) or "&nbsp;"}</button></th>'
+        for side, name in zip(sides, table.headings, strict=True)
+    )
     lines = []
     for line in table.lines:
         pairs = zip(sides, line, strict=True)
@@ -217,8 +226,11 @@ def _key(text: str) -> str:
 def _provenance(run: Run, parts: Sequence[Part]) -> str:
     manifest = run.manifest
     blocks = []
-    facts = {name: manifest[name] for name in ("git_commit", "device", "threads", "dtype", "start", "end", "status")
-             if manifest.get(name) is not None}  # fmt: skip
+    facts = {
+        name: manifest[name]
+        for name in ("git_commit", "device", "threads", "dtype", "start", "end", "status")
+        if manifest.get(name) is not None
+    }
     arguments = manifest.get("arguments")
     if isinstance(arguments, list):
         facts = {"command line": "attnprobe " + " ".join(map(str, arguments)), **facts}
@@ -226,8 +238,11 @@ def _provenance(run: Run, parts: Sequence[Part]) -> str:
         blocks.append(_pairs("Run", facts, True))
     config = manifest.get("config")
     if isinstance(config, dict):
-        lines = [[name, _plain(one.get("value")), str(one.get("origin", ""))] for name, one in config.items()
-                 if isinstance(one, dict)]  # fmt: skip
+        lines = [
+            [name, _plain(one.get("value")), str(one.get("origin", ""))]
+            for name, one in config.items()
+            if isinstance(one, dict)
+        ]
         blocks.append(_details("Configuration", _table_of(["option", "value", "from"], lines)))
     for part in parts:
         source = part.header.source

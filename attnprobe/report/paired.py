@@ -108,9 +108,7 @@ def compared(place: Row, pairing: Pairing, metrics: Sequence[str], tolerance: fl
     return rows
 
 
-def _changed(
-    pairs: Sequence[tuple[Record, Record]], a: Sequence[Record], b: Sequence[Record], fall: bool
-) -> str:
+def _changed(pairs: Sequence[tuple[Record, Record]], a: Sequence[Record], b: Sequence[Record], fall: bool) -> str:
     """How a status got worse, or where not ``fall`` better, from A to B, in words; empty where none did."""
     rank = lambda cell: STATUSES.index(cell["status"])
     compared = pairs or [(max(a, key=rank), max(b, key=rank))]

@@ -10,8 +10,17 @@ from .columns import family
 from .numbers import method_label
 
 __all__ = [
-    "CROSS", "HUGE", "cross_out", "crossed", "dot_panel", "has", "line_panel", "scale", "styles_of", "text_label",
-]  # fmt: skip
+    "CROSS",
+    "HUGE",
+    "cross_out",
+    "crossed",
+    "dot_panel",
+    "has",
+    "line_panel",
+    "scale",
+    "styles_of",
+    "text_label",
+]
 
 Row = Mapping[str, Any]
 

@@ -49,8 +49,11 @@ def paper_figure(
     styles = styles_of(every, rows)
     lines = list(dict.fromkeys(map(_line, rows)))
     lengths = sorted({row["n"] for row in rows})
-    pages = [(lines[i : i + DOWN], lengths[j : j + ACROSS])
-             for i in range(0, len(lines), DOWN) for j in range(0, len(lengths), ACROSS)]  # fmt: skip
+    pages = [
+        (lines[i : i + DOWN], lengths[j : j + ACROSS])
+        for i in range(0, len(lines), DOWN)
+        for j in range(0, len(lengths), ACROSS)
+    ]
     pages = [page for page in pages if any(_line(row) in page[0] and row["n"] in page[1] for row in rows)]
     paths = []
     with fixed_settings():
@@ -104,8 +107,13 @@ def _page(
     order = [label for label in styles if label in handles]
     order = [*(label for label in order if styles[label]["marker"]), *(x for x in order if not styles[x]["marker"])]
     order += [label for label in (PAPER, CROSS) if label in handles]
-    figure.legend([handles[label] for label in order], order, loc="outside lower center", frameon=False,
-                  ncols=legend_columns(order, inches))  # fmt: skip
+    figure.legend(
+        [handles[label] for label in order],
+        order,
+        loc="outside lower center",
+        frameon=False,
+        ncols=legend_columns(order, inches),
+    )
     return figure
 
 
@@ -130,8 +138,11 @@ def _panel(
     named: set[str] = set()
     for label, group in groups.items():
         style = styles[label]
-        points = [(row["d"], _mean(row, metric), row["metrics"][metric].get("se") or 0.0) for row in group
-                  if _mean(row, metric) is not None]  # fmt: skip
+        points = [
+            (row["d"], _mean(row, metric), row["metrics"][metric].get("se") or 0.0)
+            for row in group
+            if _mean(row, metric) is not None
+        ]
         values += [value for _, value, _ in points]
         if points and points[0][0] is None:
             handles[label] = axis.axhline(points[0][1], **{**style, "marker": None}, zorder=1.5)
@@ -150,8 +161,17 @@ def _panel(
             budgets |= {one.d for one in paper}
             values += [one.value for one in paper]
             look = {"color": style["color"], "marker": style["marker"] or "o", "markerfacecolor": "white"}
-            axis.errorbar([one.d for one in paper], [one.value for one in paper], [one.uncertainty for one in paper],
-                          **look, linestyle=":", linewidth=1.0, markersize=6, elinewidth=0.8, zorder=3)  # fmt: skip
+            axis.errorbar(
+                [one.d for one in paper],
+                [one.value for one in paper],
+                [one.uncertainty for one in paper],
+                **look,
+                linestyle=":",
+                linewidth=1.0,
+                markersize=6,
+                elinewidth=0.8,
+                zorder=3,
+            )
     ticks = sorted(budgets or {row["d"] for row in rows if row["d"] is not None})
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(ticks))

@@ -36,8 +36,20 @@ __all__ = ["PLOTS", "Part", "parts"]
 Draw = Callable[[Path], list[Path]]
 Records = Sequence[Mapping[str, Any]]
 
-PLOTS = ("errors", "papers", "heads", "cost", "maps", "spectrum", "condition", "theory", "budget", "bench", "inject",
-         "stability")  # fmt: skip
+PLOTS = (
+    "errors",
+    "papers",
+    "heads",
+    "cost",
+    "maps",
+    "spectrum",
+    "condition",
+    "theory",
+    "budget",
+    "bench",
+    "inject",
+    "stability",
+)
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # of bench, where no manifest says
 
 
@@ -68,9 +80,15 @@ def parts(run: Run, metric: str | None = None, references: Sequence[Reference] =
         references: values of papers, which stand beside those of a run of ``error``.
     """
     makers = {
-        "error": _error, "spectrum": _spectrum, "condition": _condition, "theory": _theory, "bench": _bench,
-        "budget": _budget, "inject": _inject, "stability": _stability,
-    }  # fmt: skip
+        "error": _error,
+        "spectrum": _spectrum,
+        "condition": _condition,
+        "theory": _theory,
+        "bench": _bench,
+        "budget": _budget,
+        "inject": _inject,
+        "stability": _stability,
+    }
     return [makers[command](run, records, metric, references) for command, records in run.records.items()]
 
 

@@ -17,8 +17,15 @@ from ..errors import UsageError, nearest
 from .numbers import method_label
 
 __all__ = [
-    "Reference", "Value", "beside", "folded", "read_reference", "reference_notes", "reference_rows", "weights_of",
-]  # fmt: skip
+    "Reference",
+    "Value",
+    "beside",
+    "folded",
+    "read_reference",
+    "reference_notes",
+    "reference_rows",
+    "weights_of",
+]
 
 Row = Mapping[str, Any]
 
@@ -134,11 +141,21 @@ def reference_rows(rows: Sequence[Row], references: Sequence[Reference]) -> list
             if row["d"] not in (None, value.d) or stats.get("mean") is None:
                 continue
             ratio = stats["mean"] / value.value if value.value else None
-            found.append({
-                "init": value.init, "weights": row["weights"], "source": row["source"], "n": row["n"], "d": value.d,
-                "method": method_label(row), "error": stats["mean"], "se": stats["se"], "paper": value.value,
-                "uncertainty": value.uncertainty, "ratio": ratio,
-            })  # fmt: skip
+            found.append(
+                {
+                    "init": value.init,
+                    "weights": row["weights"],
+                    "source": row["source"],
+                    "n": row["n"],
+                    "d": value.d,
+                    "method": method_label(row),
+                    "error": stats["mean"],
+                    "se": stats["se"],
+                    "paper": value.value,
+                    "uncertainty": value.uncertainty,
+                    "ratio": ratio,
+                }
+            )
     order = list(dict.fromkeys((row["init"], row["source"], row["n"], row["method"]) for row in found))
     return sorted(found, key=lambda row: (order.index((row["init"], row["source"], row["n"], row["method"])), row["d"]))
 

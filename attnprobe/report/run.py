@@ -23,9 +23,16 @@ Record = Mapping[str, Any]
 KNOWN = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject", "stability")
 # what a record of each command must hold: name and kinds of value
 SHAPE = {
-    "key": (str,), "status": (str,), "metrics": (dict,), "heads": (list,), "source": (dict,), "options": (dict,),
-    "layer": (int,), "n": (int,), "window": (int,),
-}  # fmt: skip
+    "key": (str,),
+    "status": (str,),
+    "metrics": (dict,),
+    "heads": (list,),
+    "source": (dict,),
+    "options": (dict,),
+    "layer": (int,),
+    "n": (int,),
+    "window": (int,),
+}
 ALSO = {
     "error": {"method": (str,), "seed": (int,), "requested": (bool,)},
     "spectrum": {"of": (str,), "kind": (str,), "head": (int,)},
@@ -35,12 +42,34 @@ ALSO = {
     "bench": {"method": (str,), "machine": (dict,), "versions": (dict,), "reference": (bool,)},
     "inject": {"method": (str,), "layer": (int, type(None)), "layers": (list,), "local": (dict,), "requested": (bool,)},
     "stability": {
-        "method": (str,), "task": (str,), "seed": (int,), "batch": (int,), "rate": (float,), "eps": (float,),
-        "steps": (int,), "requested": (bool,), "conditions": (list,), "paper_setting": (dict,),
+        "method": (str,),
+        "task": (str,),
+        "seed": (int,),
+        "batch": (int,),
+        "rate": (float,),
+        "eps": (float,),
+        "steps": (int,),
+        "requested": (bool,),
+        "conditions": (list,),
+        "paper_setting": (dict,),
     },
 }
-FINDING = ("at", "assumption", "promise", "sense", "met", "bound", "measured", "lower", "upper", "rounding", "vacuous",
-           "slack", "verdict", "details")  # fmt: skip
+FINDING = (
+    "at",
+    "assumption",
+    "promise",
+    "sense",
+    "met",
+    "bound",
+    "measured",
+    "lower",
+    "upper",
+    "rounding",
+    "vacuous",
+    "slack",
+    "verdict",
+    "details",
+)
 ENDS = ("lower", "upper")  # of an interval, where there is one
 REALS = ("bound", "measured", *ENDS, "rounding", "slack")  # infinity is a text, NaN null
 FOUND = ("d", "below", "error", "held", "lower", "upper", "again", "settled")
@@ -143,8 +172,9 @@ def _inputs(path: Path) -> list[Record]:
     for record in found:
         numbers = [("n", int), ("layer", int), ("window", int), ("heads", list), ("source", dict), ("metrics", dict)]
         whole = all(isinstance(record.get(name), kind) for name, kind in numbers)
-        if not whole or any(not isinstance(some, list) or len(some) != len(record["heads"])
-                            for some in record["metrics"].values()):  # fmt: skip
+        if not whole or any(
+            not isinstance(some, list) or len(some) != len(record["heads"]) for some in record["metrics"].values()
+        ):
             where = f"{inputs_path(path)}: record {record.get('key')}"
             raise UsageError(f"{where} is none of this program; remove the file")
     return found
@@ -235,10 +265,16 @@ def _ordered(records: Sequence[Record], manifest: Mapping[str, Any]) -> list[Rec
             who = json.dumps([record.get("of", record.get("method")), record["options"]], sort_keys=True)
             method = methods.get(who, AT_THE_END)
         return (
-            order[source], at("n", record["n"]), record["window"], at("layers", record["layer"]),
-            at("theorems", record.get("theorem")), method, at("d", record.get("d")), record.get("repeat") or 0,
+            order[source],
+            at("n", record["n"]),
+            record["window"],
+            at("layers", record["layer"]),
+            at("theorems", record.get("theorem")),
+            method,
+            at("d", record.get("d")),
+            record.get("repeat") or 0,
             at("heads", record.get("head")),
-        )  # fmt: skip
+        )
 
     return sorted(records, key=place)
 

@@ -17,9 +17,32 @@ __all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectr
 Row = Mapping[str, Any]
 
 FIRST = ("of", "kind", "weights", "layer", "window", "head", "n", "status", "reason")
-FACTS = ("options", "target", "d", "size", "complete", "log_scale", "duplicates", "seed", "scale_inputs", "stable_rank",
-         "entropy_rank", "participation_ratio", "rank_90", "rank_95", "rank_99", "d_spectral", "d_frobenius",
-         "frobenius", "error", "upper", "passes", "closed", "draws_hash", "seconds")  # fmt: skip
+FACTS = (
+    "options",
+    "target",
+    "d",
+    "size",
+    "complete",
+    "log_scale",
+    "duplicates",
+    "seed",
+    "scale_inputs",
+    "stable_rank",
+    "entropy_rank",
+    "participation_ratio",
+    "rank_90",
+    "rank_95",
+    "rank_99",
+    "d_spectral",
+    "d_frobenius",
+    "frobenius",
+    "error",
+    "upper",
+    "passes",
+    "closed",
+    "draws_hash",
+    "seconds",
+)
 MARKS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 SHARES = ("rank_90", "rank_95", "rank_99")
 
@@ -65,8 +88,12 @@ def spectrum_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list
         good = [[row for row in line if row["status"] == "ok"] for line in lines]
         names = [_names(line, here) for line in lines]
         headings = [name for name, _ in names[0]]
-        broken = [f"{MARKS[row['status']]} {matrix_label(row)}, layer {row['layer']}, head {row['head']}: "
-                  f"{row.get('reason') or row['status']}" for row in here if row["status"] != "ok"]  # fmt: skip
+        broken = [
+            f"{MARKS[row['status']]} {matrix_label(row)}, layer {row['layer']}, head {row['head']}: "
+            f"{row.get('reason') or row['status']}"
+            for row in here
+            if row["status"] != "ok"
+        ]
         caption = _caption(here)
         columns = _rank_columns(good)
         ranks = [[*(text for _, text in name), *(cell[i] for _, cell in columns)] for i, name in enumerate(names)]
@@ -75,8 +102,9 @@ def spectrum_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list
         places = _places(good)
         close = "|" if symbol == "|λ" else ""
         values = [[*(text for _, text in name), *_values(line, places)] for name, line in zip(names, good, strict=True)]
-        tables.append((f"{caption} · values by rank, median", [*headings, *(f"{symbol}{i}{close}" for i in places)],
-                       values, []))  # fmt: skip
+        tables.append(
+            (f"{caption} · values by rank, median", [*headings, *(f"{symbol}{i}{close}" for i in places)], values, [])
+        )
     return tables
 
 
@@ -91,8 +119,9 @@ def spectrum_legend(rows: Sequence[Row]) -> str:
         "d for ε: the smallest rank of any approximation within ε of the matrix, relative, in ‖·‖₂ | ‖·‖_F.",
     ]
     if any(not row.get("complete", True) for row in rows if row["status"] == "ok"):
-        parts.append("Leading values only, from a block Krylov space; the JSON holds an error for each. > k: beyond "
-                     "the k known.")  # fmt: skip
+        parts.append(
+            "Leading values only, from a block Krylov space; the JSON holds an error for each. > k: beyond the k known."
+        )
     scaled = [name for name in ("unnormalised", "lifted-softmax") if any(row["of"] == name for row in rows)]
     if scaled:
         parts.append(f"{' and '.join(scaled)}: divided by the largest entry, e^log_scale.")

@@ -25,8 +25,21 @@ Record = Mapping[str, Any]
 Row = dict[str, Any]
 
 STABILITY_METRICS = ("ratio", "ratio_before_norm", "tau", "loss", "gradient_norm")
-HEADINGS = ("method", "d", "ratio", "95 % interval", "paper", "ratio before norm", "τ", "loss, first – last", "‖∇‖",
-            "cond B", "cond C", "cond core", "status")  # fmt: skip
+HEADINGS = (
+    "method",
+    "d",
+    "ratio",
+    "95 % interval",
+    "paper",
+    "ratio before norm",
+    "τ",
+    "loss, first – last",
+    "‖∇‖",
+    "cond B",
+    "cond C",
+    "cond core",
+    "status",
+)
 SPARE = ("cond C", "cond B", "‖∇‖", "ratio before norm", "loss, first – last", "cond core", "τ")
 LEGEND = (
     "τ: ‖f(x_i, W_i) − f(x_i, W_{i−1})‖²_F / ‖W_i − W_{i−1}‖²_F, mean over the steps and seeds, f the embedding after "
@@ -56,8 +69,15 @@ class StabilityReport:
     def text(self, format: str, run: str | None, width: int | None = None) -> str:
         """``json`` holds rows and summary, ``jsonl`` and ``csv`` a row for each training, the others tables."""
         if format == "json":
-            whole = {"schema": SCHEMA, "command": "stability", "source": self.header.source, "rows": self.rows,
-                     "summary": self.summary, "bounds": [], "run": run}  # fmt: skip
+            whole = {
+                "schema": SCHEMA,
+                "command": "stability",
+                "source": self.header.source,
+                "rows": self.rows,
+                "summary": self.summary,
+                "bounds": [],
+                "run": run,
+            }
             return strict_json(whole, indent=2)
         if format in ("jsonl", "csv"):
             return render(self.rows, [], self.header, format, run, command="stability")
@@ -87,8 +107,11 @@ def stability_rows(records: Iterable[Record]) -> list[Row]:
     """
     records = list(records)
     labels = source_labels(records)
-    base = {_pair(record): record["metrics"] for record in records
-            if (record["method"], record["options"]) == (SELF_ATTENTION, {}) and record["status"] == "ok"}  # fmt: skip
+    base = {
+        _pair(record): record["metrics"]
+        for record in records
+        if (record["method"], record["options"]) == (SELF_ATTENTION, {}) and record["status"] == "ok"
+    }
     return [_row(record, labels[identity(record.get("source"))], base.get(_pair(record))) for record in records]
 
 
@@ -100,8 +123,25 @@ def _pair(record: Record) -> tuple[Any, ...]:
 
 def _row(record: Record, label: str | None, base: Mapping[str, Any] | None) -> Row:
     steps = record["metrics"]
-    names = ("task", "method", "options", "family", "target", "n", "batch", "rate", "d", "layer", "seed", "status",
-             "reason", "reference", "requested", "steps", "condition_tokens")  # fmt: skip
+    names = (
+        "task",
+        "method",
+        "options",
+        "family",
+        "target",
+        "n",
+        "batch",
+        "rate",
+        "d",
+        "layer",
+        "seed",
+        "status",
+        "reason",
+        "reference",
+        "requested",
+        "steps",
+        "condition_tokens",
+    )
     loss = steps.get("loss") or [None]
     return {
         **{name: record.get(name) for name in names},
@@ -151,8 +191,10 @@ def _per_step(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float | No
     found = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
         lists = [entry["cond"] for entry in entries if entry["matrix"] == name]
-        medians = [quantiles([math.inf if value is None else value for value in some])["median"]
-                   for some in zip(*lists, strict=False)]  # fmt: skip
+        medians = [
+            quantiles([math.inf if value is None else value for value in some])["median"]
+            for some in zip(*lists, strict=False)
+        ]
         found[name] = [value if math.isfinite(value) else None for value in medians]
     return found
 
@@ -172,8 +214,23 @@ def stability_summary(rows: Iterable[Row]) -> list[Row]:
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = ("task", "source", "method", "options", "family", "target", "n", "batch", "rate", "d", "layer", "steps",
-             "reference", "requested", "condition_tokens")  # fmt: skip
+    names = (
+        "task",
+        "source",
+        "method",
+        "options",
+        "family",
+        "target",
+        "n",
+        "batch",
+        "rate",
+        "d",
+        "layer",
+        "steps",
+        "reference",
+        "requested",
+        "condition_tokens",
+    )
     worst = max(some, key=lambda row: STATUSES.index(row["status"]))
     seeds = [row["seed"] for row in some]
     found = {name: describe([row[name] for row in some], seeds) for name in STABILITY_METRICS}
@@ -191,10 +248,12 @@ def _summary(some: Sequence[Row]) -> Row:
         "intervals": {name: None if ends is None else list(ends) for name, ends in intervals.items()},
         "loss_first": _mean([row["loss_first"] for row in some]),
         "loss_last": _mean([row["loss_last"] for row in some]),
-        "conditions": {name: _over_seeds([row["conditions"][name] for row in some if name in row["conditions"]])
-                       for name in matrices},
+        "conditions": {
+            name: _over_seeds([row["conditions"][name] for row in some if name in row["conditions"]])
+            for name in matrices
+        },
         "paper": None if first["options"] else PAPER.get(first["method"], {}).get(first["task"]),
-    }  # fmt: skip
+    }
 
 
 def _over_seeds(entries: Sequence[Row]) -> Row:
@@ -212,8 +271,10 @@ def _table(some: Sequence[Row]) -> Plain:
     lines = [_line(row) for row in some]
     kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
     seeds = max(row["seeds"] for row in some)
-    caption = (f"{first['task']} · n ≤ {first['n']} · batch {first['batch']} · learning rate {first['rate']:g} · "
-               f"{first['steps']} steps · {seeds} seed{'s' * (seeds != 1)}")  # fmt: skip
+    caption = (
+        f"{first['task']} · n ≤ {first['n']} · batch {first['batch']} · learning rate {first['rate']:g} · "
+        f"{first['steps']} steps · {seeds} seed{'s' * (seeds != 1)}"
+    )
     notes = []
     for row in some:
         if row["status"] != "ok":
@@ -253,15 +314,18 @@ def _trained(records: Sequence[Record]) -> list[str]:
     ran = list(dict.fromkeys(record["task"] for record in records))
     rest = [name for name in TASKS if name not in ran]
     lines = [f"tasks: {', '.join(ran)} of the paper's five" + (f"; not run: {', '.join(rest)}" if rest else "")]
-    lines.append("trained: 2 layers, width 64, hidden 128, 2 heads, mean pooling, Adam; "
-                 "the same initial weights, batches and seeds of draws for every method")  # fmt: skip
+    lines.append(
+        "trained: 2 layers, width 64, hidden 128, 2 heads, mean pooling, Adam; "
+        "the same initial weights, batches and seeds of draws for every method"
+    )
     for task in ran:
         record = next(one for one in records if one["task"] == task)
         paper = record["paper_setting"]
         words = {"batch": "batch", "n": "tokens at most", "rate": "learning rate"}
-        off = [f"{word} {record[name]:g}, not {paper[name]:g}" for name, word in words.items()
-               if record[name] != paper[name]]  # fmt: skip
+        off = [
+            f"{word} {record[name]:g}, not {paper[name]:g}"
+            for name, word in words.items()
+            if record[name] != paper[name]
+        ]
         lines.append(f"{task} here: {'; '.join(off) if off else 'the batch, length and learning rate of the paper'}")
     return lines
-
-

@@ -50,8 +50,10 @@ def _figure(rows: Sequence[Row], title: str) -> Any:
     conditions = any(_condition(row) for row in rows)
     names = [*PANELS.values(), *([CONDITION] if conditions else [])]
     seeds = len({row["seed"] for row in rows})
-    told = (f"{first['task']}, sequences of at most {first['n']} tokens, batches of {first['batch']}: mean and range "
-            f"over {seeds} seed{'s' * (seeds != 1)}")  # fmt: skip
+    told = (
+        f"{first['task']}, sequences of at most {first['n']} tokens, batches of {first['batch']}: mean and range "
+        f"over {seeds} seed{'s' * (seeds != 1)}"
+    )
     figure, panels = grid(names, 3.6, 2.6, title, told, columns=2, shared=False)
     styles, handles = styles_of(rows), {}
     for label in dict.fromkeys(map(text_label, rows)):
@@ -69,8 +71,13 @@ def _figure(rows: Sequence[Row], title: str) -> Any:
         axis.set_ylabel({PANELS["tau"]: "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, name))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     labels = [label for label, line in handles.items() if line is not None]
-    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", frameon=False,
-                  ncols=legend_columns(labels, 8.8))  # fmt: skip
+    figure.legend(
+        [handles[label] for label in labels],
+        labels,
+        loc="outside lower center",
+        frameon=False,
+        ncols=legend_columns(labels, 8.8),
+    )
     return figure
 
 

@@ -14,8 +14,15 @@ from ..records import LOWER_BOUND, STATUSES
 from .sources import identity, scale_of, source_labels
 
 __all__ = [
-    "RATIOS", "STATISTICS", "describe", "quantiles", "rank_correlation", "sortable", "summarise", "worst_status",
-]  # fmt: skip
+    "RATIOS",
+    "STATISTICS",
+    "describe",
+    "quantiles",
+    "rank_correlation",
+    "sortable",
+    "summarise",
+    "worst_status",
+]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -246,9 +253,7 @@ def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, f
     return found
 
 
-def _over_vmean(
-    cells: list[Record], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]
-) -> float | None:
+def _over_vmean(cells: list[Record], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]) -> float | None:
     """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
     if cells[0].get("target") != "softmax":
         return None  # V-Mean's rows sum to 1 and those of C do not: it is no baseline there

@@ -161,9 +161,7 @@ def _wordy(lines: Sequence[Sequence[str]], i: int) -> bool:
     return any(line[i][:1].isalpha() or line[i][:1] in STYLES for line in lines if line[i])
 
 
-def _columns_for(
-    headings: Sequence[str], lines: Sequence[Sequence[str]], room: int, spare: Sequence[str]
-) -> list[int]:
+def _columns_for(headings: Sequence[str], lines: Sequence[Sequence[str]], room: int, spare: Sequence[str]) -> list[int]:
     """The columns that fit: ``spare`` ones go, or of more than four columns of numbers every second, then the last."""
     cells = [aligned([line[i] for line in lines]) for i in range(len(headings))]
     size = lambda i: max(map(len, [headings[i], *cells[i]])) + 2
@@ -177,9 +175,7 @@ def _columns_for(
     return kept
 
 
-def _of_strings(
-    headings: Sequence[str], lines: Sequence[Sequence[str]], kept: Sequence[int], terminal: bool
-) -> Table:
+def _of_strings(headings: Sequence[str], lines: Sequence[Sequence[str]], kept: Sequence[int], terminal: bool) -> Table:
     """One table of strings; on a terminal a word that the line above begins with too is not repeated."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     columns = []

@@ -86,14 +86,33 @@ def theory_summary(rows: Iterable[Row]) -> list[Row]:
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = ("theorem", "paper", "says", "method", "options", "target", "weights", "source", "scale_inputs", "layer",
-             "n", "d", "at", "assumption", "promise", "sense", "status", "reason")  # fmt: skip
+    names = (
+        "theorem",
+        "paper",
+        "says",
+        "method",
+        "options",
+        "target",
+        "weights",
+        "source",
+        "scale_inputs",
+        "layer",
+        "n",
+        "d",
+        "at",
+        "assumption",
+        "promise",
+        "sense",
+        "status",
+        "reason",
+    )
     found = {name: first.get(name) for name in names} | {"requested": True, "cells": len({r["window"] for r in some})}
     if first["status"] != "ok":
         return found | {"heads": 0, "windows": found["cells"], "values": 0, "verdicts": {}, "metrics": {}}
     windows = [row["window"] for row in some]
-    metrics = {word.replace(" ", "_"): describe([float(row["verdict"] == word) for row in some], windows)
-               for word in VERDICTS}  # fmt: skip
+    metrics = {
+        word.replace(" ", "_"): describe([float(row["verdict"] == word) for row in some], windows) for word in VERDICTS
+    }
     numbers = {name: [unspelt(row[name]) for row in some] for name in NUMBERS}
     metrics |= {name: describe(values, windows) for name, values in numbers.items()}
     said = [row["verdict"] for row in some]
@@ -159,8 +178,11 @@ def _line(row: Row, texts: Mapping[str, bool]) -> list[str]:
     if row["status"] != "ok":
         return [*line, row["status"], *[""] * 8]
     spread = row["quantiles"]
-    line.append(", ".join(f"{word} {count}" for word, count in row["verdicts"].items()) if len(row["verdicts"]) > 1
-                else f"{next(iter(row['verdicts']))} {row['values']}/{row['values']}")  # fmt: skip
+    line.append(
+        ", ".join(f"{word} {count}" for word, count in row["verdicts"].items())
+        if len(row["verdicts"]) > 1
+        else f"{next(iter(row['verdicts']))} {row['values']}/{row['values']}"
+    )
     for name in NUMBERS:
         known = spread[name]["median"] is not None
         low, middle, high = (brief(spread[name][at]) if known else "" for at in ("p10", "median", "p90"))

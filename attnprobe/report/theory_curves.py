@@ -56,8 +56,10 @@ def theory_curves(records: Sequence[Record], title: str, out_dir: Path) -> list[
 
 
 DIMENSION = "statistical dimension of the lifted kernel against λ, median and p10 – p90 over heads"
-TOKENS = ("statistical dimension (full) and the d that Theorem 2 asks for (dashed) against n, median and p10 – p90 "
-          "over heads; grey: 2n, all rows")  # fmt: skip
+TOKENS = (
+    "statistical dimension (full) and the d that Theorem 2 asks for (dashed) against n, median and p10 – p90 "
+    "over heads; grey: 2n, all rows"
+)
 LAYERS = "res: what is left of a matrix but for one row that repeats; median and p10 – p90 over heads"
 MA = {
     "matrix": "share of seeds and heads whose matrix is off by more than ε, relative to its norm; grey: δ",
@@ -86,8 +88,13 @@ def _first_of(points: Sequence[Point]) -> list[Point]:
 
 
 def _figure(
-    points: Sequence[Point], stem: str, title: str, told: str, place_of: Callable[[Point], tuple[int, str]],
-    draw: Callable[[Any, Sequence[Point]], dict[str, Any]], out_dir: Path,
+    points: Sequence[Point],
+    stem: str,
+    title: str,
+    told: str,
+    place_of: Callable[[Point], tuple[int, str]],
+    draw: Callable[[Any, Sequence[Point]], dict[str, Any]],
+    out_dir: Path,
 ) -> list[Path]:
     """Pages of panels, one for each place and source, those of one place side by side, with one legend."""
     panels: dict[tuple[int, str | None], list[Point]] = {}
@@ -177,8 +184,14 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
         place = [key.startswith(name.split(" d = ")[0] + " ") for key in groups]
         style = STYLES[sum(place[: list(groups).index(name)]) % len(STYLES)]
         colour = COLOURS[methods.index(name.split(" d = ")[0]) % len(COLOURS)]
-        (handles[name],) = axis.step(steps, [sum(share) / len(share) for share in shares], where="post", color=colour,
-                                     linestyle=style, linewidth=1.5)  # fmt: skip
+        (handles[name],) = axis.step(
+            steps,
+            [sum(share) / len(share) for share in shares],
+            where="post",
+            color=colour,
+            linestyle=style,
+            linewidth=1.5,
+        )
     for delta in {point["at"]["delta"] for point in points if "delta" in point["at"]}:
         axis.axhline(delta, color=GREY, linewidth=0.8, zorder=1)
     axis.set_xscale("log")
@@ -193,11 +206,17 @@ def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     from matplotlib.ticker import MaxNLocator
 
     handles = {}
-    shown = (("values", r"$\|res(V)\|/\|V\|$", ":"), ("relative", r"$\|res(BV)\|/\|BV\|$", "--"),
-             ("measured", r"$\|res(BV)\|/\|res(V)\|$", "-"), ("bound", "its bound", "-"))  # fmt: skip
+    shown = (
+        ("values", r"$\|res(V)\|/\|V\|$", ":"),
+        ("relative", r"$\|res(BV)\|/\|BV\|$", "--"),
+        ("measured", r"$\|res(BV)\|/\|res(V)\|$", "-"),
+        ("bound", "its bound", "-"),
+    )
     for (name, label, style), colour in zip(shown, (*COLOURS[:3], GREY), strict=True):
-        whole = [{**point, "details": {**point["details"], **{key: point[key] for key in ("measured", "bound")}}}
-                 for point in points]  # fmt: skip
+        whole = [
+            {**point, "details": {**point["details"], **{key: point[key] for key in ("measured", "bound")}}}
+            for point in points
+        ]
         if name in whole[0]["details"]:
             handles[label] = _line(axis, _curve(whole, lambda point: point["layer"], name), colour, style)
     axis.set_yscale("log")
@@ -219,8 +238,10 @@ def _line(axis: Any, curve: Curve, colour: str, style: str, band: bool = True) -
     """Medians, with a band from p10 to p90."""
     x = [at for at, _ in curve]
     if band:
-        axis.fill_between(x, [q["p10"] for _, q in curve], [q["p90"] for _, q in curve], color=colour, alpha=0.14,
-                          linewidth=0)  # fmt: skip
-    (line,) = axis.plot(x, [q["median"] for _, q in curve], color=colour, linestyle=style, linewidth=1.6, marker="o",
-                        markersize=3.5)  # fmt: skip
+        axis.fill_between(
+            x, [q["p10"] for _, q in curve], [q["p90"] for _, q in curve], color=colour, alpha=0.14, linewidth=0
+        )
+    (line,) = axis.plot(
+        x, [q["median"] for _, q in curve], color=colour, linestyle=style, linewidth=1.6, marker="o", markersize=3.5
+    )
     return line

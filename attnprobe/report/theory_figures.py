@@ -41,8 +41,11 @@ def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -
     Returns:
         The files' paths.
     """
-    rows = [{**row, **{name: unspelt(row[name]) for name in ("bound", "measured")}} for row in theory_rows(records)
-            if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None]  # fmt: skip
+    rows = [
+        {**row, **{name: unspelt(row[name]) for name in ("bound", "measured")}}
+        for row in theory_rows(records)
+        if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None
+    ]
     paths: list[Path] = []
     with fixed_settings():
         for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
@@ -79,10 +82,14 @@ def _page(page: Sequence[Any], title: str, told: str, colours: Mapping[int | Non
         _panel(axis, some, sense, colours)
     seen = {row["verdict"] for _, some in page for row in some}
     used = {row["d"] for _, some in page for row in some}
-    handles = [Line2D([], [], linestyle="", color="#444444", **LOOKS[word], label=word)
-               for word in VERDICTS if word in seen]  # fmt: skip
-    handles += [Line2D([], [], linestyle="", marker="s", color=colour, label=f"d = {d}")
-                for d, colour in colours.items() if d is not None and d in used]  # fmt: skip
+    handles = [
+        Line2D([], [], linestyle="", color="#444444", **LOOKS[word], label=word) for word in VERDICTS if word in seen
+    ]
+    handles += [
+        Line2D([], [], linestyle="", marker="s", color=colour, label=f"d = {d}")
+        for d, colour in colours.items()
+        if d is not None and d in used
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
     return figure
 
@@ -142,8 +149,9 @@ def _points(
         for d, colour in colours.items():
             drawn = [at(row) for row in some if row["verdict"] == verdict and row["d"] == d]
             x, y = zip(*drawn, strict=True) if drawn else ((), ())
-            axis.plot(x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3,
-                      **LOOKS[verdict])  # fmt: skip
+            axis.plot(
+                x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3, **LOOKS[verdict]
+            )
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

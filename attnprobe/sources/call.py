@@ -115,10 +115,15 @@ class AttentionCall:
         cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
         for start, stop in blocks(self.q, k, bytes_each=8):
             rows, largest = exact_rows(
-                self.q[:, :, start:stop].double(), k, v, self.scale,
-                visible=cut(self.visible, start, stop), bias=cut(self.bias, start, stop), softcap=self.softcap,
+                self.q[:, :, start:stop].double(),
+                k,
+                v,
+                self.scale,
+                visible=cut(self.visible, start, stop),
+                bias=cut(self.bias, start, stop),
+                softcap=self.softcap,
                 sinks=self.sinks,
-            )  # fmt: skip
+            )
             yield start, stop, rows, largest
 
     def qkv(self, row: int = 0) -> QKV:

@@ -236,9 +236,22 @@ def call_of(
     sinks = getattr(module, "sinks", None) if sinks is None else sinks
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return AttentionCall(
-        path, call, number, type(module).__name__, query, key, value, scale, visible, bias,
-        extras.get("softcap"), sinks, pattern, cross, extras.get("sliding_window"),
-    )  # fmt: skip
+        path,
+        call,
+        number,
+        type(module).__name__,
+        query,
+        key,
+        value,
+        scale,
+        visible,
+        bias,
+        extras.get("softcap"),
+        sinks,
+        pattern,
+        cross,
+        extras.get("sliding_window"),
+    )
 
 
 def _mask_of(

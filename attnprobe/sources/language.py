@@ -205,8 +205,10 @@ def rows_of(source: ModelSource, n: int, windows: int, lines: bool) -> list[list
     """
     most = source.layout.positions
     if most is not None and n > most:
-        raise UsageError(f"n={n} is more than the {most} positions of {source.name}: choose a smaller n, and more "
-                         "windows to read more")  # fmt: skip
+        raise UsageError(
+            f"n={n} is more than the {most} positions of {source.name}: choose a smaller n, and more "
+            "windows to read more"
+        )
     if lines:
         return _lines_of(source, n, windows)
     return [source.segments(n, window)[0] for window in range(windows)]

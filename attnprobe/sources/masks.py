@@ -105,6 +105,4 @@ def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
         told = told & (place >= (centre - left)[:, None])
     regular = not bool(((told != seen) & rows[..., None]).any())
     all_keys = bool(keys.all())
-    return Pattern(
-        None if all_keys else keys, left if ends_left else None, right if ends_right else None, regular
-    )
+    return Pattern(None if all_keys else keys, left if ends_left else None, right if ends_right else None, regular)

@@ -172,8 +172,10 @@ class _Stored(TaskSource):
 
     def describe(self) -> list[str]:
         facts = self.facts
-        return [f"{self.name}: {facts['data']}, sha256 {facts['data_sha256']}, {facts['examples']} examples, "
-                f"{self.shortest} to {self.n} tokens"]  # fmt: skip
+        return [
+            f"{self.name}: {facts['data']}, sha256 {facts['data_sha256']}, {facts['examples']} examples, "
+            f"{self.shortest} to {self.n} tokens"
+        ]
 
 
 def open_task(
@@ -267,12 +269,17 @@ def _checked(name: str, path: str, arrays: Mapping[str, Tensor], n: int) -> tupl
     pairs = 2 if name == "retrieval" else 1
     if inputs.dim() != 3 or inputs.shape[1] != pairs or labels.shape != inputs.shape[:1] or 0 in inputs.shape:
         form = "(N, 2, n)" if pairs == 2 else "(N, n)"
-        raise SourceError(f"data {path}: inputs {form} and labels (N,) are needed, got "
-                          f"{tuple(arrays['inputs'].shape)} and {tuple(labels.shape)}")  # fmt: skip
+        raise SourceError(
+            f"data {path}: inputs {form} and labels (N,) are needed, got "
+            f"{tuple(arrays['inputs'].shape)} and {tuple(labels.shape)}"
+        )
     lengths = arrays.get("lengths", torch.full(inputs.shape[:2], inputs.shape[2]))
     lengths = lengths.reshape(len(lengths), -1)
-    for key, x, low, high in (("inputs", inputs, 0, 2**16 - 1), ("labels", labels, 0, 2**12),
-                              ("lengths", lengths, 2, inputs.shape[2])):  # fmt: skip
+    for key, x, low, high in (
+        ("inputs", inputs, 0, 2**16 - 1),
+        ("labels", labels, 0, 2**12),
+        ("lengths", lengths, 2, inputs.shape[2]),
+    ):
         if x.is_floating_point() or x.dtype == torch.bool or not low <= int(x.min()) <= int(x.max()) <= high:
             raise SourceError(f"data {path}: {key} holds what is no whole number from {low} to {high}")
     if lengths.shape != inputs.shape[:2]:

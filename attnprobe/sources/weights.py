@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = [
-    "bert_base", "configuration", "initialized", "language_kind", "pretrained", "redraw_projections", "with_head",
-]  # fmt: skip
+    "bert_base",
+    "configuration",
+    "initialized",
+    "language_kind",
+    "pretrained",
+    "redraw_projections",
+    "with_head",
+]
 
 QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")

@@ -47,8 +47,9 @@ class Worker:
         """What a `Crew` hears of a process that begins."""
         theirs = versions()["attnprobe"]
         if self.version != theirs:
-            return "raised", UsageError(f"ray: a node has attnprobe {theirs}, and this is {self.version}; install the "
-                                        "same everywhere")  # fmt: skip
+            return "raised", UsageError(
+                f"ray: a node has attnprobe {theirs}, and this is {self.version}; install the same everywhere"
+            )
         if not Path(self.folder).is_dir():
             return "raised", UsageError(f"ray: {self.folder} is not on a node; run in a folder that all share")
         os.chdir(self.folder)  # names of files are the user's
@@ -109,8 +110,9 @@ class Actors:
             ended = [(calls[call], self._result(call)) for call in over]
             sent = self.ray.get(self.mailbox.take.remote())
         except self.ray.exceptions.RayError as error:
-            raise SourceError(f"ray: the cluster is gone: {_reason(str(error))}; what is done is kept: run the same "
-                              "command to go on") from error  # fmt: skip
+            raise SourceError(
+                f"ray: the cluster is gone: {_reason(str(error))}; what is done is kept: run the same command to go on"
+            ) from error
         for number, kind, value in sent:  # what came before the end of a call
             member = self.numbers.get(number)
             if member is not None and member.group is not None:  # else it came from one that died
@@ -139,8 +141,10 @@ class Actors:
             return
         self.hopeless_since = self.hopeless_since or time.monotonic()
         if time.monotonic() > self.hopeless_since + PATIENCE:
-            raise UsageError(f"ray: for {PATIENCE:g} s no node of the cluster has had room for a process; what is done "
-                             "is kept: run the same command to go on")  # fmt: skip
+            raise UsageError(
+                f"ray: for {PATIENCE:g} s no node of the cluster has had room for a process; what is done "
+                "is kept: run the same command to go on"
+            )
 
     def dismiss(self, members: Sequence[_Actor]) -> None:
         for member in members:

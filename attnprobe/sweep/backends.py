@@ -149,8 +149,9 @@ class Crewed:
                         free.append(member.number)
                         false_starts = 0 if member.ready else false_starts + 1
                         if false_starts >= FALSE_STARTS:
-                            raise UsageError(f"jobs: {heard.reason} before it could begin, {false_starts} times; "
-                                             f"{self.hint}")  # fmt: skip
+                            raise UsageError(
+                                f"jobs: {heard.reason} before it could begin, {false_starts} times; {self.hint}"
+                            )
                         if member.ready:
                             listener.died(heard.reason)
                         if member.group is None:

@@ -73,8 +73,14 @@ def measure_bench(
         progress(total, total, "")
         return outcome
 
-    planned = {"methods": [listed(m) for m in plan.methods], "n": plan.n,
-               "d": plan.d, "layers": plan.layers, "heads": plan.heads, "seed": request.seed}  # fmt: skip
+    planned = {
+        "methods": [listed(m) for m in plan.methods],
+        "n": plan.n,
+        "d": plan.d,
+        "layers": plan.layers,
+        "heads": plan.heads,
+        "seed": request.seed,
+    }
     outcome, path = recorded(request, "bench", planned, [source], notify, measure)
     return Session(outcome, path, [source])
 
@@ -116,9 +122,11 @@ class _Bench:
         names = {cell.key: cell.name for cell in called} | {"exact": EXACT}
         total = len(names) * (self.request.rounds + 1)
         seconds = interleaved(
-            {"exact": exact, **timed}, self.request.rounds, self.qkv.device,
+            {"exact": exact, **timed},
+            self.request.rounds,
+            self.qkv.device,
             lambda at, key: self.show(f"{names[key]}, call {at + 1} of {total}"),
-        )  # fmt: skip
+        )
         with tempfile.TemporaryDirectory() as folder:
             if self.request.memory:
                 save_inputs(Path(folder) / "qkv.pt", self.qkv)

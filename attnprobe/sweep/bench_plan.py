@@ -109,8 +109,12 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
         source.check(length, 1, layers)
     heads = None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers))
     plan = BenchPlan(methods, n, d, layers, heads)
-    reasons = [why_not(request, one, length, budget) for one in methods for length in n
-               for budget in (d if one.entry.budget is not None else (None,))]  # fmt: skip
+    reasons = [
+        why_not(request, one, length, budget)
+        for one in methods
+        for length in n
+        for budget in (d if one.entry.budget is not None else (None,))
+    ]
     if None not in reasons:
         raise UsageError(reasons[0])
     return source, plan
@@ -133,14 +137,32 @@ def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tup
     asked = [None, *(() if any(one.name == "vmean" for one in plan.methods) else (vmean,)), *plan.methods]
 
     def cell(one: MethodRequest | None, n: int, layer: int, d: int | None) -> BenchCell:
-        work = Work(EXACT if one is None else one.name, d, dict(one.options) if one else {}, request.target,
-                    request.seed, request.backward, one and one.sha256)  # fmt: skip
+        work = Work(
+            EXACT if one is None else one.name,
+            d,
+            dict(one.options) if one else {},
+            request.target,
+            request.seed,
+            request.backward,
+            one and one.sha256,
+        )
         key = cell_key(
-            command="bench", **({"method": EXACT, "options": {}} if one is None else determines(one)),
-            target=work.target, source=facts, n=n,
-            layer=layer, heads=plan.heads, d=d, seed=work.seed, backward=work.backward, rounds=request.rounds,
-            memory=request.memory, errors=request.with_errors, quadratic_n=request.quadratic_n, machine=where,
-        )  # fmt: skip
+            command="bench",
+            **({"method": EXACT, "options": {}} if one is None else determines(one)),
+            target=work.target,
+            source=facts,
+            n=n,
+            layer=layer,
+            heads=plan.heads,
+            d=d,
+            seed=work.seed,
+            backward=work.backward,
+            rounds=request.rounds,
+            memory=request.memory,
+            errors=request.with_errors,
+            quadratic_n=request.quadratic_n,
+            machine=where,
+        )
         return BenchCell(key, one, n, layer, d, work)
 
     return {

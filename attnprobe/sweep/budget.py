@@ -95,9 +95,15 @@ class BudgetCells(PlannedCells):
         self.question = question = question_of(request)
         parts = prepared(request, notify, timings, refuse=False)
         _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
-        searched = {"epsilons": question.epsilons, "metric": question.metric, "delta": question.delta,
-                    "d_min": question.d_min, "d_max": question.d_max, "resolution": question.resolution,
-                    "scan": question.scan}  # fmt: skip
+        searched = {
+            "epsilons": question.epsilons,
+            "metric": question.metric,
+            "delta": question.delta,
+            "d_min": question.d_min,
+            "d_max": question.d_max,
+            "resolution": question.resolution,
+            "scan": question.scan,
+        }
         super().__init__(request, parts, lambda plan, source: budget_cells(request, plan, source), searched)
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
@@ -136,9 +142,17 @@ def question_of(request: BudgetRequest) -> Question:
         raise UsageError(f"repeats={request.repeats}: choose a number from 1 to {MOST}")
     seeds = range(request.seed, request.seed + request.repeats)
     return Question(
-        tuple(parse_positive(request.epsilon, "epsilon")), request.metric, request.delta, seeds, request.d_min,
-        request.d_max, request.resolution, request.scan, request.target, request.tol,
-    )  # fmt: skip
+        tuple(parse_positive(request.epsilon, "epsilon")),
+        request.metric,
+        request.delta,
+        seeds,
+        request.d_min,
+        request.d_max,
+        request.resolution,
+        request.scan,
+        request.target,
+        request.tol,
+    )
 
 
 def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], lengths: Sequence[int]) -> None:
@@ -165,11 +179,25 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
         seeds = question.seeds_of(method.entry)
         matrix = {"matrix_tol": question.tol} if question.metric.startswith("matrix_") else {}
         key = cell_key(
-            command="budget", **determines(method), target=plan.target, source=dict(facts),
-            n=group.n, window=group.window, layer=layer, heads=plan.heads, metric=question.metric,
-            epsilon=question.epsilons, delta=question.delta, seed=seeds.start, repeats=len(seeds),
-            d_min=question.d_min, d_max=question.d_max, resolution=question.resolution, scan=question.scan, **matrix,
-        )  # fmt: skip
+            command="budget",
+            **determines(method),
+            target=plan.target,
+            source=dict(facts),
+            n=group.n,
+            window=group.window,
+            layer=layer,
+            heads=plan.heads,
+            metric=question.metric,
+            epsilon=question.epsilons,
+            delta=question.delta,
+            seed=seeds.start,
+            repeats=len(seeds),
+            d_min=question.d_min,
+            d_max=question.d_max,
+            resolution=question.resolution,
+            scan=question.scan,
+            **matrix,
+        )
         yield _Cell(key, method, group, layer)
 
 
@@ -192,15 +220,27 @@ def _measured(
         raise
     except Exception as error:  # whatever a method raises is its result, and the loop goes on
         return _result("failed", said(error) + at[0])
-    lost = [str(head) for head in qkv.heads if not any(
-        math.isfinite(errors[head][search.needed - 1]) for errors in search.tried.values() if head in errors)]
+    lost = [
+        str(head)
+        for head in qkv.heads
+        if not any(math.isfinite(errors[head][search.needed - 1]) for errors in search.tried.values() if head in errors)
+    ]
     told = ("diverged", f"the error is not finite at any budget in head {', '.join(lost)}") if lost else ("ok", None)
     return _result(*told, search)
 
 
 def _result(status: str, reason: str | None, search: BudgetSearch | None = None) -> dict[str, Any]:
-    found = {"status": status, "reason": reason, "draws_hash": None, "found": [], "tried": [], "refused": [],
-             "least": None, "most": None, "needed": None}  # fmt: skip
+    found = {
+        "status": status,
+        "reason": reason,
+        "draws_hash": None,
+        "found": [],
+        "tried": [],
+        "refused": [],
+        "least": None,
+        "most": None,
+        "needed": None,
+    }
     if search is None:
         return found
     return found | {
@@ -216,8 +256,9 @@ def _result(status: str, reason: str | None, search: BudgetSearch | None = None)
 def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
     """What was found at one ε: a list for each field, with one entry for each head."""
     heads = [one for one in search.heads if one.epsilon == epsilon]
-    listed = {name: [getattr(one, name) for one in heads]
-              for name in ("d", "below", "error", "held", "settled", "again")}  # fmt: skip
+    listed = {
+        name: [getattr(one, name) for one in heads] for name in ("d", "below", "error", "held", "settled", "again")
+    }
     ends = [one.interval or (None, None) for one in heads]
     return {"epsilon": epsilon, **listed, "lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
 

@@ -48,8 +48,10 @@ def cluster(
         _joined(ray, address)
         room = room_of(ray, cpus or 1, _gpus(ray, device, gpus))
         jobs = room.refuse(jobs)
-        notify(f"ray: {jobs} processes on {len(room.nodes)} node{'s' * (len(room.nodes) > 1)}"
-               f"{'' if address == PRIVATE else f' of {address}'}")  # fmt: skip
+        notify(
+            f"ray: {jobs} processes on {len(room.nodes)} node{'s' * (len(room.nodes) > 1)}"
+            f"{'' if address == PRIVATE else f' of {address}'}"
+        )
         crew = Actors(ray, room)
         try:
             yield Crewed(crew, jobs, "run it without --backend ray to see why"), GPU if room.gpus else "cpu"
@@ -82,8 +84,10 @@ def _imported(address: str | None) -> Any:
     if not address or not address.strip():
         raise UsageError("backend ray: name the cluster; give --ray-address HOST:PORT, or local for a private one here")
     if address.startswith("ray://"):
-        raise UsageError(f"ray-address {address}: Ray Client is not supported; run attnprobe on a node of the cluster, "
-                         "with --ray-address auto")  # fmt: skip
+        raise UsageError(
+            f"ray-address {address}: Ray Client is not supported; run attnprobe on a node of the cluster, "
+            "with --ray-address auto"
+        )
     if address == PRIVATE:  # one that is joined has its own settings
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # by itself since Ray 2.59
@@ -104,8 +108,10 @@ def _this_cluster() -> str:
     left = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     found = os.environ.get("RAY_ADDRESS", "") or (left.read_text().strip() if left.is_file() else "")
     if ":" not in found:
-        raise SourceError("ray: this node is of no cluster (no RAY_ADDRESS, nothing that `ray start` left here); give "
-                          "--ray-address HOST:PORT, or local")  # fmt: skip
+        raise SourceError(
+            "ray: this node is of no cluster (no RAY_ADDRESS, nothing that `ray start` left here); give "
+            "--ray-address HOST:PORT, or local"
+        )
     return found
 
 

@@ -144,10 +144,20 @@ def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int,
     for method in (None, *plan.methods):
         for d in plan.d if method is not None and method.entry.budget is not None else (None,):
             key = cell_key(
-                command="condition", **determines(method), target=plan.target, source=dict(facts), n=group.n,
-                window=group.window, layer=layer, heads=plan.heads, d=d, seed=plan.seed, precise=request.precise,
-                iterations=request.iterations, sensitivity=request.sensitivity,
-            )  # fmt: skip
+                command="condition",
+                **determines(method),
+                target=plan.target,
+                source=dict(facts),
+                n=group.n,
+                window=group.window,
+                layer=layer,
+                heads=plan.heads,
+                d=d,
+                seed=plan.seed,
+                precise=request.precise,
+                iterations=request.iterations,
+                sensitivity=request.sensitivity,
+            )
             yield _Cell(key, method, group, layer, d)
 
 
@@ -252,5 +262,10 @@ def _result(
     matrices: list[dict[str, Any]] | None = None,
     draws_hash: str | None = None,
 ) -> dict[str, Any]:
-    return {"status": status, "reason": reason, "metrics": metrics or {}, "matrices": matrices or [],
-            "draws_hash": draws_hash}  # fmt: skip
+    return {
+        "status": status,
+        "reason": reason,
+        "metrics": metrics or {},
+        "matrices": matrices or [],
+        "draws_hash": draws_hash,
+    }

@@ -102,8 +102,11 @@ class PlannedCells(Cells):
     ) -> None:
         self.request, self.parts, self._cells, self._more = request, parts, cells, more or {}
         self.sources = [source for source, _ in parts]
-        self.listed = {Place(number, *where): some for number, (source, plan) in enumerate(parts)
-                       for where, some in cells(plan, source).items()}  # fmt: skip
+        self.listed = {
+            Place(number, *where): some
+            for number, (source, plan) in enumerate(parts)
+            for where, some in cells(plan, source).items()
+        }
 
     def plan_of(self, place: Place) -> ErrorPlan:
         """The plan of a place's source."""
@@ -218,14 +221,22 @@ class GroupWork:
 def facts_of(cells: Cells) -> dict[str, Any]:
     """What a process says of itself: its machine, device and threads, and the versions that may change a number."""
     device, found = device_name(str(cells.sources[0].device)), versions()
-    return {"host": platform.node(), "device": device, "threads": torch.get_num_threads(),
-            **{name: found.get(name) for name in VERSIONS}}  # fmt: skip
+    return {
+        "host": platform.node(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        **{name: found.get(name) for name in VERSIONS},
+    }
 
 
 def measure(
-    cells: Cells, bundle: Sequence[Place], done: Collection[str], run: str, inputs: InputKeeper,
+    cells: Cells,
+    bundle: Sequence[Place],
+    done: Collection[str],
+    run: str,
+    inputs: InputKeeper,
     send: Callable[[str, Any], None],
-) -> None:  # fmt: skip
+) -> None:
     """Measure the cells of a bundle that are not done: Q, K and V are captured once for all of it."""
     group = bundle[0].group
     source = cells.sources[bundle[0].source]

@@ -64,8 +64,18 @@ def measure_drift(
     def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
         outcome = Outcome()
         for (source, plan, batches), rows in zip(listed, texts, strict=True):
-            loop = _Loop(request, plan, source, rows, writer, done, run, outcome, notify,
-                         lambda label: progress(len(outcome.records), total, label))  # fmt: skip
+            loop = _Loop(
+                request,
+                plan,
+                source,
+                rows,
+                writer,
+                done,
+                run,
+                outcome,
+                notify,
+                lambda label: progress(len(outcome.records), total, label),
+            )
             loop.measure(batches)
         progress(total, total, "")
         return outcome
@@ -156,8 +166,13 @@ class _Loop:
             "heads": list(range(self.source.heads)),
             "n": cell.n,
             "d": work.d,
-            "budgets": None if budgets is None else {"mean": sum(tried) / len(tried) if tried else None,
-                                                     "heads": len(own), "exact": len(own) - len(tried)},
+            "budgets": None
+            if budgets is None
+            else {
+                "mean": sum(tried) / len(tried) if tried else None,
+                "heads": len(own),
+                "exact": len(own) - len(tried),
+            },
             "repeat": work.repeat,
             "seed": work.seed,
             "lines": self.request.lines,
@@ -167,7 +182,7 @@ class _Loop:
             "reference": False,
             "requested": True,
             "draws_hash": None,
-        }  # fmt: skip
+        }
 
 
 @dataclass
@@ -201,8 +216,9 @@ class _Bench:
         """The measured parts of a record for each window: status, reason, metrics, local, seconds."""
         try:
             with time_limit(limit):
-                local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer))
-                         for layer in work.layers}  # fmt: skip
+                local = {
+                    layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers
+                }
                 begin = perf_counter()
                 got = with_smaller_blocks(lambda: self._injected(work))
         except Unsupported as error:
@@ -212,12 +228,12 @@ class _Bench:
         except Exception as error:  # whatever a method raises is its result, and the loop goes on
             return [_result("failed", said(error)) for _ in self.rows]
         seconds = (perf_counter() - begin) / len(self.rows)
-        return [self._measured(row, got[row], {layer: rows[row] for layer, rows in local.items()}, seconds)
-                for row in range(len(self.rows))]  # fmt: skip
+        return [
+            self._measured(row, got[row], {layer: rows[row] for layer, rows in local.items()}, seconds)
+            for row in range(len(self.rows))
+        ]
 
-    def _measured(
-        self, row: int, got: Outputs, local: Mapping[int, list[float]], seconds: float
-    ) -> dict[str, Any]:
+    def _measured(self, row: int, got: Outputs, local: Mapping[int, list[float]], seconds: float) -> dict[str, Any]:
         words = None if self.asked is None else self.asked.words[row]
         found = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
         heads = [value for values in local.values() for value in values]
@@ -229,8 +245,10 @@ class _Bench:
     def _outputs(self) -> list[Outputs]:
         """What the model gives now for each row, padding left out."""
         hidden, logits = self.model.both(self.reading, self.asked)
-        return [Outputs(hidden[row, :length], None if logits is None else logits[row])
-                for row, length in enumerate(self.lengths)]  # fmt: skip
+        return [
+            Outputs(hidden[row, :length], None if logits is None else logits[row])
+            for row, length in enumerate(self.lengths)
+        ]
 
     def _injected(self, work: InjectWork) -> list[Outputs]:
         method, options = work.request.entry, work.request.options
@@ -247,8 +265,10 @@ class _Bench:
                 self.exact[layer] = call.output()
             got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
             wanted = self.exact[layer]
-            self.local[place] = [local_errors(wanted[row, :length], got[row, :length]).tolist()
-                                 for row, length in enumerate(self.lengths)]  # fmt: skip
+            self.local[place] = [
+                local_errors(wanted[row, :length], got[row, :length]).tolist()
+                for row, length in enumerate(self.lengths)
+            ]
         return self.local[place]
 
 

@@ -103,8 +103,10 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         raise UsageError(f"batch={request.batch}: choose a number from 1 to {MOST}")
     budgets = None if request.budgets is None else read_budgets(request.budgets)
     if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
-        raise UsageError(f"{request.budgets}: its budgets are for target={budgets.about['target']}, and the attention "
-                         "that a method takes the place of is softmax")  # fmt: skip
+        raise UsageError(
+            f"{request.budgets}: its budgets are for target={budgets.about['target']}, and the attention "
+            "that a method takes the place of is softmax"
+        )
     asked = replace(request, layer=request.layer or "all")
     if budgets is not None:
         asked = replace(asked, methods=(budgets.item,), d="1")
@@ -129,13 +131,16 @@ def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int
 
 def _differing(
     path: str | None, budgets: Budgets | None, facts: Mapping[str, Any], lengths: Iterable[int]
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """What a file of budgets says that they were found on, where it is something else than what is run here."""
     about = {} if budgets is None else budgets.about
     here = {"model": [facts.get("model")], "weights": [facts.get("weights")], "n": list(lengths), "scale_inputs": [1]}
-    return [f"{path}: its budgets were found at {name.replace('_', ' ')} {about[name]}; here it is "
-            + ", ".join(map(str, values)) for name, values in here.items()
-            if about.get(name) is not None and values != [about[name]]]  # fmt: skip
+    return [
+        f"{path}: its budgets were found at {name.replace('_', ' ')} {about[name]}; here it is "
+        + ", ".join(map(str, values))
+        for name, values in here.items()
+        if about.get(name) is not None and values != [about[name]]
+    ]
 
 
 def inject_batches(
@@ -146,18 +151,37 @@ def inject_batches(
     works = plan.works(request.per_layer)
     numbers = range(base.windows)
     batches = [tuple(numbers[at : at + request.batch]) for at in range(0, base.windows, request.batch)]
-    return [(n, windows, [[_cell(request, plan, work, n, windows, window, facts) for window in windows]
-                          for work in works]) for n in base.n for windows in batches]  # fmt: skip
+    return [
+        (n, windows, [[_cell(request, plan, work, n, windows, window, facts) for window in windows] for work in works])
+        for n in base.n
+        for windows in batches
+    ]
 
 
 def _cell(
-    request: InjectRequest, plan: InjectPlan, work: InjectWork, n: int, windows: tuple[int, ...], window: int,
+    request: InjectRequest,
+    plan: InjectPlan,
+    work: InjectWork,
+    n: int,
+    windows: tuple[int, ...],
+    window: int,
     facts: Mapping[str, Any],
-) -> InjectCell:  # fmt: skip
+) -> InjectCell:
     listed = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
     key = cell_key(
-        command="inject", **determines(work.request), source=dict(facts), n=n,
-        window=window, batch=windows, lines=request.lines, layers=work.layers, alone=work.layer is not None,
-        d=work.d, budgets=listed, seed=work.seed, hidden_words=plan.base.seed, model_dtype=request.model_dtype,
-    )  # fmt: skip
+        command="inject",
+        **determines(work.request),
+        source=dict(facts),
+        n=n,
+        window=window,
+        batch=windows,
+        lines=request.lines,
+        layers=work.layers,
+        alone=work.layer is not None,
+        d=work.d,
+        budgets=listed,
+        seed=work.seed,
+        hidden_words=plan.base.seed,
+        model_dtype=request.model_dtype,
+    )
     return InjectCell(key, work, n, window)

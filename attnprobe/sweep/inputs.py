@@ -33,9 +33,14 @@ class InputKeeper:
     """
 
     def __init__(
-        self, folder: Path, run: str, wanted: bool, force: bool, timings: Timings | None = None,
+        self,
+        folder: Path,
+        run: str,
+        wanted: bool,
+        force: bool,
+        timings: Timings | None = None,
         shard: Shard | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path = inputs_path(folder) if shard is None else shard.of(inputs_path(folder))
         self.run, self.wanted, self.timings = run, wanted, timings or Timings()
         found = [] if force or not wanted else read_inputs(folder)
@@ -56,9 +61,16 @@ class InputKeeper:
             except Exception as error:  # the cells do not depend on it
                 status, reason = "failed", said(error)
         record = {
-            "schema": SCHEMA, "key": key, "run": self.run, "command": "inputs", "status": status, "reason": reason,
-            "source": source.facts, **place, "metrics": metrics,
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "key": key,
+            "run": self.run,
+            "command": "inputs",
+            "status": status,
+            "reason": reason,
+            "source": source.facts,
+            **place,
+            "metrics": metrics,
+        }
         self.write(record)
 
     def write_once(self, record: Mapping[str, Any]) -> None:

@@ -62,8 +62,9 @@ class Ledger:
 
     def told(self, bundle: tuple[Place, ...]) -> frozenset[str]:
         """The keys of the cells that are done."""
-        return frozenset(cell.key for place in bundle for cell in self.cells.listed[place]
-                         if cell.key not in self.missing[place])  # fmt: skip
+        return frozenset(
+            cell.key for place in bundle for cell in self.cells.listed[place] if cell.key not in self.missing[place]
+        )
 
     def began(self, facts: Mapping[str, Any]) -> None:
         """Say so where another process may give other numbers, and keep for the manifest what it is."""

@@ -54,9 +54,14 @@ def listed(request: Any, notify: Callable[[str], None] = lambda line: None) -> l
     """
     kept = {} if request.force else held_already(request)
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
-    kinds = {SpectrumRequest: _of_spectra, TheoryRequest: _of_theorems, BenchRequest: _of_bench,
-             BudgetRequest: _of_budgets, InjectRequest: _of_drift,
-             StabilityRequest: _of_stability}  # fmt: skip
+    kinds = {
+        SpectrumRequest: _of_spectra,
+        TheoryRequest: _of_theorems,
+        BenchRequest: _of_bench,
+        BudgetRequest: _of_budgets,
+        InjectRequest: _of_drift,
+        StabilityRequest: _of_stability,
+    }
     cells = kinds.get(type(request), _of_errors)
     return list(cells(request, done, notify))
 
@@ -127,8 +132,9 @@ def _of_drift(request: InjectRequest, done: set[str], notify: Callable[[str], No
             for cell in (cell for cells in works for cell in cells):
                 work, size = _sizes(cell.work.request.name, n, cell.work.d or 64, source.heads, False, False)
                 place = (weights, n, cell.window, "all" if cell.work.layer is None else cell.work.layer)
-                yield Listed(place, cell.work.request.name, cell.work.d, cell.key in done,
-                             work * len(cell.work.layers), size)  # fmt: skip
+                yield Listed(
+                    place, cell.work.request.name, cell.work.d, cell.key in done, work * len(cell.work.layers), size
+                )
 
 
 def _of_stability(request: StabilityRequest, done: set[str], notify: Callable[[str], None]) -> Iterator[Listed]:

@@ -22,7 +22,7 @@ from ..records import (
     missing_maps_path,
     write_bytes,
     write_json,
-)  # fmt: skip
+)
 from ..reference import exact
 from ..timings import Timings
 from .plan import Cell, ErrorPlan, Group

@@ -216,19 +216,35 @@ class ErrorPlan:
         if request.name != LOWER_BOUND and request.entry.kind == "kernel":
             matrix |= {"row_tolerance": self.row_tolerance}
         key = cell_key(
-            command="error", **determines(request), target=self.target, source=dict(facts), n=group.n,
-            window=group.window, layer=layer, heads=self.heads, d=d, seed=self.seed + repeat, **matrix,
-        )  # fmt: skip
+            command="error",
+            **determines(request),
+            target=self.target,
+            source=dict(facts),
+            n=group.n,
+            window=group.window,
+            layer=layer,
+            heads=self.heads,
+            d=d,
+            seed=self.seed + repeat,
+            **matrix,
+        )
         return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
 
     def told(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
         return {
             "methods": [listed(m) for m in self.methods],
-            "n": self.n, "d": self.d, "layers": self.layers, "heads": self.heads, "windows": self.windows,
-            "seed": self.seed, "repeats": self.repeats, "target": self.target, "tol": self.tol,
+            "n": self.n,
+            "d": self.d,
+            "layers": self.layers,
+            "heads": self.heads,
+            "windows": self.windows,
+            "seed": self.seed,
+            "repeats": self.repeats,
+            "target": self.target,
+            "tol": self.tol,
             "row_tolerance": self.row_tolerance,
-        }  # fmt: skip
+        }
 
     def refusal(self) -> str | None:
         """Why no requested cell can run, or None: the first reason, where each of them has one."""

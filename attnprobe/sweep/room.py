@@ -41,15 +41,20 @@ class Room:
         """
         asked = f"{self.cpus} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
         has = f"{len(self.nodes)} nodes" if len(self.nodes) != 1 else "one node"
-        most = ", ".join(f"{max((node[i] for node in self.nodes), default=0):g} {what}" for i, what in
-                         enumerate(("CPU", "GPU")))  # fmt: skip
+        most = ", ".join(
+            f"{max((node[i] for node in self.nodes), default=0):g} {what}" for i, what in enumerate(("CPU", "GPU"))
+        )
         if not self.places:
             way = "a smaller --gpus-per-task, or 0 for CPUs alone" if self.gpus else "a smaller --cpus-per-task"
-            raise UsageError(f"ray: no node has room for a process of {asked}: the cluster has {has}, the largest with "
-                             f"{most}; give {way}")  # fmt: skip
+            raise UsageError(
+                f"ray: no node has room for a process of {asked}: the cluster has {has}, the largest with "
+                f"{most}; give {way}"
+            )
         if jobs is not None and jobs > self.places:
-            raise UsageError(f"ray: jobs={jobs} processes of {asked} each do not fit: the cluster has {has}, with room "
-                             f"for {self.places}; give --jobs {self.places} or less")  # fmt: skip
+            raise UsageError(
+                f"ray: jobs={jobs} processes of {asked} each do not fit: the cluster has {has}, with room "
+                f"for {self.places}; give --jobs {self.places} or less"
+            )
         return jobs or self.places
 
 

@@ -34,8 +34,9 @@ def row_devices(request: Any) -> tuple[torch.device, ...] | None:
     if device.type == "cpu":
         return (device,) * number
     if device.index is not None:
-        raise UsageError(f"split-rows={number}: device {device} is one GPU; give --device {device.type} for the first "
-                         f"{number}")  # fmt: skip
+        raise UsageError(
+            f"split-rows={number}: device {device} is one GPU; give --device {device.type} for the first {number}"
+        )
     there = torch.cuda.device_count()
     if number > there:
         raise UsageError(f"split-rows={number}: {there} GPU(s) are visible; choose a number from 1 to {there}")

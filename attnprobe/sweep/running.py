@@ -54,16 +54,31 @@ def measure_cells(
 
         def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
             folder = writer.path.parent
-            work = GroupWork(open_cells, request, run, folder, site.threads, site.devices,
-                             (cells, timings) if site.alone else None)  # fmt: skip
-            ledger = Ledger(cells, writer, keeper_of(request, folder, run), done=done, run=run, notify=notify,
-                            progress=progress, timings=timings)  # fmt: skip
+            work = GroupWork(
+                open_cells, request, run, folder, site.threads, site.devices, (cells, timings) if site.alone else None
+            )
+            ledger = Ledger(
+                cells,
+                writer,
+                keeper_of(request, folder, run),
+                done=done,
+                run=run,
+                notify=notify,
+                progress=progress,
+                timings=timings,
+            )
             outcome = ledger.measured_by(site.backend, work)
             after(cells, outcome, folder)
             return outcome
 
         outcome, path = recorded(
-            request, cells.command, cells.plan(), cells.sources, notify, measure, whole=cells.whole,
+            request,
+            cells.command,
+            cells.plan(),
+            cells.sources,
+            notify,
+            measure,
+            whole=cells.whole,
             may_be_empty=cells.may_be_empty,
-        )  # fmt: skip
+        )
     return Session(outcome, path, cells.sources)

@@ -175,9 +175,16 @@ def answered(
     needed = seeds_needed(len(seeds), question.delta)
     errors = _Errors(question, request, inner, seeds, show)
     found, tried = search(
-        errors, inner.heads, question.epsilons, least, most, resolution=question.resolution, scan=question.scan,
-        needed=needed, random="deterministic" not in request.entry.tags,
-    )  # fmt: skip
+        errors,
+        inner.heads,
+        question.epsilons,
+        least,
+        most,
+        resolution=question.resolution,
+        scan=question.scan,
+        needed=needed,
+        random="deterministic" not in request.entry.tags,
+    )
     if not tried:
         raise Unsupported(next(iter(errors.refused.values())))
     return BudgetSearch(tuple(found), tried, errors.refused, needed, len(seeds), least, most)
@@ -238,6 +245,7 @@ class _Errors:
             if None in operators:
                 raise Unsupported(f"{self.request.label} gives no operator: it has output errors alone")
             measure = lambda some=operators: shared_matrix_errors(
-                exact(part, self.question.target), some, tol=self.question.tol)  # fmt: skip
+                exact(part, self.question.target), some, tol=self.question.tol
+            )
             found += [one.metrics[name] for one in with_smaller_blocks(measure)]
         return torch.stack(found)

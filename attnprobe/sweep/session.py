@@ -158,8 +158,10 @@ def prepared(
     mine = share_of(request, [source for source, _ in parts], every)
     if mine is None:
         return parts
-    return [(source, replace(plan, share=frozenset((one.group, one.layer) for one in mine if one.source == number)))
-            for number, (source, plan) in enumerate(parts)]  # fmt: skip
+    return [
+        (source, replace(plan, share=frozenset((one.group, one.layer) for one in mine if one.source == number)))
+        for number, (source, plan) in enumerate(parts)
+    ]
 
 
 def share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
@@ -167,8 +169,9 @@ def share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place
     shard = parse_shard(request.shard)
     if shard is None:
         return None
-    hashed = lambda place: cell_key(source=determining(sources[place.source].facts), n=place.group.n,
-                                    window=place.group.window, layer=place.layer)  # fmt: skip
+    hashed = lambda place: cell_key(
+        source=determining(sources[place.source].facts), n=place.group.n, window=place.group.window, layer=place.layer
+    )
     return shard.dealt([(place.group.n, hashed(place), place) for place in places])
 
 

@@ -57,8 +57,14 @@ def site_of(request: RunRequest, notify: Callable[[str], None]) -> Iterator[Site
     if request.backend == "ray":
         from .cluster import cluster
 
-        with cluster(request.ray_address, request.jobs, request.cpus_per_task, request.gpus_per_task,
-                     request.source.device, notify) as (backend, device):  # fmt: skip
+        with cluster(
+            request.ray_address,
+            request.jobs,
+            request.cpus_per_task,
+            request.gpus_per_task,
+            request.source.device,
+            notify,
+        ) as (backend, device):
             yield Site(backend, request.cpus_per_task, (device,), device="cpu")
         return
     device = choose_device(request.source.device)

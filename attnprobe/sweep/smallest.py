@@ -124,8 +124,9 @@ def search(
     fine = fine_budgets(least, most, resolution)
     try_all((d, head) for d in (fine if scan else coarse_budgets(least, most)) for head in heads)
     asked = [(epsilon, head) for epsilon in epsilons for head in heads]
-    while wanted := [(d, head) for epsilon, head in asked
-                     if (d := _next(of(head), fine, missing[head], epsilon)) is not None]:  # fmt: skip
+    while wanted := [
+        (d, head) for epsilon, head in asked if (d := _next(of(head), fine, missing[head], epsilon)) is not None
+    ]:
         try_all(wanted)
     try_all((d, head) for epsilon, head in asked for d in _above(of(head), fine, missing[head], epsilon))
     found = [_found(head, epsilon, of(head), tried, random) for epsilon, head in asked]

@@ -147,15 +147,23 @@ class SpectrumCells(Cells):
 
     def plan(self) -> dict[str, Any]:
         of, _, d, epsilons = self.asked
-        layers = {source.facts.get("weights") or "file": [place.layer for place in self.every if place.source == number]
-                  for number, source in enumerate(self.sources)}  # fmt: skip
+        layers = {
+            source.facts.get("weights") or "file": [place.layer for place in self.every if place.source == number]
+            for number, source in enumerate(self.sources)
+        }
         return {
             "of": [one if isinstance(one, str) else listed(one) for one in of],
-            "kind": self.request.kind, "k": self.request.k, "epsilon": epsilons, "d": d, "seed": self.request.seed,
-            "layers": layers, "n": list(dict.fromkeys(place.group.n for place in self.every)),
+            "kind": self.request.kind,
+            "k": self.request.k,
+            "epsilon": epsilons,
+            "d": d,
+            "seed": self.request.seed,
+            "layers": layers,
+            "n": list(dict.fromkeys(place.group.n for place in self.every)),
             "heads": list(dict.fromkeys(cell.head for cells in self.every.values() for cell in cells)),
-            "windows": self.request.windows, "target": self.request.target,
-        }  # fmt: skip
+            "windows": self.request.windows,
+            "target": self.request.target,
+        }
 
     def whole(self) -> set[str]:
         return {cell.key for cells in self.every.values() for cell in cells}
@@ -165,10 +173,19 @@ class SpectrumCells(Cells):
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         return {
-            "of": cell.name, **cell.told, "kind": self.request.kind, "target": self.request.target,
-            "weights": self.sources[place.source].facts.get("weights"), "head": cell.head, "heads": [cell.head],
-            "d": cell.d, "seed": self.request.seed, "repeat": 0, "reference": False, "requested": True,
-        }  # fmt: skip
+            "of": cell.name,
+            **cell.told,
+            "kind": self.request.kind,
+            "target": self.request.target,
+            "weights": self.sources[place.source].facts.get("weights"),
+            "head": cell.head,
+            "heads": [cell.head],
+            "d": cell.d,
+            "seed": self.request.seed,
+            "repeat": 0,
+            "reference": False,
+            "requested": True,
+        }
 
     def measured(
         self, place: Place, qkv: QKV, done: Collection[str], show: Note
@@ -193,16 +210,19 @@ def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[i
         raise UsageError(f"windows={request.windows}: choose a number from 1 to {MOST}")
     of = parse_of(request.of, request.target)
     if request.target != "softmax" and all(isinstance(one, str) for one in of):
-        raise UsageError(f"target={request.target} is the matrix that methods stand for, and of={','.join(of)} names "
-                         "none; ask for --of gaussian, or drop the target")  # fmt: skip
+        raise UsageError(
+            f"target={request.target} is the matrix that methods stand for, and of={','.join(of)} names "
+            "none; ask for --of gaussian, or drop the target"
+        )
     d, epsilons = tuple(parse_numbers(request.d, "d")), parse_epsilons(request.epsilon)
     n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
     for length in n or ():
         if length < 2:
             raise UsageError(f"n={length}: attention needs at least 2 tokens")
     _refuse_sizes(request, of, n or ())
-    reasons = [_refused(one, request.target, length, budget) for one in of for length in n or ()
-               for budget in _budgets(one, d)]  # fmt: skip
+    reasons = [
+        _refused(one, request.target, length, budget) for one in of for length in n or () for budget in _budgets(one, d)
+    ]
     if reasons and all(reasons):
         raise UsageError(reasons[0])
     return of, n, d, epsilons
@@ -224,9 +244,13 @@ def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> st
 
 
 def _listed(
-    request: SpectrumRequest, sources: Sequence[Any], of: Sequence[MethodRequest | str],
-    n: tuple[int, ...] | None, d: Sequence[int], epsilons: Sequence[float],
-) -> dict[Place, list[_Cell]]:  # fmt: skip
+    request: SpectrumRequest,
+    sources: Sequence[Any],
+    of: Sequence[MethodRequest | str],
+    n: tuple[int, ...] | None,
+    d: Sequence[int],
+    epsilons: Sequence[float],
+) -> dict[Place, list[_Cell]]:
     """Every cell, in the order in which it is computed: by source, n, window, layer, matrix, budget, head."""
     found = {}
     for number, source in enumerate(sources):
@@ -241,8 +265,10 @@ def _listed(
                 for layer in layers:
                     found[Place(number, Group(length, window), layer)] = [
                         _cell(request, one, budget, head, length, window, layer, facts, epsilons)
-                        for one in of for budget in _budgets(one, d) for head in heads
-                    ]  # fmt: skip
+                        for one in of
+                        for budget in _budgets(one, d)
+                        for head in heads
+                    ]
     return found
 
 
@@ -250,11 +276,22 @@ def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
     matrix = isinstance(one, str)
     which = determines(None if matrix else one)
     key = cell_key(
-        command="spectrum", of=one if matrix else which["method"], **{k: v for k, v in which.items() if k != "method"},
-        target=None if matrix else request.target, seed=request.seed, kind=request.kind, k=request.k,
-        epsilon=epsilons, source=dict(facts), n=n, window=window, layer=layer, head=head, d=d,
+        command="spectrum",
+        of=one if matrix else which["method"],
+        **{k: v for k, v in which.items() if k != "method"},
+        target=None if matrix else request.target,
+        seed=request.seed,
+        kind=request.kind,
+        k=request.k,
+        epsilon=epsilons,
+        source=dict(facts),
+        n=n,
+        window=window,
+        layer=layer,
+        head=head,
+        d=d,
         is_method=not matrix,
-    )  # fmt: skip
+    )
     return _Cell(key, one, d, head)
 
 
@@ -291,12 +328,16 @@ def _measured(
     result["metrics"] = {name: [value] for name, value in numbers.items() if not isinstance(value, dict)}
     return result | {
         "eigenvalues" if request.kind == "eigen" else "singular_values": pairs,
-        "size": found.size, "complete": found.complete, "log_scale": found.log_scale, "draws_hash": draws,
+        "size": found.size,
+        "complete": found.complete,
+        "log_scale": found.log_scale,
+        "draws_hash": draws,
         "frobenius": None if found.frobenius2 is None else found.frobenius2**0.5,
         "error": None if found.error is None else found.error.tolist(),
         "upper": None if found.upper is None else found.upper.tolist(),
-        "passes": found.passes, "closed": found.closed,
-    }  # fmt: skip
+        "passes": found.passes,
+        "closed": found.closed,
+    }
 
 
 def _result(status: str = "ok", reason: str | None = None, seconds: float | None = None) -> dict[str, Any]:

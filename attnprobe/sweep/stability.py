@@ -62,7 +62,8 @@ def measure_stability(
                 continue
             label = f"{task.name} {cell.name} seed {cell.seed}"
             show = lambda step, label=label: progress(
-                len(outcome.records), total, f"{label}, step {step + 1} of {request.steps}")  # fmt: skip
+                len(outcome.records), total, f"{label}, step {step + 1} of {request.steps}"
+            )
             outcome.keep({**_head(cell, request, task, run), **_measured(cell, request, task, show)}, writer)
         outcome.records.sort(key=lambda record: place[record["key"]])
         progress(total, total, "")
@@ -96,8 +97,11 @@ def _measured(
     except Unsupported as error:
         status, reason = "skipped", str(error)
     except UsageError as error:  # Q, K and V that are not finite are refused by name
-        status, reason = ("diverged", f"step {len(steps) + 1}: {error}") if "value at head" in str(error) else (
-            "failed", said(error))  # fmt: skip
+        status, reason = (
+            ("diverged", f"step {len(steps) + 1}: {error}")
+            if "value at head" in str(error)
+            else ("failed", said(error))
+        )
     except Exception as error:  # whatever a method raises is its result, and the loop goes on
         status, reason = "failed", said(error)
     return _result(status, reason, training.trajectory(steps), perf_counter() - begin)
@@ -105,8 +109,14 @@ def _measured(
 
 def _result(status: str, reason: str | None, found: Trajectory, seconds: float | None) -> dict[str, Any]:
     metrics = {name: list(getattr(found, name)) for name in STEP_METRICS if found.tau}
-    return {"status": status, "reason": reason, "metrics": metrics, "conditions": list(found.conditions),
-            "draws_hash": None, "seconds": seconds}  # fmt: skip
+    return {
+        "status": status,
+        "reason": reason,
+        "metrics": metrics,
+        "conditions": list(found.conditions),
+        "draws_hash": None,
+        "seconds": seconds,
+    }
 
 
 def _head(cell: StabilityCell, request: StabilityRequest, task: TaskSource, run: str) -> dict[str, Any]:
@@ -145,7 +155,13 @@ def _planned(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSou
     return {
         "methods": [{"name": one.name, "options": dict(one.options)} for one in plan.methods],
         "tasks": [{"name": one.name, "n": one.n, "batch": one.batch, "rate": one.rate} for one in tasks],
-        "n": list(dict.fromkeys(one.n for one in tasks)), "d": plan.d, "layers": [LAYERS], "steps": request.steps,
-        "seed": request.seed, "seeds": request.seeds, "target": request.target, "eps": request.eps,
+        "n": list(dict.fromkeys(one.n for one in tasks)),
+        "d": plan.d,
+        "layers": [LAYERS],
+        "steps": request.steps,
+        "seed": request.seed,
+        "seeds": request.seeds,
+        "target": request.target,
+        "eps": request.eps,
         "condition_tokens": request.condition_tokens,
-    }  # fmt: skip
+    }

@@ -15,9 +15,16 @@ from .plan import MethodRequest, determines, parse_methods, refused
 from .request import MOST, RunRequest
 
 __all__ = [
-    "OWN", "SELF_ATTENTION", "StabilityCell", "StabilityPlan", "StabilityRequest", "own_target", "parse_tasks",
-    "stability_cells", "stability_prepared",
-]  # fmt: skip
+    "OWN",
+    "SELF_ATTENTION",
+    "StabilityCell",
+    "StabilityPlan",
+    "StabilityRequest",
+    "own_target",
+    "parse_tasks",
+    "stability_cells",
+    "stability_prepared",
+]
 
 SELF_ATTENTION = "softmax"  # the method that ratios are over
 OWN = "own"
@@ -158,8 +165,9 @@ def _length(text: str | None) -> int | None:
 
 def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSource]) -> None:
     asked = [one for one in plan.methods if one.requested]
-    reasons = [why_not(one, target_of(request, one), task, d) for one in asked for task in tasks
-               for d in _budgets(plan, one)]  # fmt: skip
+    reasons = [
+        why_not(one, target_of(request, one), task, d) for one in asked for task in tasks for d in _budgets(plan, one)
+    ]
     if asked and None not in reasons:
         raise UsageError(reasons[0])
 
@@ -186,10 +194,19 @@ def stability_cells(request: StabilityRequest, plan: StabilityPlan, task: TaskSo
             for repeat in range(request.seeds):
                 seed = request.seed + repeat
                 key = cell_key(
-                    command="stability", **determines(one), target=target, source=facts,
-                    n=task.n, batch=task.batch, rate=task.rate, eps=request.eps, steps=request.steps, d=d, seed=seed,
+                    command="stability",
+                    **determines(one),
+                    target=target,
+                    source=facts,
+                    n=task.n,
+                    batch=task.batch,
+                    rate=task.rate,
+                    eps=request.eps,
+                    steps=request.steps,
+                    d=d,
+                    seed=seed,
                     condition_tokens=request.condition_tokens,
-                )  # fmt: skip
+                )
                 found.append(StabilityCell(key, one, target, d, repeat, seed))
     return found
 

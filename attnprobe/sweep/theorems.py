@@ -71,9 +71,7 @@ def findings(
     return found
 
 
-def asked_of(
-    theorems: Iterable[str], epsilon: str, delta: float, quadrature: bool | None
-) -> Asked:
+def asked_of(theorems: Iterable[str], epsilon: str, delta: float, quadrature: bool | None) -> Asked:
     """What is asked of which theorems, from names with commas or ``all`` and a list of relative errors.
 
     Raises:
@@ -130,10 +128,16 @@ def setting_of(
         return approximate(one.entry, some, d, seed=seed, target=target, **one.options)
 
     return Setting(
-        budgets=budgets, epsilons=asked.epsilons, delta=asked.delta, seeds=seeds,
-        streams=lambda label, seed: Streams(seed, label, qkv.layer, qkv.window), run=run, methods=tuple(known),
-        quadrature=asked.quadrature, target=target,
-    )  # fmt: skip
+        budgets=budgets,
+        epsilons=asked.epsilons,
+        delta=asked.delta,
+        seeds=seeds,
+        streams=lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),
+        run=run,
+        methods=tuple(known),
+        quadrature=asked.quadrature,
+        target=target,
+    )
 
 
 def _written(request: MethodRequest) -> str:

@@ -133,11 +133,22 @@ def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mappi
     for theorem in asked.theorems:
         for method in plan.methods if theorem.per_method else (None,):
             key = cell_key(
-                command="theory", theorem=theorem.name, **determines(method), target=method and plan.target,
-                source=dict(facts), n=group.n, window=group.window, layer=layer, heads=plan.heads, d=plan.d,
-                epsilon=asked.epsilons, delta=asked.delta, seed=plan.seed, repeats=plan.repeats,
+                command="theory",
+                theorem=theorem.name,
+                **determines(method),
+                target=method and plan.target,
+                source=dict(facts),
+                n=group.n,
+                window=group.window,
+                layer=layer,
+                heads=plan.heads,
+                d=plan.d,
+                epsilon=asked.epsilons,
+                delta=asked.delta,
+                seed=plan.seed,
+                repeats=plan.repeats,
                 quadrature=asked.quadrature,
-            )  # fmt: skip
+            )
             yield _Cell(key, theorem, method, group, layer)
 
 
@@ -147,8 +158,12 @@ def _asked(request: TheoryRequest) -> Asked:
 
 def _planned(asked: Asked) -> dict[str, Any]:
     """What a manifest's plan says beside methods, budgets and places."""
-    return {"theorems": [one.name for one in asked.theorems], "epsilons": asked.epsilons, "delta": asked.delta,
-            "quadrature": asked.quadrature}  # fmt: skip
+    return {
+        "theorems": [one.name for one in asked.theorems],
+        "epsilons": asked.epsilons,
+        "delta": asked.delta,
+        "quadrature": asked.quadrature,
+    }
 
 
 def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float | None) -> dict[str, Any]:
@@ -189,8 +204,11 @@ def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float
 def _as_record(finding: Finding) -> dict[str, Any]:
     """A finding as a record holds it: a list for each number, with one entry for each head; infinity is ``"inf"``."""
     listed = lambda x: spelt(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
-    rounding = finding.rounding if isinstance(finding.rounding, Tensor) else torch.full_like(
-        finding.measured, finding.rounding)  # fmt: skip
+    rounding = (
+        finding.rounding
+        if isinstance(finding.rounding, Tensor)
+        else torch.full_like(finding.measured, finding.rounding)
+    )
     return {
         "d": finding.d,
         "at": dict(finding.at),

@@ -74,9 +74,13 @@ class Case:
     ) -> Approximation:
         """The method on ``qkv``, by default on its own inputs."""
         return approximate(
-            self.method, self.qkv() if qkv is None else qkv, self.budget if d is None else d,
-            seed=self.seed if seed is None else seed, target=self.target, **{**self.options, **options},
-        )  # fmt: skip
+            self.method,
+            self.qkv() if qkv is None else qkv,
+            self.budget if d is None else d,
+            seed=self.seed if seed is None else seed,
+            target=self.target,
+            **{**self.options, **options},
+        )
 
     def operator(self, approx: Approximation) -> Operator:
         """The operator of an approximation; without one the property does not apply."""

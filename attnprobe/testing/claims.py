@@ -130,4 +130,3 @@ def diagnostic(case: Case) -> None:
 @claim("psd_below", scores=(1.0,), dtypes=(torch.float64,))
 def psd_below(case: Case) -> None:
     raise Skip("proved of the built-in methods by the project's own tests, from their cores")
-

@@ -111,8 +111,9 @@ def check_method(method: str | Method | Callable[..., Any], **settings: Any) -> 
     verdicts = examine(method, only=only, target=target, fixed=settings)
     failures = [one for one in verdicts if one.status == "failed"]
     if failures:
-        raise AssertionError("\n".join(f"{one.property} ({one.target}): {one.reason}\n  at {_words(one.case)}"
-                                       for one in failures))  # fmt: skip
+        raise AssertionError(
+            "\n".join(f"{one.property} ({one.target}): {one.reason}\n  at {_words(one.case)}" for one in failures)
+        )
     return verdicts
 
 
@@ -131,8 +132,14 @@ def _verdict(one: Property, base: Case, fixed: dict[str, Any], spelt: str | None
         if error is not None:
             small = case if fixed else _shrunk(one, case, error)
             error = _tried(one, small)
-            return Verdict(**told, status="failed", cases=tried, reason=_said(error), case=_facts(small),
-                           replay=spelt and _replay(one, small, spelt))  # fmt: skip
+            return Verdict(
+                **told,
+                status="failed",
+                cases=tried,
+                reason=_said(error),
+                case=_facts(small),
+                replay=spelt and _replay(one, small, spelt),
+            )
     if not tried:
         return Verdict(**told, status="skipped", reason=reason)
     return Verdict(**told, status="ok", cases=tried)
@@ -190,8 +197,9 @@ def _facts(case: Case) -> dict[str, Any]:
 
 
 def _words(facts: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                    for name, value in facts.items())  # fmt: skip
+    return " ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in facts.items()
+    )
 
 
 def _replay(one: Property, case: Case, spelt: str) -> str:

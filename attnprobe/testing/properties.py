@@ -54,8 +54,11 @@ def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], Non
     return put
 
 
-@in_kit("shapes", "the output is (h, n_q, p_v) in the dtype of Q, K, V, also where queries are fewer than keys",
-        scores=(1.0,))  # fmt: skip
+@in_kit(
+    "shapes",
+    "the output is (h, n_q, p_v) in the dtype of Q, K, V, also where queries are fewer than keys",
+    scores=(1.0,),
+)
 def shapes(case: Case) -> None:
     for n_k in dict.fromkeys((case.n, case.n + 3)):
         qkv = case.qkv(n_k=n_k)
@@ -69,8 +72,10 @@ def shapes(case: Case) -> None:
         demand(approx.output.shape == wanted, f"the output is {tuple(approx.output.shape)}, not {wanted}")
         demand(approx.output.dtype == qkv.dtype, f"the output is {approx.output.dtype}, not {qkv.dtype}")
         matrix = (qkv.h, qkv.n_q, qkv.n_k)
-        demand(approx.operator is None or approx.operator.shape == matrix,
-               f"the operator is {approx.operator!r}, not {matrix}")  # fmt: skip
+        demand(
+            approx.operator is None or approx.operator.shape == matrix,
+            f"the operator is {approx.operator!r}, not {matrix}",
+        )
 
 
 @in_kit("finite", "no value is lost at ordinary scores")
@@ -79,8 +84,7 @@ def finite(case: Case) -> None:
     demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite")
 
 
-@in_kit("large-scores", "scores up to 20000 give finite outputs, or rows that the method counts as bad",
-        scores=(1.0,))  # fmt: skip
+@in_kit("large-scores", "scores up to 20000 give finite outputs, or rows that the method counts as bad", scores=(1.0,))
 def large_scores(case: Case) -> None:
     for top in TOPS:
         qkv = reaching(top, h=case.h, n=case.n, p=case.p, p_v=case.p_v, dtype=case.dtype, seed=case.seed)
@@ -88,8 +92,11 @@ def large_scores(case: Case) -> None:
         lost = approx.lost_rows()
         demand((lost <= approx.diagnostics["bad_rows"]).all(), f"rows are lost and not counted at scores of {top:g}")
         if not GUARDED & {case.method.name}:
-            demand(not lost.any(), f"{int(lost.sum())} of {case.h * case.n} output rows are not finite at scores of "
-                   f"{top:g}; subtract each row's largest score before exp")  # fmt: skip
+            demand(
+                not lost.any(),
+                f"{int(lost.sum())} of {case.h * case.n} output rows are not finite at scores of "
+                f"{top:g}; subtract each row's largest score before exp",
+            )
 
 
 GUARDED = {"skyformer"}  # whose normaliser may vanish: the rows are counted
@@ -102,8 +109,10 @@ def half_precision(case: Case) -> None:
     demand(torch.isfinite(approx.output).all(), "the output is not finite")
     # scores of at most 4 lose 4 eps, an inverse with ridge 0.1 amplifies by at most 10: 40 eps, and 2 for its sums
     error, size = ((approx.output.double() - wanted).norm(dim=(1, 2)), wanted.norm(dim=(1, 2)))
-    demand((error <= 80 * eps(case.dtype) * size).all(),
-           f"off by {float((error / size).max()):.2g} of the float64 output, more than 80 eps")  # fmt: skip
+    demand(
+        (error <= 80 * eps(case.dtype) * size).all(),
+        f"off by {float((error / size).max()):.2g} of the float64 output, more than 80 eps",
+    )
 
 
 @in_kit("float32", "float32 agrees with float64 on the same numbers", dtypes=(torch.float32,))
@@ -118,8 +127,12 @@ def scale(case: Case) -> None:
     if case.method.claims("own_scale", case.target):
         raise Skip("it says own_scale: its matrix is no function of the scores")
     steeper, ours, theirs = scaled(case)
-    case.compare(ours, theirs, steeper, "the scale is left out, fixed, or applied twice: Q and K at scale 4s against "
-                 "2Q and 2K at s")  # fmt: skip
+    case.compare(
+        ours,
+        theirs,
+        steeper,
+        "the scale is left out, fixed, or applied twice: Q and K at scale 4s against 2Q and 2K at s",
+    )
 
 
 def scaled(case: Case) -> tuple[QKV, Approximation, Approximation]:
@@ -137,13 +150,14 @@ def by_seed(case: Case) -> None:
         first = case.run(qkv)
         torch.manual_seed(2)
         second = case.run(qkv)
-    demand(torch.equal(first.output, second.output) or not torch.isfinite(first.output).all(),
-           "two runs with one seed differ: draw from the generator that the method is given")  # fmt: skip
+    demand(
+        torch.equal(first.output, second.output) or not torch.isfinite(first.output).all(),
+        "two runs with one seed differ: draw from the generator that the method is given",
+    )
     demand(first.draws_hash() == second.draws_hash(), "two runs with one seed have different draws")
 
 
-@in_kit("inputs", "Q, K, V and the global random states are left as they are", scores=(1.0,),
-        dtypes=(torch.float64,))  # fmt: skip
+@in_kit("inputs", "Q, K, V and the global random states are left as they are", scores=(1.0,), dtypes=(torch.float64,))
 def inputs(case: Case) -> None:
     qkv = case.qkv()
     before = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]
@@ -166,8 +180,11 @@ def heads(case: Case) -> None:
         alone = case.run(whole.select([head]))
         for key, value in alone.draws.items():
             demand(torch.equal(value[0], together.draws[key][row]), f"head {head} draws other {key} alone")
-        one = replace(together, output=together.output[row : row + 1],
-                      operator=together.operator and together.operator.heads(slice(row, row + 1)))  # fmt: skip
+        one = replace(
+            together,
+            output=together.output[row : row + 1],
+            operator=together.operator and together.operator.heads(slice(row, row + 1)),
+        )
         case.compare(one, alone, whole.select([head]), f"head {head} in a batch against alone")
         for key, value in alone.diagnostics.items():
             other = together.diagnostics[key]
@@ -175,8 +192,9 @@ def heads(case: Case) -> None:
             demand(torch.allclose(value[0].double(), other[row].double(), atol=1e-9), f"{key} of head {head} differs")
 
 
-@in_kit("padding", "padded tokens have no influence, and rows and columns of zeros", scores=(1.0,),
-        dtypes=(torch.float64,))  # fmt: skip
+@in_kit(
+    "padding", "padded tokens have no influence, and rows and columns of zeros", scores=(1.0,), dtypes=(torch.float64,)
+)
 def padding(case: Case) -> None:
     if case.n < 2:
         raise Skip("one token has no padding beside it")
@@ -194,8 +212,12 @@ def padding(case: Case) -> None:
     if got.operator is None:
         return
     dense = got.operator.dense()
-    case.near(dense[:, mask][:, :, mask], wanted.operator.dense(), case.band(wanted, padded.compressed()),
-              "the matrix with padding against without")  # fmt: skip
+    case.near(
+        dense[:, mask][:, :, mask],
+        wanted.operator.dense(),
+        case.band(wanted, padded.compressed()),
+        "the matrix with padding against without",
+    )
     demand(not dense[:, ~mask].any() and not dense[:, :, ~mask].any(), "rows or columns of padding are not 0")
     x = case.random(case.h, case.n, 3)
     slack = eps(torch.float64) * 450 * dense.abs()  # of products in another order
@@ -254,8 +276,12 @@ def _in_blocks(found: Operator) -> torch.Tensor:
     return torch.cat([found.rows(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)], 1)
 
 
-@in_kit("budget", "more budget is no worse: the error with the largest d is not above that with the smallest",
-        scores=(1.0,), dtypes=(torch.float64,))  # fmt: skip
+@in_kit(
+    "budget",
+    "more budget is no worse: the error with the largest d is not above that with the smallest",
+    scores=(1.0,),
+    dtypes=(torch.float64,),
+)
 def budget(case: Case) -> None:
     if case.method.budget is None:
         raise Skip("it has no budget")
@@ -265,8 +291,11 @@ def budget(case: Case) -> None:
         raise Skip("it has one budget")
     qkv = case.qkv()
     reference = exact_output(qkv, case.target)
-    few, many = (sum(float(torch.linalg.matrix_norm(reference - case.run(qkv, d, seed=seed).output, 2).mean())
-                     for seed in SEEDS) / len(SEEDS) for d in (small, large))  # fmt: skip
+    few, many = (
+        sum(float(torch.linalg.matrix_norm(reference - case.run(qkv, d, seed=seed).output, 2).mean()) for seed in SEEDS)
+        / len(SEEDS)
+        for d in (small, large)
+    )
     told = f"the mean error is {few:.3g} at d={small} and {many:.3g} at d={large}: more budget does not help"
     demand(many <= WORSE * few, told)
 
@@ -274,8 +303,12 @@ def budget(case: Case) -> None:
 WORSE = 1.05
 
 
-@in_kit("diagnostics", "diagnostics are one number a head, and d as used is no more than d", scores=(1.0,),
-        dtypes=(torch.float64,))  # fmt: skip
+@in_kit(
+    "diagnostics",
+    "diagnostics are one number a head, and d as used is no more than d",
+    scores=(1.0,),
+    dtypes=(torch.float64,),
+)
 def diagnostics(case: Case) -> None:
     approx = case.run()
     for name, value in approx.diagnostics.items():

@@ -97,9 +97,11 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             for name in says:
                 value = torch.stack([torch.stack([one[name][0][place] for one in seeds]) for seeds in measured], 1)
                 found = frequency(
-                    *(torch.stack([torch.stack([one[name][k][place, j] for one in seeds]) for seeds in measured], 1)
-                      for k in (1, 2, 3))
-                )  # fmt: skip
+                    *(
+                        torch.stack([torch.stack([one[name][k][place, j] for one in seeds]) for seeds in measured], 1)
+                        for k in (1, 2, 3)
+                    )
+                )
                 yield Finding(
                     theorem="skyformer-theorem-2",
                     d=d,
@@ -175,11 +177,16 @@ def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     coherence = dimension.d_stat / (lifted.rows * dimension.largest)
     sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
     return {
-        "lambda": lambdas, "norm": torch.tensor(size), "norm_lifted": torch.tensor(whole),
-        "rows": torch.tensor(float(lifted.rows)), "d_stat": dimension.d_stat,
-        "d_stat_error": dimension.error, "largest_leverage": dimension.largest, "coherence": coherence,
+        "lambda": lambdas,
+        "norm": torch.tensor(size),
+        "norm_lifted": torch.tensor(whole),
+        "rows": torch.tensor(float(lifted.rows)),
+        "d_stat": dimension.d_stat,
+        "d_stat_error": dimension.error,
+        "largest_leverage": dimension.largest,
+        "coherence": coherence,
         "sufficient": sufficient,
-    }  # fmt: skip
+    }
 
 
 def _stacked(told: list[dict[str, Tensor]]) -> dict[str, Tensor]:

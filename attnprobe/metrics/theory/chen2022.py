@@ -22,9 +22,15 @@ from .registry import Setting, theorem
 from .sketched import SketchedHead, chen2022_quality
 
 __all__ = [
-    "SKETCHES", "chen2022_column_spread", "chen2022_error_bound", "chen2022_gaussian_failure", "chen2022_pilots_needed",
-    "chen2022_quality", "chen2022_sampling_failure", "zhou2021_sparsity",
-]  # fmt: skip
+    "SKETCHES",
+    "chen2022_column_spread",
+    "chen2022_error_bound",
+    "chen2022_gaussian_failure",
+    "chen2022_pilots_needed",
+    "chen2022_quality",
+    "chen2022_sampling_failure",
+    "zhou2021_sparsity",
+]
 
 SKETCHES = ("gaussian", "optimal", "uniform")
 LEAST = sqrt(1 / 3)  # of β in Lemma 1
@@ -135,17 +141,23 @@ def skeinformer_jl(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             errors = torch.stack([h.sketch_errors(sketch, d, setting) for h in heads])  # (h, R), of ‖B‖_F ‖V‖_F
             for epsilon in setting.epsilons:
                 failure = [
-                    chen2022_gaussian_failure(d, epsilon) if sketch == "gaussian"
-                    else chen2022_sampling_failure(d, epsilon, one) for one in beta
-                ]  # fmt: skip
+                    chen2022_gaussian_failure(d, epsilon)
+                    if sketch == "gaussian"
+                    else chen2022_sampling_failure(d, epsilon, one)
+                    for one in beta
+                ]
                 zero = torch.tensor([h.product for h in heads], dtype=torch.float64) <= epsilon
                 yield Finding(
-                    "skeinformer-jl", d=d, at={"sketch": sketch, "epsilon": epsilon, "delta": setting.delta},
+                    "skeinformer-jl",
+                    d=d,
+                    at={"sketch": sketch, "epsilon": epsilon, "delta": setting.delta},
                     assumption="d is large enough for (ε, δ)",
                     promise="P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F) ≤ δ",
-                    met=_column(failure) <= setting.delta, vacuous=zero, **_frequency(errors > epsilon, setting.delta),
+                    met=_column(failure) <= setting.delta,
+                    vacuous=zero,
+                    **_frequency(errors > epsilon, setting.delta),
                     details={"failure": _column(failure), "quality": _column(beta), "error_mean": errors.mean(1)},
-                )  # fmt: skip
+                )
 
 
 @theorem(
@@ -169,25 +181,39 @@ def skeinformer_proposition_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         worst = beta.amin(1)
         product = torch.tensor([h.product for h in heads], dtype=torch.float64).square()
         details = {
-            "beta": worst, "beta_median": beta.median(1).values, "error_mean": errors.mean(1),
+            "beta": worst,
+            "beta_median": beta.median(1).values,
+            "error_mean": errors.mean(1),
             "optimal_mean": torch.tensor([(h.optimum**2 - h.product**2) / d for h in heads], dtype=torch.float64),
-        }  # fmt: skip
+        }
         ends = _column([quantile_interval(row, 1 - setting.delta) for row in errors.tolist()])
         bound = _column([chen2022_error_bound(d, one, setting.delta) for one in worst.tolist()])
         eta = 1 + (8 / worst * log(1 / setting.delta)).sqrt()
         shared = {"d": d, "assumption": "p̂_i ≥ β p_i with β > 0", "met": worst > 0}
         yield Finding(
-            "skeinformer-proposition-1", at={"statistic": "quantile", "delta": setting.delta}, bound=bound,
-            promise="P(‖BV - BSSᵀV‖_F² > η²/(βd) ‖B‖_F² ‖V‖_F²) ≤ δ", vacuous=bound >= product,
-            measured=errors.quantile(1 - setting.delta, dim=1), lower=ends[:, 0], upper=ends[:, 1],
-            details={**details, "eta": eta}, **shared,
-        )  # fmt: skip
+            "skeinformer-proposition-1",
+            at={"statistic": "quantile", "delta": setting.delta},
+            bound=bound,
+            promise="P(‖BV - BSSᵀV‖_F² > η²/(βd) ‖B‖_F² ‖V‖_F²) ≤ δ",
+            vacuous=bound >= product,
+            measured=errors.quantile(1 - setting.delta, dim=1),
+            lower=ends[:, 0],
+            upper=ends[:, 1],
+            details={**details, "eta": eta},
+            **shared,
+        )
         bound = (1 / (beta * d)).mean(1)
         yield Finding(
-            "skeinformer-proposition-1", at={"statistic": "mean"}, bound=bound, measured=means.mean(1),
-            promise="E‖BV - BSSᵀV‖_F² ≤ 1/(βd) ‖B‖_F² ‖V‖_F²", vacuous=bound >= product,
-            rounding=1e-12 * bound.nan_to_num(posinf=0), details=details, **shared,
-        )  # fmt: skip
+            "skeinformer-proposition-1",
+            at={"statistic": "mean"},
+            bound=bound,
+            measured=means.mean(1),
+            promise="E‖BV - BSSᵀV‖_F² ≤ 1/(βd) ‖B‖_F² ‖V‖_F²",
+            vacuous=bound >= product,
+            rounding=1e-12 * bound.nan_to_num(posinf=0),
+            details=details,
+            **shared,
+        )
 
 
 @theorem(
@@ -204,13 +230,21 @@ def skeinformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     for d in setting.budgets:
         beta = torch.stack([torch.stack([h.pilot(d, setting, seed)[1] for seed in setting.seeds]) for h in heads])
         yield Finding(
-            "skeinformer-lemma-1", d=d, at={"delta": setting.delta}, assumption="d ≥ 10 C ln(2n/δ)",
-            promise="P(β < √(1/3)) ≤ δ", met=d >= needed, vacuous=torch.zeros(qkv.h, dtype=torch.bool),
+            "skeinformer-lemma-1",
+            d=d,
+            at={"delta": setting.delta},
+            assumption="d ≥ 10 C ln(2n/δ)",
+            promise="P(β < √(1/3)) ≤ δ",
+            met=d >= needed,
+            vacuous=torch.zeros(qkv.h, dtype=torch.bool),
             **_frequency(beta < LEAST, setting.delta),
             details={
-                "C": _column(spread), "needed": needed, "beta": beta.amin(1), "beta_median": beta.median(1).values,
+                "C": _column(spread),
+                "needed": needed,
+                "beta": beta.amin(1),
+                "beta_median": beta.median(1).values,
             },
-        )  # fmt: skip
+        )
 
 
 @theorem(
@@ -231,10 +265,17 @@ def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     half = 1.96 * ((1 + rho.square() / 2) / max(1, qkv.n_q - 3)).sqrt()
     angle = torch.atanh(rho.clamp(-1 + 1e-15, 1 - 1e-15))
     yield Finding(
-        "skeinformer-informer", assumption="M_i and p_i are not all equal", met=varied, sense="at least",
-        promise="Spearman's ρ of M_i and p_i > 0", bound=torch.zeros_like(rho), measured=rho,
-        lower=torch.tanh(angle - half), upper=torch.tanh(angle + half), vacuous=torch.zeros(qkv.h, dtype=torch.bool),
-    )  # fmt: skip
+        "skeinformer-informer",
+        assumption="M_i and p_i are not all equal",
+        met=varied,
+        sense="at least",
+        promise="Spearman's ρ of M_i and p_i > 0",
+        bound=torch.zeros_like(rho),
+        measured=rho,
+        lower=torch.tanh(angle - half),
+        upper=torch.tanh(angle + half),
+        vacuous=torch.zeros(qkv.h, dtype=torch.bool),
+    )
 
 
 def rank_correlation(x: Tensor, y: Tensor) -> Tensor:

@@ -60,18 +60,27 @@ def skeinformer_jl_vector(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         for d in setting.budgets:
             columns = torch.stack([h.length_errors(h.v, sketch, d, setting) for h in heads])  # (h, p_v, R)
             for of in VECTORS:
-                errors = torch.stack([h.length_errors(x, sketch, d, setting)
-                                      for h, x in zip(heads, chosen[of], strict=True)])  # fmt: skip
+                errors = torch.stack(
+                    [h.length_errors(x, sketch, d, setting) for h, x in zip(heads, chosen[of], strict=True)]
+                )
                 for epsilon in setting.epsilons:
                     failure = torch.full((qkv.h,), chen2022_vector_failure(d, epsilon), dtype=torch.float64)
                     found = frequency((errors > epsilon).T)
                     yield Finding(
-                        "skeinformer-jl-vector", d=d,
+                        "skeinformer-jl-vector",
+                        d=d,
                         at={"sketch": sketch, "of": of, "epsilon": epsilon, "delta": setting.delta},
-                        assumption="d is large enough for a Gaussian S", met=failure <= setting.delta,
-                        promise="P(|‖Sᵀx‖² - ‖x‖²| > ε‖x‖²) ≤ δ", vacuous=torch.full((qkv.h,), epsilon >= 1),
+                        assumption="d is large enough for a Gaussian S",
+                        met=failure <= setting.delta,
+                        promise="P(|‖Sᵀx‖² - ‖x‖²| > ε‖x‖²) ≤ δ",
+                        vacuous=torch.full((qkv.h,), epsilon >= 1),
                         bound=torch.full_like(failure, setting.delta),
-                        measured=found.value, lower=found.lower, upper=found.upper,
-                        details={"failure": failure, "error_mean": errors.mean(1),
-                                 "share": (columns > epsilon).double().mean((1, 2))},
-                    )  # fmt: skip
+                        measured=found.value,
+                        lower=found.lower,
+                        upper=found.upper,
+                        details={
+                            "failure": failure,
+                            "error_mean": errors.mean(1),
+                            "share": (columns > epsilon).double().mean((1, 2)),
+                        },
+                    )

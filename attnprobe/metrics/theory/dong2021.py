@@ -99,19 +99,28 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     gamma = bound / (2 * ranges.amax(1))
     centred = lambda x: torch.linalg.matrix_norm(x - x.mean(1, keepdim=True))
     numbers = {
-        "met": ranges.amax(1) <= LARGEST_RANGE, "bound": bound, "measured": after / unit,
-        "vacuous": bound >= columns.sqrt(), "rounding": 1e-13 * composite_norm(v) / unit,
-    }  # fmt: skip
+        "met": ranges.amax(1) <= LARGEST_RANGE,
+        "bound": bound,
+        "measured": after / unit,
+        "vacuous": bound >= columns.sqrt(),
+        "rounding": 1e-13 * composite_norm(v) / unit,
+    }
     details = {
-        "range": ranges.amax(1), "gamma": gamma, "paper": 4 * gamma * largest, "columns": columns,
-        "frobenius": centred(out) / centred(v), "relative": after / composite_norm(out),
+        "range": ranges.amax(1),
+        "gamma": gamma,
+        "paper": 4 * gamma * largest,
+        "columns": columns,
+        "frobenius": centred(out) / centred(v),
+        "relative": after / composite_norm(out),
         "values": size / composite_norm(v),
-    }  # fmt: skip
+    }
     yield Finding(
-        "rank-collapse", assumption="max_i D_i ≤ 1.256", promise="‖res(BV)‖ ≤ 2γ max D ‖res(V)‖",
+        "rank-collapse",
+        assumption="max_i D_i ≤ 1.256",
+        promise="‖res(BV)‖ ≤ 2γ max D ‖res(V)‖",
         **{name: value.cpu() for name, value in numbers.items()},
         details={name: value.cpu() for name, value in details.items()},
-    )  # fmt: skip
+    )
 
 
 def _scores(qkv: QKV, row: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

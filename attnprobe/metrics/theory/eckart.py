@@ -52,8 +52,9 @@ def rank_bound(operator: Operator) -> Tensor:
     Row normalisers do not raise it, replaced rows add their number, sums add up; a sparse matrix, a multiple of I, and
     exact attention may have full rank.
 
-    >>> rank_bound(Sum([RankOne(torch.ones(1, 5), torch.ones(1, 5)), LowRank(torch.ones(1, 5, 2), None,
-    ...                                                                      torch.ones(1, 2, 5))]))
+    >>> rank_bound(
+    ...     Sum([RankOne(torch.ones(1, 5), torch.ones(1, 5)), LowRank(torch.ones(1, 5, 2), None, torch.ones(1, 2, 5))])
+    ... )
     tensor([3])
     """
     h, n_q, n_k = operator.shape
@@ -110,18 +111,31 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                 measured, lower, upper = (error[f"matrix_spectral{end}"].cpu() for end in ("", "_lower", "_upper"))
                 bound = eckart1936_distance(values, torch.full_like(rank, d))
                 yield Finding(
-                    "eckart-young", at={"method": method, "of": "matrix"},
+                    "eckart-young",
+                    at={"method": method, "of": "matrix"},
                     promise=f"‖{name} - {name}~‖₂ ≥ σ_{{d+1}}({name})",
-                    bound=bound, measured=measured, lower=lower, upper=upper, rounding=noise, vacuous=bound <= noise,
-                    details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)}, **shared,
-                )  # fmt: skip
+                    bound=bound,
+                    measured=measured,
+                    lower=lower,
+                    upper=upper,
+                    rounding=noise,
+                    vacuous=bound <= noise,
+                    details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)},
+                    **shared,
+                )
             yield _of_output(method, approx, wide, wanted, output_values, rank, shared, name)
 
 
 def _of_output(
-    method: str, approx: Approximation, qkv: QKV, wanted: Tensor, values: Tensor, rank: Tensor, shared: dict[str, Any],
+    method: str,
+    approx: Approximation,
+    qkv: QKV,
+    wanted: Tensor,
+    values: Tensor,
+    rank: Tensor,
+    shared: dict[str, Any],
     name: str,
-) -> Finding:  # fmt: skip
+) -> Finding:
     """The finding about ``(B - B~) V`` in float64, from the operator where there is one."""
     if approx.operator is None:
         output, eps = approx.output.double(), torch.finfo(approx.output.dtype).eps
@@ -130,11 +144,16 @@ def _of_output(
     bound = lower_bound(wanted.cpu(), shared["d"], values)["output_spectral"]
     rounding = 8 * eps * qkv.n_k * values[:, 0]
     return Finding(
-        "eckart-young", at={"method": method, "of": "output"},
+        "eckart-young",
+        at={"method": method, "of": "output"},
         promise=f"‖({name} - {name}~)V‖₂ ≥ σ_{{d+1}}({name}V)",
-        bound=bound, measured=output_norms(wanted - output)[0].cpu(), rounding=rounding, vacuous=bound <= rounding,
-        details={"rank": rank.double(), "at_rank": eckart1936_distance(values, rank)}, **shared,
-    )  # fmt: skip
+        bound=bound,
+        measured=output_norms(wanted - output)[0].cpu(),
+        rounding=rounding,
+        vacuous=bound <= rounding,
+        details={"rank": rank.double(), "at_rank": eckart1936_distance(values, rank)},
+        **shared,
+    )
 
 
 def _at_rank(values: Tensor, rank: Tensor, size: int) -> Tensor:

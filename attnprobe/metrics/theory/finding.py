@@ -76,8 +76,10 @@ class Finding:
         5. ``holds``.
         """
         flags = zip(*(x.tolist() for x in (self.met, self.vacuous, self.lost, self.contradicted)), strict=True)
-        return [NOT_MET if not met else VACUOUS if vacuous else None if lost else VIOLATED if wrong else HOLDS
-                for met, vacuous, lost, wrong in flags]  # fmt: skip
+        return [
+            NOT_MET if not met else VACUOUS if vacuous else None if lost else VIOLATED if wrong else HOLDS
+            for met, vacuous, lost, wrong in flags
+        ]
 
     @property
     def _nearest(self) -> Tensor:

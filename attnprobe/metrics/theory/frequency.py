@@ -39,8 +39,9 @@ def frequency(
     certain, possible = (happened if given is None else given for given in (certain, possible))
     trials = len(happened)
     low, high = ([int(count) for count in event.sum(0)] for event in (certain & happened, possible | happened))
-    ends = [[clopper_pearson(count, trials, confidence)[end] for count in counts]
-            for end, counts in ((0, low), (1, high))]  # fmt: skip
+    ends = [
+        [clopper_pearson(count, trials, confidence)[end] for count in counts] for end, counts in ((0, low), (1, high))
+    ]
     lower, upper = (torch.tensor(end, dtype=torch.float64) for end in ends)
     return Frequency(happened.double().mean(0).cpu(), lower, upper)
 

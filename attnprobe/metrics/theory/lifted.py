@@ -117,8 +117,10 @@ class Lifted:
             value, lower, upper = (end[:, None] <= lambdas for end in ends)
             return found.value, value, upper, lower
         values = [self._ritz(z[:, :d]) for d in budgets]
-        so = [[value <= ridge and self.within(z[:, :d], ridge) for ridge in lambdas.tolist()]
-              for d, value in zip(budgets, values, strict=True)]  # fmt: skip
+        so = [
+            [value <= ridge and self.within(z[:, :d], ridge) for ridge in lambdas.tolist()]
+            for d, value in zip(budgets, values, strict=True)
+        ]
         happened = torch.tensor(so)
         return torch.tensor(values, dtype=torch.float64), happened, happened, happened
 

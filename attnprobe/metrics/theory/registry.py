@@ -64,9 +64,7 @@ class Theorem:
 THEOREMS: dict[str, Theorem] = {}
 
 
-def theorem(
-    name: str, *, paper: str, says: str, cost: str, per_method: bool = False
-) -> Callable[[Check], Check]:
+def theorem(name: str, *, paper: str, says: str, cost: str, per_method: bool = False) -> Callable[[Check], Check]:
     """Register the decorated function as the check of a theorem."""
 
     def registered(check: Check) -> Check:

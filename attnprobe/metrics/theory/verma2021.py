@@ -100,10 +100,17 @@ def shift_delta_zero(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         values = torch.linalg.svdvals(core)
         missing = (values <= d * EPS * values[:, :1]).sum(-1).double()
         yield Finding(
-            "shift-delta-zero", d=d, assumption="none", met=torch.ones(qkv.h, dtype=torch.bool),
-            promise="tr A - tr(A⁺A²) = 0", bound=torch.zeros_like(trace), measured=numerator.abs(), rounding=rounding,
-            vacuous=rounding >= trace, details={"of_trace": numerator / trace, "trace": trace, "missing": missing},
-        )  # fmt: skip
+            "shift-delta-zero",
+            d=d,
+            assumption="none",
+            met=torch.ones(qkv.h, dtype=torch.bool),
+            promise="tr A - tr(A⁺A²) = 0",
+            bound=torch.zeros_like(trace),
+            measured=numerator.abs(),
+            rounding=rounding,
+            vacuous=rounding >= trace,
+            details={"of_trace": numerator / trace, "trace": trace, "missing": missing},
+        )
 
 
 @theorem(
@@ -128,11 +135,18 @@ def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         for name, sign in SIGNS.items():
             bound = verma2021_error_bound(sizes[0], sizes[1], delta, sign)
             yield Finding(
-                "shift-bound", d=d, at={"sign": name}, assumption="none", met=torch.ones(qkv.h, dtype=torch.bool),
-                promise="‖B - B~‖_∞ ≤ 1 + x (1 + δx)", bound=bound, measured=error, vacuous=bound >= 1,
+                "shift-bound",
+                d=d,
+                at={"sign": name},
+                assumption="none",
+                met=torch.ones(qkv.h, dtype=torch.bool),
+                promise="‖B - B~‖_∞ ≤ 1 + x (1 + δx)",
+                bound=bound,
+                measured=error,
+                vacuous=bound >= 1,
                 rounding=torch.finfo(qkv.dtype).eps * d * (1 + sizes[2].square()),
                 details={"pinv": sizes[0], "apart": sizes[1], "inverse": sizes[2], "delta": delta},
-            )  # fmt: skip
+            )
 
 
 @theorem(
@@ -155,11 +169,18 @@ def shift_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         rounding = found["rounding"] / found["size"]
         error = found["error"] / found["size"]
         yield Finding(
-            "shift-lemma-1", d=d, at={"matrix": name}, promise="K^ss = K", met=met,
+            "shift-lemma-1",
+            d=d,
+            at={"matrix": name},
+            promise="K^ss = K",
+            met=met,
             assumption="K ≥ 0, λ_{d+1} = … = λ_N, C~ spans K - λ_N I",
-            bound=torch.zeros_like(error), measured=error, rounding=rounding, vacuous=rounding >= 1,
+            bound=torch.zeros_like(error),
+            measured=error,
+            rounding=rounding,
+            vacuous=rounding >= 1,
             details={part: found[part] for part in ("spread", "least", "rank", "needed")},
-        )  # fmt: skip
+        )
 
 
 @theorem(
@@ -178,11 +199,18 @@ def shift_theorem_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     for d, name, found in _models(qkv, setting):
         bound = found["prototype"]  # √(η tail)
         yield Finding(
-            "shift-theorem-1", d=d, at={"matrix": name}, assumption="K ≥ 0", met=found["least"] >= -found["band"],
-            promise="‖K - K^ss‖_F ≤ √(η tail)", bound=bound / found["size"], measured=found["error"] / found["size"],
-            rounding=found["rounding"] / found["size"], vacuous=bound >= found["size"],
+            "shift-theorem-1",
+            d=d,
+            at={"matrix": name},
+            assumption="K ≥ 0",
+            met=found["least"] >= -found["band"],
+            promise="‖K - K^ss‖_F ≤ √(η tail)",
+            bound=bound / found["size"],
+            measured=found["error"] / found["size"],
+            rounding=found["rounding"] / found["size"],
+            vacuous=bound >= found["size"],
             details={"eta": found["eta"], "plain": found["plain"] / found["size"], "least": found["least"]},
-        )  # fmt: skip
+        )
 
 
 def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, dict[str, Tensor]]]:
@@ -234,14 +262,19 @@ def _model(matrix: Tensor, values: Tensor, columns: Tensor) -> dict[str, Tensor]
     left = matrix - h @ core @ h.T
     left.diagonal().sub_(delta)
     return {
-        "error": left.norm(), "size": matrix.norm(), "prototype": prototype,
-        "eta": prototype.square() / tail, "plain": values[:-d].norm(), "rank": h.any(0).sum().double(),
+        "error": left.norm(),
+        "size": matrix.norm(),
+        "prototype": prototype,
+        "eta": prototype.square() / tail,
+        "plain": values[:-d].norm(),
+        "rank": h.any(0).sum().double(),
         "needed": ((values - values[:-d].mean()).abs() > EPS**0.5 * top).sum().double(),
-        "spread": (values[-d - 1] - values[0]) / top, "least": values[0] / top,
+        "spread": (values[-d - 1] - values[0]) / top,
+        "least": values[0] / top,
         "band": torch.full_like(top, 8 * size * EPS),
         # each of QR, two products and the eigenvalues that the shift is made of may be off by a few such terms
         "rounding": 8 * size * EPS * (matrix.norm() + sampled.norm() * weights.norm()),
-    }  # fmt: skip
+    }
 
 
 def _infinity_error(target: Operator, approx: Operator) -> Tensor:

@@ -102,11 +102,17 @@ def nystromformer_precondition(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         core = approx.cores["A"].double().cpu()
         gap = xiong2021_gap(core)
         yield Finding(
-            "nystromformer-precondition", d=d, assumption="none", met=torch.ones(qkv.h, dtype=torch.bool),
-            promise="‖A A⁺ - A Z_0‖ < 1", bound=torch.ones_like(gap), measured=_residual(core, start(core, "norms")),
-            rounding=4 * d * EPS, vacuous=gap <= d * EPS,
+            "nystromformer-precondition",
+            d=d,
+            assumption="none",
+            met=torch.ones(qkv.h, dtype=torch.bool),
+            promise="‖A A⁺ - A Z_0‖ < 1",
+            bound=torch.ones_like(gap),
+            measured=_residual(core, start(core, "norms")),
+            rounding=4 * d * EPS,
+            vacuous=gap <= d * EPS,
             details={"gap": gap, "steps": xiong2021_steps(gap), "after_6": xiong2021_residual_after(gap, PAPER_STEPS)},
-        )  # fmt: skip
+        )
 
 
 @theorem(
@@ -129,12 +135,24 @@ def nystromformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         least, most, slope = (torch.stack(x) for x in zip(*map(_order, series, noise), strict=True))
         after = series[:, min(PAPER_STEPS, series.shape[1] - 1)]
         yield Finding(
-            "nystromformer-lemma-1", d=d, assumption="‖A A⁺ - A Z_0‖ < 1 above rounding", met=~least.isnan(),
-            promise="ln ‖E_{k+1}‖ / ln ‖E_k‖ ≥ 3", sense="at least", bound=torch.full_like(least, 3.0), measured=least,
-            lower=least, upper=most, vacuous=torch.zeros(qkv.h, dtype=torch.bool),
-            details={"order": slope, "after_6": after, "smallest": series.nan_to_num(nan=inf).amin(1),
-                     "residuals": series},
-        )  # fmt: skip
+            "nystromformer-lemma-1",
+            d=d,
+            assumption="‖A A⁺ - A Z_0‖ < 1 above rounding",
+            met=~least.isnan(),
+            promise="ln ‖E_{k+1}‖ / ln ‖E_k‖ ≥ 3",
+            sense="at least",
+            bound=torch.full_like(least, 3.0),
+            measured=least,
+            lower=least,
+            upper=most,
+            vacuous=torch.zeros(qkv.h, dtype=torch.bool),
+            details={
+                "order": slope,
+                "after_6": after,
+                "smallest": series.nan_to_num(nan=inf).amin(1),
+                "residuals": series,
+            },
+        )
 
 
 @theorem(
@@ -167,10 +185,17 @@ def nystromformer_lemma_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     error, schulz, condition, rank = torch.stack(found).T
     rounding = qkv.n * EPS * condition
     yield Finding(
-        "nystromformer-lemma-2", d=qkv.n, assumption="landmarks are the data", met=torch.ones(qkv.h, dtype=torch.bool),
-        promise="B~ = B", bound=torch.zeros_like(error), measured=error, rounding=rounding, vacuous=rounding >= 1,
+        "nystromformer-lemma-2",
+        d=qkv.n,
+        assumption="landmarks are the data",
+        met=torch.ones(qkv.h, dtype=torch.bool),
+        promise="B~ = B",
+        bound=torch.zeros_like(error),
+        measured=error,
+        rounding=rounding,
+        vacuous=rounding >= 1,
         details={"schulz": schulz, "condition": condition, "rank": rank},
-    )  # fmt: skip
+    )
 
 
 def _residual(core: Tensor, z: Tensor) -> Tensor:
