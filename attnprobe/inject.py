@@ -1,6 +1,6 @@
 """A method in place of a model's attention: ``injected`` for a block, ``register_attention`` by name.
 
-transformers hands every attention call over with its mask (see `attnprobe.sources.interface`). A call that Q, K, V and
+transformers hands every attention call over with its mask (see `attnprobe.hooks.interface`). A call that Q, K, V and
 a padding mask describe goes to the method row by row, on the valid tokens, in float32 at least; gradients flow through
 it. A causal call goes to methods that have a causal form, and one with a window, a bias, a cap or sinks to the exact
 ``softmax``, which computes what the model says. For every other method it is refused; nothing is left out without a
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from .errors import SourceError, Unsupported, UsageError
+from .hooks.call import AttentionCall, blocks, exact_rows, repeated
+from .hooks.capture import call_of
+from .hooks.interface import Selection, bypassed, eager_of, put, switched
 from .methods import Method, approximate, get
 from .qkv import QKV
-from .sources.call import AttentionCall, blocks, exact_rows, repeated
-from .sources.capturing import call_of
-from .sources.interface import Selection, bypassed, eager_of, put, switched
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from measuring import Goal
 
-from attnprobe.installation import clock_mhz, git_commit, machine, versions
+from attnprobe.run.provenance import clock_mhz, git_commit, machine, versions
 
 HERE = Path(__file__).resolve().parent
 TEXT = ["{text}"]  # stands for --text FILE, where it is given

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import tiny_models  # noqa: E402
 
 from attnprobe.errors import SourceError  # noqa: E402
-from attnprobe.sources.call import AttentionCall  # noqa: E402
-from attnprobe.sources.capturing import capture_all  # noqa: E402
+from attnprobe.hooks.call import AttentionCall  # noqa: E402
+from attnprobe.hooks.capture import capture_all  # noqa: E402
 
 GOAL = 1e-6
 VERSIONS = f"transformers {transformers.__version__} and torch {torch.__version__.split('+')[0]}"

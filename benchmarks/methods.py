@@ -18,11 +18,11 @@ import tempfile
 
 from measuring import Goal, arguments, finish
 
+from attnprobe.experiments.bench.rows import EXACT
 from attnprobe.report import BenchReport, Header
-from attnprobe.report.bench import EXACT
-from attnprobe.report.numbers import method_label
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BenchRequest, measure_bench
+from attnprobe.tables.numbers import method_label
 
 LINEAR, EXACT_GOAL, BAND, FASTER_AT, SHARE = 1.15, 2.0, 0.15, 4096, 0.25
 

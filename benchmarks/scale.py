@@ -27,11 +27,11 @@ import torch
 from measuring import Goal, arguments, finish, spread
 from safetensors.torch import save_file
 
-from attnprobe.records import RecordWriter
+from attnprobe.records.file import RecordWriter
+from attnprobe.run.where.pool import pool
+from attnprobe.run.where.ray_cluster import cluster
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorRequest, Outcome, measure_errors
-from attnprobe.sweep.cluster import cluster
-from attnprobe.sweep.pool import pool
 
 SPEED_GOAL, OVERHEAD_GOAL = 1.6, 0.02
 CELLS, GROUPS = 9, 200

@@ -18,8 +18,16 @@ import pytest
 import torch
 
 from attnprobe.errors import SourceError, UsageError
-from attnprobe.installation import versions
-from attnprobe.records import read_inputs, read_records
+from attnprobe.records.file import read_inputs, read_records
+from attnprobe.run.cells import Place, bundles
+from attnprobe.run.plan import Group
+from attnprobe.run.provenance import versions
+from attnprobe.run.where.backends import TRIES, Alone
+from attnprobe.run.where.pool import pool
+from attnprobe.run.where.ray_actors import Actors, Worker
+from attnprobe.run.where.ray_cluster import cluster
+from attnprobe.run.where.ray_room import Room
+from attnprobe.run.where.sites import site_of
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import (
     BudgetRequest,
@@ -33,14 +41,6 @@ from attnprobe.sweep import (
     measure_spectra,
     measure_theory,
 )
-from attnprobe.sweep.actors import Actors, Worker
-from attnprobe.sweep.backends import TRIES, Alone
-from attnprobe.sweep.cluster import cluster
-from attnprobe.sweep.groups import Place, bundles
-from attnprobe.sweep.plan import Group
-from attnprobe.sweep.pool import pool
-from attnprobe.sweep.room import Room
-from attnprobe.sweep.sites import site_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPEC = {"n": "40,64", "layer": "0,2", "windows": 2}
@@ -434,7 +434,7 @@ class Twice(Alone):
 
 
 def test_what_comes_twice_is_kept_once(file, alone, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.sweep.sites.Alone", Twice)
+    monkeypatch.setattr("attnprobe.run.where.sites.Alone", Twice)
     same(measured("error", file, tmp_path / "r"), alone("error"))
 
 
@@ -462,7 +462,7 @@ class Short(Alone):
 
 
 def test_what_a_process_left_out_has_failed(file, alone, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.sweep.sites.Alone", Short)
+    monkeypatch.setattr("attnprobe.run.where.sites.Alone", Short)
     records = measured("error", file, tmp_path / "r").outcome.records
     failed = [record for record in records if record["status"] == "failed"]
     assert len(failed) == 8 and {record["reason"] for record in failed} == {
@@ -513,7 +513,7 @@ def test_processes_share_a_gpu_and_see_no_other(address):
 
 @pytest.mark.slow
 def test_a_cluster_whose_nodes_are_gone_is_not_waited_for(address, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.sweep.actors.PATIENCE", 1.0)
+    monkeypatch.setattr("attnprobe.run.where.ray_actors.PATIENCE", 1.0)
     with cluster(address, 2, 1, 0, "cpu", print) as (backend, _):
         backend.crew = Actors(backend.crew.ray, Room(64, 0, ()))
         with pytest.raises(UsageError, match="no node of the cluster has had room"):

@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from attnprobe.errors import UsageError
-from attnprobe.installation import machine
+from attnprobe.experiments.bench import growth
+from attnprobe.experiments.bench.calls import Work
+from attnprobe.experiments.bench.growth import faster_from
+from attnprobe.experiments.bench.rows import bench_choices, frontier
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
-from attnprobe.records import read_records
+from attnprobe.records.file import read_records
 from attnprobe.report import (
     bench_judged,
     bench_rows,
@@ -23,15 +26,12 @@ from attnprobe.report import (
     check,
     compare_runs,
     exponent,
-    growth,
     parse_gate,
     parse_gates,
 )
-from attnprobe.report.bench import bench_choices, frontier
-from attnprobe.report.growth import faster_from
+from attnprobe.run.provenance import machine
 from attnprobe.sources import RandomSource, SourceSpec
 from attnprobe.sweep import BenchRequest, measure_bench
-from attnprobe.sweep.calls import Work
 
 CONTRACT = {"method", "n", "d", "seconds", "peak_bytes", "flops", "visited", "ratio_to_exact"}
 SMALL = ("--n", "32,64", "--d", "8", "--p", "8", "--rounds", "2", "--device", "cpu")

@@ -12,15 +12,15 @@ from safetensors.torch import save_file
 
 from attnprobe import QKV, Approximation, approximate, budgets, exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.linalg.binomial import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
-from attnprobe.records import read_records
+from attnprobe.records.file import read_records
 from attnprobe.reference import exact_output
 from attnprobe.report import budget_files, budget_rows, budget_summary, open_run, parse_gates, parts
 from attnprobe.rng import generator
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BudgetRequest, measure_budgets
-from attnprobe.sweep.smallest import coarse_budgets, fine_budgets, search, seeds_needed
 
 HEADS = 3
 RELATIVE = "output_frobenius_relative"
@@ -273,7 +273,7 @@ def test_what_is_found_is_what_a_linear_scan_finds(method, metric, epsilon, opti
 
 def test_budgets_share_their_draws_and_heads_their_runs(monkeypatch):
     """One run a seed and budget for all heads that need it, whose draws are those of `approximate`."""
-    import attnprobe.sweep.searching as module
+    import attnprobe.experiments.budget.search as module
 
     calls = []
 

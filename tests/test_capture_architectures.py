@@ -9,9 +9,9 @@ from tiny_models import CAPTURED, REFUSED, VALID, N
 
 from attnprobe import capture
 from attnprobe.errors import SourceError, Unsupported, UsageError
+from attnprobe.hooks.capture import capture_all
+from attnprobe.hooks.masks import pattern_of
 from attnprobe.reference import exact_output
-from attnprobe.sources.capturing import capture_all
-from attnprobe.sources.masks import pattern_of
 
 DELTA = 1e-6
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from sources_helpers import VOCABULARY, save, seeded, text_of
 
 from attnprobe import QKV, approximate, load_qkv, output_errors
+from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.reference import exact_output
-from attnprobe.sweep.calls import Work, load_call, save_inputs
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
-from attnprobe.records import LOWER_BOUND, RecordWriter, read_records
+from attnprobe.gates.check import METRICS
+from attnprobe.records.file import LOWER_BOUND, RecordWriter, read_records
 from attnprobe.report import FORMATS, Header, compare_runs, comparison_line, render
-from attnprobe.report.gate import METRICS
 
 SOURCE = {
     "model": "minilm",

@@ -458,7 +458,7 @@ def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
 
 
 def test_a_method_that_fails_is_a_row_and_the_loop_goes_on(file, tmp_path, monkeypatch):
-    import attnprobe.sweep.condition as loop
+    import attnprobe.experiments.condition.measure as loop
 
     def broken(name, *args, **options):
         if name.name == "nystromformer":
@@ -595,7 +595,7 @@ def test_precise_certifies_every_core(run, file):
 
 
 def test_exact_matrices_that_are_too_large_are_skipped_with_a_reason(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.sweep.condition.DENSE", 40)
+    monkeypatch.setattr("attnprobe.experiments.condition.measure.DENSE", 40)
     records = measured(file, tmp_path).records
     assert records[0]["method"] is None and records[0]["status"] == "skipped" and "n=40" in records[0]["reason"]
     assert all(record["status"] == "ok" for record in records[1:])

@@ -14,11 +14,11 @@ import pytest
 
 import attnprobe
 from attnprobe.cli.methods import methods_page
-from attnprobe.methods.plugins import GROUP
+from attnprobe.gates.check import METRICS_OF
 from attnprobe.methods.registry import KERNELS, TAGS
-from attnprobe.methods.user import GIVEN, Claims
+from attnprobe.methods.user.claims import GIVEN, Claims
+from attnprobe.methods.user.plugins import GROUP
 from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS
-from attnprobe.report.gate import METRICS_OF
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL, KERNELS_PAGE, METRICS_PAGE, METHODS_PAGE = (

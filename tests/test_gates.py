@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from attnprobe.errors import UsageError
+from attnprobe.gates.check import Gate, GateResult
 from attnprobe.report import check, gates_table, junit_xml, parse_gate, parse_gates, summarise
-from attnprobe.report.gate import Gate, GateResult
 
 
 def cell(method="skyformer", d=16, values=(0.5, 1.0), **fields):

@@ -10,8 +10,8 @@ from torch.autograd.gradcheck import GradcheckError
 
 from attnprobe import QKV, approximate
 from attnprobe.errors import UsageError
+from attnprobe.experiments.bench.calls import Work, differentiated
 from attnprobe.methods import get
-from attnprobe.sweep.calls import Work, differentiated
 
 
 def inputs(n, seed=0):

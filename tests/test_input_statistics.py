@@ -12,10 +12,10 @@ from test_memory import Largest
 
 from attnprobe import QKV, input_statistics
 from attnprobe.metrics import INPUT_STATISTICS
-from attnprobe.records import read_inputs
+from attnprobe.records.file import read_inputs
 from attnprobe.report import input_lines, input_rows
-from attnprobe.report.inputs import input_tables
 from attnprobe.sweep import ErrorRequest, SpectrumRequest, measure_errors, measure_spectra
+from attnprobe.tables.inputs import input_tables
 
 
 def twin(qkv: QKV) -> dict[str, list[float]]:
@@ -150,7 +150,7 @@ def test_a_run_keeps_one_record_a_layer_whatever_the_number_of_its_cells(file, t
 
 
 def test_what_is_there_is_not_made_again_and_force_makes_it_again(file, tmp_path, monkeypatch):
-    from attnprobe.sweep import inputs
+    from attnprobe.run import inputs
 
     _, path = file
     out = str(tmp_path / "run")
@@ -168,7 +168,7 @@ def test_what_is_there_is_not_made_again_and_force_makes_it_again(file, tmp_path
 
 
 def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(file, tmp_path, monkeypatch):
-    from attnprobe.sweep import inputs
+    from attnprobe.run import inputs
 
     _, path = file
     plain = measure_errors(request_of(path, methods=("vmean",), out=str(tmp_path / "no"), input_statistics=False))

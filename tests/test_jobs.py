@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.records import read_records
+from attnprobe.records.file import read_records
 from attnprobe.report import open_run, parts
+from attnprobe.run.where import pool
 from attnprobe.sources import SourceSpec
-from attnprobe.sweep import BenchRequest, ErrorRequest, measure_bench, measure_errors, pool
+from attnprobe.sweep import BenchRequest, ErrorRequest, measure_bench, measure_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,11 +12,11 @@ from inputs import make
 from attnprobe import Approximation, approximate, exact
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.binomial import clopper_pearson
-from attnprobe.metrics.theory import Setting, get_theorem, ma
-from attnprobe.metrics.theory.frequency import frequency
-from attnprobe.metrics.theory.ma import ma_errors
 from attnprobe.operators import LowRank, Scaled
 from attnprobe.rng import Streams
+from attnprobe.theorems import Setting, get_theorem, ma
+from attnprobe.theorems.frequency import frequency
+from attnprobe.theorems.ma import ma_errors
 
 
 def tail(k: int, n: int, p: float) -> float:

@@ -19,15 +19,8 @@ from safetensors.torch import save_file
 
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
-from attnprobe.methods import METHODS, approximate
-from attnprobe.metrics import MAP_BLOCKS, attention_maps
-from attnprobe.operators import Dense, Identity, Padded, Sum
-from attnprobe.qkv import QKV
-from attnprobe.records import exact_map_path, map_path, mapped
-from attnprobe.reference import TARGETS, exact
-from attnprobe.report import map_figures
-from attnprobe.report import maps as figure_file
-from attnprobe.report.map_scale import (
+from attnprobe.experiments.error import maps_figure as figure_file
+from attnprobe.experiments.error.map_scale import (
     ABOVE,
     BELOW,
     BROKEN,
@@ -40,7 +33,14 @@ from attnprobe.report.map_scale import (
     palette,
     ticks_of,
 )
-from attnprobe.report.maps import _heading
+from attnprobe.experiments.error.maps_figure import _heading
+from attnprobe.methods import METHODS, approximate
+from attnprobe.metrics import MAP_BLOCKS, attention_maps
+from attnprobe.operators import Dense, Identity, Padded, Sum
+from attnprobe.qkv import QKV
+from attnprobe.records.file import exact_map_path, map_path, mapped
+from attnprobe.reference import TARGETS, exact
+from attnprobe.report import map_figures
 from attnprobe.sources import SourceSpec, load_qkv
 from attnprobe.sources.files import FileSource
 from attnprobe.sweep import ErrorRequest, measure_errors
@@ -270,11 +270,11 @@ def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, 
     keys = {record["method"]: record["key"] for record in session.outcome.records}
     assert session.unmapped == {keys["performer"]: "gives an output and no matrix"}
     assert len(map_figures(session.outcome.records, session.path, "", tmp_path / "f", session.unmapped)) == 2
-    monkeypatch.setattr("attnprobe.sweep.maps.attention_maps", lambda *args: 1 / 0)
+    monkeypatch.setattr("attnprobe.experiments.error.maps.attention_maps", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # the exact matrix has no excuse
         measured(source, tmp_path, "new")
-    monkeypatch.setattr("attnprobe.sweep.maps.exact", lambda *args: None)
-    monkeypatch.setattr("attnprobe.sweep.maps._bytes", lambda operator: b"" if operator is None else 1 / 0)
+    monkeypatch.setattr("attnprobe.experiments.error.maps.exact", lambda *args: None)
+    monkeypatch.setattr("attnprobe.experiments.error.maps._bytes", lambda operator: b"" if operator is None else 1 / 0)
     session = measured(source, tmp_path, "other")
     assert list(session.unmapped.values()) == ["ZeroDivisionError: division by zero"]
 

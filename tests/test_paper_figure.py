@@ -14,8 +14,9 @@ from test_report import a_run, cell
 
 import attnprobe
 from attnprobe.errors import UsageError
-from attnprobe.report import paper_figure, read_reference, summarise
-from attnprobe.report.reference import beside, reference_notes, reference_rows
+from attnprobe.experiments.error import paper_figure
+from attnprobe.experiments.error.papers import beside, reference_notes, reference_rows
+from attnprobe.report import read_reference, summarise
 
 HEADER = "init,n,d,method,value,digitisation_uncertainty\n"
 
@@ -42,7 +43,7 @@ def csv_file(path, *lines, header=HEADER):
 @pytest.fixture
 def pages(monkeypatch):
     """Every page that is drawn."""
-    module, drawn = sys.modules["attnprobe.report.paper_figure"], []
+    module, drawn = sys.modules["attnprobe.experiments.error.paper_figure"], []
     draw = module._page
     monkeypatch.setattr(module, "_page", lambda *args: drawn.append(draw(*args)) or drawn[-1])
     return drawn

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.records import (
+from attnprobe.records.file import (
     SCHEMA,
     RecordWriter,
     cell_key,
@@ -134,7 +134,7 @@ def test_nothing_to_read_is_a_usage_error(tmp_path):
 
 WORKER = """
 import sys
-from attnprobe.records import RecordWriter
+from attnprobe.records.file import RecordWriter
 for i in range(300):
     if i % 50 == 0:
         writer = RecordWriter(sys.argv[1]).__enter__()
@@ -155,7 +155,7 @@ def test_four_processes_append_to_one_file(tmp_path):
 LIMITED = """
 import resource, sys
 from attnprobe.errors import UsageError
-from attnprobe.records import RecordWriter
+from attnprobe.records.file import RecordWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 with RecordWriter(sys.argv[1]) as writer:
     try:
@@ -223,7 +223,7 @@ def test_writing_replaces_whole_files_and_leaves_no_others(tmp_path):
 FULL = """
 import resource, sys
 from attnprobe.errors import UsageError
-from attnprobe.records import write_bytes
+from attnprobe.records.file import write_bytes
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_bytes(sys.argv[1], b"x" * 5000)
@@ -258,7 +258,7 @@ def test_a_run_directory_is_never_shared(tmp_path):
 
 
 def test_importing_records_is_light():
-    code = "import sys, attnprobe.records; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'rich')))"
+    code = "import sys, attnprobe.records.file; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'rich')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

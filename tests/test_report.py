@@ -15,7 +15,9 @@ from random import Random
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.records import LOWER_BOUND
+from attnprobe.figures import kit as figures_file
+from attnprobe.gates.check import Gate
+from attnprobe.records.file import LOWER_BOUND
 from attnprobe.report import (
     FORMATS,
     Header,
@@ -26,9 +28,7 @@ from attnprobe.report import (
     summarise,
     timings_table,
 )
-from attnprobe.report import figures as figures_file
-from attnprobe.report.gate import Gate
-from attnprobe.report.numbers import aligned, significant
+from attnprobe.tables.numbers import aligned, significant
 
 HEADER = Header(
     {"model": "minilm", "text": "embedded"},

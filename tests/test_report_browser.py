@@ -12,8 +12,8 @@ from browser import BROWSER, NAMES, Browser
 from test_report_page import EVIL, a_folder, page_of, records
 
 from attnprobe.report import page as page_module
-from attnprobe.report.formats import Plain
-from attnprobe.report.page_style import SCRIPT, STYLE
+from attnprobe.report.style import SCRIPT, STYLE
+from attnprobe.tables.formats import Plain
 
 pytestmark = [
     pytest.mark.slow,

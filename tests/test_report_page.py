@@ -16,11 +16,12 @@ import pytest
 from test_report import a_run, cell
 
 from attnprobe.cli import main
-from attnprobe.records import strict_json
-from attnprobe.report import FORMATS, cost_figure, error_figure, head_figures, paper_figure, summarise
-from attnprobe.report.numbers import significant
+from attnprobe.experiments.error import cost_figure, paper_figure
+from attnprobe.records.file import strict_json
+from attnprobe.report import FORMATS, error_figure, head_figures, summarise
 from attnprobe.report.page import inline_svg
-from attnprobe.report.page_style import SCRIPT
+from attnprobe.report.style import SCRIPT
+from attnprobe.tables.numbers import significant
 
 EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>--></style>"
 VOID = {"meta", "br", "img", "hr", "input", "link"}

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from attnprobe import QKV, exact
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
+from attnprobe.experiments.spectrum.view import spectrum_rows
 from attnprobe.report import check, hopeless, open_run, parse_gates, parts, summarise
-from attnprobe.report.spectra import spectrum_rows
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
 from attnprobe.sweep import (
     ConditionRequest,
@@ -130,7 +130,7 @@ def test_the_default_changes_no_key_and_old_runs_go_on(command, file, tmp_path):
 
 def test_keys_are_those_of_records_that_were_written_before_there_were_factors(file, tmp_path):
     """The key of a cell is a hash of what it was a hash of: written out here, apart from the code that makes it."""
-    from attnprobe.records import cell_key, determining
+    from attnprobe.records.file import cell_key, determining
 
     run = run_of("error", file, tmp_path / "run")
     [record] = [one for one in run.outcome.records if one["method"] == "nystromformer"]
@@ -202,7 +202,7 @@ def test_one_factor_alone_has_a_column(file, tmp_path, capsys):
 
 def test_a_failure_under_a_large_factor_is_that_cells_alone(file, tmp_path, monkeypatch):
     """Scores that no exponential holds: a method that raises there fails there, and the others stand."""
-    from attnprobe.sweep import run as loop
+    from attnprobe.experiments.error import measure as loop
 
     kept = loop.approximate
 

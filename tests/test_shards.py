@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.records import read_inputs, read_records
+from attnprobe.records.file import read_inputs, read_records
+from attnprobe.records.shards import Shard, parse_shard
 from attnprobe.report import open_run
-from attnprobe.shards import Shard, parse_shard
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BenchRequest, ErrorRequest, measure_bench, measure_errors
 

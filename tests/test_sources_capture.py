@@ -116,7 +116,7 @@ def test_interpolate_stretches_the_table_and_restores_it(tiny_bert, text_file, w
 def test_blocks_of_rows_change_nothing(tiny_bert, text_file, monkeypatch):
     src = source(tiny_bert, text_file, dtype="float64", positions="wrap")
     whole = src.qkv(40, [2], 0)[2]
-    monkeypatch.setattr("attnprobe.sources.call.BLOCK_BYTES", 4 * 4 * 40 * 7)
+    monkeypatch.setattr("attnprobe.hooks.call.BLOCK_BYTES", 4 * 4 * 40 * 7)
     torch.testing.assert_close(src.qkv(40, [2], 0)[2].q, whole.q, rtol=0, atol=1e-12)
 
 
@@ -276,7 +276,7 @@ def test_blocks_of_rows_cut_the_masks_of_layers_on_the_way(families, text_file, 
     """ModernBERT's layers 1 and 2 see a window, 0 and 3 everything: layer 3 is right only if 1 and 2 were."""
     src = source(families("modernbert"), text_file)
     whole = src.qkv(32, [3], 0)[3]
-    monkeypatch.setattr("attnprobe.sources.call.BLOCK_BYTES", 4 * 4 * 32 * 7)
+    monkeypatch.setattr("attnprobe.hooks.call.BLOCK_BYTES", 4 * 4 * 32 * 7)
     torch.testing.assert_close(src.qkv(32, [3], 0)[3].q, whole.q, rtol=0, atol=1e-5)
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError
-from attnprobe.report import spectrum_figures, spectrum_rows
-from attnprobe.report.console import Header
-from attnprobe.report.spectra import moduli, spectrum_tables
-from attnprobe.report.tables import plain_tables
-from attnprobe.sweep.spectrum import parse_epsilons, parse_of
+from attnprobe.experiments.spectrum import figures as spectrum_figures
+from attnprobe.experiments.spectrum.measure import parse_epsilons, parse_of
+from attnprobe.experiments.spectrum.view import moduli, spectrum_tables
+from attnprobe.report import spectrum_rows
+from attnprobe.tables.console import Header
+from attnprobe.tables.terminal import plain_tables
 
 
 @pytest.fixture

@@ -20,20 +20,21 @@ from test_operators import cases
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import SourceError, UsageError
+from attnprobe.experiments.error import measure as run_file
 from attnprobe.linalg import differences as differences_file
 from attnprobe.linalg.differences import Differences
 from attnprobe.linalg.krylov import start_block
 from attnprobe.methods import approximate, by_family
-from attnprobe.methods.recovered import Recovered
+from attnprobe.methods.user.recovered import Recovered
 from attnprobe.metrics import matrix as matrix_file
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.operators import CausalFeatures, Dense, Operator, RankOne, Stacked, in_spans, located, spans
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
+from attnprobe.run import loop as running
+from attnprobe.run.row_devices import row_devices
 from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, measure_errors, running
-from attnprobe.sweep import run as run_file
-from attnprobe.sweep.rows import row_devices
+from attnprobe.sweep import ErrorRequest, measure_errors
 
 CPU = torch.device("cpu")
 F64 = torch.float64

@@ -15,15 +15,16 @@ from torch.nn import functional
 
 from attnprobe import instability
 from attnprobe.errors import SourceError, Unsupported, UsageError
-from attnprobe.metrics.classifier import Classifier
-from attnprobe.metrics.training import training_steps
-from attnprobe.records import read_records
+from attnprobe.experiments.stability import trajectory
+from attnprobe.experiments.stability.classifier import Classifier
+from attnprobe.experiments.stability.listops import DEPTH, SYMBOLS, evaluated, expression
+from attnprobe.experiments.stability.plan import stability_cells, stability_prepared
+from attnprobe.experiments.stability.training import training_steps
+from attnprobe.records.file import read_records
 from attnprobe.report import open_run, parts
-from attnprobe.report.intervals import mean_interval, student
 from attnprobe.sources import SourceSpec, open_task
-from attnprobe.sources.listops import DEPTH, SYMBOLS, evaluated, expression
-from attnprobe.sweep import StabilityRequest, trajectory
-from attnprobe.sweep.stability_plan import stability_cells, stability_prepared
+from attnprobe.sweep import StabilityRequest
+from attnprobe.tables.intervals import mean_interval, student
 
 SMALL = ("--n", "40", "--batch", "3", "--steps", "4", "--d", "8", "--condition-tokens", "12")
 METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
@@ -317,7 +318,7 @@ def test_a_text_without_labels_says_so(words):
 
 
 def test_without_a_hub_the_embedded_text_stands_in(no_hub, monkeypatch):
-    monkeypatch.setattr("attnprobe.sources.labelled.hub_reachable", lambda: False)
+    monkeypatch.setattr("attnprobe.experiments.stability.labelled.hub_reachable", lambda: False)
     notes = []
     found = open_task("text", SourceSpec(device="cpu"), n=500, batch=2, notify=notes.append)
     assert found.facts["text"] == "embedded" and "cannot reach the hub for IMDb" in notes[0]

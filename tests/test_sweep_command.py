@@ -24,7 +24,7 @@ from attnprobe.config import read_config
 from attnprobe.errors import UsageError
 from attnprobe.methods import METHODS
 from attnprobe.operators import GPU_BLOCK
-from attnprobe.records import RecordWriter, read_records
+from attnprobe.records.file import RecordWriter, read_records
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 CONFIG = """
@@ -271,8 +271,8 @@ def test_a_record_that_cannot_be_written_is_a_failed_row(run, config, monkeypatc
 
 @pytest.mark.parametrize("command", ["error", "spectrum", "condition"])
 def test_a_full_disk_costs_tables_and_the_end_of_the_manifest_and_not_the_answer(run, config, monkeypatch, command):
-    from attnprobe import records
-    from attnprobe.sweep import folder
+    from attnprobe.records import file as records
+    from attnprobe.run import folder
 
     def full(path, *rest):
         raise UsageError(f"{path}: cannot write: No space left on device")

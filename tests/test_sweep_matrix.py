@@ -11,15 +11,15 @@ from safetensors.torch import load_file, save_file
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import Unsupported
+from attnprobe.experiments.error import measure as run_file
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MATRIX_METRICS
 from attnprobe.operators import Dense, Operator
 from attnprobe.qkv import QKV
-from attnprobe.records import LOWER_BOUND, determining
+from attnprobe.records.file import LOWER_BOUND, determining
+from attnprobe.run import plan as plan_file
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods
-from attnprobe.sweep import plan as plan_file
-from attnprobe.sweep import run as run_file
 
 N = 264  # more keys than are held dense: the passes are streamed
 

@@ -14,11 +14,11 @@ from inputs import make
 from attnprobe import QKV
 from attnprobe.errors import UsageError
 from attnprobe.linalg.binomial import clopper_pearson
-from attnprobe.metrics.theory import Finding, Setting, chen2021, chen2021_lemmas, get_theorem, lifted
-from attnprobe.metrics.theory.chen2021 import CONSTANT, chen2021_coherence, chen2021_sufficient_budget
-from attnprobe.metrics.theory.lifted import Lifted
 from attnprobe.operators import UnnormalisedAttention
 from attnprobe.rng import Streams, generator
+from attnprobe.theorems import Finding, Setting, chen2021, chen2021_lemmas, get_theorem, lifted
+from attnprobe.theorems.chen2021 import CONSTANT, chen2021_coherence, chen2021_sufficient_budget
+from attnprobe.theorems.lifted import Lifted
 
 EPSILONS, DELTA = (0.1, 0.5), 0.1
 

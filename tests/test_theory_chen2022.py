@@ -14,8 +14,8 @@ from theory_settings import check, setting_for
 
 from attnprobe import QKV
 from attnprobe.linalg.sketches import gaussian
-from attnprobe.metrics.theory import chen2022, sketched
-from attnprobe.metrics.theory.chen2022 import (
+from attnprobe.theorems import chen2022, sketched
+from attnprobe.theorems.chen2022 import (
     chen2022_column_spread,
     chen2022_error_bound,
     chen2022_gaussian_failure,
@@ -24,8 +24,8 @@ from attnprobe.metrics.theory.chen2022 import (
     rank_correlation,
     zhou2021_sparsity,
 )
-from attnprobe.metrics.theory.frequency import clopper_pearson
-from attnprobe.metrics.theory.sketched import SketchedHead, chen2022_quality
+from attnprobe.theorems.frequency import clopper_pearson
+from attnprobe.theorems.sketched import SketchedHead, chen2022_quality
 
 
 def constant(h=2, n=64, p_v=3) -> QKV:

@@ -13,11 +13,11 @@ from theory_settings import check, setting_for
 
 from attnprobe import QKV
 from attnprobe.linalg.sketches import gaussian
-from attnprobe.metrics.theory import sketched
-from attnprobe.metrics.theory.chen2022 import SKETCHES
-from attnprobe.metrics.theory.chen2022_vectors import VECTORS, chen2022_vector_failure
-from attnprobe.metrics.theory.frequency import clopper_pearson
-from attnprobe.metrics.theory.sketched import SketchedHead
+from attnprobe.theorems import sketched
+from attnprobe.theorems.chen2022 import SKETCHES
+from attnprobe.theorems.chen2022_vectors import VECTORS, chen2022_vector_failure
+from attnprobe.theorems.frequency import clopper_pearson
+from attnprobe.theorems.sketched import SketchedHead
 
 
 def even(v) -> QKV:

@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.metrics.theory import THEOREMS, VERDICTS, Finding, theorem
-from attnprobe.records import read_records
+from attnprobe.records.file import read_records
 from attnprobe.report import Header, render, theory_rows, theory_summary
 from attnprobe.rng import Streams, generator
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import TheoryRequest, measure_theory
+from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem
 
 HEADS = 4
 
@@ -332,7 +332,7 @@ def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
 
 
 def test_a_method_that_refuses_within_keeps_what_was_found_before(file, tmp_path, monkeypatch):
-    import attnprobe.sweep.theorems as loop
+    import attnprobe.experiments.theory.setting as loop
 
     def picky(name, qkv, d, **rest):
         if d == 16:
@@ -391,7 +391,7 @@ def test_a_theorem_without_a_finding_and_one_that_takes_too_long(file, tmp_path)
 
 
 def test_a_device_out_of_memory_gets_another_try_and_no_finding_twice(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.sweep.limits.GPU_BLOCK", type("Block", (), {"halve": lambda self: None})())
+    monkeypatch.setattr("attnprobe.run.limits.GPU_BLOCK", type("Block", (), {"halve": lambda self: None})())
     tries = []
 
     def hungry(qkv, setting):

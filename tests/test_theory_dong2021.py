@@ -10,8 +10,8 @@ from inputs import make
 from theory_settings import check
 
 from attnprobe import QKV, exact
-from attnprobe.metrics.theory import dong2021
-from attnprobe.metrics.theory.dong2021 import LARGEST_RANGE, composite_norm, dong2021_contraction, residual
+from attnprobe.theorems import dong2021
+from attnprobe.theorems.dong2021 import LARGEST_RANGE, composite_norm, dong2021_contraction, residual
 
 SMALL = 0.02  # of scores whose rows range over less than 1.256
 

@@ -13,10 +13,10 @@ from attnprobe import exact
 from attnprobe.approximation import Approximation
 from attnprobe.errors import Unsupported
 from attnprobe.methods import METHODS
-from attnprobe.metrics.theory import THEOREMS
-from attnprobe.metrics.theory.eckart import eckart1936_distance, rank_bound
 from attnprobe.operators import Dense, Identity, LowRank
 from attnprobe.reference import exact_output
+from attnprobe.theorems import THEOREMS
+from attnprobe.theorems.eckart import eckart1936_distance, rank_bound
 
 SOFTMAX = [name for name, entry in METHODS.items() if "softmax" in entry.targets]
 LOW_RANK = (

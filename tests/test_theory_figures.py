@@ -9,8 +9,9 @@ import matplotlib
 import numpy as np
 import pytest
 
-from attnprobe.report import Header, render, theory_figures, theory_rows
-from attnprobe.report.theory import theory_summary
+from attnprobe.experiments.theory import figures as theory_figures
+from attnprobe.experiments.theory.view import theory_summary
+from attnprobe.report import Header, render, theory_rows
 
 MODULES = [importlib.import_module(f"attnprobe.report.{name}") for name in ("theory_curves", "theory_figures")]
 HEADS, SEEDS = [0, 1, 2], 4

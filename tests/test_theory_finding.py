@@ -11,7 +11,7 @@ from inputs import make
 from theory_settings import check
 
 from attnprobe import QKV
-from attnprobe.metrics.theory import THEOREMS, Finding
+from attnprobe.theorems import THEOREMS, Finding
 
 
 def of(met, vacuous, measured, bound, sense="at most", **more):

@@ -13,8 +13,8 @@ from attnprobe import QKV, exact
 from attnprobe.errors import Unsupported
 from attnprobe.linalg.inverses import truncated_pinv
 from attnprobe.linalg.shifting import shifted
-from attnprobe.metrics.theory import verma2021
-from attnprobe.metrics.theory.verma2021 import (
+from attnprobe.theorems import verma2021
+from attnprobe.theorems.verma2021 import (
     MATRICES,
     verma2021_delta_numerator,
     verma2021_error_bound,

@@ -14,8 +14,8 @@ from theory_settings import check, setting_for
 from attnprobe import QKV
 from attnprobe.errors import Unsupported
 from attnprobe.linalg.inverses import razavi, start
-from attnprobe.metrics.theory import THEOREMS, xiong2021
-from attnprobe.metrics.theory.xiong2021 import (
+from attnprobe.theorems import THEOREMS, xiong2021
+from attnprobe.theorems.xiong2021 import (
     xiong2021_gap,
     xiong2021_next_residual,
     xiong2021_residual_after,

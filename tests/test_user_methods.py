@@ -15,13 +15,14 @@ from inputs import make
 
 from attnprobe import Approximation, approximate, exact, matrix_errors, method
 from attnprobe.errors import BadResult, Unsupported, UsageError
-from attnprobe.methods import get, is_method, plugins
-from attnprobe.methods.recovered import Recovered
+from attnprobe.experiments.bench.calls import Work
+from attnprobe.methods import get, is_method
+from attnprobe.methods.user import plugins
+from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import LowRank, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
-from attnprobe.records import read_records
+from attnprobe.records.file import read_records
 from attnprobe.sweep import ErrorPlan, parse_methods
-from attnprobe.sweep.calls import Work
 
 MINE = '''
 import torch
@@ -224,7 +225,7 @@ def test_the_matrix_of_a_linear_function_is_recovered_and_the_claim_is_checked()
 
 
 def test_a_matrix_too_large_to_recover_is_not(monkeypatch):
-    monkeypatch.setattr("attnprobe.methods.user_calls.LARGEST", 100)
+    monkeypatch.setattr("attnprobe.methods.user.calls.LARGEST", 100)
     approx = approximate(method(linear_in_v=True)(softmax), make())
     assert approx.operator is None and "GiB, too large to recover" in approx.no_operator
     del softmax.attnprobe_claims
@@ -437,7 +438,7 @@ def test_matrices_that_a_user_may_hold_are_not_held_together(mine, monkeypatch):
     [cells] = plan.listed({}).values()
     shape = lambda: [[cell.request.label for cell in batch] for batch in plan.batches(cells, make(n=64))]
     assert shape()[1:] == [["mine.py:linear", "mine.py:matrix", "vmean", "svd"]]
-    monkeypatch.setattr("attnprobe.sweep.plan.HELD", 2 * 64 * 64 * 8 + 50_000)
+    monkeypatch.setattr("attnprobe.run.plan.HELD", 2 * 64 * 64 * 8 + 50_000)
     assert shape()[1:] == [["mine.py:linear"], ["mine.py:matrix", "vmean", "svd"]]
 
 

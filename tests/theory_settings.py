@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from attnprobe.methods import approximate
-from attnprobe.metrics.theory import THEOREMS, Finding, Setting
 from attnprobe.rng import Streams
-from attnprobe.sweep.plan import parse_methods
+from attnprobe.run.plan import parse_methods
+from attnprobe.theorems import THEOREMS, Finding, Setting
 
 
 def setting_for(

@@ -8,7 +8,7 @@ from .options import debug_option, format_option, refuse_unknown_format
 
 EPILOG = """\b
 In Python:
-  from attnprobe.records import read_records
+  from attnprobe.records.file import read_records
   from attnprobe.report import compare_runs
   compare_runs(read_records("outputs/a"), read_records("outputs/b")).regressions
 \b
@@ -50,7 +50,7 @@ def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_:
     flops; runs of different machines are refused. Only runs of the same sources are compared: the
     same weights, text, tokenizer, positions and dtype, by their hashes.
     """
-    from ..records import read_records
+    from ..records.file import read_records
     from ..report import Header, compare_runs, comparison_line, render
     from .progress import note
 

@@ -124,7 +124,8 @@ def request_of(given: dict[str, Any]) -> Any:
 
 def _report(session: Any, format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import condition_figures, condition_rows, conditions_summary, render_conditions
+    from ..experiments.condition import figures as condition_figures
+    from ..report import condition_rows, conditions_summary, render_conditions
     from .output import draw, header_of, show
 
     rows = condition_rows(session.outcome.records)

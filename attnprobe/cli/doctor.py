@@ -31,7 +31,7 @@ def command(model: str | None, weights: str, debug: bool) -> None:
         for line in survey(model, weights):
             click.echo(line)
         return
-    from ..installation import examine
+    from ..run.provenance import examine
 
     width = 12
     for heading, lines in examine().items():

@@ -23,7 +23,8 @@ In Python:
 def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
     """List the methods: name, paper, targets, what the budget d means, cost and tags. With NAME, explain one."""
     from ..errors import UsageError
-    from ..methods import by_family, get, plugins
+    from ..methods import by_family, get
+    from ..methods.user import plugins
     from ..report import Header, render
     from .progress import note
 

@@ -8,7 +8,7 @@ from .options import debug_option
 
 EPILOG = """\b
 In Python:
-  from attnprobe.template import write_method
+  from attnprobe.methods.user.scaffold import write_method
   write_method("mine", "methods")
 \b
 Exit codes: 0 written, 2 a name that cannot be, or a file that is there already."""
@@ -25,7 +25,7 @@ def command(name: str, out: str, debug: bool) -> None:
     """
     from shlex import quote
 
-    from ..template import write_method
+    from ..methods.user.scaffold import write_method
 
     method, test = write_method(name, out)
     shown = quote(f"{method if method.is_absolute() else f'./{method}'}:{name}")

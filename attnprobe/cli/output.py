@@ -34,7 +34,7 @@ def show(
     What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
     rows are printed alone: tables in the folder are of all shards.
     """
-    from ..records import write_text
+    from ..records.file import write_text
 
     click.echo(rendered(format_))
     if shard := shard_asked():
@@ -72,7 +72,7 @@ def header_of(sources: Sequence[Any], folder: Path, records: Sequence[Any]) -> A
     Args:
         folder: where the inputs' statistics stand. records: of the run's cells.
     """
-    from ..records import read_inputs
+    from ..records.file import read_inputs
     from ..report import Header, input_lines, input_rows, source_labels
 
     facts = [source.facts for source in sources]

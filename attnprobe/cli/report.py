@@ -73,7 +73,7 @@ def command(
     page that needs no network: figures inline, tables that sort, and the run's provenance.
     """
     from ..errors import UsageError, unknown
-    from ..records import write_text
+    from ..records.file import write_text
     from ..report import GATED_METRICS, PLOTS, html_page, open_run, parts, read_reference
     from .progress import note
 
@@ -100,7 +100,7 @@ def command(
 
 def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> list[Path]:
     """Print a part, leave its tables and figures in the folder, and return the figures."""
-    from ..records import write_json, write_text
+    from ..records.file import write_json, write_text
     from .output import draw, show
 
     show(folder, part.command, format_, part.text, part.header, ("md", "csv", "json", "tex"))

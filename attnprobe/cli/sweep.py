@@ -112,7 +112,7 @@ def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
 
 def folder(config: Config, params: Mapping[str, Any]) -> Path:
     """Where a sweep without ``--out`` leaves its run: the same for the same settings."""
-    from ..records import cell_key
+    from ..records.file import cell_key
 
     later = {name for name, value in LATER.items() if params.get(name) == value}
     settings = {name: value for name, value in params.items() if name not in SHOWN | FOLDER | later}

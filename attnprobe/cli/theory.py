@@ -141,8 +141,8 @@ def listed(format_: str) -> str:
     """Every theorem: its name, paper, what it says and its cost."""
     import textwrap
 
-    from ..metrics.theory import THEOREMS
     from ..report import Header, render
+    from ..theorems import THEOREMS
 
     if format_ == "table":
         cards = []
@@ -161,7 +161,8 @@ def listed(format_: str) -> str:
 
 def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import render, theory_figures
+    from ..experiments.theory import figures as theory_figures
+    from ..report import render
     from .output import draw, header_of, show
 
     records = session.outcome.records

@@ -47,12 +47,12 @@ from . import (  # noqa: F401  (each registers itself)
     vmean,
     window,
 )
-from .base import Approximation
 from .kernels import working_dtype
 from .lookup import get, is_method
 from .registry import FAMILIES, KERNELS, METHODS, TAGS, Method, Option, Provenance, by_family
-from .user import method
-from .user_files import line_of
+from .shared.base import Approximation
+from .user.claims import method
+from .user.files import line_of
 
 __all__ = [
     "FAMILIES",

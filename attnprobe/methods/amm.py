@@ -17,8 +17,8 @@ from ..linalg.sampling import weighted_with_replacement
 from ..operators import Columns, SoftmaxAttention, row_blocks
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, distinct, per_head, tokens
 from .registry import register
+from .shared.base import Approximation, distinct, per_head, tokens
 
 ROWS = 64  # of B alive at once
 

@@ -13,8 +13,8 @@ from ..errors import Unsupported, UsageError
 from ..operators import RowOverride, SoftmaxAttention
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, sparse_softmax
 from .registry import register
+from .shared.base import Approximation, sparse_softmax
 
 FIXED = 7  # blocks a row beside the random ones: 2 global, 3 near, and 2 for the full rows
 

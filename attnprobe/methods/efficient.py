@@ -10,8 +10,8 @@ import torch
 from ..operators import LowRank
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head
 from .registry import register
+from .shared.base import Approximation, per_head
 
 
 @register(

@@ -15,8 +15,8 @@ from ..linalg.sketches import gaussians
 from ..operators import LowRank
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head
 from .registry import register
+from .shared.base import Approximation, per_head
 
 AUTHORS_STD = 0.02
 

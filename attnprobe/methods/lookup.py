@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..spelling import file_and_function
-from . import plugins
+from ..grammar.spelling import file_and_function
 from .registry import KERNELS, METHODS, Method
-from .user import as_method
-from .user_files import from_file
+from .user import plugins
+from .user.claims import as_method
+from .user.files import from_file
 
 __all__ = ["get", "is_method"]
 

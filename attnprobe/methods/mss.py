@@ -16,9 +16,9 @@ from ..linalg.inverses import razavi, start, truncated_pinv
 from ..operators import Identity, LowRank, Operator, Sparse, Sum
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, per_head, segment_means
-from .landmark_attention import landmark_diagnostics, softmax_factors
 from .registry import register
+from .shared.base import Approximation, per_head, segment_means
+from .shared.landmark_attention import landmark_diagnostics, softmax_factors
 
 RTOL = 1e-3  # the default of rtol
 CLOSE = 1e-8  # of d: a denominator below it is 0/0

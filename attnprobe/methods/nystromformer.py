@@ -15,9 +15,9 @@ from ..errors import UsageError
 from ..linalg.sampling import kmeans
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, segment_means
-from .landmark_attention import check_inverse, landmark_attention
 from .registry import register
+from .shared.base import Approximation, segment_means
+from .shared.landmark_attention import check_inverse, landmark_attention
 
 
 def _check(target: str, **options: Any) -> None:

@@ -17,8 +17,8 @@ from torch import Tensor
 from ..errors import UsageError
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, from_log_features, per_head
 from .registry import register
+from .shared.base import Approximation, from_log_features, per_head
 
 LIMIT = 2**16
 FACTS: dict[str, Any] = {

@@ -16,9 +16,9 @@ from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, 
 from ..operators import Sparse
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, sparse_softmax
-from .hashed import block_scores, chunk_length, options_of, repeats, rotations
 from .registry import register
+from .shared.base import Approximation, sparse_softmax
+from .shared.hashed import block_scores, chunk_length, options_of, repeats, rotations
 
 
 @register(

@@ -18,8 +18,8 @@ from ..linalg.sampling import weighted_with_replacement, weighted_without_replac
 from ..operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum, row_blocks
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, distinct, per_head, ragged, tokens
 from .registry import register
+from .shared.base import Approximation, distinct, per_head, ragged, tokens
 
 ROWS = 64  # of B alive at once, where all of B is needed
 

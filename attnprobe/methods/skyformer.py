@@ -19,9 +19,9 @@ from ..linalg.sampling import kmeans, recursive_rls
 from ..operators import LowRank, Scaled, SoftmaxAttention
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, distinct, per_head, tokens
 from .registry import register
-from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
+from .shared.base import Approximation, distinct, per_head, tokens
+from .shared.row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
 
 def _resolved(target: str, inverse: str, gamma: float | None) -> tuple[str, float]:

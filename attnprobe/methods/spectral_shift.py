@@ -17,8 +17,8 @@ from ..operators import GaussianAttention, LowRank
 from ..qkv import QKV
 from ..reference import exact
 from ..rng import Streams
-from .base import Approximation, per_head
 from .registry import register
+from .shared.base import Approximation, per_head
 
 
 @register(

@@ -8,8 +8,8 @@ from ..operators import LowRank
 from ..qkv import QKV
 from ..reference import exact
 from ..rng import Streams
-from .base import Approximation, per_head
 from .registry import register
+from .shared.base import Approximation, per_head
 
 
 @register(

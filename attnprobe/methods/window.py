@@ -8,8 +8,8 @@ from __future__ import annotations
 from ..errors import Unsupported, UsageError
 from ..qkv import QKV
 from ..rng import Streams
-from .base import Approximation, banded_softmax, per_head
 from .registry import register
+from .shared.base import Approximation, banded_softmax, per_head
 
 
 def _check(target: str, *, sinks: int, causal: bool) -> None:

@@ -1,5 +1,6 @@
 """Metrics compare an operator with the exact one; each is a number per head, in float64."""
 
+from ..experiments.inject.drift import DRIFT_METRICS, Outputs, local_errors, model_drift
 from .condition import (
     CORES,
     EXACT,
@@ -12,13 +13,12 @@ from .condition import (
     schulz_residuals,
     sensitivity,
 )
-from .drift import DRIFT_METRICS, Outputs, local_errors, model_drift
 from .duplicates import repeated_rows
-from .error import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .inputs import INPUT_STATISTICS, input_statistics
 from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_errors
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, MatrixErrors, matrix_errors, shared_matrix_errors
+from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [

@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-from .bench import bench_rows, bench_summary
-from .bench_gates import bench_judged
-from .bench_tables import BenchReport
-from .budget import budget_files, budget_rows, budget_summary
-from .budget_figures import budget_figures
-from .comparison import compare_runs
-from .comparison_tables import comparison_line
-from .condition import condition_rows, conditions_summary, render_conditions
-from .condition_figures import condition_figures
-from .conformance import conformance_table
-from .console import Header
-from .cost_figure import cost_figure
-from .figures import error_figure
-from .formats import FORMATS, render
-from .gate import METRICS as GATED_METRICS
-from .gate import check
-from .gate_forms import parse_gate, parse_gates
-from .gate_plan import hopeless
-from .gate_results import gates_table, junit_xml
-from .growth import exponent, growth
-from .head_figure import head_figures
-from .inject import inject_rows, inject_summary
-from .inject_figures import inject_figures
-from .inputs import input_lines, input_rows
-from .maps import map_figures
+from ..compare.runs import compare_runs
+from ..compare.view import comparison_line
+from ..experiments.bench.gates import bench_judged
+from ..experiments.bench.growth import exponent, growth
+from ..experiments.bench.rows import bench_rows, bench_summary
+from ..experiments.bench.view import BenchReport
+from ..experiments.budget.figures import budget_figures
+from ..experiments.budget.view import budget_files, budget_rows, budget_summary
+from ..experiments.condition.figures import condition_figures
+from ..experiments.condition.view import condition_rows, conditions_summary, render_conditions
+from ..experiments.error.cost_figure import cost_figure
+from ..experiments.error.maps_figure import map_figures
+from ..experiments.error.paper_figure import paper_figure
+from ..experiments.error.papers import Reference, read_reference
+from ..experiments.inject.figures import inject_figures
+from ..experiments.inject.view import inject_rows, inject_summary
+from ..experiments.spectrum.figures import spectrum_figures
+from ..experiments.spectrum.view import spectrum_rows
+from ..experiments.stability.view import StabilityReport, stability_rows, stability_summary
+from ..experiments.theory.figures import theory_figures
+from ..experiments.theory.view import theory_rows, theory_summary
+from ..figures.heat import head_figures
+from ..figures.kit import error_figure
+from ..gates.check import METRICS as GATED_METRICS
+from ..gates.check import check
+from ..gates.parse import parse_gate, parse_gates
+from ..gates.plan import hopeless
+from ..gates.results import gates_table, junit_xml
+from ..tables.conformance import conformance_table
+from ..tables.console import Header
+from ..tables.formats import FORMATS, render
+from ..tables.inputs import input_lines, input_rows
+from ..tables.labels import source_labels
+from ..tables.statistics import rank_correlation, summarise
+from ..tables.terminal import plan_table, timings_table
 from .page import html_page
-from .paper_figure import paper_figure
-from .rebuild import PLOTS, Part, parts
-from .reference import Reference, read_reference
+from .parts import PLOTS, Part, parts
 from .run import Run, open_run
-from .sources import source_labels
-from .spectra import spectrum_rows
-from .spectrum_figures import spectrum_figures
-from .stability import StabilityReport, stability_rows, stability_summary
-from .statistics import rank_correlation, summarise
-from .tables import plan_table, timings_table
-from .theory import theory_rows, theory_summary
-from .theory_figures import theory_figures
 
 __all__ = [
     "BenchReport",

@@ -12,12 +12,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..records import STATUSES, strict_json
-from .formats import Plain, tables_of
-from .numbers import short_hashes
-from .page_style import SCRIPT, STYLE
-from .rebuild import Part
+from ..records.file import STATUSES, strict_json
+from ..tables.formats import Plain, tables_of
+from ..tables.numbers import short_hashes
+from .parts import Part
 from .run import Run
+from .style import SCRIPT, STYLE
 
 __all__ = ["html_page", "inline_svg"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..records import LOWER_BOUND, STATUSES, inputs_path, missing_maps, read_inputs, read_records, strict_json
-from .console import Header
-from .inputs import input_lines, input_rows
-from .manifest import read_manifest
-from .sources import identity, scale_of, source_labels
+from ..records.file import LOWER_BOUND, STATUSES, inputs_path, missing_maps, read_inputs, read_records, strict_json
+from ..records.manifest import read_manifest
+from ..tables.console import Header
+from ..tables.inputs import input_lines, input_rows
+from ..tables.labels import identity, scale_of, source_labels
 
 __all__ = ["KNOWN", "Run", "open_run"]
 

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..qkv import QKV
-from .call import AttentionCall
-from .capturing import capture
-from .choose import describe_defaults, resolve
-from .files import FileSource, save_qkv
-from .hub import cached_models, hub_reachable, note
-from .language import (
+from ..experiments.inject.language import (
     MODEL_DTYPES,
     LanguageModel,
     Predictions,
@@ -22,13 +16,19 @@ from .language import (
     open_language_model,
     rows_of,
 )
+from ..experiments.stability.tasks import TASKS, TaskSource, open_task
+from ..hooks.call import AttentionCall
+from ..hooks.capture import capture
+from ..qkv import QKV
+from .choose import describe_defaults, resolve
+from .files import FileSource, save_qkv
+from .hub import cached_models, hub_reachable, note
 from .model import ModelSource
 from .packaged import packaged_weights
 from .random import RandomSource
 from .scaled import scaled, scaled_inputs
 from .spec import Source, SourceSpec, choose_device
 from .surveying import survey
-from .tasks import TASKS, TaskSource, open_task
 
 __all__ = [
     "AttentionCall",

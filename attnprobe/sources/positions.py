@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from .call import BLOCK_BYTES, AttentionCall, repeated
-from .capturing import capture_layers
+from ..hooks.call import BLOCK_BYTES, AttentionCall, repeated
+from ..hooks.capture import capture_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import SourceError
+from ..hooks.call import AttentionCall
+from ..hooks.capture import capture_all
+from ..hooks.interface import bypassing
 from ..rng import generator
-from .call import AttentionCall
-from .capturing import capture_all
 from .choose import open_model
-from .interface import bypassing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

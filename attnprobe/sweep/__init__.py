@@ -1,24 +1,24 @@
 """Cells, and the loop that measures them: one record per cell, computed in groups that share what is shared."""
 
-from ..lists import parse_numbers
-from .bench import BenchRequest, measure_bench
-from .budget import BudgetRequest, measure_budgets
-from .condition import ConditionRequest, measure_conditions
-from .inject import InjectRequest, measure_drift
-from .listing import Listed, listed, seconds_of
-from .maps import keep_maps
-from .plan import ErrorPlan, MethodRequest, parse_methods
-from .request import RunRequest, parse_layers
-from .run import Outcome
-from .running import Session
-from .searching import BudgetSearch, budgets
-from .session import ErrorRequest, measure_errors
-from .spectrum import SpectrumRequest, measure_spectra
-from .stability import measure_stability
-from .stability_plan import StabilityRequest, parse_tasks
-from .theorems import findings
-from .theory import TheoryRequest, measure_theory
-from .trajectory import Trajectory, instability
+from ..experiments.bench.measure import BenchRequest, measure_bench
+from ..experiments.budget.measure import BudgetRequest, measure_budgets
+from ..experiments.budget.search import BudgetSearch, budgets
+from ..experiments.condition.measure import ConditionRequest, measure_conditions
+from ..experiments.error.maps import keep_maps
+from ..experiments.error.measure import Outcome
+from ..experiments.inject.measure import InjectRequest, measure_drift
+from ..experiments.spectrum.measure import SpectrumRequest, measure_spectra
+from ..experiments.stability.measure import measure_stability
+from ..experiments.stability.plan import StabilityRequest, parse_tasks
+from ..experiments.stability.trajectory import Trajectory, instability
+from ..experiments.theory.measure import TheoryRequest, measure_theory
+from ..experiments.theory.setting import findings
+from ..grammar.lists import parse_numbers
+from ..run.estimate import Listed, listed, seconds_of
+from ..run.loop import Session
+from ..run.plan import ErrorPlan, MethodRequest, parse_methods
+from ..run.prepare import ErrorRequest, measure_errors
+from ..run.request import RunRequest, parse_layers
 
 __all__ = [
     "BenchRequest",

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported, UsageError, unknown
+from ..grammar.spelling import parts
 from ..methods import Method, get, line_of
-from ..spelling import parts
 from .cases import Case, Fault, Skip
 from .properties import PROPERTIES, Property
 

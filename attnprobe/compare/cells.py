@@ -1,0 +1,115 @@
+"""The cells of a run of `error` by what they are, and whether two runs read the same sources."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import UsageError
+from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
+from ..tables.numbers import short_hashes
+
+__all__ = ["Key", "Record", "cells_of", "grouped", "shared_sources"]
+
+Record = Mapping[str, Any]
+Key = tuple[Any, ...]
+
+
+def cells_of(records: Iterable[Record], name: str) -> dict[Key, Record]:
+    """The cells of a run by identity: of records that share one, the best, and then the one measured most closely."""
+    found: dict[Key, Record] = {}
+    commands: set[str] = set()
+    for record in records:
+        command = record.get("command", "error")
+        commands.add(str(command))
+        if command != "error" or record.get("method") == LOWER_BOUND:
+            continue
+        if not _whole(record):
+            raise UsageError(f"{name}: its records are not of this program; name a run of `attnprobe error`")
+        key = (_source_of(record), *_row_key(record), *_cell_key(record))
+        if key not in found or _quality(record) <= _quality(found[key]):
+            found[key] = record
+    if not found:
+        others = ", ".join(f"`{command}`" for command in sorted(commands - {"error"}))
+        holds = f"it holds records of {others}" if others else "it holds no record of a method"
+        raise UsageError(f"{name}: {holds}; compare takes runs of `attnprobe error`")
+    return found
+
+
+def _whole(record: Record) -> bool:
+    """Whether a record of `error` has the fields that a comparison reads, each of its own type."""
+    heads, metrics = record.get("heads"), record.get("metrics")
+    number = lambda value: isinstance(value, int) or value is None
+    return (
+        isinstance(record.get("method"), str)
+        and all(isinstance(record.get(name, {}), Mapping) for name in ("options", "source", "metrics"))
+        and isinstance(heads, (list, tuple))
+        and all(isinstance(head, int) for head in heads)
+        and "source" in record
+        and metrics is not None
+        and all(number(record.get(name)) for name in ("n", "d", "layer", "window", "seed"))
+        and isinstance(record.get("target"), str | None)
+        and isinstance(record.get("matrix_tol"), int | float | None)
+        and record.get("status") in STATUSES
+    )
+
+
+def _source_of(record: Record) -> str:
+    return strict_json({name: fact for name, fact in record["source"].items() if name not in NAMES})
+
+
+def _row_key(record: Record) -> Key:
+    options = json.dumps(record.get("options") or {}, sort_keys=True)
+    return (record["method"], options, *(record.get(name) for name in ("target", "n", "d", "layer")))
+
+
+def _cell_key(record: Record) -> Key:
+    return record.get("window"), record.get("seed"), tuple(record["heads"])
+
+
+def _quality(record: Record) -> tuple[int, float]:
+    """Smaller is better: the status, then the tolerance of matrix errors."""
+    tol = record.get("matrix_tol")
+    return STATUSES.index(record["status"]), math.inf if tol is None else tol
+
+
+def shared_sources(a: Mapping[Key, Record], b: Mapping[Key, Record]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The facts of the sources in both runs, and the names of the facts in which several such sources differ.
+
+    Raises:
+        UsageError: each run has a source that the other lacks; the message names the facts that differ.
+    """
+    ours, theirs = ({key[0]: record["source"] for key, record in run.items()} for run in (a, b))
+    lost = [json.loads(key) for key in ours if key not in theirs]
+    new = [json.loads(key) for key in theirs if key not in ours]
+    if lost and new:
+        pair = min(((_differing(x, y), x, y) for x in lost for y in new), key=lambda found: len(found[0]))
+        names = [ours[strict_json(pair[1])], theirs[strict_json(pair[2])]]
+        told = "; ".join(f"{name} {_fact(names[0], name)} in A, {_fact(names[1], name)} in B" for name in pair[0])
+        raise UsageError(f"A and B measure different sources: {told}")
+    every = [json.loads(key) for key in {**ours, **theirs}]
+    varying = sorted({name for x in every for y in every for name in _differing(x, y)})
+    return [ours[key] for key in ours if key in theirs], varying
+
+
+def _differing(x: Mapping[str, Any], y: Mapping[str, Any]) -> list[str]:
+    return [name for name in sorted({**x, **y}) if name not in x or name not in y or x[name] != y[name]]
+
+
+def _fact(source: Mapping[str, Any], name: str) -> str:
+    """A fact in words; a hash also with the name of what it is the hash of."""
+    if name not in source:
+        return "absent"
+    told = short_hashes(json.dumps(source[name], ensure_ascii=False)).strip('"')
+    called = source.get(name.removesuffix("_sha256")) if name.endswith("_sha256") else None
+    return f"{told} ({called})" if called else told
+
+
+def grouped(cells: Mapping[Key, Record]) -> dict[Key, dict[Key, Record]]:
+    """The cells of each row, by window, seed and heads."""
+    rows: dict[Key, dict[Key, Record]] = {}
+    for key, record in cells.items():
+        rows.setdefault(key[:-3], {})[key[-3:]] = record
+    return rows

@@ -1,0 +1,238 @@
+"""Two runs, cell by cell: what differs, by how much beside its standard error, and whether it is worse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UsageError, unknown
+from ..experiments.bench.compare import compare_bench
+from ..gates.check import METRICS
+from .cells import Key, Record, cells_of, grouped, shared_sources
+from .paired import Row, blank, compared, paired, per_head
+
+__all__ = ["COMPARED", "DIRECTED", "Comparison", "compare_runs"]
+
+COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
+DIRECTED = tuple(metric for metric in METRICS if metric != "delta")  # a shift is neither better nor worse
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare_runs` found.
+
+    Attributes:
+        rows: one per row of the table and metric, and one per row of the table with cells that only one run has.
+        sources: the facts of the sources that both runs share.
+        notes: what a reader should know besides, a line each.
+    """
+
+    rows: list[Row]
+    sources: list[Mapping[str, Any]]
+    notes: list[str]
+
+    @property
+    def regressions(self) -> list[Row]:
+        return [row for row in self.rows if row["verdict"] == "worse"]
+
+    def sources_in_words(self) -> list[str]:
+        """A line for each source: what it is called, and what else determines it."""
+        names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "dtype")
+        lines = []
+        for facts in self.sources:
+            told = (f"{name} {facts[name]}" for name in names if facts.get(name) is not None)
+            lines.append(f"source: {', '.join(told) or 'without facts'}")
+        return lines
+
+
+def compare_runs(
+    a: Iterable[Record], b: Iterable[Record], metrics: Sequence[str] = (), tolerance: float = 0.05
+) -> Comparison:
+    """Compare the cells of run B with those of run A, from their records.
+
+    A cell is a (method, options, target, n, d, layer, window, seed, heads) of one source; a row of the result gathers
+    the windows, seeds and heads of one (source, method, options, target, n, d, layer). Its cells are paired:
+
+    - ``paired: cells``: the cells that both runs have, head by head.
+    - ``paired: windows``: none in common, but windows with the same heads, such as runs of different seeds.
+    - ``paired: null``: neither; all cells of each run. ``seeds_a`` and ``seeds_b`` are those of the cells compared.
+
+    ``a`` and ``b`` are means over the heads where both values are finite (over all finite ones where heads do not
+    pair), ``difference = b - a``, and ``se`` its standard error, clustered by text window as `describe` has it: with
+    the differences d_w of the W windows' means, ``sqrt(Σ_w (d_w - mean)² / (W - 1) / W)``, null for one window;
+    unpaired, ``sqrt(se_a² + se_b²)``. ``difference_in_se`` is null where ``se`` is null or 0, ``ratio`` (b / a) where
+    a is 0. The verdict is
+
+    - ``worse``: worse than A by more than ``tolerance |a|``, and by more than 2 ``se`` where there is one; or values
+      that are finite in A alone, or a cell whose status got worse. ``better``: the opposite.
+    - ``unclear``: a change beyond the tolerance that lies within 2 ``se``.
+    - ``same``: a change within the tolerance.
+    - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
+      heads. They are in no mean.
+
+    Two runs of bench are compared by `compare_bench`.
+
+    Larger is worse, except for cosines and ``rows_within``. Lower bounds are the source's, not a method's: left out.
+
+    Args:
+        metrics: those of `METRICS` except ``delta``; by default those of `COMPARED` that both runs measured.
+
+    Raises:
+        UsageError: sources that differ (the facts are named), no cell of the same row in both, records of other
+            commands, a metric that is unknown or that one run did not measure, an impossible tolerance.
+
+    >>> cell = {"method": "x", "n": 8, "d": 2, "layer": 0, "heads": [0], "status": "ok", "source": {}, "seed": 0}
+    >>> run = lambda *values: [{**cell, "window": w, "metrics": {"output_spectral": [v]}} for w, v in enumerate(values)]
+    >>> (row,) = compare_runs(run(1.0, 2.0), run(2.0, 4.0), ["output_spectral"]).rows
+    >>> [row[name] for name in ("a", "b", "difference", "se", "difference_in_se", "ratio", "paired", "verdict")]
+    [1.5, 3.0, 1.5, 0.5, 3.0, 2.0, 'cells', 'worse']
+    """
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise UsageError(f"tolerance={tolerance:g}: choose a share of A's value, such as 0.05")
+    a, b = list(a), list(b)
+    if all(record.get("command") == "bench" for record in (*a, *b)) and a and b:
+        return Comparison(*compare_bench(a, b, metrics, tolerance))
+    for metric in metrics:
+        if metric not in METRICS:
+            raise unknown("metric", metric, DIRECTED)
+        if metric not in DIRECTED:
+            raise UsageError(f"--metric {metric}: no value of it is better than another; choose another metric")
+    runs = [cells_of(records, name) for name, records in zip("AB", (a, b), strict=True)]
+    shared, varying = shared_sources(*runs)
+    notes = _notes(*runs)
+    rows_of = [grouped(run) for run in runs]
+    if not _requested(rows_of[0]) & _requested(rows_of[1]):
+        raise UsageError(
+            "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
+        )
+    asked = list(dict.fromkeys(metrics)) or _measured_by_both(*rows_of, notes)
+    for metric in metrics:
+        for name, rows in zip("AB", rows_of, strict=True):
+            if not _measured(rows, metric) and _some_ok(rows):
+                raise UsageError(
+                    f"--metric {metric}: {name} did not measure it; measure it there, or name one of "
+                    f"{', '.join(_names(rows)) or 'none'}"
+                )
+    found: list[Row] = []
+    for key in sorted({**rows_of[0], **rows_of[1]}, key=_order(*rows_of)):
+        ours, theirs = rows_of[0].get(key, {}), rows_of[1].get(key, {})
+        place = _place({**ours, **theirs}, varying)
+        pairing = paired(ours, theirs)
+        if ours and theirs:
+            found += compared(place, pairing, asked, tolerance)
+        for verdict, mine, used in (("only in A", ours, pairing.a), ("only in B", theirs, pairing.b)):
+            if only := [mine[cell] for cell in mine if cell not in used]:
+                found.append({**place, **blank(only), "verdict": verdict, "reason": _cells_in_words(only)})
+    return Comparison(found, shared, [*notes, *_pairings(found)])
+
+
+def _requested(rows: Mapping[Key, Mapping[Key, Record]]) -> set[Key]:
+    """The rows that somebody asked for: that two runs agree on V-Mean says nothing."""
+    return {key for key, cells in rows.items() if any(cell.get("requested", True) for cell in cells.values())}
+
+
+def _order(*runs: Mapping[Key, Any]) -> Any:
+    """Rows by source, layer, n and target, then as the runs list their methods, then by d."""
+    first: dict[Key, int] = {}
+    for rows in runs:
+        for key in rows:
+            for part in (key[:1], key[1:3]):
+                first.setdefault(part, len(first))
+
+    def order(key: Key) -> Key:
+        source, method, options, target, n, d, layer = key
+        numbers = [-1 if value is None else value for value in (layer, n, d)]
+        return first[source,], *numbers[:2], str(target), first[method, options], numbers[2]
+
+    return order
+
+
+def _place(cells: Mapping[Key, Record], varying: Sequence[str]) -> Row:
+    """What every row says of where it is; ``source`` holds the facts in which the runs' sources differ."""
+    first = next(iter(cells.values()))
+    facts = first["source"]
+    return {
+        "method": first["method"],
+        "options": dict(first.get("options") or {}),
+        **{name: first.get(name) for name in ("target", "n", "d", "layer")},
+        "weights": facts.get("weights"),
+        "source": {name: facts.get(name) for name in varying},
+        "reference": bool(first.get("reference")),
+    }
+
+
+def _cells_in_words(cells: Sequence[Record]) -> str:
+    """Which windows, seeds and heads.
+
+    >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7]} for w in (1, 2)])
+    'windows 1-2; seed 0; heads 0-2, 7'
+    """
+    parts = []
+    for name in ("window", "seed"):
+        values = sorted({cell.get(name) for cell in cells} - {None})
+        parts += [f"{name}{'s' if len(values) > 1 else ''} {_spans(values)}"] if values else []
+    heads = sorted({head for cell in cells for head in cell["heads"]})
+    return "; ".join([*parts, f"head{'s' if len(heads) > 1 else ''} {_spans(heads)}"])
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Sorted numbers, with ranges where they follow one another."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def _names(rows: Mapping[Key, Mapping[Key, Record]]) -> list[str]:
+    return [metric for metric in DIRECTED if _measured(rows, metric)]
+
+
+def _measured(rows: Mapping[Key, Mapping[Key, Record]], metric: str) -> bool:
+    return any(per_head(cell, metric) is not None for cells in rows.values() for cell in cells.values())
+
+
+def _some_ok(rows: Mapping[Key, Mapping[Key, Record]]) -> bool:
+    return any(cell["status"] == "ok" for cells in rows.values() for cell in cells.values())
+
+
+def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[str]) -> list[str]:
+    """The metrics of `COMPARED` that can be compared; a run in which nothing is ok lacks none."""
+    asked = []
+    for metric in COMPARED:
+        has = [_measured(rows, metric) or not _some_ok(rows) for rows in (a, b)]
+        if all(has) and (_measured(a, metric) or _measured(b, metric)):
+            asked.append(metric)
+        elif any(has) and (_measured(a, metric) or _measured(b, metric)):
+            notes.append(f"{metric} was measured in {'A' if has[0] else 'B'} alone: not compared")
+    return asked or [COMPARED[0]]
+
+
+def _pairings(rows: Sequence[Row]) -> list[str]:
+    """What a reader should know of rows whose cells did not pair one by one."""
+    notes = []
+    for kind, told in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
+        loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
+        if loose:
+            seeds = (_spans(sorted({s for row in loose for s in row[name] or ()})) for name in ("seeds_a", "seeds_b"))
+            pair = ", ".join(f"{each or 'none'} in {name}" for each, name in zip(seeds, "AB", strict=True))
+            notes.append(f"rows without a cell in common (seeds: {pair}), {told}: {len(loose)}")
+    return notes
+
+
+def _notes(a: Mapping[Key, Record], b: Mapping[Key, Record]) -> list[str]:
+    """Intervals of matrix errors that closed to different widths, or did not close."""
+    notes = []
+    widths = [sorted({cell["matrix_tol"] for cell in run.values() if cell.get("matrix_tol")}) for run in (a, b)]
+    if widths[0] and widths[1] and widths[0] != widths[1]:
+        told = " and ".join(", ".join(f"{width:g}" for width in found) for found in widths)
+        notes.append(f"matrix errors were measured to different widths, {told}: they differ by as much on their own")
+    for name, run in (("A", a), ("B", b)):
+        wide = [cell["matrix_open"] for cell in run.values() if isinstance(cell.get("matrix_open"), (list, tuple))]
+        if count := sum(map(any, wide)):
+            notes.append(f"{name}: in {count} of {len(wide)} cells an interval of ‖B − B~‖₂ did not close")
+    return notes

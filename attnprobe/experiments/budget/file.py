@@ -1,0 +1,94 @@
+"""A file of budgets, head by head: what `attnprobe budget` writes and `attnprobe inject --budgets` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError
+
+__all__ = ["Budgets", "read_budgets"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Budgets of one method.
+
+    Attributes:
+        method, options: the method that they are of. d: by (layer, head); None keeps exact attention, because no
+            budget that was tried was enough. about: what else the file says, such as ``metric``, ``epsilon``, ``n``.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    d: Mapping[tuple[int, int], int | None]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def item(self) -> str:
+        """The method as ``--method`` takes it.
+
+        >>> Budgets("skyformer", {"sampler": "rls", "share_heads": True}, {}).item
+        'skyformer:sampler=rls,share_heads=true'
+        """
+        word = lambda value: str(value).lower() if value is None or isinstance(value, bool) else str(value)
+        options = ",".join(f"{name}={word(value)}" for name, value in self.options.items())
+        return f"{self.method}:{options}" if options else self.method
+
+
+def read_budgets(path: str | Path) -> Budgets:
+    """Read a file of budgets: ``{"schema": 1, "method": …, "options": {…}, "budgets": [{"layer", "head", "d"}, …]}``.
+
+    Keys that are not needed are kept in ``about``.
+
+    Raises:
+        UsageError: no such file, no JSON, or an entry that is none; the line names the file and the entry.
+    """
+    try:
+        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: a file of budgets holds an object with method and budgets")
+    schema, method, options = found.get("schema", SCHEMA), found.get("method"), found.get("options") or {}
+    if not _whole(schema) or not 1 <= schema <= SCHEMA:
+        raise UsageError(f"{path}: schema {schema!r} is not {SCHEMA}, which this version reads")
+    if not isinstance(method, str) or not method:
+        raise UsageError(f"{path}: method: {method!r} is no name")
+    if not isinstance(options, dict):
+        raise UsageError(f"{path}: options: {options!r} is no object")
+    entries = found.get("budgets")
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path}: budgets: a list of {{layer, head, d}} is needed")
+    budgets: dict[tuple[int, int], int | None] = {}
+    for number, entry in enumerate(entries):
+        place, d = _entry(entry, f"{path}: budgets[{number}]")
+        if place in budgets:
+            raise UsageError(f"{path}: budgets[{number}]: layer {place[0]}, head {place[1]} stands there already")
+        budgets[place] = d
+    about = {name: value for name, value in found.items() if name not in ("schema", "method", "options", "budgets")}
+    return Budgets(method, options, budgets, about)
+
+
+def _entry(entry: Any, where: str) -> tuple[tuple[int, int], int | None]:
+    """One entry: its (layer, head) and its budget."""
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where}: {entry!r} is no object")
+    for name in ("layer", "head"):
+        if not _whole(entry.get(name)) or entry[name] < 0:
+            raise UsageError(f"{where}: {name}: {entry.get(name)!r} is no number of a {name}")
+    d = entry.get("d", "nothing")
+    if d is not None and (not _whole(d) or d < 1):
+        raise UsageError(f"{where}: d: {d!r} is neither a budget nor null")
+    return (entry["layer"], entry["head"]), d
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

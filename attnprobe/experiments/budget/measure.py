@@ -1,0 +1,269 @@
+"""The run of ``attnprobe budget``: the smallest budget of every head, a search for each method on each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import Unsupported, UsageError
+from ...grammar.lists import parse_numbers, parse_positive
+from ...qkv import QKV
+from ...records.file import cell_key, determining
+from ...run.cells import Place, PlannedCells
+from ...run.limits import time_limit
+from ...run.loop import Session, measure_cells
+from ...run.plan import ErrorPlan, Group, MethodRequest, determines, parse_methods, told
+from ...run.prepare import ErrorRequest, prepared
+from ...run.request import MOST
+from ...timings import Timings
+from ..error.measure import said
+from .search import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
+
+__all__ = ["BudgetRequest", "budget_cells", "measure_budgets", "question_of"]
+
+
+@dataclass(frozen=True)
+class BudgetRequest(ErrorRequest):
+    """What ``attnprobe budget`` was asked for; see `ErrorRequest` for the rest, and `budgets` for what is searched.
+
+    Args:
+        epsilon: a list of errors. metric, delta, resolution, scan, d_min, d_max: as in `budgets`.
+        repeats: seeds of random methods, from ``seed`` on. d: budgets are searched, none is asked for.
+        matrix: what is measured is ``metric``.
+    """
+
+    d: str | None = None
+    matrix: bool = False
+    repeats: int = 20
+    epsilon: str = "0.1"
+    metric: str = METRIC
+    delta: float = 0.1
+    d_min: int = D_MIN
+    d_max: int | None = None
+    resolution: float = RESOLUTION
+    scan: bool = False
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """The search of one method on one layer of one window."""
+
+    key: str
+    request: MethodRequest
+    group: Group
+    layer: int
+
+    @property
+    def name(self) -> str:
+        return self.request.label
+
+
+def measure_budgets(
+    request: BudgetRequest,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+) -> Session:
+    """Search every layer for every method and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    A record is one method on one layer of one window. It holds ``found``, an object for each ε with ``d, below, error,
+    held, lower, upper, again, settled`` head by head as `HeadBudget` says them; ``tried``, for each budget the heads
+    that were run there with their ``error``, the k-th smallest over seeds for k the ``needed`` ones, and its
+    ``median``; and ``refused``. A method that raises is a ``failed`` record, one that has no budget to find
+    ``skipped``, one that is not finite in a head whatever the budget ``diverged``; the loop goes on.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+    """
+    question = question_of(request)
+    if request.n is not None:
+        methods = parse_methods(request.methods, request.target)
+        _refuse_impossible(question, methods, parse_numbers(request.n, "n"))
+    return measure_cells(BudgetCells, request, notify=notify, progress=progress)
+
+
+class BudgetCells(PlannedCells):
+    """Searches for the least budget, one of each method."""
+
+    command = "budget"
+
+    def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        self.question = question = question_of(request)
+        parts = prepared(request, notify, timings, refuse=False)
+        _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
+        searched = {
+            "epsilons": question.epsilons,
+            "metric": question.metric,
+            "delta": question.delta,
+            "d_min": question.d_min,
+            "d_max": question.d_max,
+            "resolution": question.resolution,
+            "scan": question.scan,
+        }
+        super().__init__(request, parts, lambda plan, source: budget_cells(request, plan, source), searched)
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        question = self.question
+        seeds = question.seeds_of(cell.request.entry)
+        return {
+            **told(cell.request),
+            "target": self.plan_of(place).target,
+            "d": None,
+            "metric": question.metric,
+            "epsilon": list(question.epsilons),
+            "delta": question.delta,
+            "resolution": question.resolution,
+            "scan": question.scan,
+            "repeat": 0,
+            "seed": seeds.start,
+            "seeds": len(seeds),
+            "requested": True,
+            "metrics": {},
+        }
+
+    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
+        return _measured(cell, self.question, qkv, self.request.cell_timeout, show)
+
+    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
+        return _result("failed", reason)
+
+
+def question_of(request: BudgetRequest) -> Question:
+    """What a request searches for.
+
+    Raises:
+        UsageError: an unknown metric, a number that is none or out of its range.
+    """
+    if not 1 <= request.repeats <= MOST:
+        raise UsageError(f"repeats={request.repeats}: choose a number from 1 to {MOST}")
+    seeds = range(request.seed, request.seed + request.repeats)
+    return Question(
+        tuple(parse_positive(request.epsilon, "epsilon")),
+        request.metric,
+        request.delta,
+        seeds,
+        request.d_min,
+        request.d_max,
+        request.resolution,
+        request.scan,
+        request.target,
+        request.tol,
+    )
+
+
+def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], lengths: Sequence[int]) -> None:
+    """Refuse a request of which no method can be searched at any length, for the first reason."""
+    reasons: list[Unsupported] = []
+    for request in methods:
+        for n in lengths:
+            try:
+                question.range_of(request.entry, n, n)
+                return
+            except Unsupported as error:
+                reasons.append(error)
+    raise reasons[0]
+
+
+def budget_cells(request: BudgetRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
+    """The cells of every group and layer in their order: one for each method."""
+    facts, question = determining(source.facts), question_of(request)
+    return {place: list(_cells(question, plan, *place, facts)) for place in plan.places()}
+
+
+def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+    for method in plan.methods:
+        seeds = question.seeds_of(method.entry)
+        matrix = {"matrix_tol": question.tol} if question.metric.startswith("matrix_") else {}
+        key = cell_key(
+            command="budget",
+            **determines(method),
+            target=plan.target,
+            source=dict(facts),
+            n=group.n,
+            window=group.window,
+            layer=layer,
+            heads=plan.heads,
+            metric=question.metric,
+            epsilon=question.epsilons,
+            delta=question.delta,
+            seed=seeds.start,
+            repeats=len(seeds),
+            d_min=question.d_min,
+            d_max=question.d_max,
+            resolution=question.resolution,
+            scan=question.scan,
+            **matrix,
+        )
+        yield _Cell(key, method, group, layer)
+
+
+def _measured(
+    cell: _Cell, question: Question, qkv: QKV, limit: float | None, show: Callable[[str], None]
+) -> dict[str, Any]:
+    """The measured part of a record: status, reason, least, most, needed, found, tried, refused."""
+    at = [""]
+
+    def tell(label: str) -> None:
+        at[0] = f" at {label}"
+        show(label)
+
+    try:
+        with time_limit(limit):
+            search = answered(question, cell.request, qkv, tell)
+    except Unsupported as error:
+        return _result("skipped", str(error))
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a method raises is its result, and the loop goes on
+        return _result("failed", said(error) + at[0])
+    lost = [
+        str(head)
+        for head in qkv.heads
+        if not any(math.isfinite(errors[head][search.needed - 1]) for errors in search.tried.values() if head in errors)
+    ]
+    told = ("diverged", f"the error is not finite at any budget in head {', '.join(lost)}") if lost else ("ok", None)
+    return _result(*told, search)
+
+
+def _result(status: str, reason: str | None, search: BudgetSearch | None = None) -> dict[str, Any]:
+    found = {
+        "status": status,
+        "reason": reason,
+        "draws_hash": None,
+        "found": [],
+        "tried": [],
+        "refused": [],
+        "least": None,
+        "most": None,
+        "needed": None,
+    }
+    if search is None:
+        return found
+    return found | {
+        "least": search.least,
+        "most": search.most,
+        "needed": search.needed,
+        "found": [_of_epsilon(search, epsilon) for epsilon in dict.fromkeys(one.epsilon for one in search.heads)],
+        "tried": [_tried(d, errors, search.needed) for d, errors in search.tried.items()],
+        "refused": [{"d": d, "reason": reason} for d, reason in sorted(search.refused.items())],
+    }
+
+
+def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
+    """What was found at one ε: a list for each field, with one entry for each head."""
+    heads = [one for one in search.heads if one.epsilon == epsilon]
+    listed = {
+        name: [getattr(one, name) for one in heads] for name in ("d", "below", "error", "held", "settled", "again")
+    }
+    ends = [one.interval or (None, None) for one in heads]
+    return {"epsilon": epsilon, **listed, "lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
+
+
+def _tried(d: int, errors: Mapping[int, tuple[float, ...]], needed: int) -> dict[str, Any]:
+    """The errors at one budget, one entry for each head that was run there."""
+    medians = [float(np.median(some)) if math.isfinite(some[-1]) else some[len(some) // 2] for some in errors.values()]
+    return {"d": d, "heads": list(errors), "error": [some[needed - 1] for some in errors.values()], "median": medians}

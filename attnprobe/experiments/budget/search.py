@@ -1,0 +1,251 @@
+"""The smallest budget at which a method's error is at most ε, head by head, from Q, K and V."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import Unsupported, UsageError, unknown
+from ...methods import Approximation, Method, approximate, get
+from ...metrics import MATRIX_METRICS, OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
+from ...qkv import QKV
+from ...reference import exact, exact_output
+from ...run.limits import with_smaller_blocks
+from ...run.plan import HELD, MOST_SHARED, MethodRequest
+from ..error.measure import NOT_FINITE
+from .bisect import Errors, HeadBudget, search, seeds_needed
+
+__all__ = ["METRIC", "BudgetSearch", "Question", "answered", "budgets"]
+
+METRIC = "output_frobenius_relative"
+D_MIN = 8
+RESOLUTION = 1.05
+CERTIFIED = ("matrix_spectral", "matrix_spectral_relative")  # judged by the upper end of their interval
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for: see `budgets` for the fields. ``tol`` is the width of the intervals of matrix errors."""
+
+    epsilons: tuple[float, ...] = (0.1,)
+    metric: str = METRIC
+    delta: float = 0.1
+    seeds: range = range(20)
+    d_min: int = D_MIN
+    d_max: int | None = None
+    resolution: float = RESOLUTION
+    scan: bool = False
+    target: str = "softmax"
+    tol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        known = (*OUTPUT_METRICS, *MATRIX_METRICS)
+        if self.metric not in known:
+            raise unknown("metric", self.metric, known)
+        if not self.epsilons or not all(0 < epsilon < math.inf for epsilon in self.epsilons):
+            raise UsageError(f"epsilon={','.join(map(str, self.epsilons))}: choose numbers above 0, such as 0.1")
+        if not 0 < self.delta < 1:
+            raise UsageError(f"delta={self.delta:g}: choose a probability above 0 and below 1, such as 0.1")
+        if not 1 <= self.resolution <= 2:
+            raise UsageError(f"resolution={self.resolution:g}: choose a factor from 1, every budget, to 2")
+        if self.d_min < 1:
+            raise UsageError(f"d-min={self.d_min}: choose a budget of at least 1")
+        if self.d_max is not None and self.d_max < self.d_min:
+            raise UsageError(f"d-max={self.d_max} is below d-min={self.d_min}")
+        if not len(self.seeds):
+            raise UsageError("no seeds; a random method needs at least one")
+
+    def seeds_of(self, method: str | Method) -> range:
+        """The seeds that a method is run with: one where it draws nothing."""
+        return self.seeds[:1] if "deterministic" in get(method).tags else self.seeds
+
+    def range_of(self, method: str | Method, n_q: int, n_k: int) -> tuple[int, int]:
+        """The smallest and the largest budget that a method is tried with.
+
+        Raises:
+            Unsupported: no such budget, another target, or a sequence that the method cannot take.
+        """
+        entry = get(method)
+        if self.target not in entry.targets:
+            raise Unsupported(f"{entry.name} does not take target={self.target}; it takes {', '.join(entry.targets)}")
+        if entry.budget is None:
+            raise Unsupported(f"{entry.name} has no budget: there is none to find")
+        limit = n_k if entry.limit is None else entry.limit(n_q, n_k)
+        most = min(limit, max(1, min(n_q, n_k) // 2) if self.d_max is None else self.d_max)
+        least = max(self.d_min, entry.least)
+        entry.check_budget(least, n_q, n_k)
+        if least > most:
+            raise Unsupported(f"{method}: no budget from {least} to {most}; lower d-min or raise d-max")
+        return least, most
+
+
+@dataclass(frozen=True)
+class BudgetSearch:
+    """What was found of every ε and head, and all that was tried for it.
+
+    Attributes:
+        heads: one `HeadBudget` for each ε and head, in this order.
+        tried: errors by budget and head, one for each seed in rising order; infinite where an output is not finite.
+        refused: why some heads could not take a budget, by budget.
+        needed, seeds: how many seeds must have an error of at most ε, and of how many.
+        least, most: the range of budgets that was searched.
+    """
+
+    heads: tuple[HeadBudget, ...]
+    tried: Mapping[int, Errors]
+    refused: Mapping[int, str]
+    needed: int
+    seeds: int
+    least: int
+    most: int
+
+
+def budgets(
+    qkv: QKV,
+    method: str = "skyformer",
+    epsilon: float | Sequence[float] = 0.1,
+    *,
+    metric: str = METRIC,
+    delta: float = 0.1,
+    seeds: range = range(20),
+    d_min: int = D_MIN,
+    d_max: int | None = None,
+    resolution: float = RESOLUTION,
+    scan: bool = False,
+    target: str = "softmax",
+    **options: Any,
+) -> BudgetSearch:
+    """The smallest budget of each head at which a method's error is at most ε, found by bisection.
+
+    ``d(head) = min { d : #{seeds with error(d) ≤ ε} ≥ (1 - δ) #seeds }`` over a grid of budgets: powers of two, three
+    halves of them, and steps of at most a factor of ``resolution`` between. Budgets share their random draws, so the
+    error mostly falls with d; where it does not the bisection may miss a smaller d, and what was tried above tells:
+    the powers of two and their three halves up to ``d_max``, and the two budgets next to the one found.
+
+    Args:
+        qkv: Q, K and V, (h, n, p). method: a registered name; ``options`` are its own.
+        epsilon: one bound of the error or several, in the units of ``metric``, which share their runs.
+        metric: of `output_errors` or `matrix_errors`. Of ``output_cosine_min`` the error is 1 minus the cosine; the
+            spectral norms of matrices count by the upper end of their certified interval.
+        delta: the share of seeds that may exceed ε. seeds: of a random method; one is run of a deterministic one.
+        d_min, d_max: the range; None is half of n, beyond which ``2 d n`` entries are n² or more.
+        resolution: from 1, which is every budget, to 2. scan: try every budget of the grid instead of bisecting.
+        target: the exact matrix, ``softmax`` or ``gaussian``.
+
+    Returns:
+        `BudgetSearch`: for each ε and head ``d`` (None where no budget up to ``d_max`` reaches ε), the error there, how
+        many seeds hold with the exact 95 % interval of their share, and the larger budgets at which ε is exceeded
+        ``again``. Lists on the CPU, floats.
+
+    The seeds are the only randomness. About ``2 log₂(d_max / d_min)`` budgets are run with all heads, then a few for
+    those heads that need them, each with every seed: the cost of the method at each, and of the metric.
+
+    Raises:
+        Unsupported: a method without a budget, or that cannot take the target, the length or any budget of the range.
+        UsageError: unknown names, impossible values.
+
+    >>> import torch
+    >>> qkv = QKV(*torch.randn(3, 2, 64, 8, generator=torch.Generator().manual_seed(0)))
+    >>> [head.d for head in budgets(qkv, "svd", 0.3, d_min=1).heads]
+    [12, 9]
+    """
+    several = tuple(epsilon) if isinstance(epsilon, Iterable) else (epsilon,)
+    question = Question(several, metric, delta, seeds, d_min, d_max, resolution, scan, target)
+    request = MethodRequest(method, get(method).check(target, options))
+    with torch.no_grad():
+        return answered(question, request, qkv)
+
+
+def answered(
+    question: Question, request: MethodRequest, qkv: QKV, show: Callable[[str], None] = lambda label: None
+) -> BudgetSearch:
+    """`budgets` of a question and a method whose options were checked.
+
+    Args:
+        show: called before each budget with a label such as ``d=64 of 12 heads``.
+    """
+    inner = qkv.compressed()
+    least, most = question.range_of(request.entry, inner.n_q, inner.n_k)
+    seeds = question.seeds_of(request.entry)
+    needed = seeds_needed(len(seeds), question.delta)
+    errors = _Errors(question, request, inner, seeds, show)
+    found, tried = search(
+        errors,
+        inner.heads,
+        question.epsilons,
+        least,
+        most,
+        resolution=question.resolution,
+        scan=question.scan,
+        needed=needed,
+        random="deterministic" not in request.entry.tags,
+    )
+    if not tried:
+        raise Unsupported(next(iter(errors.refused.values())))
+    return BudgetSearch(tuple(found), tried, errors.refused, needed, len(seeds), least, most)
+
+
+class _Errors:
+    """The errors of some heads at a budget, one for each seed; the exact output is made once for all."""
+
+    def __init__(
+        self, question: Question, request: MethodRequest, qkv: QKV, seeds: range, show: Callable[[str], None]
+    ) -> None:
+        self.question, self.request, self.qkv, self.seeds, self.show = question, request, qkv, seeds, show
+        self.refused: dict[int, str] = {}
+        self.wanted = None
+        if question.metric in OUTPUT_METRICS:
+            output = with_smaller_blocks(lambda: exact_output(qkv, question.target))
+            if not torch.isfinite(output).all():
+                raise ArithmeticError(NOT_FINITE)
+            self.wanted = ExactOutput.of(output)
+
+    def __call__(self, d: int, heads: Sequence[int]) -> dict[int, tuple[float, ...]]:
+        self.show(f"d={d} of {len(heads)} head{'s' * (len(heads) != 1)}")
+        return self._of(d, heads)
+
+    def _of(self, d: int, heads: Sequence[int]) -> dict[int, tuple[float, ...]]:
+        """The heads that take the budget; of several that refuse it together each is asked alone."""
+        part = self.qkv if tuple(heads) == self.qkv.heads else self.qkv.select(heads)
+        try:
+            values = self._outputs(d, part) if self.wanted is not None else self._matrices(d, part)
+        except Unsupported as error:
+            if len(heads) > 1:
+                return {head: found for one in heads for head, found in self._of(d, [one]).items()}
+            self.refused.setdefault(d, str(error))
+            return {}
+        values = torch.nan_to_num(values.double().cpu(), nan=math.inf).sort(0).values  # (seeds, h)
+        return {head: tuple(column.tolist()) for head, column in zip(heads, values.T, strict=True)}
+
+    def _run(self, d: int, part: QKV, seed: int) -> Approximation:
+        options = {"seed": seed, "target": self.question.target, **self.request.options}
+        return with_smaller_blocks(lambda: approximate(self.request.entry, part, d, **options))
+
+    def _outputs(self, d: int, part: QKV) -> Tensor:
+        """Output errors, (seeds, h)."""
+        rows = [self.qkv.heads.index(head) for head in part.heads]
+        wanted = self.wanted
+        wanted = ExactOutput(wanted.output[rows], tuple(x[rows] for x in wanted.norms), wanted.row_sizes[rows])
+        name = self.question.metric
+        found = torch.stack([output_errors(wanted, self._run(d, part, seed), part)[name] for seed in self.seeds])
+        return 1 - found if name == "output_cosine_min" else found
+
+    def _matrices(self, d: int, part: QKV) -> Tensor:
+        """Matrix errors, (seeds, h); as many seeds as memory holds share their passes over the exact matrix."""
+        name = self.question.metric + ("_upper" if self.question.metric in CERTIFIED else "")
+        size = part.h * d * (part.n_q + part.n_k + d) * part.q.element_size()
+        step, found = max(1, min(MOST_SHARED, HELD // size)), []
+        for first in range(0, len(self.seeds), step):
+            operators = [self._run(d, part, seed).operator for seed in self.seeds[first : first + step]]
+            if None in operators:
+                raise Unsupported(f"{self.request.label} gives no operator: it has output errors alone")
+            measure = lambda some=operators: shared_matrix_errors(
+                exact(part, self.question.target), some, tol=self.question.tol
+            )
+            found += [one.metrics[name] for one in with_smaller_blocks(measure)]
+        return torch.stack(found)

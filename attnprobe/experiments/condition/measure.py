@@ -1,0 +1,271 @@
+"""The run of ``attnprobe condition``: condition numbers of exact matrices and of methods' cores, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported, UsageError
+from ...grammar.lists import parse_numbers
+from ...linalg.condition import LARGEST, Condition, certified_condition, condition
+from ...methods import approximate
+from ...metrics import (
+    EXACT,
+    core_matrices,
+    exact_matrices,
+    inverse_gradient,
+    iteration_gradient,
+    lemma3_interval,
+    output_errors,
+    schulz_residuals,
+    sensitivity,
+)
+from ...qkv import QKV
+from ...records.file import cell_key, determining
+from ...reference import exact, exact_output
+from ...run.cells import Place, PlannedCells
+from ...run.limits import time_limit
+from ...run.loop import Session, measure_cells
+from ...run.plan import ErrorPlan, Group, MethodRequest, determines, refused, told
+from ...run.prepare import ErrorRequest, prepared
+from ...timings import Timings
+from ..error.measure import ending, said
+
+__all__ = ["ConditionRequest", "condition_cells", "measure_conditions"]
+
+ERROR = "output_spectral_relative"  # the error that stands beside a condition number
+DENSE = 4096  # tokens: A, B and C of one head are held, 128 MiB each
+STEPS = 1000  # of the Schulz iteration
+
+
+@dataclass(frozen=True)
+class ConditionRequest(ErrorRequest):
+    """What ``attnprobe condition`` was asked for; see `ErrorRequest` for the rest.
+
+    Args:
+        methods: by default the two whose cores are compared. matrix: no matrix errors are measured here.
+        precise: certified values by ball arithmetic for matrices of at most 256 rows.
+        iterations: steps of the Schulz iteration whose residuals are kept; 0 is none.
+        sensitivity: relative change of B, C and each B~ per relative change of Q and K.
+    """
+
+    methods: tuple[str, ...] = ("skyformer,nystromformer",)
+    matrix: bool = False
+    precise: bool = False
+    iterations: int = 0
+    sensitivity: bool = False
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """The exact matrices (``request`` None) or one method's cores, on one layer of one window."""
+
+    key: str
+    request: MethodRequest | None
+    group: Group
+    layer: int
+    d: int | None
+
+    @property
+    def name(self) -> str:
+        return "A, B, C" if self.request is None else self.request.label
+
+
+def measure_conditions(
+    request: ConditionRequest,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+) -> Session:
+    """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    A record holds ``matrices``, a list of objects ``matrix, inverted, size, metrics``, whose metrics have one entry
+    for each head: ``cond, flag, rank, cond_eff, cond_at, duplicates``, and where they apply ``cond_lower, cond_upper,
+    eigen_min, eigen_max, lemma3, residuals, gradient, gradient_six``; its own ``metrics`` hold the method's error and
+    ``sensitivity``. A method that raises is a ``failed`` record, one that cannot take a setting or inverts nothing is
+    ``skipped``; the loop goes on.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+    """
+    _refuse(request)
+    return measure_cells(ConditionCells, request, notify=notify, progress=progress)
+
+
+class ConditionCells(PlannedCells):
+    """Condition numbers of the exact matrices and of methods' cores."""
+
+    command, may_be_empty = "condition", True
+
+    def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        parts = prepared(request, notify, timings)
+        super().__init__(request, parts, lambda plan, source: condition_cells(request, plan, source))
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        plan = self.plan_of(place)
+        return {
+            **told(cell.request),
+            "target": plan.target,
+            "d": cell.d,
+            "repeat": 0,
+            "seed": plan.seed,
+            "reference": cell.request is None,
+            "requested": cell.request is not None,
+        }
+
+    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
+        return _measured(cell, self.request, self.plan_of(place), qkv)
+
+    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
+        return _result("failed", reason)
+
+
+def _refuse(request: ConditionRequest) -> None:
+    """What cannot be asked for, before anything heavy."""
+    if not 0 <= request.iterations <= STEPS:
+        raise UsageError(f"iterations={request.iterations}: choose a number from 0 to {STEPS}")
+    if request.precise:
+        if (d := max(parse_numbers(request.d, "d"))) > LARGEST:
+            raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
+        certified_condition(torch.ones(1, 1))  # python-flint is there
+
+
+def condition_cells(request: ConditionRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
+    """The cells of every group and layer in their order: the exact matrices, then every method at every budget."""
+    facts = determining(source.facts)
+    return {place: list(_cells(request, plan, *place, facts)) for place in plan.places()}
+
+
+def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+    """The exact matrices first, then every method at every budget."""
+    for method in (None, *plan.methods):
+        for d in plan.d if method is not None and method.entry.budget is not None else (None,):
+            key = cell_key(
+                command="condition",
+                **determines(method),
+                target=plan.target,
+                source=dict(facts),
+                n=group.n,
+                window=group.window,
+                layer=layer,
+                heads=plan.heads,
+                d=d,
+                seed=plan.seed,
+                precise=request.precise,
+                iterations=request.iterations,
+                sensitivity=request.sensitivity,
+            )
+            yield _Cell(key, method, group, layer, d)
+
+
+def _measured(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
+    """The measured part of a record: status, reason, metrics, matrices, draws_hash."""
+    try:
+        why = cell.request and refused(cell.request, plan.target, qkv.n_q, cell.d)
+        if why is not None:
+            return _result("skipped", why)
+        with time_limit(request.cell_timeout):
+            return _exact(cell, request, qkv) if cell.request is None else _cores(cell, request, plan, qkv)
+    except Unsupported as error:
+        return _result("skipped", str(error))
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a method or a decomposition raises is the cell's result
+        return _result("failed", said(error))
+
+
+def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
+    """Conditions of A, B and C, one head at a time, and what B and C do under a change of Q and K."""
+    changes = {}
+    if request.sensitivity:
+        for name, target in (("B", "softmax"), ("C", "gaussian")):
+            changes[name] = sensitivity(lambda x, t=target: exact(x, t), qkv, seed=request.seed).tolist()
+    if max(qkv.n_q, qkv.n_k) > DENSE:
+        why = f"A, B and C are held to be decomposed, up to n={DENSE}"
+        return _result("ok" if changes else "skipped", why, {"sensitivity": changes} if changes else {})
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
+    for row in range(qkv.h):
+        for name, matrix, repeated in exact_matrices(qkv, row):
+            found[name].append({**_numbers(matrix, request.precise)[1], "duplicates": repeated})
+    inner = qkv.compressed()
+    size = min(inner.n_q, inner.n_k)
+    matrices = [_matrix(name, False, size, each) for name, each in found.items()]
+    return _result(metrics={"sensitivity": changes} if changes else {}, matrices=matrices)
+
+
+def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
+    """Conditions of a method's cores, beside its error."""
+    name, options = cell.request.label, dict(cell.request.options)
+
+    def run(x: QKV) -> Any:
+        return approximate(cell.request.entry, x, cell.d, seed=plan.seed, target=plan.target, **options)
+
+    approx = run(qkv)
+    metrics: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
+    if request.sensitivity and approx.operator is not None:
+        metrics["sensitivity"] = {"B~": sensitivity(lambda x: run(x).operator, qkv, seed=request.seed).tolist()}
+    matrices = []
+    for core in core_matrices(qkv, approx, options):
+        each = []
+        for row, matrix in enumerate(core.matrix):
+            found, numbers = _numbers(matrix, request.precise)
+            gradient = inverse_gradient(found, float(core.log_scale[row]))
+            each.append({**numbers, "duplicates": int(core.repeated[row]), "gradient": gradient})
+        measured = _matrix(core.name, core.inverted, core.matrix.shape[-1], each)
+        if core.scaled:
+            low, high, verdicts = lemma3_interval(core.matrix)
+            measured["metrics"] |= {"eigen_min": low.tolist(), "eigen_max": high.tolist(), "lemma3": verdicts}
+        if request.sensitivity:
+            factor = torch.exp(-2 * core.log_scale).cpu()  # Z of exp(-s) M is exp(s) Z, and so is each side's change
+            measured["metrics"]["gradient_six"] = (iteration_gradient(core.matrix, core.start) * factor).tolist()
+        if request.iterations:
+            measured["metrics"]["residuals"] = schulz_residuals(core.matrix, core.start, request.iterations).tolist()
+            measured["start"] = core.start
+        matrices.append(measured)
+    if not matrices and "sensitivity" not in metrics:
+        return _result("skipped", f"{name} inverts no core", metrics)
+    return _result(*ending(approx, qkv), metrics, matrices, approx.draws_hash())
+
+
+def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, Any]]:
+    """The condition of one matrix of one head, and what is said of it."""
+    precise = precise and matrix.shape[0] == matrix.shape[1] <= LARGEST
+    found = condition(matrix, precise)
+    size = len(found.values)
+    places = sorted({2**i for i in range(size.bit_length()) if 2**i <= size} | {max(1, size // 2)})
+    numbers = {
+        "cond": found.value,
+        "flag": found.flag,
+        "rank": found.rank,
+        "cond_eff": found.cond_eff,
+        "cond_at": {str(k): found.cond_at(k) for k in places},
+    }
+    if precise:
+        ends = (found.certified.lower, found.certified.upper) if found.certified else (None, None)
+        numbers |= {"cond_lower": ends[0], "cond_upper": ends[1]}
+    return found, numbers
+
+
+def _matrix(name: str, inverted: bool, size: int, heads: list[dict[str, Any]]) -> dict[str, Any]:
+    """One matrix over all heads: its metrics as lists."""
+    metrics = {key: [numbers[key] for numbers in heads] for key in heads[0]}
+    return {"matrix": name, "inverted": inverted, "size": size, "metrics": metrics}
+
+
+def _result(
+    status: str = "ok",
+    reason: str | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    matrices: list[dict[str, Any]] | None = None,
+    draws_hash: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "status": status,
+        "reason": reason,
+        "metrics": metrics or {},
+        "matrices": matrices or [],
+        "draws_hash": draws_hash,
+    }

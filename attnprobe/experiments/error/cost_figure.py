@@ -1,0 +1,150 @@
+"""Error against cost: what a method's entries and its time buy, a point for each budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...figures.kit import SYMBOLS, fixed_settings, legend_columns, saved, title_lines
+from ...figures.panels import GREY, HUGE, scale, styles_of, text_label
+from ...tables.labels import source_heading
+
+__all__ = ["cost_figure"]
+
+Row = Mapping[str, Any]
+
+DOWN = 3  # rows of panels of a figure
+COSTS = (
+    ("visited_fraction", "mean", 100.0, "entries computed, % of n²"),
+    ("seconds", "median", 1e3, "time of all heads of a layer, ms"),
+)
+
+
+def cost_figure(rows: Sequence[Row], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
+    """Draw the median of ``metric`` against the entries that a method computes and against its time.
+
+    A row of panels for each (source, layer, n, target), a line for each method through its budgets in their order, the
+    markers growing with d. V-Mean, which computes no entry, is a dashed line.
+
+    Args:
+        header_line: the title: the source and every fallback, in one or more lines.
+        out_dir: where ``cost-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 3 rows of panels).
+
+    Returns:
+        The files' paths; none where fewer than two points of requested methods have both an error and a cost.
+    """
+    kept = [row for row in rows if _error(row, metric) is not None]
+    kept.sort(key=lambda row: bool(row.get("reference")))
+    points = [row for row in kept if not row.get("reference") and any(_cost(row, *cost[:3]) for cost in COSTS)]
+    if len(points) < 2:
+        return []
+    styles = styles_of(rows, kept)
+    places = [place for place in dict.fromkeys(map(_place, kept)) if any(_place(row) == place for row in points)]
+    paths = []
+    with fixed_settings():
+        for page in range(0, len(places), DOWN):
+            figure = _page(places[page : page + DOWN], kept, metric, header_line, styles)
+            paths += saved(figure, Path(out_dir) / f"cost-{metric}{f'-{page // DOWN + 1}' if page else ''}")
+    return paths
+
+
+def _page(
+    places: Sequence[tuple[Any, ...]],
+    rows: Sequence[Row],
+    metric: str,
+    title: str,
+    styles: Mapping[str, dict[str, Any]],
+) -> Any:
+    from matplotlib.figure import Figure
+
+    inches = 7.6
+    told = [*title_lines(title, int(inches * 15.5)), "median error; markers grow with the budget d"]
+    legend_lines = -(-len(styles) // legend_columns(list(styles), inches))
+    height = 2.5 * len(places) + 0.6 + 0.19 * legend_lines + 0.16 * len(told)
+    figure = Figure(figsize=(inches, height), layout="constrained")
+    panels = figure.subplots(len(places), len(COSTS), squeeze=False, sharey="row", sharex="col")
+    handles: dict[str, Any] = {}
+    for place, axes in zip(places, panels, strict=True):
+        here = [row for row in rows if _place(row) == place]
+        for (name, statistic, factor, label), axis in zip(COSTS, axes, strict=True):
+            _panel(axis, here, metric, (name, statistic, factor), styles, handles)
+            axis.set_xlabel(label if place == places[-1] else "")
+            axis.set_title(_title(here[0]))
+        scale(list(axes), [row["metrics"][metric] for row in here], False)
+        axes[0].set_ylabel(SYMBOLS.get(metric, metric.replace("_", " ")))
+    for axis in panels.flat:
+        axis.tick_params(labelbottom=True)
+        _cost_axis(axis)
+    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
+    order = [label for label in styles if label in handles]
+    figure.legend(
+        [handles[label] for label in order],
+        order,
+        loc="outside lower center",
+        frameon=False,
+        ncols=legend_columns(order, inches),
+    )
+    return figure
+
+
+def _panel(
+    axis: Any,
+    here: Sequence[Row],
+    metric: str,
+    cost: tuple[str, str, float],
+    styles: Mapping[str, dict[str, Any]],
+    handles: dict[str, Any],
+) -> None:
+    groups: dict[str, list[Row]] = {}
+    for row in here:
+        groups.setdefault(text_label(row), []).append(row)
+    budgets = sorted({row["d"] for row in here if row["d"] is not None})
+    for label, group in groups.items():
+        style = styles[label]
+        if group[0].get("reference"):
+            handles[label] = axis.axhline(_error(group[0], metric), color=GREY, linestyle="--", linewidth=1.3, zorder=1)
+            continue
+        points = [(_cost(row, *cost), _error(row, metric), row["d"]) for row in group if _cost(row, *cost)]
+        if not points:
+            continue
+        x, y, d = zip(*points, strict=True)
+        axis.plot(x, y, color=style["color"], linewidth=1.2, alpha=0.7, zorder=2)
+        for one in zip(x, y, d, strict=True):
+            rank = 1.0 if one[2] is None or len(budgets) < 2 else budgets.index(one[2]) / (len(budgets) - 1)
+            look = {"marker": style["marker"], "markersize": 4.5 + 4 * rank, "color": style["color"], "zorder": 3}
+            (point,) = axis.plot(one[0], one[1], linestyle="", markeredgecolor="white", markeredgewidth=0.5, **look)
+        handles.setdefault(label, point)
+
+
+def _cost_axis(axis: Any) -> None:
+    """A logarithmic axis of costs with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_xscale("log")
+    low, high = axis.get_xlim()
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.grid(axis="x", color="#dddddd", linewidth=0.6)
+
+
+def _error(row: Row, metric: str) -> float | None:
+    median = (row["metrics"].get(metric) or {}).get("median")
+    return median if median is not None and median <= HUGE else None
+
+
+def _cost(row: Row, name: str, statistic: str, factor: float) -> float | None:
+    """A row's cost; None where it has none that a logarithmic axis can show."""
+    value = (row["metrics"].get(name) or {}).get(statistic)
+    return factor * value if value else None
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return source_heading(row), row.get("layer"), row.get("n"), row.get("target")
+
+
+def _title(row: Row) -> str:
+    target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
+    parts = [source_heading(row).replace("$", r"\$"), f"layer {row['layer']}", f"n = {row['n']}", *target]
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,116 @@
+"""The maps of a run: block averages of the exact matrix and of each method's, kept beside the records."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...methods import approximate
+from ...metrics import attention_maps
+from ...operators import Operator
+from ...qkv import QKV
+from ...records.file import (
+    determining,
+    exact_map_path,
+    map_path,
+    mapped,
+    missing_maps,
+    missing_maps_path,
+    write_bytes,
+    write_json,
+)
+from ...reference import exact
+from ...run.plan import Cell, ErrorPlan, Group
+from ...timings import Timings
+from .measure import said
+
+__all__ = ["keep_maps"]
+
+
+def keep_maps(
+    plan: ErrorPlan,
+    source: Any,
+    records: Sequence[Mapping[str, Any]],
+    folder: Path,
+    *,
+    timings: Timings | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+) -> dict[str, str]:
+    """Leave ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
+
+    A map needs a method's operator and no metric. So a cell that an earlier run measured has its method run again, from
+    the same draws, and its record stays as it is; a map that is there already is not made again. Files hold float32 (h,
+    b_q, b_k), see `attention_maps`. Cost beside a forward per n: a run of each method, and a product with each matrix.
+
+    Args:
+        records: those of the plan's cells; only what ran is mapped.
+        progress: called before each map with the number of maps done, their total and a label.
+
+    Returns:
+        Why a map is missing, by the key of its cell.
+    """
+    timings, why = timings or Timings(), {}
+    facts = determining(source.facts)
+    ran = {record["key"]: record for record in mapped(records) if record["status"] in ("ok", "diverged")}
+    there = {key for key, one in ran.items() if map_path(folder, key).exists() and exact_map_path(folder, one).exists()}
+    wanted: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map
+    for n in plan.n:
+        for layer in plan.layers:
+            cells = [cell for cell in plan.cells(Group(n, 0), layer, facts) if cell.key in ran.keys() - there]
+            if cells:
+                wanted.setdefault(n, {})[layer] = cells
+    total = sum(len(cells) for layers in wanted.values() for cells in layers.values())
+    done = 0
+    for n, layers in wanted.items():
+        progress(done, total, f"reading n={n} for maps")
+        captured = source.qkv(n, list(layers), 0)
+        for layer, cells in layers.items():
+            qkv = captured.pop(layer)
+            qkv = qkv if plan.heads is None else qkv.select(plan.heads)
+            for cell in cells:
+                progress(done, total, f"map of n={n} layer {layer} {cell.request.label}")
+                with timings("maps"):
+                    path = exact_map_path(folder, ran[cell.key])
+                    if not path.exists():
+                        write_bytes(path, _bytes(exact(qkv, plan.target)))
+                    reason = _kept(cell, qkv, plan.target, map_path(folder, cell.key))
+                if reason is not None:
+                    why[cell.key] = reason
+                done += 1
+    progress(total, total, "")
+    _remember(folder, ran, why)
+    return why
+
+
+def _remember(folder: Path, drawn: Iterable[str], why: Mapping[str, str]) -> None:
+    """Keep why maps are missing beside those that are there: a report of the run says it too."""
+    known = missing_maps(folder)
+    kept = {key: reason for key, reason in known.items() if key not in set(drawn)} | dict(why)
+    if kept != known:
+        write_json(missing_maps_path(folder), kept)
+
+
+def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
+    """Write the map of a cell; where there is none, why."""
+    if path.exists():
+        return None
+    try:
+        approx = approximate(cell.request.entry, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
+        if approx.operator is None:
+            return approx.no_operator
+        blocks = _bytes(approx.operator)
+    except Exception as error:  # its record stands; the picture says why it has none
+        return said(error)
+    write_bytes(path, blocks)
+    return None
+
+
+def _bytes(operator: Operator) -> bytes:
+    """The map of an operator as the bytes of an ``.npy`` file."""
+    file = io.BytesIO()
+    np.save(file, attention_maps(operator).float().cpu().numpy())
+    return file.getvalue()

@@ -1,0 +1,202 @@
+"""The papers' panels: mean error against budget for each weights and n, beside the values that a paper shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...figures.kit import SYMBOLS, counted, fixed_settings, legend_columns, saved, title_lines
+from ...figures.panels import CROSS, GREY, HUGE, cross_out, crossed, scale, styles_of, text_label
+from ...tables.labels import source_heading
+from .papers import METRIC, Reference, beside, folded, reference_notes
+
+__all__ = ["paper_figure"]
+
+Row = Mapping[str, Any]
+
+ACROSS, DOWN = 4, 4  # panels of a figure
+PAPER = "hollow: paper"
+
+
+def paper_figure(
+    rows: Sequence[Row],
+    header_line: str,
+    out_dir: str | Path,
+    metric: str = METRIC,
+    references: Sequence[Reference] = (),
+) -> list[Path]:
+    """Draw the mean of ``metric`` against ``d``: a row of panels per (source, layer, target), a column per n.
+
+    Lines are means over heads, windows and repeats, as in Figure 1 of Skyformer and of Skeinformer, and bands their
+    standard error, which clusters by text window. Methods without a budget are horizontal lines. Hollow markers are a
+    paper's values, where ``metric`` is the papers' own, in the look of the run's first method of that name.
+
+    Args:
+        header_line: the title: the source and every fallback, in one or more lines.
+        out_dir: where ``papers-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 4 x 4 panels).
+
+    Returns:
+        The files' paths; none where fewer than two budgets were measured and no paper's value stands beside them.
+    """
+    every = rows
+    rows = [row for row in rows if _mean(row, metric) is not None or crossed(row, metric)]
+    rows = sorted(rows, key=lambda row: bool(row.get("reference")))
+    references = references if metric == METRIC else ()
+    budgets = {row["d"] for row in rows if row["d"] is not None and _mean(row, metric) is not None}
+    if not budgets or (len(budgets) < 2 and not any(beside(row, references, rows) for row in rows)):
+        return []
+    styles = styles_of(every, rows)
+    lines = list(dict.fromkeys(map(_line, rows)))
+    lengths = sorted({row["n"] for row in rows})
+    pages = [
+        (lines[i : i + DOWN], lengths[j : j + ACROSS])
+        for i in range(0, len(lines), DOWN)
+        for j in range(0, len(lengths), ACROSS)
+    ]
+    pages = [page for page in pages if any(_line(row) in page[0] and row["n"] in page[1] for row in rows)]
+    paths = []
+    with fixed_settings():
+        for number, (some, columns) in enumerate(pages):
+            figure = _page(some, columns, rows, metric, header_line, references, styles)
+            paths += saved(figure, Path(out_dir) / f"papers-{metric}{f'-{number + 1}' if number else ''}")
+    return paths
+
+
+def _page(
+    lines: Sequence[tuple[Any, ...]],
+    lengths: Sequence[int],
+    rows: Sequence[Row],
+    metric: str,
+    title: str,
+    references: Sequence[Reference],
+    styles: Mapping[str, dict[str, Any]],
+) -> Any:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    inches = max(6.4, 2.9 * len(lengths) + 0.8)
+    shown = [row for row in rows if _line(row) in lines and row["n"] in lengths]
+    told = [*title_lines(title, int(inches * 15.5)), f"mean over {counted(shown)}, band: standard error by window"]
+    told += [part for note in reference_notes(rows, references) for part in title_lines(note, int(inches * 15.5))]
+    keys = len(styles) + bool(references) + 1
+    legend_lines = -(-keys // max(1, legend_columns(list(styles), inches)))
+    height = 2.35 if len(lines) > 1 else 2.9
+    tall = height * len(lines) + 0.75 + 0.19 * legend_lines + 0.16 * len(told)
+    figure = Figure(figsize=(inches, tall), layout="constrained")
+    panels = figure.subplots(len(lines), len(lengths), squeeze=False, sharey="row")
+    handles: dict[str, Any] = {}
+    for line, axes in zip(lines, panels, strict=True):
+        values: list[float] = []
+        used = []
+        for n, axis in zip(lengths, axes, strict=True):
+            here = [row for row in shown if _line(row) == line and row["n"] == n]
+            if not here:
+                axis.set_visible(False)
+                continue
+            used.append(axis)
+            values += _panel(axis, here, rows, metric, references, styles, handles)
+            axis.set_title(_title(here[0]))
+            axis.set_xlabel("budget d" if line == lines[-1] else "")
+        scale(used, [dict.fromkeys(("p10", "median", "p90"), value) for value in values], False)
+        used[0].set_ylabel(f"{SYMBOLS.get(metric, metric.replace('_', ' '))}, mean")
+        used[0].tick_params(labelleft=True)
+    if any(beside(row, references, rows) for row in shown):
+        handles[PAPER] = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle=":", linewidth=1)
+    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
+    order = [label for label in styles if label in handles]
+    order = [*(label for label in order if styles[label]["marker"]), *(x for x in order if not styles[x]["marker"])]
+    order += [label for label in (PAPER, CROSS) if label in handles]
+    figure.legend(
+        [handles[label] for label in order],
+        order,
+        loc="outside lower center",
+        frameon=False,
+        ncols=legend_columns(order, inches),
+    )
+    return figure
+
+
+def _panel(
+    axis: Any,
+    here: Sequence[Row],
+    rows: Sequence[Row],
+    metric: str,
+    references: Sequence[Reference],
+    styles: Mapping[str, dict[str, Any]],
+    handles: dict[str, Any],
+) -> list[float]:
+    """One panel; returns the values that its axis must hold."""
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    groups: dict[str, list[Row]] = {}
+    for row in here:
+        groups.setdefault(text_label(row), []).append(row)
+    values: list[float] = []
+    budgets = {row["d"] for row in here if row["d"] is not None}
+    named: set[str] = set()
+    for label, group in groups.items():
+        style = styles[label]
+        points = [
+            (row["d"], _mean(row, metric), row["metrics"][metric].get("se") or 0.0)
+            for row in group
+            if _mean(row, metric) is not None
+        ]
+        values += [value for _, value, _ in points]
+        if points and points[0][0] is None:
+            handles[label] = axis.axhline(points[0][1], **{**style, "marker": None}, zorder=1.5)
+        elif points:
+            d, mean, se = zip(*points, strict=True)
+            low, high = ([m + side * s for m, s in zip(mean, se, strict=True)] for side in (-1, 1))
+            axis.fill_between(d, low, high, color=style["color"], alpha=0.18, linewidth=0)
+            (handles[label],) = axis.plot(d, mean, **style)
+        for row in group:
+            if crossed(row, metric):
+                handles.setdefault(label, Line2D([], [], **style))
+                cross_out(axis, row["d"] or min(budgets, default=1), _mean(row, metric), False, handles, style["color"])
+        paper = beside(group[0], references, rows) if folded(group[0]["method"]) not in named else []
+        named.add(folded(group[0]["method"]))
+        if paper:
+            budgets |= {one.d for one in paper}
+            values += [one.value for one in paper]
+            look = {"color": style["color"], "marker": style["marker"] or "o", "markerfacecolor": "white"}
+            axis.errorbar(
+                [one.d for one in paper],
+                [one.value for one in paper],
+                [one.uncertainty for one in paper],
+                **look,
+                linestyle=":",
+                linewidth=1.0,
+                markersize=6,
+                elinewidth=0.8,
+                zorder=3,
+            )
+    ticks = sorted(budgets or {row["d"] for row in rows if row["d"] is not None})
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xticks(ticks, [str(d) for d in ticks])
+    axis.set_xlim(ticks[0] / 1.25, ticks[-1] * 1.25)
+    return values
+
+
+def _mean(row: Row, metric: str) -> float | None:
+    mean = (row["metrics"].get(metric) or {}).get("mean")
+    return mean if mean is not None and mean <= HUGE else None
+
+
+def _line(row: Row) -> tuple[Any, ...]:
+    """The row of panels that a row stands in."""
+    return _weights(row), row.get("layer"), row.get("target")
+
+
+def _weights(row: Row) -> str:
+    return source_heading(row) or (f"weights {row['weights']}" if row.get("weights") else "")
+
+
+def _title(row: Row) -> str:
+    """Which panel this is, in at most two lines."""
+    weights = _weights(row).replace("$", r"\$")
+    place = [f"layer {row['layer']}", f"n = {row['n']}", *([] if row["target"] == "softmax" else [row["target"]])]
+    return "\n".join(filter(None, [weights, ", ".join(place)]))

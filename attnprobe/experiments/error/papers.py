@@ -1,0 +1,180 @@
+"""Values that a paper's figure shows, read from a CSV file, and which rows of a run they belong beside."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError, nearest
+from ...tables.numbers import method_label
+
+__all__ = [
+    "Reference",
+    "Value",
+    "beside",
+    "folded",
+    "read_reference",
+    "reference_notes",
+    "reference_rows",
+    "weights_of",
+]
+
+Row = Mapping[str, Any]
+
+COLUMNS = ("init", "n", "d", "method", "value", "digitisation_uncertainty")
+METRIC = "output_spectral"  # the error of the papers' figures
+# what the papers call initialized: a pretrained embedding with random projections, else what comes nearest
+WEIGHTS = {"initialized": ("initialized-qkv", "initialized")}
+
+
+@dataclass(frozen=True)
+class Value:
+    """One point of a paper's figure."""
+
+    init: str
+    n: int
+    d: int
+    method: str
+    value: float
+    uncertainty: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The points of one file."""
+
+    name: str
+    values: Sequence[Value]
+
+
+def read_reference(path: str | Path) -> Reference:
+    """The points of a CSV file with the columns init, n, d, method, value and digitisation_uncertainty.
+
+    Raises:
+        UsageError: no such file, a column that is missing, a line that is no point; the message names file and line.
+    """
+    path = Path(path).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--reference {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    lines = csv.DictReader(io.StringIO(text))
+    names = [name.strip() for name in lines.fieldnames or ()]
+    lines.fieldnames = names
+    for column in COLUMNS[:-1]:
+        if column not in names:
+            near = nearest(column, names) if names else ""
+            raise UsageError(f"--reference {path}: it has no column '{column}'{near}")
+    values = [_value(line, f"--reference {path}:{lines.line_num}") for line in lines]
+    if not values:
+        raise UsageError(f"--reference {path}: it holds no values")
+    return Reference(path.name, values)
+
+
+def _value(line: Mapping[str, str | None], where: str) -> Value:
+    numbers = {}
+    for name, kind in (("n", int), ("d", int), ("value", float), ("digitisation_uncertainty", float)):
+        text = (line.get(name) or "").strip()
+        if not text and name == "digitisation_uncertainty":
+            text = "0"
+        try:
+            numbers[name] = kind(text)
+        except ValueError:
+            raise UsageError(f"{where}: {name} is '{text}', not a number") from None
+        if not math.isfinite(numbers[name]) or numbers[name] < 0:
+            raise UsageError(f"{where}: {name} is {text}, not a finite number from 0 on")
+    words = [(line.get(name) or "").strip() for name in ("init", "method")]
+    if not all(words):
+        raise UsageError(f"{where}: init or method is empty")
+    return Value(words[0], numbers["n"], numbers["d"], words[1], numbers["value"], numbers["digitisation_uncertainty"])
+
+
+@lru_cache
+def folded(name: str) -> str:
+    """A method's name without case, accents and hyphens.
+
+    >>> folded("Nyströmformer"), folded("V-Mean")
+    ('nystromformer', 'vmean')
+    """
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]", "", plain.lower())
+
+
+def weights_of(init: str, rows: Iterable[Row]) -> str | None:
+    """The run's weights that a paper's word for them means, or None where the run has none such.
+
+    >>> weights_of("initialized", [{"weights": "initialized"}, {"weights": "initialized-qkv"}])
+    'initialized-qkv'
+    """
+    there = {row.get("weights") for row in rows}
+    return next((word for word in WEIGHTS.get(init.lower(), (init.lower(),)) if word in there), None)
+
+
+def beside(row: Row, references: Sequence[Reference], rows: Sequence[Row]) -> list[Value]:
+    """The points that stand beside a row's method at its weights and n, by d: those of layer 0 and target softmax."""
+    if row.get("layer") != 0 or row.get("target") != "softmax":
+        return []
+    found: dict[int, Value] = {}
+    for reference in references:
+        for value in reference.values:
+            same = value.n == row.get("n") and folded(value.method) == folded(row["method"])
+            same = same and row.get("scale_inputs", 1) == 1
+            if same and weights_of(value.init, rows) == row.get("weights") is not None:
+                found.setdefault(value.d, value)
+    return [found[d] for d in sorted(found)]
+
+
+def reference_rows(rows: Sequence[Row], references: Sequence[Reference]) -> list[dict[str, Any]]:
+    """What was measured beside what a paper's figure shows, a row for each point of both."""
+    found = []
+    for row in rows:
+        for value in beside(row, references, rows):
+            stats = row["metrics"].get(METRIC) or {}
+            if row["d"] not in (None, value.d) or stats.get("mean") is None:
+                continue
+            ratio = stats["mean"] / value.value if value.value else None
+            found.append(
+                {
+                    "init": value.init,
+                    "weights": row["weights"],
+                    "source": row["source"],
+                    "n": row["n"],
+                    "d": value.d,
+                    "method": method_label(row),
+                    "error": stats["mean"],
+                    "se": stats["se"],
+                    "paper": value.value,
+                    "uncertainty": value.uncertainty,
+                    "ratio": ratio,
+                }
+            )
+    order = list(dict.fromkeys((row["init"], row["source"], row["n"], row["method"]) for row in found))
+    return sorted(found, key=lambda row: (order.index((row["init"], row["source"], row["n"], row["method"])), row["d"]))
+
+
+def reference_notes(rows: Sequence[Row], references: Sequence[Reference]) -> list[str]:
+    """A line for each file: which weights its words stand for here, and what of it this run lacks."""
+    lines = []
+    ours = {folded(row["method"]) for row in rows}
+    lengths = {row["n"] for row in rows}
+    for reference in references:
+        words = {value.init: weights_of(value.init, rows) for value in reference.values}
+        shown = [f"its '{init}' is weights {found}" for init, found in words.items() if found and found != init]
+        lacking = [init for init, found in words.items() if not found]
+        methods = dict.fromkeys(value.method for value in reference.values if folded(value.method) not in ours)
+        sizes = sorted({value.n for value in reference.values} - lengths)
+        parts = [", ".join(shown)] if shown else []
+        gone = [f"weights {', '.join(lacking)}"] if lacking else []
+        gone += [", ".join(methods)] if methods else []
+        gone += [f"n = {', '.join(map(str, sizes))}"] if sizes else []
+        parts += [f"not in this run: {'; '.join(gone)}"] if gone else []
+        lines.append(f"hollow: {reference.name}, layer 0" + "".join(f"; {part}" for part in parts))
+    return lines

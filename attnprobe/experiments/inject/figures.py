@@ -1,0 +1,168 @@
+"""Figures of ``attnprobe inject``: which layers tolerate a method, and what the local error tells of the drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...figures.kit import fixed_settings, grid, legend_columns, logarithmic, saved
+from ...figures.panels import HUGE, styles_of, text_label
+from ...tables.columns import family
+from ...tables.labels import file_tag, source_heading
+from ...tables.statistics import rank_correlation
+from .view import inject_points, value
+
+__all__ = ["inject_figures"]
+
+Row = Mapping[str, Any]
+Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
+
+MOST_IN_PANEL = 8  # methods; more are drawn family by family
+SPAN = 1e4  # below the middle: what is exact but for rounding does not stretch an axis
+DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
+LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
+
+
+def inject_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list[Path]:
+    """Draw the rows of layers that were replaced one by one, for each (source, n).
+
+    ``inject-layers-nN``: the drift that each layer alone causes, and behind them that of all together; a line for each
+    method, a panel for each budget. ``inject-local-nN``: local error against drift, a point for each layer, with the
+    rank correlation of each method. More than 8 methods have a panel for each family. What is four decades below the
+    middle, as exact methods are, lies beneath the panels, and the legend says so.
+
+    Returns:
+        The files' paths; none where no layer stands alone.
+    """
+    paths: list[Path] = []
+    with fixed_settings():
+        for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
+            here = [row for row in rows if (row["source"], row["n"]) == (source, n)]
+            here = [row for row in here if 0 < (value(row, "drift") or 0) <= HUGE]
+            if all(row["layer"] is None for row in here):
+                continue
+            lead = ", ".join(filter(None, [source_heading(here[0]), f"n = {n}"]))
+            tag = f"n{n}{file_tag(source)}"
+            paths += saved(_profile(here, title, lead), Path(out_dir) / f"inject-layers-{tag}")
+            if points := [row for row in here if row["layer"] is not None and (value(row, "local_error") or 0) > 0]:
+                paths += saved(_local(points, title, lead), Path(out_dir) / f"inject-local-{tag}")
+    return paths
+
+
+def _profile(rows: Sequence[Row], title: str, lead: str) -> Any:
+    """The drift of each layer by itself, and of all of them."""
+    told = f"{lead}: drift of the last hidden states with a method in one layer, and in all layers together"
+    layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
+    spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
+
+    def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
+        alone = sorted((spots[row["layer"]], value(row, "drift")) for row in some if row["layer"] is not None)
+        (line,) = axis.plot(*zip(*alone, strict=True), **style) if alone else axis.plot([], [], **style)
+        for row in some:
+            if row["layer"] is None:
+                axis.plot([spots[None]], [value(row, "drift")], **{**style, "linestyle": ""})
+        return line
+
+    def dress(axis: Any) -> None:
+        axis.set_yscale("log")
+        axis.set_xticks([*spots.values()], [*map(str, layers), "all"])
+        axis.axvline(len(layers) - 0.35, color="#cccccc", linewidth=0.8, zorder=0)
+        axis.set_xlim(-0.4, len(layers) + 0.7)
+        axis.set_xlabel("layer that is replaced")
+
+    return _figure(rows, title, told, draw, dress, DRIFT, lambda key, some: key)
+
+
+def _local(rows: Sequence[Row], title: str, lead: str) -> Any:
+    """Local error against drift, a point for each layer."""
+    rho = rank_correlation(*zip(*inject_points(rows), strict=True))
+    word = "" if rho is None else f"; over all {len(rows)} points ρ = {rho:+.2f}"
+    told = f"{lead}: local error against drift, a point for each layer; ρ: their rank correlation{word}"
+
+    def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
+        points = [(value(row, "local_error"), value(row, "drift")) for row in some]
+        return axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})[0]
+
+    def dress(axis: Any) -> None:
+        logarithmic(axis)
+        axis.set_xlabel(LOCAL)
+        kept = [value(row, "local_error") for row in rows if value(row, "drift") >= _lowest(rows)]
+        axis.set_xlim(min(kept) / 1.6, max(kept) * 1.6)
+
+    def name(key: str, some: Sequence[Row]) -> str:
+        own = rank_correlation(*zip(*inject_points(some), strict=True))
+        return key if own is None else f"{key}, ρ = {own:+.2f}"
+
+    return _figure(rows, title, told, draw, dress, DRIFT, name)
+
+
+def _figure(
+    rows: Sequence[Row],
+    title: str,
+    told: str,
+    draw: Callable[[Any, Sequence[Row], dict[str, Any]], Any],
+    dress: Callable[[Any], None],
+    label: str,
+    name: Callable[[str, Sequence[Row]], str],
+) -> Any:
+    """Panels on one scale, each with its legend beneath it."""
+    styles = styles_of(rows)
+    panels = _panels(rows, len(styles))
+    budgets = len({d for d, _ in panels})
+    columns = min(len(panels), budgets if 1 < budgets < 4 else 3)
+    lowest = _lowest(rows)
+    kept = [value(row, "drift") for row in rows if value(row, "drift") >= lowest]
+    shown = {panel: [row for row in rows if _in(row, panel)] for panel in panels}
+    looks = {panel: styles_of(some) if panel[1] else styles for panel, some in shown.items()}
+    most = max(math.ceil(len({text_label(row) for row in some}) / 2) for some in shown.values())
+    figure, axes = grid([_heading(panel) for panel in panels], 3.3, 3.0 + 0.19 * most, title, told, columns)
+    for index, (axis, panel) in enumerate(zip(axes, panels, strict=False)):
+        dress(axis)
+        handles = {}
+        for key in looks[panel]:
+            some = [row for row in shown[panel] if text_label(row) == key]
+            if some:
+                handles[name(key, some) + _beneath(some, lowest)] = draw(axis, some, looks[panel][key])
+        axis.set_ylim(min(kept) / 1.6, max(kept) * 1.6)
+        axis.tick_params(labelbottom=True)
+        axis.set_ylabel(label if index % columns == 0 else "")
+        axis.legend(
+            handles.values(),
+            handles,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.17),
+            frameon=False,
+            fontsize=7.5,
+            columnspacing=1.0,
+            ncols=min(2, legend_columns(list(handles), 3.3)),
+        )
+    return figure
+
+
+def _lowest(rows: Sequence[Row]) -> float:
+    """From where on a drift is drawn."""
+    ordered = sorted(value(row, "drift") for row in rows)
+    return ordered[len(ordered) // 2] / SPAN
+
+
+def _beneath(some: Sequence[Row], lowest: float) -> str:
+    """What a legend says of a method that lies beneath its panel."""
+    most = max(value(row, "drift") for row in some)
+    return f" (below, {most:.0e})" if most < lowest else ""
+
+
+def _panels(rows: Sequence[Row], methods: int) -> list[Panel]:
+    """A panel for each budget, of many methods one for each family and budget; methods without one are in each."""
+    families = list(dict.fromkeys(map(family, rows))) if methods > MOST_IN_PANEL else [None]
+    budgets = sorted({row["d"] for row in rows if row["d"] is not None}) or [None]
+    return [(d, one) for one in families for d in budgets]
+
+
+def _in(row: Row, panel: Panel) -> bool:
+    return row["d"] in (None, panel[0]) and panel[1] in (None, family(row))
+
+
+def _heading(panel: Panel) -> str:
+    return ", ".join(filter(None, [panel[1], None if panel[0] is None else f"d = {panel[0]}"]))

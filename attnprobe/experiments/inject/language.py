@@ -1,0 +1,214 @@
+"""A whole language model that reads batches of a text: its last hidden states, and the words that it predicts.
+
+A model with a head predicts words: a causal one the next at each token, a masked one those that a seeded draw hides
+behind its mask token. Which weights hold a head is told from the weights; a head of random weights is none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ...rng import generator
+from ...sources.model import ModelSource
+from ...sources.spec import DTYPES
+from ...sources.weights import initialized, language_kind, pretrained, redraw_projections, with_head
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["MODEL_DTYPES", "LanguageModel", "Predictions", "Reading", "batch_of", "open_language_model", "rows_of"]
+
+MODEL_DTYPES = ("auto", *DTYPES)
+MASK_TOKENS = ("[MASK]", "<mask>")
+HIDDEN_SHARE = 0.15  # of the words, behind the mask token
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The words of a batch that a model is asked for.
+
+    Attributes:
+        inputs: what its forward takes. places: for each row the tokens at which words are predicted, and words: which.
+    """
+
+    inputs: Mapping[str, Tensor]
+    places: Sequence[Tensor]
+    words: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Rows of token ids as a batch, padded on the right to the longest.
+
+    Attributes:
+        inputs: ``input_ids`` and ``attention_mask``, (b, n). lengths: of the rows.
+    """
+
+    inputs: Mapping[str, Tensor]
+    lengths: Sequence[int]
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model as it stands on its device.
+
+    Attributes:
+        kind: ``causal`` or ``masked``, the words that its head predicts; None where it has none, and why.
+        encoder: every token sees all others, so that the mean of its hidden states stands for a text.
+        mask_token: what hides a word from a masked model.
+        around: how many special tokens stand before and after a text: they are never hidden.
+        dtype: of its weights, in words.
+    """
+
+    model: PreTrainedModel
+    kind: str | None
+    why: str | None
+    encoder: bool
+    mask_token: int | None
+    around: tuple[int, int]
+    dtype: str
+
+    @torch.no_grad()
+    def both(self, reading: Reading, asked: Predictions | None) -> tuple[Tensor, list[Tensor] | None]:
+        """The last hidden states, and for each row the logits at the places that are asked for, (places, words).
+
+        A causal model gives both in one forward; a masked one reads the hidden words in a second.
+        """
+        hidden, logits = self._run(reading.inputs)
+        if asked is None:
+            return hidden, None
+        if asked.inputs is not reading.inputs:
+            logits = self._run(asked.inputs)[1]
+        return hidden, [logits[row, places] for row, places in enumerate(asked.places)]
+
+    def asked(self, reading: Reading, windows: Sequence[int], seed: int) -> Predictions | None:
+        """What the model shall predict of a batch; None where it has no head.
+
+        Args:
+            windows: a number for each row, which with its length and ``seed`` decides on the words that are hidden.
+        """
+        ids = reading.inputs["input_ids"]
+        if self.kind is None:
+            return None
+        if self.kind == "causal":
+            places = [torch.arange(length - 1, device=ids.device) for length in reading.lengths]
+            return Predictions(reading.inputs, places, [ids[row, at + 1] for row, at in enumerate(places)])
+        before, after = self.around
+        hidden = ids.clone()
+        places = []
+        for row, (length, window) in enumerate(zip(reading.lengths, windows, strict=True)):
+            words = length - before - after
+            first, words = (before, words) if words > 0 else (0, length)
+            draws = generator(seed, "hidden words", length, window)
+            some = torch.randperm(words, generator=draws)[: max(1, round(HIDDEN_SHARE * words))].sort().values
+            places.append((first + some).to(ids.device))
+            hidden[row, places[-1]] = self.mask_token
+        told = [ids[row, at] for row, at in enumerate(places)]
+        return Predictions({**reading.inputs, "input_ids": hidden}, places, told)
+
+    def _run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The last hidden states and the logits of a forward."""
+        kept: list[Tensor] = []
+        inner = self.model.base_model
+        hook = inner.register_forward_hook(lambda _, __, output: kept.append(output[0]))
+        try:
+            output = self.model(**self.taken(inputs))
+        finally:
+            hook.remove()
+        return kept[-1], output.logits if self.kind is not None else None
+
+    def taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What the model's forward takes of a batch."""
+        accepted = inspect.signature(self.model.base_model.forward).parameters
+        return {**inputs, "use_cache": False} if "use_cache" in accepted else dict(inputs)
+
+
+def open_language_model(source: ModelSource, dtype: str = "float32") -> LanguageModel:
+    """The model of a source, whole: with its head where its weights hold one.
+
+    Args:
+        dtype: of its weights, or ``auto``: as its configuration states.
+
+    Raises:
+        SourceError: weights that are absent, damaged or refused.
+    """
+    stated = getattr(source.config, "dtype", None)
+    chosen = DTYPES[dtype] if dtype != "auto" else stated if isinstance(stated, torch.dtype) else torch.float32
+    kind = language_kind(source.config)
+    encoder, why = kind != "causal", None
+    if source.weights == "initialized":
+        model = initialized(source.config, source.spec.weights_seed, source.layers, chosen, source.name)
+        kind, why = None, f"the weights of {source.name} are random, so it predicts no words"
+    elif kind is None:
+        model, why = pretrained(source.folder, chosen), f"a {source.config.model_type} model has no head here"
+    else:
+        model, why = with_head(source.folder, chosen, kind)
+    if source.weights == "initialized-qkv":
+        redraw_projections(model.base_model, source.spec.weights_seed, source.name)
+    tokenizer = source.stream.vocabulary.tokenizer
+    mask = next((found for word in MASK_TOKENS if (found := tokenizer.token_to_id(word)) is not None), None)
+    if kind == "masked" and why is None and mask is None:
+        why = f"the tokenizer {source.facts['tokenizer']} has no mask token"
+    around = len(source.layout.before), len(source.layout.after)
+    model = model.to(source.device)
+    told = str(chosen).removeprefix("torch.")
+    return LanguageModel(model, None if why else kind, why, encoder, mask, around, told)
+
+
+def _lines_of(source: ModelSource, n: int, count: int) -> list[list[int]]:
+    """The first ``count`` lines of the text that have at least ``n / 2`` tokens, cut at ``n``, with special tokens.
+
+    Raises:
+        UsageError: the text has not so many. SourceError: a token that the model has no embedding of.
+    """
+    before, after = source.layout.before, source.layout.after
+    most = n - len(before) - len(after)
+    found: list[list[int]] = []
+    for line in source.stream.text.lines:
+        [ids] = source.stream.vocabulary.encode([line])
+        if len(ids) + len(before) + len(after) >= n / 2 and most > 0:
+            found.append([*before, *ids[:most], *after])
+            source.refuse_beyond(max(found[-1]))
+        if len(found) == count:
+            return found
+    raise UsageError(
+        f"windows={count}: the text '{source.stream.text.name}' has {len(found)} lines of at least {n / 2:g} tokens; "
+        "choose fewer windows or a smaller n"
+    )
+
+
+def batch_of(rows: Sequence[Sequence[int]], model: LanguageModel) -> Reading:
+    """Rows of token ids as one batch on the model's device."""
+    lengths = [len(row) for row in rows]
+    padding = getattr(model.model.config, "pad_token_id", None)
+    ids = torch.full((len(rows), max(lengths)), padding if isinstance(padding, int) and padding >= 0 else 0)
+    mask = torch.zeros_like(ids)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = torch.tensor(row)
+        mask[place, : len(row)] = 1
+    device = model.model.device
+    return Reading({"input_ids": ids.to(device), "attention_mask": mask.to(device)}, lengths)
+
+
+def rows_of(source: ModelSource, n: int, windows: int, lines: bool) -> list[list[int]]:
+    """The token ids of each window of a text, or of each line.
+
+    Raises:
+        UsageError: ``n`` beyond the model's positions: a model has no forward over more.
+    """
+    most = source.layout.positions
+    if most is not None and n > most:
+        raise UsageError(
+            f"n={n} is more than the {most} positions of {source.name}: choose a smaller n, and more "
+            "windows to read more"
+        )
+    if lines:
+        return _lines_of(source, n, windows)
+    return [source.segments(n, window)[0] for window in range(windows)]

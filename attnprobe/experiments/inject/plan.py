@@ -1,0 +1,187 @@
+"""What ``attnprobe inject`` is asked for, and the cells that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...config import Budgets, read_budgets
+from ...errors import UsageError, unknown
+from ...inject import Budget
+from ...records.file import cell_key, determining
+from ...run.plan import ErrorPlan, MethodRequest, determines
+from ...run.prepare import ErrorRequest, prepared
+from ...run.request import MOST
+from ...sources import MODEL_DTYPES
+from ...timings import Timings
+
+__all__ = ["InjectCell", "InjectPlan", "InjectRequest", "InjectWork", "inject_batches", "inject_prepared"]
+
+
+@dataclass(frozen=True)
+class InjectRequest(ErrorRequest):
+    """What ``attnprobe inject`` was asked for; see `ErrorRequest` for the rest.
+
+    Args:
+        layer: the layers whose attention is replaced; None is all. per_layer: also each of them by itself.
+        matrix: no matrix errors are measured here.
+        budgets: a file of budgets by layer and head, whose method it is; ``methods`` and ``d`` are not read then.
+        batch: windows in one forward. lines: lines of the text, padded, instead of windows of equal length.
+        model_dtype: of the model's weights; ``auto`` is as its configuration states.
+    """
+
+    layer: str | None = "all"
+    matrix: bool = False
+    per_layer: bool = False
+    budgets: str | None = None
+    batch: int = 1
+    lines: bool = False
+    model_dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class InjectWork:
+    """One forward of a batch: a method with its budget and seed in some layers; ``layer`` where it is one by itself."""
+
+    request: MethodRequest
+    d: int | None
+    budget: Budget
+    repeat: int
+    seed: int
+    layers: tuple[int, ...]
+    layer: int | None
+
+    @property
+    def name(self) -> str:
+        budget = "" if self.d is None else f" d={self.d}"
+        return f"{self.request.name}{budget} in {'all of them' if self.layer is None else f'layer {self.layer}'}"
+
+
+@dataclass(frozen=True)
+class InjectCell:
+    """What one forward gives for one of its windows."""
+
+    key: str
+    work: InjectWork
+    n: int
+    window: int
+
+
+@dataclass(frozen=True)
+class InjectPlan:
+    """The plan of the methods, and the budgets of a file, which has one method."""
+
+    base: ErrorPlan
+    budgets: Budgets | None
+
+    def works(self, per_layer: bool) -> list[InjectWork]:
+        """The forwards of one batch: every method, budget and seed in all layers together, then in each by itself."""
+        places: list[tuple[tuple[int, ...], int | None]] = [(self.base.layers, None)]
+        places += [((layer,), layer) for layer in self.base.layers] if per_layer else []
+        found = []
+        for request in self.base.methods:
+            repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
+            budgets = (None,) if self.budgets or request.entry.budget is None else self.base.d
+            for d in budgets:
+                budget = dict(self.budgets.d) if self.budgets else d
+                for repeat in range(repeats):
+                    seed = self.base.seed + repeat
+                    found += [InjectWork(request, d, budget, repeat, seed, *place) for place in places]
+        return found
+
+
+def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:
+    """The sources of a request, each with its plan, once nothing in them is impossible."""
+    if request.source.qkv is not None:
+        raise UsageError(f"qkv {request.source.qkv}: a method is injected into a model, and a file of Q, K, V is none")
+    if request.scale_inputs != "1":
+        raise UsageError(f"scale_inputs={request.scale_inputs}: a model computes its own scores")
+    if request.model_dtype not in MODEL_DTYPES:
+        raise unknown("model dtype", request.model_dtype, MODEL_DTYPES)
+    if not 1 <= request.batch <= MOST:
+        raise UsageError(f"batch={request.batch}: choose a number from 1 to {MOST}")
+    budgets = None if request.budgets is None else read_budgets(request.budgets)
+    if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
+        raise UsageError(
+            f"{request.budgets}: its budgets are for target={budgets.about['target']}, and the attention "
+            "that a method takes the place of is softmax"
+        )
+    asked = replace(request, layer=request.layer or "all")
+    if budgets is not None:
+        asked = replace(asked, methods=(budgets.item,), d="1")
+    if request.lines:  # which lines there are is told when they are read
+        asked = replace(asked, windows=1)
+    found = []
+    for source, plan in prepared(asked, notify, Timings(), refuse=budgets is None):
+        _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
+        for line in _differing(request.budgets, budgets, source.facts, plan.n):
+            notify(line)
+        found.append((source, InjectPlan(replace(plan, windows=request.windows), budgets)))
+    return found
+
+
+def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int, ...], heads: int) -> None:
+    """Refuse a file that lacks the budget of a head that is asked for."""
+    for layer in layers if budgets is not None else ():
+        for head in range(heads):
+            if (layer, head) not in budgets.d:
+                raise UsageError(f"{path}: it holds no budget for layer {layer}, head {head}; choose other layers")
+
+
+def _differing(
+    path: str | None, budgets: Budgets | None, facts: Mapping[str, Any], lengths: Iterable[int]
+) -> list[str]:
+    """What a file of budgets says that they were found on, where it is something else than what is run here."""
+    about = {} if budgets is None else budgets.about
+    here = {"model": [facts.get("model")], "weights": [facts.get("weights")], "n": list(lengths), "scale_inputs": [1]}
+    return [
+        f"{path}: its budgets were found at {name.replace('_', ' ')} {about[name]}; here it is "
+        + ", ".join(map(str, values))
+        for name, values in here.items()
+        if about.get(name) is not None and values != [about[name]]
+    ]
+
+
+def inject_batches(
+    request: InjectRequest, plan: InjectPlan, source: Any
+) -> list[tuple[int, tuple[int, ...], list[list[InjectCell]]]]:
+    """``(n, windows, cells)`` of every forward's batch: for each work a cell of each window."""
+    facts, base = determining(source.facts), plan.base
+    works = plan.works(request.per_layer)
+    numbers = range(base.windows)
+    batches = [tuple(numbers[at : at + request.batch]) for at in range(0, base.windows, request.batch)]
+    return [
+        (n, windows, [[_cell(request, plan, work, n, windows, window, facts) for window in windows] for work in works])
+        for n in base.n
+        for windows in batches
+    ]
+
+
+def _cell(
+    request: InjectRequest,
+    plan: InjectPlan,
+    work: InjectWork,
+    n: int,
+    windows: tuple[int, ...],
+    window: int,
+    facts: Mapping[str, Any],
+) -> InjectCell:
+    listed = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
+    key = cell_key(
+        command="inject",
+        **determines(work.request),
+        source=dict(facts),
+        n=n,
+        window=window,
+        batch=windows,
+        lines=request.lines,
+        layers=work.layers,
+        alone=work.layer is not None,
+        d=work.d,
+        budgets=listed,
+        seed=work.seed,
+        hidden_words=plan.base.seed,
+        model_dtype=request.model_dtype,
+    )
+    return InjectCell(key, work, n, window)

@@ -1,0 +1,344 @@
+"""``attnprobe spectrum``: which spectra are asked for, and the loop that computes them, one record per head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from ...errors import UsageError, nearest, unknown
+from ...grammar.lists import parse_numbers
+from ...grammar.spelling import parts
+from ...methods import METHODS, approximate, is_method
+from ...metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
+from ...qkv import QKV
+from ...records.file import cell_key, determining
+from ...reference import TARGETS
+from ...run.cells import Cells, Place
+from ...run.limits import time_limit
+from ...run.loop import Session, measure_cells
+from ...run.plan import Group, MethodRequest, determines, listed, parse_methods, refused, told
+from ...run.prepare import share_of
+from ...run.request import MOST, RunRequest, parse_layers, sources_of
+from ...timings import Timings
+from ..error.measure import said
+
+__all__ = ["SpectrumCells", "SpectrumRequest", "measure_spectra", "parse_of"]
+
+Note = Callable[[str], None]
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class SpectrumRequest(RunRequest):
+    """What ``attnprobe spectrum`` was asked for; see `RunRequest` for the rest.
+
+    Args:
+        of: ``--of`` items (see `parse_of`).
+        kind: ``singular`` or ``eigen``.
+        k: only the leading values; None is all up to n = 4096 and 64 beyond.
+        epsilon: relative errors for which the rank is told, a list such as ``"0.1,0.01"``.
+    """
+
+    of: tuple[str, ...] = ("softmax",)
+    kind: str = "singular"
+    k: int | None = None
+    epsilon: str = "0.1,0.01"
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One matrix of one head."""
+
+    key: str
+    of: MethodRequest | str
+    d: int | None
+    head: int
+
+    @property
+    def name(self) -> str:
+        return self.of if isinstance(self.of, str) else self.of.label
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The method, as records tell it; nulls where it is a matrix."""
+        return told(None if isinstance(self.of, str) else self.of)
+
+
+def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodRequest | str]:
+    """Matrices by name and methods as ``--method`` takes them, comma-separated and repeatable; doubles count once.
+
+    Raises:
+        UsageError: a name that is neither a matrix nor a method, or a method's option that it does not have.
+
+    >>> parse_of(["softmax,gaussian", "skyformer:sampler=iid"])[:2]
+    ['softmax', 'gaussian']
+    """
+    found: list[MethodRequest | str] = []
+    waiting: list[str] = []  # a method and the options that follow it
+    for item in [*(item.strip() for text in texts for item in text.split(",")), None]:
+        if item is not None and waiting and "=" in item and parts(item)[1] is None:
+            waiting.append(item)
+            continue
+        if waiting:
+            found += parse_methods([",".join(waiting)], target)
+            waiting = []
+        if item is None:
+            break
+        name = parts(item)[0]
+        if item in MATRICES:
+            found.append(item)
+        elif is_method(name) or name == "all":
+            waiting = [item]
+        else:
+            raise UsageError(f"unknown matrix or method '{item}'{nearest(name, [*MATRICES, *METHODS])}")
+    return [one for place, one in enumerate(found) if one not in found[:place]]
+
+
+def parse_epsilons(text: str) -> tuple[float, ...]:
+    """Relative errors between 0 and 1.
+
+    >>> parse_epsilons("0.1, 0.01")
+    (0.1, 0.01)
+    """
+    found = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = float("nan")
+        if not 0 < value < 1:
+            raise UsageError(f"epsilon: '{part.strip()}' is not a number between 0 and 1, such as 0.1")
+        found.append(value)
+    return tuple(dict.fromkeys(found))
+
+
+def measure_spectra(
+    request: SpectrumRequest,
+    *,
+    notify: Note = lambda line: None,
+    progress: Progress = lambda done, total, label: None,
+    timings: Timings | None = None,
+) -> Session:
+    """Resolve the sources, compute every spectrum, and leave a manifest and ``records.jsonl`` in the run's folder.
+
+    One record per head: interrupted runs go on at the next head. As `measure_errors` otherwise.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+        KeyboardInterrupt: passed on once the folder is in order.
+    """
+    return measure_cells(SpectrumCells, request, notify=notify, progress=progress, timings=timings)
+
+
+class SpectrumCells(Cells):
+    """Spectra of matrices and of methods, each of one head."""
+
+    command = "spectrum"
+
+    def __init__(self, request: SpectrumRequest, notify: Note, timings: Timings) -> None:
+        self.request, self.timings = request, timings
+        self.asked = _asked(request)
+        self.sources = sources_of(request, notify, timings)
+        self.every = _listed(request, self.sources, *self.asked)
+        mine = share_of(request, self.sources, self.every)
+        self.listed = {place: cells for place, cells in self.every.items() if mine is None or place in mine}
+
+    def plan(self) -> dict[str, Any]:
+        of, _, d, epsilons = self.asked
+        layers = {
+            source.facts.get("weights") or "file": [place.layer for place in self.every if place.source == number]
+            for number, source in enumerate(self.sources)
+        }
+        return {
+            "of": [one if isinstance(one, str) else listed(one) for one in of],
+            "kind": self.request.kind,
+            "k": self.request.k,
+            "epsilon": epsilons,
+            "d": d,
+            "seed": self.request.seed,
+            "layers": layers,
+            "n": list(dict.fromkeys(place.group.n for place in self.every)),
+            "heads": list(dict.fromkeys(cell.head for cells in self.every.values() for cell in cells)),
+            "windows": self.request.windows,
+            "target": self.request.target,
+        }
+
+    def whole(self) -> set[str]:
+        return {cell.key for cells in self.every.values() for cell in cells}
+
+    def heads(self, place: Place) -> list[int]:
+        return list(dict.fromkeys(cell.head for cell in self.listed[place]))
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        return {
+            "of": cell.name,
+            **cell.told,
+            "kind": self.request.kind,
+            "target": self.request.target,
+            "weights": self.sources[place.source].facts.get("weights"),
+            "head": cell.head,
+            "heads": [cell.head],
+            "d": cell.d,
+            "seed": self.request.seed,
+            "repeat": 0,
+            "reference": False,
+            "requested": True,
+        }
+
+    def measured(
+        self, place: Place, qkv: QKV, done: Collection[str], show: Note
+    ) -> Iterator[tuple[_Cell, dict[str, Any]]]:
+        epsilons = self.asked[3]
+        for cell in self.listed[place]:
+            if cell.key not in done:
+                show(f"n={place.group.n} layer {place.layer} head {cell.head} {cell.name}")
+                yield cell, _measured(cell, qkv, self.request, epsilons, self.timings)
+
+    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
+        return _result("failed", reason)
+
+
+def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
+    """What a request says, refused before anything heavy where it cannot be."""
+    if request.target not in TARGETS:
+        raise unknown("target", request.target, TARGETS)
+    if request.kind not in KINDS:
+        refuse_spectrum("softmax", request.kind, 2, 2)
+    if not 1 <= request.windows <= MOST:
+        raise UsageError(f"windows={request.windows}: choose a number from 1 to {MOST}")
+    of = parse_of(request.of, request.target)
+    if request.target != "softmax" and all(isinstance(one, str) for one in of):
+        raise UsageError(
+            f"target={request.target} is the matrix that methods stand for, and of={','.join(of)} names "
+            "none; ask for --of gaussian, or drop the target"
+        )
+    d, epsilons = tuple(parse_numbers(request.d, "d")), parse_epsilons(request.epsilon)
+    n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
+    for length in n or ():
+        if length < 2:
+            raise UsageError(f"n={length}: attention needs at least 2 tokens")
+    _refuse_sizes(request, of, n or ())
+    reasons = [
+        _refused(one, request.target, length, budget) for one in of for length in n or () for budget in _budgets(one, d)
+    ]
+    if reasons and all(reasons):
+        raise UsageError(reasons[0])
+    return of, n, d, epsilons
+
+
+def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], lengths: Sequence[int]) -> None:
+    for one in of:
+        name = one if isinstance(one, str) else one.label
+        for length in lengths:
+            refuse_spectrum(name, request.kind, *shape_of(name, length, length, 64), request.k)
+
+
+def _budgets(one: MethodRequest | str, d: Sequence[int]) -> Sequence[int | None]:
+    return (None,) if isinstance(one, str) or one.entry.budget is None else d
+
+
+def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> str | None:
+    return None if isinstance(one, str) else refused(one, target, n, d)
+
+
+def _listed(
+    request: SpectrumRequest,
+    sources: Sequence[Any],
+    of: Sequence[MethodRequest | str],
+    n: tuple[int, ...] | None,
+    d: Sequence[int],
+    epsilons: Sequence[float],
+) -> dict[Place, list[_Cell]]:
+    """Every cell, in the order in which it is computed: by source, n, window, layer, matrix, budget, head."""
+    found = {}
+    for number, source in enumerate(sources):
+        numbers = source.head_numbers
+        heads = numbers if request.head == "all" else tuple(parse_numbers(request.head, "head", numbers))
+        layers, lengths = parse_layers(request.layer, source), n or (source.default_n,)
+        _refuse_sizes(request, of, lengths)
+        facts = determining(source.facts)
+        for length in lengths:
+            source.check(length, request.windows, layers)
+            for window in range(request.windows):
+                for layer in layers:
+                    found[Place(number, Group(length, window), layer)] = [
+                        _cell(request, one, budget, head, length, window, layer, facts, epsilons)
+                        for one in of
+                        for budget in _budgets(one, d)
+                        for head in heads
+                    ]
+    return found
+
+
+def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
+    matrix = isinstance(one, str)
+    which = determines(None if matrix else one)
+    key = cell_key(
+        command="spectrum",
+        of=one if matrix else which["method"],
+        **{k: v for k, v in which.items() if k != "method"},
+        target=None if matrix else request.target,
+        seed=request.seed,
+        kind=request.kind,
+        k=request.k,
+        epsilon=epsilons,
+        source=dict(facts),
+        n=n,
+        window=window,
+        layer=layer,
+        head=head,
+        d=d,
+        is_method=not matrix,
+    )
+    return _Cell(key, one, d, head)
+
+
+def _measured(
+    cell: _Cell, qkv: QKV, request: SpectrumRequest, epsilons: Sequence[float], timings: Timings
+) -> dict[str, Any]:
+    """The measured part of a record."""
+    one = qkv.select([cell.head])
+    why = _refused(cell.of, request.target, qkv.n_q, cell.d)
+    begin = perf_counter()
+    draws = None
+    try:
+        if why is not None:
+            return _result("skipped", why)
+        of: Any = cell.of
+        if not isinstance(of, str):
+            with timings("methods"), time_limit(request.cell_timeout):
+                approx = approximate(of.entry, one, cell.d, seed=request.seed, target=request.target, **of.options)
+            if approx.operator is None:
+                return _result("skipped", f"{of.label} {approx.no_operator}")
+            of, draws = approx.operator, approx.draws_hash()
+        with timings("spectra"):
+            found = spectra(one, of, request.kind, k=request.k, seed=request.seed)[0]
+    except UsageError as error:
+        return _result("skipped", str(error))
+    except Exception as error:  # whatever a method raises is its result, and the loop goes on
+        return _result("failed", said(error))
+    if not found.finite:
+        return _result("diverged", "the matrix is not finite", seconds=perf_counter() - begin)
+    values = found.values
+    pairs = [[value.real, value.imag] for value in values.tolist()] if values.is_complex() else values.tolist()
+    numbers = summary(found, epsilons)
+    result = _result(seconds=perf_counter() - begin) | numbers
+    result["metrics"] = {name: [value] for name, value in numbers.items() if not isinstance(value, dict)}
+    return result | {
+        "eigenvalues" if request.kind == "eigen" else "singular_values": pairs,
+        "size": found.size,
+        "complete": found.complete,
+        "log_scale": found.log_scale,
+        "draws_hash": draws,
+        "frobenius": None if found.frobenius2 is None else found.frobenius2**0.5,
+        "error": None if found.error is None else found.error.tolist(),
+        "upper": None if found.upper is None else found.upper.tolist(),
+        "passes": found.passes,
+        "closed": found.closed,
+    }
+
+
+def _result(status: str = "ok", reason: str | None = None, seconds: float | None = None) -> dict[str, Any]:
+    return {"status": status, "reason": reason, "metrics": {}, "draws_hash": None, "seconds": seconds}

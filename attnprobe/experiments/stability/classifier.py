@@ -1,0 +1,120 @@
+"""The small transformer that the Long Range Arena's comparisons train, as a function of its weights.
+
+x is a sequence of n tokens, W the weights by name. Embeddings of tokens and positions are added; two pre-norm layers,
+
+    ``Y = X + Attention(LN(X)) W_O``,   ``X' = Y + W₂ GELU(W₁ LN(Y))``,
+
+and a last layer norm give the embedding ``f(x, W)``, (n, 64); a classifier with one hidden layer reads its mean over
+the tokens. Width 64, hidden 128, 2 heads of 32: Skyformer's appendix; that the layers are pre-norm, that there is a
+last norm, the biases and initial values are those of its code. There is no dropout, and no token is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...rng import generator
+
+__all__ = ["Attend", "Classifier", "Weights"]
+
+Weights = Mapping[str, Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q, k, v of (h, n, p) each -> (h, n, p)
+
+HEAD = "head."  # names of the weights on which the embedding does not depend
+SPREAD = 0.02  # of the initial embeddings
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The sizes of the model.
+
+    Attributes:
+        vocabulary, length, classes: of tokens, positions and labels. pairs: sequences of an example; of two, x and y,
+            the classifier reads ``[x, y, x y, x - y]``.
+    """
+
+    vocabulary: int
+    length: int
+    classes: int
+    pairs: int = 1
+    width: int = 64
+    hidden: int = 128
+    heads: int = 2
+    layers: int = 2
+
+    def initial(self, seed: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Weights:
+        """W_0: embeddings N(0, 0.02²), matrices and biases uniform within ``±1/√(inputs)``, norms 1 and 0.
+
+        Each weight has a stream of its own, by its name, so that it does not depend on the sizes of the others.
+        """
+        found = {}
+        for name, shape in self._shapes().items():
+            stream = generator(seed, "weights", name)
+            if name.endswith("norm.weight"):
+                x = torch.ones(shape)
+            elif name.endswith("norm.bias"):
+                x = torch.zeros(shape)
+            elif len(shape) == 2 and name.startswith("embed."):
+                x = SPREAD * torch.randn(shape, generator=stream, dtype=torch.float64)
+            else:
+                inputs = self._shapes()[name.replace(".bias", ".weight")][1]
+                x = (2 * torch.rand(shape, generator=stream, dtype=torch.float64) - 1) / inputs**0.5
+            found[name] = x.to(dtype=dtype, device=device)
+        return found
+
+    def embedding(self, weights: Weights, tokens: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        """``f(x, W)``, (n, width), and the same before the last norm.
+
+        Args:
+            tokens: (n,) int64. attend: what computes the attention of each layer.
+        """
+        x = weights["embed.token"][tokens] + weights["embed.position"][: len(tokens)]  # (n, width)
+        for layer in range(self.layers):
+            name = f"layer{layer}."
+            inner = self._norm(weights, f"{name}attention_norm", x)
+            q, k, v = (self._split(_linear(weights, name + part, inner)) for part in ("query", "key", "value"))
+            x = x + _linear(weights, name + "output", attend(layer, q, k, v).transpose(0, 1).flatten(1))
+            inner = self._norm(weights, f"{name}mlp_norm", x)
+            x = x + _linear(weights, name + "down", functional.gelu(_linear(weights, name + "up", inner)))
+        return self._norm(weights, "last_norm", x), x
+
+    def logits(self, weights: Weights, embeddings: Sequence[Tensor]) -> Tensor:
+        """The scores of the classes, (classes,), from the embeddings of an example's sequences."""
+        means = [one.mean(0) for one in embeddings]
+        if len(means) == 2:
+            x, y = means
+            means = [x, y, x * y, x - y]
+        inner = functional.relu(_linear(weights, HEAD + "up", torch.cat(means)))
+        return _linear(weights, HEAD + "down", inner)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(n, width) as (heads, n, width/heads)."""
+        return x.unflatten(1, (self.heads, -1)).transpose(0, 1).contiguous()
+
+    def _norm(self, weights: Weights, name: str, x: Tensor) -> Tensor:
+        return functional.layer_norm(x, (self.width,), weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        w, h = self.width, self.hidden
+        found: dict[str, tuple[int, ...]] = {"embed.token": (self.vocabulary, w), "embed.position": (self.length, w)}
+        linear = {}
+        for layer in range(self.layers):
+            name = f"layer{layer}."
+            linear |= {name + part: (w, w) for part in ("query", "key", "value", "output")}
+            linear |= {name + "up": (h, w), name + "down": (w, h)}
+            for norm in ("attention_norm", "mlp_norm"):
+                found |= {f"{name}{norm}.{part}": (w,) for part in ("weight", "bias")}
+        linear |= {HEAD + "up": (h, w * (4 if self.pairs == 2 else 1)), HEAD + "down": (self.classes, h)}
+        found |= {f"last_norm.{part}": (w,) for part in ("weight", "bias")}
+        for name, shape in linear.items():
+            found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+        return found
+
+
+def _linear(weights: Weights, name: str, x: Tensor) -> Tensor:
+    return functional.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])

@@ -1,0 +1,110 @@
+"""Figures of ``attnprobe stability``: what the steps of training did, method by method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...figures.kit import fixed_settings, grid, legend_columns, saved
+from ...figures.panels import HUGE, styles_of, text_label
+from ...tables.labels import file_tag
+from .names import SELF_ATTENTION, stability_label
+
+__all__ = ["stability_figures"]
+
+Row = Mapping[str, Any]
+
+PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
+CONDITION = "condition number of the inverted core, B or C"
+EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # what these have in the place of a core
+
+
+def stability_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list[Path]:
+    """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
+
+    A line is the mean over the seeds, geometric for τ and condition numbers, its band their range. The condition number
+    is that of the core that a method inverts, of B for self-attention and of C for kernelized attention, the median
+    over layers and heads; a step at which it is singular with some seed has no point.
+
+    Returns:
+        The files' paths.
+    """
+    paths: list[Path] = []
+    places = list(dict.fromkeys((row["task"], row["source"]) for row in rows))
+    doubled = {task for task, _ in places if [name for name, _ in places].count(task) > 1}
+    with fixed_settings():
+        for task, source in places:
+            here = [row for row in rows if (row["task"], row["source"]) == (task, source) and row["per_step"]]
+            if here:
+                stem = f"stability-{task}" + (file_tag(source) if task in doubled else "")
+                paths += saved(_figure(here, title), Path(out_dir) / stem)
+    return paths
+
+
+def _figure(rows: Sequence[Row], title: str) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    first = rows[0]
+    conditions = any(_condition(row) for row in rows)
+    names = [*PANELS.values(), *([CONDITION] if conditions else [])]
+    seeds = len({row["seed"] for row in rows})
+    told = (
+        f"{first['task']}, sequences of at most {first['n']} tokens, batches of {first['batch']}: mean and range "
+        f"over {seeds} seed{'s' * (seeds != 1)}"
+    )
+    figure, panels = grid(names, 3.6, 2.6, title, told, columns=2, shared=False)
+    styles, handles = styles_of(rows), {}
+    for label in dict.fromkeys(map(text_label, rows)):
+        some = [row for row in rows if text_label(row) == label]
+        style = {**styles[label], "markersize": 3}
+        for axis, name in zip(panels, PANELS, strict=False):
+            line = _line(axis, [row["per_step"].get(name) or [] for row in some], style, name == "tau")
+            handles.setdefault(stability_label(some[0]).replace("$", r"\$"), line)
+        if conditions:
+            _line(panels[len(PANELS)], [_condition(row) for row in some], style, True)
+    for axis, name in zip(panels, names, strict=False):
+        if name in (PANELS["tau"], CONDITION):
+            axis.set_yscale("log")
+        axis.set_xlabel("step")
+        axis.set_ylabel({PANELS["tau"]: "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, name))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    labels = [label for label, line in handles.items() if line is not None]
+    figure.legend(
+        [handles[label] for label in labels],
+        labels,
+        loc="outside lower center",
+        frameon=False,
+        ncols=legend_columns(labels, 8.8),
+    )
+    return figure
+
+
+def _condition(row: Row) -> list[float | None]:
+    """The condition number, step by step, of what the method inverts."""
+    inverted = [name for name, entry in row["conditions"].items() if entry["inverted"]]
+    name = inverted[-1] if inverted else EXACT.get(row["method"])
+    return row["cond_per_step"].get(name) or []
+
+
+def _line(axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str, Any], geometric: bool) -> Any:
+    """The mean over the seeds at each step that all of them reached, and the band of their range; None for nothing."""
+    found = list(zip(*(some for some in lists if some), strict=False))
+    points = [(step, some) for step, some in enumerate(found, 1) if all(_drawable(value) for value in some)]
+    if not points:
+        return None
+    steps = [step for step, _ in points]
+    mean: Callable[[Sequence[float]], float] = _geometric if geometric else lambda some: math.fsum(some) / len(some)
+    if len(found[0]) > 1:
+        low, high = ([end(some) for _, some in points] for end in (min, max))
+        axis.fill_between(steps, low, high, color=style["color"], alpha=0.09, linewidth=0)
+    return axis.plot(steps, [mean(some) for _, some in points], **style)[0]
+
+
+def _drawable(value: float | None) -> bool:
+    return value is not None and 0 < value < HUGE
+
+
+def _geometric(some: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, some)) / len(some))

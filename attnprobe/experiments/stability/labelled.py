@@ -1,0 +1,148 @@
+"""Texts with a class: what the user has, IMDb where a hub is there, or a text whose halves are the classes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import SourceError
+from ...sources.hub import Unreachable, hub_reachable
+from ...sources.spec import SourceSpec, path_of
+from ...sources.text import embedded, open_text, prepared, settled
+
+__all__ = ["IMDB", "Documents", "labelled_text"]
+
+IMDB = "imdb"
+DATASET, CONFIGURATION = "stanfordnlp/imdb", "plain_text"
+HALVES = "which half of the text a window is from"
+WAY_OUT = "use --text FILE, a DIR with a folder for each label, or --text embedded"
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents as bytes with their labels.
+
+    Attributes:
+        name: what records and titles call the text. labels: indices into ``classes``. labelling: in words, what a label
+            is. synthetic: whether the labels are made up here. fallback: what was substituted.
+    """
+
+    name: str
+    texts: Sequence[bytes]
+    labels: Sequence[int]
+    classes: Sequence[str]
+    labelling: str
+    sha256: str
+    synthetic: bool = False
+    fallback: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"text": self.name, "text_sha256": self.sha256, "labels": self.labelling, "classes": len(self.classes)}
+
+    def kept(self, least: int) -> Documents:
+        """The documents of at least so many bytes."""
+        pairs = [(text, label) for text, label in zip(self.texts, self.labels, strict=True) if len(text) >= least]
+        return replace(self, texts=[text for text, _ in pairs], labels=[label for _, label in pairs])
+
+
+def labelled_text(spec: SourceSpec, n: int, notify: Callable[[str], None] = lambda line: None) -> Documents:
+    """The documents that ``spec.text`` names.
+
+    - ``FILE.tsv``: a document a line, ``label<TAB>text``;
+    - ``DIR``: a folder for each label, a document in each ``.txt`` file;
+    - ``imdb``: the training half of IMDb through ``datasets``; what stands where no text is named and a hub is there;
+    - any other text of `open_text`: windows of n bytes of it, the label being the half that a window is from. Such
+      labels are no task of the papers', and facts and titles say so.
+
+    Raises:
+        SourceError: what is named is absent, empty, not UTF-8, or has no label; IMDb out of reach.
+    """
+    if spec.text is None:
+        try:
+            return _imdb()
+        except Unreachable as error:
+            if spec.strict:
+                raise
+            line = f"{error}; reading the embedded text"
+            notify(line)
+            return _halves(embedded(), n, line)
+    if spec.text == IMDB:
+        return _imdb()
+    path = path_of(spec.text)
+    if path.is_dir():
+        return _folders(spec.text, path)
+    if path.suffix == ".tsv":
+        return _lines(spec.text, path)
+    return _halves(open_text(spec.text, spec.split), n)
+
+
+def _halves(text: Any, n: int, *fallback: str) -> Documents:
+    data = "\n".join(text.lines).encode()
+    windows = [data[at : at + n] for at in range(0, len(data) - n + 1, n)]
+    labels = [int(2 * place >= len(windows)) for place in range(len(windows))]
+    return Documents(text.name, windows, labels, ("first", "second"), HALVES, text.sha256, True, fallback)
+
+
+def _lines(name: str, path: Path) -> Documents:
+    """``label<TAB>text``, a document a line."""
+    try:
+        data = path.read_bytes()
+        lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
+    except OSError as error:
+        raise SourceError(f"text {name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"text {name} is not UTF-8: byte {error.start}; convert it first") from error
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        label, tab, text = line.partition("\t")
+        if not tab or not label.strip():
+            raise SourceError(f"text {name}: document {number} is not label<TAB>text")
+        pairs.append((label.strip(), text.encode()))
+    return _of_pairs(name, pairs, f"given, of {len({label for label, _ in pairs})}", hashlib.sha256(data).hexdigest())
+
+
+def _folders(name: str, path: Path) -> Documents:
+    """A folder for each label."""
+    digest, pairs = hashlib.sha256(), []
+    for folder in sorted(one for one in path.iterdir() if one.is_dir()):
+        for file in sorted(folder.glob("*.txt")):
+            data = file.read_bytes()
+            digest.update(f"{folder.name}/{file.name} {len(data)}\n".encode() + data)
+            pairs.append((folder.name, data))
+    if not pairs:
+        raise SourceError(f"text {name} is a directory without a folder of .txt files for each label")
+    return _of_pairs(name, pairs, f"the folder, of {len({label for label, _ in pairs})}", digest.hexdigest())
+
+
+def _imdb() -> Documents:
+    """The 25,000 reviews of IMDb's training half."""
+    reachable = hub_reachable()
+    lost = f"cannot reach the hub for IMDb: {WAY_OUT}"
+    if not reachable and not prepared(CONFIGURATION, DATASET):
+        raise Unreachable(lost)
+    try:
+        import datasets
+    except ImportError as error:
+        raise SourceError(f"'{IMDB}' needs the package datasets: pip install datasets, or {WAY_OUT}") from error
+    with settled(datasets, offline=not reachable):
+        try:
+            rows = datasets.load_dataset(DATASET, CONFIGURATION, split="train")
+        except Exception as error:  # connection, HTTP and cache errors of three libraries
+            raise Unreachable(f"{lost} ({type(error).__name__})") from error
+    words = ("negative", "positive")
+    pairs = [(words[label], text.encode()) for text, label in zip(rows["text"], rows["label"], strict=True)]
+    digest = hashlib.sha256(b"".join(text for _, text in pairs)).hexdigest()
+    return _of_pairs(IMDB, pairs, "of the review, 2 of them", digest)
+
+
+def _of_pairs(name: str, pairs: Sequence[tuple[str, bytes]], labelling: str, digest: str) -> Documents:
+    classes = sorted({label for label, _ in pairs})
+    if len(classes) < 2:
+        raise SourceError(f"text {name} has {len(classes)} label; a classifier needs at least 2")
+    place = {label: index for index, label in enumerate(classes)}
+    texts, labels = [text for _, text in pairs], [place[label] for label, _ in pairs]
+    return Documents(name, texts, labels, classes, labelling, digest)

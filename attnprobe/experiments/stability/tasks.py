@@ -1,0 +1,287 @@
+"""The five tasks of the Long Range Arena that the papers train on, as batches of labelled sequences.
+
+What a task reads comes from where it can be had: ListOps is generated, text is whatever text there is, and the others
+need a local file. A sequence has as many tokens as it has: nothing is padded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import SourceError, UsageError, unknown
+from ...rng import generator
+from ...sources.spec import DTYPES, SourceSpec, choose_device, path_of
+from .labelled import Documents, labelled_text
+from .listops import CLASSES, SYMBOLS, expression
+
+__all__ = ["TASKS", "Example", "Setting", "TaskSource", "open_task"]
+
+LEAST = 256  # bytes of a document, or n where that is less: below it there is next to nothing to attend to
+MOST_BATCH = 100_000
+MOST_N = 2**17
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What Skyformer's appendix trains a task with: the longest sequence, the batch size and the learning rate."""
+
+    n: int
+    batch: int
+    rate: float
+
+
+TASKS = {
+    "text": Setting(4000, 16, 1e-4),
+    "listops": Setting(2000, 32, 1e-4),
+    "retrieval": Setting(4000, 16, 2e-4),
+    "pathfinder": Setting(1024, 128, 2e-4),
+    "image": Setting(1024, 256, 1e-4),
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example: its sequences, one or for retrieval two, int64 token numbers (n_i,) on the CPU; and its class."""
+
+    sequences: tuple[Tensor, ...]
+    label: int
+
+
+class TaskSource(ABC):
+    """A task with its batches: the same for the same seed and step, on every machine.
+
+    Attributes:
+        name: one of `TASKS`. n: the most tokens of a sequence. shortest: the fewest that one may have. batch: examples
+            of a batch. rate: the paper's learning rate. classes, vocabulary: of labels and of tokens. pairs: sequences
+            of an example. facts: what determines the batches, for records and titles.
+    """
+
+    classes: int
+    vocabulary: int
+    shortest: int
+    pairs: int = 1
+    facts: dict[str, Any]
+
+    def __init__(self, name: str, n: int | None, batch: int | None, spec: SourceSpec) -> None:
+        setting = TASKS[name]
+        self.name, self.rate = name, setting.rate
+        self.n, self.batch = n or setting.n, batch or setting.batch
+        self.device, self.dtype = choose_device(spec.device), DTYPES[spec.dtype]
+        self._kept: dict[tuple[int, int], list[Example]] = {}
+        self.facts = {"task": name, "dtype": spec.dtype, "fallback": []}
+
+    def batch_of(self, seed: int, step: int) -> list[Example]:
+        """The examples of one step. Those of a seed are kept: every method trains on the same."""
+        if any(other != seed for other, _ in self._kept):
+            self._kept.clear()
+        if (seed, step) not in self._kept:
+            self._kept[seed, step] = self._made(seed, step)
+        return self._kept[seed, step]
+
+    @abstractmethod
+    def _made(self, seed: int, step: int) -> list[Example]: ...
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """Every fact about the task's data, one line each, for a person."""
+
+
+class _ListOps(TaskSource):
+    """Expressions of n/4 to n tokens, 500 to 2000 in the paper's setting."""
+
+    classes = CLASSES
+    vocabulary = len(SYMBOLS)
+
+    def __init__(self, n: int | None, batch: int | None, spec: SourceSpec) -> None:
+        super().__init__("listops", n, batch, spec)
+        self.shortest = self.n // 4
+        self.facts |= {"generator": "grammar of Nangia & Bowman, depth 10, 2 to 10 arguments"}
+
+    def _made(self, seed: int, step: int) -> list[Example]:
+        drawn = (expression(seed, step * self.batch + i, self.shortest, self.n) for i in range(self.batch))
+        return [Example((torch.tensor(tokens, device="cpu"),), value) for tokens, value in drawn]
+
+    def describe(self) -> list[str]:
+        return [f"listops: generated, {self.facts['generator']}, {self.shortest} to {self.n} tokens"]
+
+
+class _Text(TaskSource):
+    """Documents as bytes, cut after n of them."""
+
+    vocabulary = 256
+
+    def __init__(self, n: int | None, batch: int | None, spec: SourceSpec, notify: Callable[[str], None]) -> None:
+        super().__init__("text", n, batch, spec)
+        self.shortest = min(LEAST, self.n)
+        documents = labelled_text(spec, self.n, notify)
+        self.documents = documents.kept(self.shortest)
+        self.classes = len(documents.classes)
+        if len(self.documents.texts) < self.batch:
+            raise UsageError(
+                f"text {documents.name}: {len(self.documents.texts)} documents of at least {self.shortest} bytes, and "
+                f"a batch takes {self.batch}; give a longer text, or a smaller --batch or --n"
+            )
+        self.facts |= documents.facts | {"documents": len(self.documents.texts), "shortest": self.shortest}
+        if documents.synthetic:
+            self.facts["fallback"] = [*documents.fallback, line := _made_up(documents)]
+            notify(line)
+
+    def _made(self, seed: int, step: int) -> list[Example]:
+        order = torch.randperm(len(self.documents.texts), generator=generator(seed, "text", step), device="cpu")
+        chosen = order[: self.batch].tolist()
+        texts, labels = self.documents.texts, self.documents.labels
+        return [Example((_bytes(texts[i][: self.n]),), labels[i]) for i in chosen]
+
+    def describe(self) -> list[str]:
+        facts = self.facts
+        digest = f", sha256 {facts['text_sha256']}"
+        lengths = f"{self.shortest} to {self.n} bytes"
+        line = f"text: {facts['text']}{digest}, {facts['documents']} documents, {lengths}, label: {facts['labels']}"
+        return [line, *(f"fallback: {line}" for line in facts["fallback"])]
+
+
+class _Stored(TaskSource):
+    """Sequences of a local file, ``inputs`` and ``labels``."""
+
+    def __init__(self, name: str, path: str, n: int | None, batch: int | None, spec: SourceSpec) -> None:
+        super().__init__(name, n, batch, spec)
+        arrays, digest = _arrays(path)
+        self.inputs, self.labels, self.lengths = _checked(name, path, arrays, self.n)
+        self.pairs = self.inputs.shape[1]
+        self.shortest = min(int(self.lengths.min()), self.n)
+        self.classes = max(2, int(self.labels.max()) + 1)
+        self.vocabulary = max(256, int(self.inputs.max()) + 1)
+        if len(self.labels) < self.batch:
+            raise UsageError(f"{name}: {path} holds {len(self.labels)} examples, and a batch takes {self.batch}")
+        self.facts |= {"data": path, "data_sha256": digest, "examples": len(self.labels), "classes": self.classes}
+
+    def _made(self, seed: int, step: int) -> list[Example]:
+        order = torch.randperm(len(self.labels), generator=generator(seed, self.name, step), device="cpu")
+        return [Example(self._sequences(i), int(self.labels[i])) for i in order[: self.batch].tolist()]
+
+    def _sequences(self, index: int) -> tuple[Tensor, ...]:
+        pairs = zip(self.inputs[index], self.lengths[index].tolist(), strict=True)
+        return tuple(tokens[: min(length, self.n)].long() for tokens, length in pairs)
+
+    def describe(self) -> list[str]:
+        facts = self.facts
+        return [
+            f"{self.name}: {facts['data']}, sha256 {facts['data_sha256']}, {facts['examples']} examples, "
+            f"{self.shortest} to {self.n} tokens"
+        ]
+
+
+def open_task(
+    name: str,
+    spec: SourceSpec | None = None,
+    *,
+    n: int | None = None,
+    batch: int | None = None,
+    rate: float | None = None,
+    data: str | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+) -> TaskSource:
+    """The task of this name.
+
+    ``listops`` is generated. ``text`` reads what `labelled_text` finds. Any task takes a local file instead: ``npz`` or
+    ``safetensors`` with ``inputs``, whole numbers (N, n), for retrieval (N, 2, n); ``labels`` (N,); and where sequences
+    are padded at their end ``lengths``, (N,) or (N, 2).
+
+    Args:
+        n: the most tokens of a sequence; what is longer is cut. batch: examples of a batch. rate: the learning rate.
+            None is the paper's. data: a local file.
+
+    Raises:
+        UsageError: an unknown task, an impossible n or batch, a task that needs a file.
+        SourceError: a file or text that is absent, empty or damaged; a device that is not there.
+    """
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    if n is not None and not 16 <= n <= MOST_N:
+        raise UsageError(f"n={n}: choose a number of tokens from 16 to {MOST_N}")
+    if batch is not None and not 1 <= batch <= MOST_BATCH:
+        raise UsageError(f"batch={batch}: choose a number from 1 to {MOST_BATCH}")
+    if rate is not None and not 0 < rate < 1:
+        raise UsageError(f"rate={rate:g}: choose a learning rate above 0 and below 1, such as 1e-4")
+    found = _opened(name, spec or SourceSpec(), n, batch, data, notify)
+    found.rate = rate or found.rate
+    return found
+
+
+def _opened(
+    name: str, spec: SourceSpec, n: int | None, batch: int | None, data: str | None, notify: Callable[[str], None]
+) -> TaskSource:
+    if data is not None:
+        return _Stored(name, data, n, batch, spec)
+    if name == "listops":
+        return _ListOps(n, batch, spec)
+    if name == "text":
+        return _Text(n, batch, spec, notify)
+    form = "(N, 2, n)" if name == "retrieval" else "(N, n)"
+    raise UsageError(
+        f"task {name} needs its data: --task {name}:data=FILE, npz or safetensors with inputs {form} and labels (N,)"
+    )
+
+
+def _made_up(documents: Documents) -> str:
+    why = f"the label is {documents.labelling}, which is not the papers' task"
+    return f"task text: {documents.name} has no labels: {why}"
+
+
+def _bytes(text: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+
+
+def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
+    """The arrays of a file, and its hash."""
+    place = path_of(path)
+    try:
+        digest = hashlib.sha256(place.read_bytes()).hexdigest()
+    except OSError as error:
+        raise SourceError(f"data {path} cannot be read: {error.strerror}") from error
+    try:
+        if place.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(place), digest
+        import numpy as np
+
+        with np.load(place, allow_pickle=False) as held:
+            return {name: torch.from_numpy(held[name]) for name in held.files}, digest
+    except Exception as error:  # damaged files raise a dozen kinds
+        raise SourceError(f"data {path} is neither npz nor safetensors: {error}") from error
+
+
+def _checked(name: str, path: str, arrays: Mapping[str, Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``inputs`` (N, pairs, n), ``labels`` (N,) and ``lengths`` (N, pairs)."""
+    for key in ("inputs", "labels"):
+        if key not in arrays:
+            raise SourceError(f"data {path} has no '{key}'; it holds {', '.join(sorted(arrays)) or 'nothing'}")
+    inputs, labels = arrays["inputs"], arrays["labels"]
+    inputs = inputs[:, None] if inputs.dim() == 2 else inputs
+    pairs = 2 if name == "retrieval" else 1
+    if inputs.dim() != 3 or inputs.shape[1] != pairs or labels.shape != inputs.shape[:1] or 0 in inputs.shape:
+        form = "(N, 2, n)" if pairs == 2 else "(N, n)"
+        raise SourceError(
+            f"data {path}: inputs {form} and labels (N,) are needed, got "
+            f"{tuple(arrays['inputs'].shape)} and {tuple(labels.shape)}"
+        )
+    lengths = arrays.get("lengths", torch.full(inputs.shape[:2], inputs.shape[2]))
+    lengths = lengths.reshape(len(lengths), -1)
+    for key, x, low, high in (
+        ("inputs", inputs, 0, 2**16 - 1),
+        ("labels", labels, 0, 2**12),
+        ("lengths", lengths, 2, inputs.shape[2]),
+    ):
+        if x.is_floating_point() or x.dtype == torch.bool or not low <= int(x.min()) <= int(x.max()) <= high:
+            raise SourceError(f"data {path}: {key} holds what is no whole number from {low} to {high}")
+    if lengths.shape != inputs.shape[:2]:
+        raise SourceError(f"data {path}: lengths {tuple(lengths.shape)} for inputs {tuple(inputs.shape)}")
+    return inputs, labels.long(), lengths.long()

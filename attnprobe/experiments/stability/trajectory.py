@@ -1,0 +1,169 @@
+"""One training of the small transformer with a method as its attention, and what is seen on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import Unsupported
+from ...linalg.condition import condition
+from ...methods import approximate, get
+from ...metrics import core_matrices, exact_matrices
+from ...qkv import QKV
+from ...run.plan import MethodRequest
+from ...sources import SourceSpec, TaskSource, open_task
+from .classifier import Classifier
+from .plan import LAYERS, OWN, own_target, why_not
+from .training import STEP_METRICS, Step, training_steps
+
+__all__ = ["Trajectory", "Training", "instability"]
+
+SHOWN = ("B", "C")  # of the exact matrices, on the Q and K that a method's own training made
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What the steps of one training measured, one number for each step.
+
+    Attributes:
+        tau: the instability τ_i. tau_before_norm, loss, gradient_norm, weight_change, embedding_change: as in
+            `attnprobe.experiments.stability.training.Step`.
+        conditions: one entry for each matrix, layer and head of the first sequence of each batch, at W_{i-1}:
+            ``matrix``, ``inverted`` (whether the method inverts it), ``layer``, ``head``, ``tokens``, and lists over
+            the steps: ``cond`` (None where it is numerically singular), ``cond_eff`` and ``rank``. ``B`` and ``C`` are
+            of the first ``tokens`` tokens, cores of all.
+    """
+
+    tau: tuple[float, ...]
+    tau_before_norm: tuple[float, ...]
+    loss: tuple[float, ...]
+    gradient_norm: tuple[float, ...]
+    weight_change: tuple[float, ...]
+    embedding_change: tuple[float, ...]
+    conditions: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass
+class Training:
+    """One training, and the condition numbers that are seen on its way."""
+
+    task: TaskSource
+    one: MethodRequest
+    target: str
+    d: int | None
+    seed: int
+    tokens: int
+    found: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+
+    def run(self, steps: int, eps: float) -> Iterator[Step]:
+        task = self.task
+        model = Classifier(task.vocabulary, task.n, task.classes, task.pairs, layers=LAYERS)
+        weights = model.initial(self.seed, task.dtype, task.device)
+        batches = lambda step: [(one.sequences, one.label) for one in task.batch_of(self.seed, step)]
+        yield from training_steps(model, weights, batches, self.attend, steps=steps, rate=task.rate, eps=eps)
+
+    def attend(self, step: int, number: int, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The attention of one layer on one sequence, (h, n, p)."""
+        each = self.task.batch * self.task.pairs
+        qkv = QKV(q, k, v, label={"layer": layer, "window": step * each + number})
+        approx = approximate(self.one.entry, qkv, self.d, seed=self.seed, target=self.target, **self.one.options)
+        if torch.is_grad_enabled() and not approx.output.requires_grad:
+            raise Unsupported(f"{self.one.label} does not differentiate: no gradient reaches its output")
+        if self.tokens and number == 0 and torch.is_grad_enabled():
+            with torch.no_grad():
+                self._observe(layer, qkv, approx)
+        return approx.output
+
+    def _observe(self, layer: int, qkv: QKV, approx: Any) -> None:
+        """Condition numbers of B and C on the first tokens, and of the method's cores on all."""
+        few = QKV(*(x.detach()[:, : self.tokens] for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+        for row, head in enumerate(qkv.heads):
+            for name, matrix, _ in exact_matrices(few, row):
+                if name in SHOWN:
+                    self._keep(name, False, layer, head, few.n, matrix)
+        whole = QKV(*(x.detach() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+        for core in core_matrices(whole, approx, self.one.options) if approx.cores else ():
+            for head, matrix in zip(qkv.heads, core.matrix.detach(), strict=True):
+                self._keep(core.name, core.inverted, layer, head, qkv.n, matrix)
+
+    def _keep(self, name: str, inverted: bool, layer: int, head: int, tokens: int, matrix: Tensor) -> None:
+        place = {"matrix": name, "inverted": inverted, "layer": layer, "head": head}
+        empty = {key: [] for key in ("tokens", "cond", "cond_eff", "rank")}
+        entry = self.found.setdefault((name, layer, head), place | empty)
+        measured = condition(matrix)
+        values = {"cond": measured.value, "cond_eff": measured.cond_eff, "rank": measured.rank}
+        for key, value in {"tokens": tokens, **values}.items():
+            entry[key].append(value)
+
+    def trajectory(self, steps: list[Step]) -> Trajectory:
+        lists = {name: tuple(getattr(step, name) for step in steps) for name in STEP_METRICS}
+        return Trajectory(**lists, conditions=tuple(self.found.values()))
+
+
+def instability(
+    method: str,
+    task: str | TaskSource = "listops",
+    d: int | None = 128,
+    *,
+    seed: int = 0,
+    steps: int = 20,
+    n: int | None = None,
+    batch: int | None = None,
+    rate: float | None = None,
+    eps: float = 1e-6,
+    target: str = OWN,
+    condition_tokens: int = 0,
+    text: str | None = None,
+    data: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    progress: Callable[[int], None] = lambda step: None,
+    **options: Any,
+) -> Trajectory:
+    """Train a small transformer with ``method`` as its attention, and measure how far each step moves its embedding.
+
+    ``τ_i = ‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F / ‖W_i - W_{i-1}‖²_F`` of Chen et al. 2021 (Skyformer), appendix F: f is
+    the embedding after two layers and the last layer norm, x_i the i-th batch, W_i the weights that f has. Two layers
+    of width 64 and hidden width 128 with 2 heads, mean pooling, Adam. Two methods with the same seed have the same
+    initial weights and batches; a ratio of their τ is one of pairs.
+
+    Random are the weights, the batches and the method's draws, all from ``seed``; the draws differ from step to step
+    and from sequence to sequence, and are the same at W_{i-1} and W_i. A step costs two forwards and a backward of the
+    batch; memory is that of one sequence.
+
+    Args:
+        method, d, options: as in `approximate`; a method without a budget ignores d.
+        task: ``listops``, ``text``, ``retrieval``, ``pathfinder``, ``image``, or what `open_task` of the sources gave.
+        n, batch, rate: the most tokens of a sequence, the batch size and the learning rate; None is the paper's.
+        target: ``softmax``, ``gaussian``, or ``own``: what the method stands for in a model of its own.
+        condition_tokens: of how many tokens condition numbers of attention are taken; 0 measures none at all.
+        text, data: what the task reads. device, dtype: where and in what it trains, ``float32`` or ``float64``.
+        progress: called with the number of each step.
+
+    Raises:
+        Unsupported: a method that does not differentiate, or that cannot take the sequences. UsageError: unknown names
+            or impossible values. SourceError: a text or file that is absent or damaged.
+
+    >>> found = instability("skyformer", "listops", d=8, n=64, batch=2, steps=3)
+    >>> len(found.tau), all(value > 0 for value in found.tau)
+    (3, True)
+    """
+    if isinstance(task, str):
+        spec = SourceSpec(text=text, device=device, dtype=dtype)
+        task = open_task(task, spec, n=n, batch=batch, rate=rate, data=data)
+    entry = get(method)
+    target = own_target(MethodRequest(method)) if target == OWN else target
+    one = MethodRequest(method, entry.check(target, options))
+    d = None if entry.budget is None else d
+    if (why := why_not(one, target, task, d)) is not None:
+        raise Unsupported(why)
+    training = Training(task, one, target, d, seed, condition_tokens)
+    found = []
+    for number, step in enumerate(training.run(steps, eps)):
+        found.append(step)
+        progress(number)
+    return training.trajectory(found)

@@ -1,0 +1,247 @@
+"""Curves of ``attnprobe theory``: dimension against λ and n, failure against ε, rank collapse across layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...figures.kit import grid, legend_columns, logarithmic, saved
+from ...figures.panels import COLOURS
+from ...records.file import unspelt
+from ...tables.labels import identity, source_heading, source_labels
+from ...tables.numbers import method_label
+from ...tables.statistics import quantiles
+
+__all__ = ["theory_curves"]
+
+Record = Mapping[str, Any]
+Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y
+Point = dict[str, Any]  # place of one finding and what it says, with one entry for each head
+
+PER_PAGE = 12  # panels
+MOST_TICKS = 6
+FEW_DECADES = 100  # an axis that spans less has numbers between the powers of ten too
+STYLES = ("-", "--", ":", "-.")
+GREY = "#999999"
+
+
+def theory_curves(records: Sequence[Record], title: str, out_dir: Path) -> list[Path]:
+    """Draw the curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
+
+    ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat and the d that
+    Theorem 2 asks for against n, a colour for each ε, beside the 2n rows that there are. ``theory-ma-OF-nN``: how often
+    the relative error of a method's matrix or output exceeds ε. These have a panel for each layer and source;
+    ``theory-layers``, what attention leaves of the part of V that is not of rank one, has one for each n and source.
+    """
+    points = list(_points(records))
+    layer = lambda point: (point["layer"], f"layer {point['layer']}")
+    dimension = _first_of([point for point in points if "d_stat" in point["details"] and "epsilon" in point["at"]])
+    paths = _figure(dimension, "theory-dimension", title, DIMENSION, layer, _dimension, out_dir)
+    if len({point["n"] for point in dimension}) > 1:
+        paths += _figure(dimension, "theory-tokens", title, TOKENS, layer, _tokens, out_dir)
+    errors = [point for point in points if point["theorem"] == "ma-property" and "errors" in point["details"]]
+    for n in dict.fromkeys(point["n"] for point in errors):
+        here = [point for point in errors if point["n"] == n]
+        for part in dict.fromkeys(point["at"].get("of") for point in here):
+            mine = [point for point in here if point["at"].get("of") == part]
+            stem = f"theory-ma-{part}-n{n}"
+            paths += _figure(mine, stem, title, f"n = {n}: {MA.get(part, '')}", layer, _failure, out_dir)
+    collapse = [point for point in points if point["theorem"] == "rank-collapse"]
+    if len({point["layer"] for point in collapse}) > 1:
+        length = lambda point: (point["n"], f"n = {point['n']}")
+        paths += _figure(collapse, "theory-layers", title, LAYERS, length, _collapse, out_dir)
+    return paths
+
+
+DIMENSION = "statistical dimension of the lifted kernel against λ, median and p10 – p90 over heads"
+TOKENS = (
+    "statistical dimension (full) and the d that Theorem 2 asks for (dashed) against n, median and p10 – p90 "
+    "over heads; grey: 2n, all rows"
+)
+LAYERS = "res: what is left of a matrix but for one row that repeats; median and p10 – p90 over heads"
+MA = {
+    "matrix": "share of seeds and heads whose matrix is off by more than ε, relative to its norm; grey: δ",
+    "output": "share of seeds and heads whose output is off by more than ε, relative to its norm; grey: δ",
+}
+
+
+def _points(records: Sequence[Record]) -> Iterable[Point]:
+    """Every finding with its place."""
+    labels = source_labels(records)
+    for record in records:
+        label = labels[identity(record.get("source"))]
+        weights = (record.get("source") or {}).get("weights")
+        for finding in record["findings"]:
+            names = ("theorem", "n", "layer", "window", "method", "options", "heads")
+            place = {name: record.get(name) for name in names}
+            yield {**place, "source": label, "weights": weights, **finding}
+
+
+def _first_of(points: Sequence[Point]) -> list[Point]:
+    """One point for each source, layer, n, window and ε: findings of several budgets or events repeat a dimension."""
+    found: dict[tuple[Any, ...], Point] = {}
+    for point in points:
+        found.setdefault((*(point[name] for name in ("source", "layer", "n", "window")), point["at"]["epsilon"]), point)
+    return list(found.values())
+
+
+def _figure(
+    points: Sequence[Point],
+    stem: str,
+    title: str,
+    told: str,
+    place_of: Callable[[Point], tuple[int, str]],
+    draw: Callable[[Any, Sequence[Point]], dict[str, Any]],
+    out_dir: Path,
+) -> list[Path]:
+    """Pages of panels, one for each place and source, those of one place side by side, with one legend."""
+    panels: dict[tuple[int, str | None], list[Point]] = {}
+    sources = list(dict.fromkeys(point["source"] for point in points))
+    for point in points:
+        panels.setdefault((place_of(point)[0], point["source"]), []).append(point)
+    places = sorted(panels, key=lambda place: (place[0], sources.index(place[1])))
+    columns = len(sources)
+    columns = columns if 1 < columns <= 3 else 3
+    paths = []
+    for start in range(0, len(places), PER_PAGE):
+        page = places[start : start + PER_PAGE]
+        firsts = [panels[place][0] for place in page]
+        names = [", ".join(filter(None, [source_heading(first), place_of(first)[1]])) for first in firsts]
+        figure, axes = grid(names, 3.1, 2.7, title, told, columns)
+        handles: dict[str, Any] = {}
+        for index, (axis, place) in enumerate(zip(axes, page, strict=False)):
+            handles |= draw(axis, panels[place])
+            axis.tick_params(labelbottom=True)
+            if index % columns:
+                axis.set_ylabel("")
+        if handles:
+            beside = legend_columns(list(handles), figure.get_figwidth())
+            figure.legend(handles.values(), handles, loc="outside lower center", ncols=beside, frameon=False)
+        paths += saved(figure, out_dir / (stem + (f"-{start // PER_PAGE + 1}" if start else "")))
+    return paths
+
+
+def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+    """d_stat against ε = λ/‖C‖, a line for each n."""
+    from matplotlib.ticker import LogLocator
+
+    handles = {}
+    for place, n in enumerate(sorted({point["n"] for point in points})):
+        mine = [point for point in points if point["n"] == n]
+        curve = _curve(mine, lambda point: point["at"]["epsilon"], "d_stat")
+        handles[f"n = {n}"] = _line(axis, curve, COLOURS[place % len(COLOURS)], "-")
+        axis.axhline(2 * n, color=COLOURS[place % len(COLOURS)], linewidth=0.6, linestyle=":")
+    logarithmic(axis)
+    ticks = sorted({point["at"]["epsilon"] for point in points})
+    if len(ticks) <= MOST_TICKS:
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_xlabel(r"$\lambda\,/\,\|C\|$")
+    axis.set_ylabel(r"$d_{stat}(\lambda)$, dotted: $2n$")
+    low, high = axis.get_ylim()
+    if high < FEW_DECADES * low:
+        axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    return handles
+
+
+def _tokens(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+    """d_stat and the sufficient d against n, a colour for each ε."""
+    handles = {}
+    lengths = sorted({point["n"] for point in points})
+    for place, epsilon in enumerate(sorted({point["at"]["epsilon"] for point in points})):
+        mine = [point for point in points if point["at"]["epsilon"] == epsilon]
+        colour = COLOURS[place % len(COLOURS)]
+        handles[f"ε = {epsilon:g}"] = _line(axis, _curve(mine, lambda point: point["n"], "d_stat"), colour, "-")
+        if "sufficient" in mine[0]["details"]:
+            _line(axis, _curve(mine, lambda point: point["n"], "sufficient"), colour, "--", band=False)
+    (handles["2n"],) = axis.plot(lengths, [2 * n for n in lengths], color=GREY, linewidth=1.6)
+    logarithmic(axis)
+    axis.set_xticks(lengths, [str(n) for n in lengths])
+    axis.set_xlabel("tokens n")
+    axis.set_ylabel("landmarks")
+    return handles
+
+
+def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+    """How often an error exceeds ε, a line for each method and budget."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        who = point["at"].get("method") or (method_label(point) if point["method"] else "")
+        groups.setdefault(f"{who} d = {point['d']}", []).append(point)
+    methods = list(dict.fromkeys(name.split(" d = ")[0] for name in groups))
+    handles = {}
+    for name, some in groups.items():
+        once = {point["window"]: point for point in some}  # each ε repeats the errors
+        heads = [[unspelt(x) for x in errors] for point in once.values() for errors in point["details"]["errors"]]
+        steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
+        if not steps:
+            continue
+        steps = [steps[0] / 2, *steps, steps[-1] * 2]
+        shares = [[sum(x > step for x in errors) / len(errors) for errors in heads] for step in steps]
+        place = [key.startswith(name.split(" d = ")[0] + " ") for key in groups]
+        style = STYLES[sum(place[: list(groups).index(name)]) % len(STYLES)]
+        colour = COLOURS[methods.index(name.split(" d = ")[0]) % len(COLOURS)]
+        (handles[name],) = axis.step(
+            steps,
+            [sum(share) / len(share) for share in shares],
+            where="post",
+            color=colour,
+            linestyle=style,
+            linewidth=1.5,
+        )
+    for delta in {point["at"]["delta"] for point in points if "delta" in point["at"]}:
+        axis.axhline(delta, color=GREY, linewidth=0.8, zorder=1)
+    axis.set_xscale("log")
+    axis.set_ylim(-0.02, 1.02)
+    axis.set_xlabel("ε")
+    axis.set_ylabel("share of errors above ε")
+    return handles
+
+
+def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
+    """Residuals of V and of BV, their quotient and its bound, against the layer."""
+    from matplotlib.ticker import MaxNLocator
+
+    handles = {}
+    shown = (
+        ("values", r"$\|res(V)\|/\|V\|$", ":"),
+        ("relative", r"$\|res(BV)\|/\|BV\|$", "--"),
+        ("measured", r"$\|res(BV)\|/\|res(V)\|$", "-"),
+        ("bound", "its bound", "-"),
+    )
+    for (name, label, style), colour in zip(shown, (*COLOURS[:3], GREY), strict=True):
+        whole = [
+            {**point, "details": {**point["details"], **{key: point[key] for key in ("measured", "bound")}}}
+            for point in points
+        ]
+        if name in whole[0]["details"]:
+            handles[label] = _line(axis, _curve(whole, lambda point: point["layer"], name), colour, style)
+    axis.set_yscale("log")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlabel("layer")
+    axis.set_ylabel("share, or quotient")
+    return handles
+
+
+def _curve(points: Sequence[Point], x: Callable[[Point], float], name: str) -> Curve:
+    """Quantiles over heads and windows at each x, of what is finite and positive."""
+    groups: dict[float, list[float]] = {}
+    for point in points:
+        groups.setdefault(x(point), []).extend(v for v in map(unspelt, point["details"][name]) if 0 < v < math.inf)
+    return [(at, quantiles(values)) for at, values in sorted(groups.items()) if values]
+
+
+def _line(axis: Any, curve: Curve, colour: str, style: str, band: bool = True) -> Any:
+    """Medians, with a band from p10 to p90."""
+    x = [at for at, _ in curve]
+    if band:
+        axis.fill_between(
+            x, [q["p10"] for _, q in curve], [q["p90"] for _, q in curve], color=colour, alpha=0.14, linewidth=0
+        )
+    (line,) = axis.plot(
+        x, [q["median"] for _, q in curve], color=colour, linestyle=style, linewidth=1.6, marker="o", markersize=3.5
+    )
+    return line

@@ -1,0 +1,166 @@
+"""Figures of ``attnprobe theory``: what was measured against what is promised, statement by statement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...figures.kit import fixed_settings, grid, logarithmic, saved
+from ...figures.panels import COLOURS, HUGE
+from ...records.file import unspelt
+from ...tables.labels import file_tag, source_heading
+from .curves import theory_curves
+from .view import VERDICTS, theory_rows
+
+__all__ = ["theory_figures"]
+
+Row = Mapping[str, Any]
+Record = Mapping[str, Any]
+
+LOOKS = {
+    "holds": {"marker": "o", "markersize": 5},
+    "violated": {"marker": "X", "markersize": 6.5},
+    "vacuous": {"marker": "o", "markersize": 5, "markerfacecolor": "none"},
+    "assumption not met": {"marker": "+", "markersize": 5.5},
+}
+PER_PAGE = 12  # panels
+NEAR = 100  # a factor that an axis which is not logarithmic shows
+BEYOND = "#f3ece4"  # the bound
+
+
+def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -> list[Path]:
+    """Draw what was found, with the curves of `theory_curves`.
+
+    ``theory-bounds-nN``, for each (source, n): measured against promised, a panel for each theorem and sense, one point
+    per head, layer and statement; the side beyond the bound is shaded, colours are budgets and markers
+    verdicts. What is 0 or infinite lies on the edge; what was not measured is left out. Where one bound is all, values
+    stand layer by layer.
+
+    Returns:
+        The files' paths.
+    """
+    rows = [
+        {**row, **{name: unspelt(row[name]) for name in ("bound", "measured")}}
+        for row in theory_rows(records)
+        if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None
+    ]
+    paths: list[Path] = []
+    with fixed_settings():
+        for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
+            here = [row for row in rows if (row["source"], row["n"]) == (source, n)]
+            heading = source_heading(here[0])
+            lead = f"{heading}, n = {n}" if heading else f"n = {n}"
+            paths += _bounds(here, title, lead, Path(out_dir) / f"theory-bounds-n{n}{file_tag(source)}")
+        paths += theory_curves(records, title, Path(out_dir))
+    return paths
+
+
+def _bounds(rows: Sequence[Row], title: str, lead: str, stem: Path) -> list[Path]:
+    """Pages of panels, measured against bound."""
+    panels: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        panels.setdefault((row["theorem"], row["sense"]), []).append(row)
+    budgets = {row["d"] for some in panels.values() for row in some}
+    order = sorted(budgets - {None})
+    colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(order)} | {None: "#444444"}
+    told = f"{lead}: measured against promised, one point per head and statement; shaded: beyond the bound"
+    pages = [list(panels.items())[at : at + PER_PAGE] for at in range(0, len(panels), PER_PAGE)]
+    paths = []
+    for number, page in enumerate(pages):
+        figure = _page(page, title, told, colours)
+        paths += saved(figure, stem.with_name(stem.name + (f"-{number + 1}" if number else "")))
+    return paths
+
+
+def _page(page: Sequence[Any], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
+    from matplotlib.lines import Line2D
+
+    figure, panels = grid([name for (name, _), _ in page], 3.1, 2.9, title, told, shared=False)
+    for axis, ((_, sense), some) in zip(panels, page, strict=False):
+        _panel(axis, some, sense, colours)
+    seen = {row["verdict"] for _, some in page for row in some}
+    used = {row["d"] for _, some in page for row in some}
+    handles = [
+        Line2D([], [], linestyle="", color="#444444", **LOOKS[word], label=word) for word in VERDICTS if word in seen
+    ]
+    handles += [
+        Line2D([], [], linestyle="", marker="s", color=colour, label=f"d = {d}")
+        for d, colour in colours.items()
+        if d is not None and d in used
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
+    return figure
+
+
+def _panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
+    """One theorem: measured against bound on logarithmic axes of one range, or layer by layer if one bound is all."""
+    if len({row["bound"] for row in some}) == 1 and math.isfinite(some[0]["bound"]):
+        _flat(axis, some, sense, colours)
+        return
+    low, high = _range([row[name] for row in some for name in ("bound", "measured")])
+    logarithmic(axis)
+    axis.set_xlim(low, high)
+    axis.set_ylim(low, high)
+    above, below = ([low, high], [high, high]), ([low, low], [low, high])
+    axis.fill_between([low, high], *(above if sense == "at most" else below), color=BEYOND, linewidth=0, zorder=0)
+    axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
+    place = lambda value: min(max(value, low), high)
+    _points(axis, some, colours, lambda row: (place(row["bound"]), place(row["measured"])))
+    axis.set_xlabel(f"promised: {sense}")
+    axis.set_ylabel("measured")
+
+
+def _flat(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
+    """Measured values side by side in each layer, and the one bound of them all as a line."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    bound = some[0]["bound"]
+    values = [row["measured"] for row in some if math.isfinite(row["measured"])] or [bound]
+    layers = sorted({row["layer"] for row in some})
+    if min(values) < 0 or max(values) <= NEAR * max(min(values), bound, 0.1):
+        low, high = min(*values, bound), max(*values, bound)
+        spare = max(0.08 * (high - low), 0.05 * abs(high), 1e-12)
+        low, high = low - spare, high + spare
+    else:
+        low, high = _range([*values, bound])
+        axis.set_yscale("log")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    edge = min(max(bound, low), high)
+    axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=BEYOND, linewidth=0, zorder=0)
+    axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
+    spread = [0.8 * ((index * 0.61803) % 1 - 0.5) for index in range(len(some))]
+    place = {id(row): layers.index(row["layer"]) + shift for row, shift in zip(some, spread, strict=True)}
+    height = lambda value: min(max(value, low), high)
+    _points(axis, some, colours, lambda row: (place[id(row)], height(row["measured"])))
+    axis.set_ylim(low, high)
+    axis.set_xlim(-0.6, len(layers) - 0.4)
+    axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
+    axis.set_xticks(range(len(layers)), [str(layer) for layer in layers])
+    axis.set_xlabel("layer")
+    axis.set_ylabel(f"measured, {sense} {bound:g}")
+
+
+def _points(
+    axis: Any, some: Sequence[Row], colours: Mapping[int | None, str], at: Callable[[Row], tuple[float, float]]
+) -> None:
+    for verdict in VERDICTS:
+        for d, colour in colours.items():
+            drawn = [at(row) for row in some if row["verdict"] == verdict and row["d"] == d]
+            x, y = zip(*drawn, strict=True) if drawn else ((), ())
+            axis.plot(
+                x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3, **LOOKS[verdict]
+            )
+
+
+def _range(values: Iterable[float]) -> tuple[float, float]:
+    """From below the smallest positive value to above the largest, with two powers of ten within."""
+    kept = [min(max(value, 1 / HUGE), HUGE) for value in values if 0 < value < math.inf]
+    low, high = (min(kept), max(kept)) if kept else (0.1, 1.0)
+    spare = max(1.25, (high / low) ** 0.06)
+    low, high = low / spare, high * spare
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    if sum(low <= 10.0**k <= high for k in range(first, last + 1)) < 2:
+        low, high = min(low, 10.0**first), max(high, 10.0 ** (first + 1))
+    return low, high

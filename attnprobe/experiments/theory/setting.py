@@ -1,0 +1,146 @@
+"""Theorems as a request names them, what they are evaluated at, and the call that evaluates them from Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...errors import UsageError
+from ...methods import Approximation, approximate
+from ...qkv import QKV
+from ...rng import Streams
+from ...run.plan import MethodRequest, parse_methods
+from ...theorems import THEOREMS, Finding, Setting, Theorem, get_theorem
+
+__all__ = ["Asked", "asked_of", "findings", "possible", "setting_of"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The theorems of a request, and what they are evaluated at beside budgets and seeds."""
+
+    theorems: tuple[Theorem, ...]
+    epsilons: tuple[float, ...]
+    delta: float
+    quadrature: bool | None
+
+
+def findings(
+    qkv: QKV,
+    theorem: str = "all",
+    *,
+    d: int | Sequence[int] = 128,
+    epsilon: float | Sequence[float] = (0.05, 0.1, 0.2, 0.5),
+    delta: float = 0.1,
+    methods: Sequence[str] = ("skyformer", "nystromformer"),
+    seeds: range = range(20),
+    target: str = "softmax",
+    quadrature: bool | None = None,
+) -> list[Finding]:
+    """What theorems assume, promise and reach on ``qkv``, with a verdict for each head.
+
+    One `Finding` for each statement, budget and relative error: ``assumption`` and ``promise`` in words, ``met``,
+    ``bound``, ``measured`` and ``vacuous`` (h,), ``slack`` (h,) and ``verdicts()``, all on the CPU in float64. Each
+    theorem's own paper, statement and cost stand in ``attnprobe theory --list``; exact ones decompose n x n or 2n x 2n
+    matrices head by head, O(n³), and probabilities take ``len(seeds)`` runs of a method.
+
+    Args:
+        theorem: a name or several with commas, or ``all``.
+        d: budgets. epsilon: relative errors. delta: the probability with which a statement may fail.
+        methods: what statements about any method are asked of, each ``NAME[:k=v,…]``.
+        seeds: of the repetitions by which a probability is measured; the only randomness.
+        target: the exact matrix that those methods stand for, ``softmax`` or ``gaussian``.
+        quadrature: whether traces are estimated; None is beyond n = 4096.
+
+    Raises:
+        Unsupported: a method that cannot take a budget or the target. UsageError: unknown names, impossible values.
+
+    >>> import torch
+    >>> qkv = QKV(*torch.randn(3, 1, 16, 4, generator=torch.Generator().manual_seed(0)))
+    >>> findings(qkv, "skyformer-theorm-2")
+    Traceback (most recent call last):
+    attnprobe.errors.UsageError: unknown theorem 'skyformer-theorm-2'; did you mean 'skyformer-theorem-2'?
+    """
+    several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
+    asked = asked_of([theorem], ",".join(map(str, several(epsilon))), delta, quadrature)
+    inner, budgets, found = qkv.compressed(), possible(several(d)), []
+    for one in asked.theorems:
+        for method in parse_methods(methods, target) if one.per_method else (None,):
+            found += one.check(inner, setting_of(asked, method, budgets, seeds, target, inner))
+    return found
+
+
+def asked_of(theorems: Iterable[str], epsilon: str, delta: float, quadrature: bool | None) -> Asked:
+    """What is asked of which theorems, from names with commas or ``all`` and a list of relative errors.
+
+    Raises:
+        UsageError: an unknown or empty name, a number that is none or out of its range.
+    """
+    names = [name.strip() for text in theorems for name in text.split(",")]
+    if not all(names):
+        raise UsageError("an empty theorem name; write --theorem NAME or NAME,NAME, or all")
+    wanted = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
+    if not wanted:
+        raise UsageError("no theorem; write --theorem NAME")
+    epsilons = tuple(dict.fromkeys(_number(text, "epsilon") for text in epsilon.split(",")))
+    if not 0 < delta < 1:
+        raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1, such as 0.1")
+    return Asked(tuple(map(get_theorem, wanted)), epsilons, delta, quadrature)
+
+
+def possible(budgets: Iterable[int]) -> tuple[int, ...]:
+    """The budgets, of which each is at least 1, whatever theorem takes them.
+
+    Raises:
+        UsageError: one that is not.
+    """
+    budgets = tuple(budgets)
+    if wrong := [d for d in budgets if d < 1]:
+        raise UsageError(f"d={wrong[0]}: choose a budget of 1 or more")
+    return budgets
+
+
+def _number(text: str, what: str) -> float:
+    """A positive finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise UsageError(f"{what}: '{text.strip()[:20]}' is not a number above 0, such as 0.1")
+    return value
+
+
+def setting_of(
+    asked: Asked, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
+) -> Setting:
+    """What a theorem is evaluated at, with the draws and the methods of this layer and window.
+
+    A theorem that is not about any method (``request`` None) knows which target its own methods have: the default.
+    """
+    target = "softmax" if request is None else target
+    known = {} if request is None else {_written(request): request}
+
+    def run(method: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
+        one = known[method] if method in known else parse_methods([method], target)[0]
+        some = qkv if row is None else qkv.select([qkv.heads[row]])
+        return approximate(one.entry, some, d, seed=seed, target=target, **one.options)
+
+    return Setting(
+        budgets=budgets,
+        epsilons=asked.epsilons,
+        delta=asked.delta,
+        seeds=seeds,
+        streams=lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),
+        run=run,
+        methods=tuple(known),
+        quadrature=asked.quadrature,
+        target=target,
+    )
+
+
+def _written(request: MethodRequest) -> str:
+    """A method as the command line takes it."""
+    listed = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
+    return f"{request.label}:{listed}" if listed else request.label

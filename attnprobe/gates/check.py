@@ -1,0 +1,292 @@
+"""Gates: limits on the rows of requested methods, which fail closed; `gate_forms` reads them from text and mappings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import nearest
+from ..experiments.bench.gates import BENCH_METRICS
+from ..experiments.budget.view import BUDGET_METRICS
+from ..experiments.error.kernels_view import KERNEL_METRICS
+from ..experiments.inject.view import INJECT_METRICS
+from ..experiments.stability.view import STABILITY_METRICS
+from ..experiments.theory.view import THEORY_METRICS, at_label
+from ..grammar.spelling import parts, short_name
+from ..tables.labels import source_heading
+from ..tables.numbers import method_label
+
+__all__ = ["GATED", "LARGER", "METRICS", "METRICS_OF", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
+
+METRICS = (
+    "output_spectral",
+    "output_spectral_relative",
+    "output_frobenius",
+    "output_frobenius_relative",
+    "output_row_relative_max",
+    "output_cosine_min",
+    "matrix_spectral",
+    "matrix_spectral_relative",
+    "matrix_frobenius",
+    "matrix_frobenius_relative",
+    "matrix_infinity",
+    "bad_rows",
+    "guarded_rows",
+    "visited_fraction",
+    "inverse_residual",
+    "delta",
+    "seconds",
+    *KERNEL_METRICS,
+)
+METRICS_OF = {  # by command
+    "error": METRICS,
+    "theory": THEORY_METRICS,
+    "budget": BUDGET_METRICS,
+    "bench": BENCH_METRICS,
+    "inject": INJECT_METRICS,
+    "stability": STABILITY_METRICS,
+}
+LARGER = (  # larger is better there
+    "output_cosine_min",
+    "slack",
+    "holds",
+    "top1_agreement",
+    "embedding_cosine",
+    "cosine",
+    "rows_within",
+)
+GATED = ("mean", "se", "median", "p10", "p90", "max")
+NUMBERED = ("d", "n", "layer")
+PLACES = (*NUMBERED, "target", "weights", "scale_inputs")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """``min <= METRIC.STAT <= max``, for the rows of requested methods that are at the places named.
+
+    ``method`` is a label as the command line takes it: a bare name means every choice of options, ``NAME:k=v,…`` the
+    rows with just these options. The places, `PLACES`, hold the values that are meant; None means every one. A word of
+    ``weights`` is one of ``--weights``, or the label of a source where several share the word (see `source_labels`).
+    ``theorem`` names one of `theory`, ``task`` one of `stability`.
+    """
+
+    metric: str
+    stat: str = "mean"
+    max: float | None = None
+    min: float | None = None
+    method: str | None = None
+    d: tuple[int, ...] | None = None
+    n: tuple[int, ...] | None = None
+    layer: tuple[int, ...] | None = None
+    target: tuple[str, ...] | None = None
+    weights: tuple[str, ...] | None = None
+    scale_inputs: tuple[float, ...] | None = None
+    theorem: str | None = None
+    task: str | None = None
+
+    @property
+    def limit(self) -> str:
+        """The limits in words.
+
+        >>> Gate("bad_rows", "max", max=0).limit, Gate("delta", min=-1, max=0.5).limit
+        ('<= 0', '>= -1 and <= 0.5')
+        """
+        ends = (f"{sign} {end:g}" for sign, end in ((">=", self.min), ("<=", self.max)) if end is not None)
+        return " and ".join(ends)
+
+    @property
+    def selection(self) -> str:
+        """Which rows are meant, in words; nothing where all are.
+
+        >>> Gate("delta", max=1, method="mss", d=(64, 128), weights=("pretrained",)).selection
+        ' for mss d=64,128 weights=pretrained'
+        """
+        places = (f"{name}={_listed(value)}" for name in PLACES if (value := getattr(self, name)))
+        where = " ".join(filter(None, [self.task, self.theorem, self.method, *places]))
+        return f" for {where}" if where else ""
+
+    def __str__(self) -> str:
+        return f"{self.metric}.{self.stat} {self.limit}{self.selection}"
+
+    def covers(self, row: Row) -> bool:
+        """Whether the row answers for the gate's metric, and is at the places that the gate names."""
+        if self.metric not in row.get("judges", (self.metric,)):
+            return False
+        if not all(self.meets(name, row) for name in PLACES):
+            return False
+        if self.theorem not in (None, row.get("theorem")) or self.task not in (None, row.get("task")):
+            return False
+        return self.method is None or _is_method(self.method, row)
+
+    def meets(self, place: str, row: Row) -> bool:
+        """Whether the row is at one of the places of that name."""
+        wanted = getattr(self, place)
+        return wanted is None or any(value in wanted for value in _places(row, place))
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What became of a gate at one row, or of one that no row answers to (``where`` is then empty).
+
+    ``message`` is why it failed, and empty where it passed; ``value`` is None where there was none to compare;
+    ``seconds`` is the time that the row's cells took, None where it is not known.
+    """
+
+    gate: Gate
+    where: str
+    value: float | None
+    message: str
+    seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return not self.message
+
+    @property
+    def limit(self) -> str:
+        return self.gate.limit
+
+    @property
+    def name(self) -> str:
+        return f"{self.gate}: {self.where}" if self.where else str(self.gate)
+
+    @property
+    def line(self) -> str:
+        """Name and message."""
+        return f"{self.name}: {self.message or 'passed'}"
+
+
+def check(rows: Iterable[Row], gates: Iterable[Gate]) -> list[GateResult]:
+    """One result for each gate and each requested row that it covers, in this order.
+
+    Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
+    gate that covers no requested row, or none at one of the places that it lists, are failures. Where intervals of a
+    matrix error did not close, their upper ends stand below ``max`` and their lower ends above ``min``.
+
+    >>> row = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
+    >>> [(result.name, result.value, result.passed) for result in check([row], [Gate("delta", max=1)])]
+    [('delta.mean <= 1: x d=8', 0.5, True)]
+    """
+    rows = [row for row in rows if row.get("requested", not row.get("reference"))]
+    results = []
+    for gate in gates:
+        covered = [row for row in rows if gate.covers(row)]
+        results += [_result(gate, row) for row in covered]
+        if not covered:
+            results.append(GateResult(gate, "", None, _nothing(gate, rows)))
+        elif absent := _absent(gate, covered):
+            results.append(GateResult(gate, "", None, absent))
+    return results
+
+
+def _result(gate: Gate, row: Row) -> GateResult:
+    value, problem = None, None
+    if row.get("status") != "ok":
+        problem = f"{row.get('status')}: {row.get('reason') or 'no reason given'}"
+    for side, limit in (("lower", gate.min), ("upper", gate.max)):
+        if limit is not None and problem is None:
+            value, problem = _compared(gate, row, side, limit)
+    return GateResult(gate, _where(row), value, problem or "", _seconds(row))
+
+
+def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | None, str | None]:
+    """The value on one side and why it fails there, ``None`` where it does not."""
+    metrics = row.get("metrics") or {}
+    name, end = gate.metric, ""
+    if row.get("matrix_open") and f"{name}_upper" in metrics:
+        name, end = f"{name}_{side}", f", the {side} end of intervals that did not all close,"
+    found = metrics.get(name)
+    if found is None:
+        return None, f"{name} was not measured"
+    value, count = found.get(gate.stat), found.get("count")
+    expected = found.get("of", row.get("cells" if gate.metric == "seconds" else "values"))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        value = None
+    if count == 0 or (expected is not None and count != expected):
+        return value, f"only {count} of {expected} values are finite"
+    if value is None:
+        alone = " (one text window has no standard error)" if gate.stat == "se" else ""
+        return None, f"no finite value{alone}"
+    if value <= limit if side == "upper" else value >= limit:
+        return value, None
+    told, bound = f"{value:.6g}", f"{limit:g}"
+    if told == bound:  # they differ beyond six digits
+        told, bound = repr(value), repr(limit)
+    return value, f"{told}{end} is {'above' if side == 'upper' else 'below'} {bound}"
+
+
+def _seconds(row: Row) -> float | None:
+    """The time that the row's cells took together."""
+    found = (row.get("metrics") or {}).get("seconds") or {}
+    mean, count = found.get("mean"), found.get("count")
+    known = isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean)
+    return mean * count if known else None
+
+
+def _where(row: Row) -> str:
+    places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
+    who = [row.get("task"), row.get("theorem"), method_label(row) if row.get("method") else None]
+    at = at_label(row) if row.get("at") else None
+    return " ".join(filter(None, [*who, *places, at, source_heading(row)]))
+
+
+def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
+    """Why a gate covers no row: the first of its places that no row has."""
+    if not rows:
+        return "no row of a requested method to compare"
+    if gate.theorem is not None and all(row.get("theorem") != gate.theorem for row in rows):
+        return f"no row of the theorem '{gate.theorem}'{nearest(gate.theorem, {row['theorem'] for row in rows})}"
+    if gate.task is not None and all(row.get("task") != gate.task for row in rows):
+        return f"no row of the task '{gate.task}'{nearest(gate.task, {row['task'] for row in rows})}"
+    if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
+        some = [row for row in rows if row.get("method")]
+        names = sorted({row["method"] if parts(gate.method)[1] is None else method_label(row) for row in some})
+        return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
+    for name in PLACES:
+        if not any(gate.meets(name, row) for row in rows):  # where each alone has some, no row has all
+            have = sorted({value for row in rows for value in _places(row, name)})
+            return f"no row with {name}={_listed(getattr(gate, name))}; the rows have {_listed(have) or 'none'}"
+    return "no row has all of these together"
+
+
+def _absent(gate: Gate, covered: Sequence[Row]) -> str:
+    """Which of the places that a gate lists no row has that it covers."""
+    absent = []
+    for name in PLACES:
+        have = {value for row in covered for value in _places(row, name)}
+        if lost := [value for value in getattr(gate, name) or () if value not in have]:
+            absent.append(f"no row with {name}={_listed(lost)} among those that are meant")
+    return "; ".join(absent)
+
+
+def _places(row: Row, name: str) -> list[Any]:
+    """What the row answers to at a place; to the weights also by the label of its source."""
+    found = (row.get(name), row.get("source") if name == "weights" else None)
+    return [value for value in found if value is not None]
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ",".join(map(str, values))
+
+
+def _is_method(label: str, row: Row) -> bool:
+    """Whether a label means the row's method: any options for a bare name, else just these."""
+    name, listed = parts(label)
+    if short_name(name) != row.get("method"):
+        return False
+    options = {key: _value(value) for key, value in (row.get("options") or {}).items()}
+    pairs = (item.partition("=") for item in (listed or "").split(","))
+    return listed is None or {key.strip(): _value(value) for key, _, value in pairs} == options
+
+
+def _value(value: Any) -> Any:
+    """An option's value for comparison: a number, or text in which case does not matter."""
+    text = str(value).strip().lower()
+    try:
+        return float(text)
+    except ValueError:
+        return text

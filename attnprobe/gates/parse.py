@@ -1,0 +1,168 @@
+"""The forms in which gates are given: ``--fail-above`` and the mappings of a config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import UsageError, unknown
+from ..experiments.bench.gates import GROWTH_METRICS
+from .check import GATED, LARGER, METRICS_OF, NUMBERED, PLACES, Gate
+
+__all__ = ["parse_gate", "parse_gates"]
+
+KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
+SEARCHED = tuple(key for key in KEYS if key != "d")  # d is what is found
+KEYS_OF = {
+    "error": KEYS,
+    "theory": ("theorem", *KEYS),
+    "budget": SEARCHED,
+    "bench": KEYS,
+    "inject": KEYS,
+    "stability": ("task", *KEYS),
+}
+
+
+def parse_gate(text: str, command: str = "error") -> Gate:
+    """``METRIC[.STAT]=VALUE`` as a gate of a command, whose ``max`` is the value; the statistic defaults to the mean.
+
+    Raises:
+        UsageError: another form, an unknown metric or statistic (with the nearest one), a value that is no finite
+            number.
+
+    >>> str(parse_gate("output_spectral.median=0.5"))
+    'output_spectral.median <= 0.5'
+    >>> parse_gate("output_spectral.medain=0.5")
+    Traceback (most recent call last):
+    attnprobe.errors.UsageError: unknown statistic 'medain'; did you mean 'median'?
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    metric, dot, statistic = name.partition(".")
+    if not equals or not metric or (dot and not statistic):
+        raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
+    if metric not in METRICS_OF[command]:
+        raise unknown("metric", metric, METRICS_OF[command])
+    if metric in LARGER:
+        raise UsageError(f"--fail-above {metric}: larger is better there; gate another metric")
+    if dot and statistic not in GATED:
+        raise unknown("statistic", statistic, GATED)
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = math.nan
+    if not math.isfinite(limit):
+        raise UsageError(f"--fail-above {text}: '{value}' is not a finite number")
+    return Gate(metric, statistic or "mean", max=limit)
+
+
+def parse_gates(
+    entries: Sequence[Mapping[str, Any]], command: str = "error", names: Sequence[str] | None = None
+) -> list[Gate]:
+    """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, scale_inputs, max, min}``.
+
+    ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
+    rows that are judged: ``d``, ``n`` and ``layer`` are whole numbers or lists of them, ``target`` and ``weights``
+    words or lists of them, ``scale_inputs`` numbers; ``theory`` also takes ``theorem``, ``stability`` a ``task``.
+
+    Args:
+        names: what messages call each entry; None is ``gate 1`` and so on.
+
+    Raises:
+        UsageError: no list of mappings, an unknown key, metric or statistic (with the nearest one), a value of another
+            type, no limit, limits that no value can keep.
+
+    >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "stat": "max", "max": 0, "d": [64, 128]}])]
+    ['bad_rows.max <= 0 for d=64,128']
+    >>> parse_gates([{"metric": "bad_rows", "maxi": 0}])
+    Traceback (most recent call last):
+    attnprobe.errors.UsageError: gate 1: unknown key 'maxi'; did you mean 'max'?
+    """
+    if not isinstance(entries, (list, tuple)):
+        raise UsageError(f"gates: need a list of mappings such as [{{metric: bad_rows, max: 0}}], not {entries!r}")
+    names = names or [f"gate {number}" for number in range(1, len(entries) + 1)]
+    return [_gate(entry, name, command) for entry, name in zip(entries, names, strict=True)]
+
+
+def _gate(entry: Any, where: str, command: str) -> Gate:
+    """One entry of a config's ``gates``."""
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where}: {entry!r} is no mapping; write {{metric: bad_rows, max: 0}}")
+    keys, metrics = KEYS_OF[command], METRICS_OF[command]
+    for key in entry:
+        if key not in keys:
+            raise UsageError(f"{where}: {unknown('key', str(key), keys)}")
+    if "metric" not in entry:
+        raise UsageError(f"{where}: no metric; choose from {', '.join(metrics)}")
+    metric, stat = _text(entry, "metric", where), _text(entry, "stat", where) or "mean"
+    if metric not in metrics:
+        raise UsageError(f"{where}: {unknown('metric', metric, metrics)}")
+    if stat not in GATED:
+        raise UsageError(f"{where}: {unknown('statistic', stat, GATED)}")
+    most, least = _number(entry, "max", where), _number(entry, "min", where)
+    if most is None and least is None:
+        raise UsageError(f"{where}: {metric} has no limit; give max, min or both")
+    if most is not None and least is not None and least > most:
+        raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
+    if metric in LARGER and least is None:
+        raise UsageError(f"{where}: {metric}: larger is better there; give min")
+    if metric in GROWTH_METRICS and "n" in entry:
+        raise UsageError(f"{where}: {metric} is of all n together; leave n out")
+    kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
+    places = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
+    who = {name: _text(entry, name, where) for name in ("method", "theorem", "task")}
+    return Gate(metric, stat, most, least, **who, **places)
+
+
+def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:
+    if key not in entry:
+        return None
+    value = entry[key]
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{where}: {key}: {value!r} is no name")
+    return value.strip()
+
+
+def _number(entry: Mapping[str, Any], key: str, where: str) -> float | None:
+    if key not in entry:
+        return None
+    value = entry[key]
+    if isinstance(value, str) and _is_number(value):  # YAML 1.1 reads 1e-3 as text
+        raise UsageError(f"{where}: {key}: '{value}' is text; write {float(value)!r} without quotes, with a point")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise UsageError(f"{where}: {key}: {value!r} is not a finite number")
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _numbers(entry: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] | None:
+    if key not in entry:
+        return None
+    values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
+    if not values or any(isinstance(value, bool) or not isinstance(value, int) for value in values):
+        raise UsageError(f"{where}: {key}: {entry[key]!r} is no whole number and no list of them")
+    return tuple(values)
+
+
+def _factors(entry: Mapping[str, Any], key: str, where: str) -> tuple[float, ...] | None:
+    if key not in entry:
+        return None
+    values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
+    if not values or not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        raise UsageError(f"{where}: {key}: {entry[key]!r} is no number and no list of them")
+    return tuple(values)
+
+
+def _words(entry: Mapping[str, Any], key: str, where: str) -> tuple[str, ...] | None:
+    if key not in entry:
+        return None
+    values = entry[key] if isinstance(entry[key], (list, tuple)) else [entry[key]]
+    if not values or not all(isinstance(value, str) and value.strip() for value in values):
+        raise UsageError(f"{where}: {key}: {entry[key]!r} is no word and no list of them")
+    return tuple(value.strip() for value in values)

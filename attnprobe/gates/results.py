@@ -1,0 +1,89 @@
+"""What became of gates: a table for people, JUnit XML for CI."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..records.file import write_bytes
+from ..tables.console import STYLES, UNLIMITED, console_of, finished, width_of
+from ..tables.numbers import aligned, significant
+from .check import GateResult
+
+__all__ = ["gates_table", "junit_xml"]
+
+# what XML 1.0 cannot hold, not even escaped
+FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
+    """A line for each gate and row: whether it passed, the value and the limit; then why others failed, and a count.
+
+    Args:
+        width: the terminal's width; ``None`` asks standard output, and a pipe has no width.
+    """
+    terminal = width is not None or sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    values = aligned([significant(result.value) for result in results])
+    for heading in ("", "gate", "row", Text("value".rjust(max(map(len, values), default=0))), "limit"):
+        table.add_column(heading, no_wrap=True)
+    for result, value in zip(results, values, strict=True):
+        gate = f"{result.gate.metric}.{result.gate.stat}{result.gate.selection}"
+        style = "" if result.passed else STYLES["✗"]
+        cells = ("" if result.passed else "✗", gate, result.where or "none", value, result.limit)
+        table.add_row(*(Text(cell, style=style) for cell in cells))
+    room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
+    console = console_of(max(room if terminal else 100, width_of(table)), terminal)
+    console.print(table if results else "no gates")
+    failed = [result for result in results if not result.passed]
+    if failed:
+        console.print()
+    for result in failed:
+        console.print(Text(f"✗ {_legal(result.line)}", style=STYLES["✗"]), soft_wrap=True)
+    console.print()
+    console.print(Text(f"{len(results)} checked, {len(failed)} failed", style="dim"))
+    return finished(console)
+
+
+def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> None:
+    """Write the results as JUnit XML: one test case for each gate and row, with a ``failure`` where it failed.
+
+    Valid against Jenkins' ``junit-10.xsd``. A case's ``time`` is what the cells of its row took, in seconds (0 where
+    it is not known), and the suite's the sum. Equal results give equal bytes but for the times: no date is written.
+
+    Raises:
+        UsageError: a path that cannot be written.
+    """
+    failures = str(sum(not result.passed for result in results))
+    times = [result.seconds or 0.0 for result in results]
+    counts = {"tests": str(len(results)), "failures": failures, "errors": "0"}
+    root = ET.Element("testsuites", {"name": "attnprobe", **counts, "time": f"{sum(times):.3f}"})
+    suite = ET.SubElement(
+        root, "testsuite", {"name": "attnprobe gates", **counts, "skipped": "0", "time": f"{sum(times):.3f}"}
+    )
+    for result, seconds in zip(results, times, strict=True):
+        names = {"classname": f"attnprobe.{result.gate.metric}", "name": _legal(result.name)}
+        case = ET.SubElement(suite, "testcase", {**names, "time": f"{seconds:.3f}"})
+        if not result.passed:
+            told = _legal(result.message)
+            failure = ET.SubElement(case, "failure", {"message": told, "type": "gate"})
+            failure.text = _legal(result.line)
+    ET.indent(root)
+    write_bytes(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+
+
+def _legal(text: str) -> str:
+    """``text`` with a replacement character for each one that XML cannot hold.
+
+    >>> ascii(_legal("a\\x1b[31m < b"))
+    "'a\\\\ufffd[31m < b'"
+    """
+    return FORBIDDEN.sub("\ufffd", text)

@@ -1,0 +1,73 @@
+"""The grammar of lists: of whole numbers, ``512,1024``, ``0-5``, ``all``, and of positive ones, ``0.05,0.1``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from ..errors import UsageError
+
+__all__ = ["parse_numbers", "parse_positive"]
+
+
+def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) -> list[int]:
+    """A list of whole numbers and ranges; ``all`` is everything ``available``. Doubles count once.
+
+    Raises:
+        UsageError: a part that is no number or range, a number below 0, or one that is not available.
+
+    >>> parse_numbers("0,5,2-4", "layer")
+    [0, 5, 2, 3, 4]
+    >>> parse_numbers("all", "head", range(3))
+    [0, 1, 2]
+    """
+    if text.strip() == "all" and available is not None:
+        return list(available)
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            everything = " or 'all'" if available is not None else ""
+            raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5{everything}")
+        if max(len(first), len(last)) > 9:
+            raise UsageError(f"{what}: {part.strip()[:20]}… is too large; choose a number below 1000000000")
+        low, high = int(first), int(last or first)
+        if high < low:
+            raise UsageError(f"{what}: the range {part.strip()} runs backwards; write {high}-{low}")
+        if high - low >= 100_000:
+            raise UsageError(f"{what}: the range {part.strip()} is too long")
+        numbers += range(low, high + 1)
+    if available is not None:
+        for number in numbers:
+            if number not in available:
+                raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
+    return list(dict.fromkeys(numbers))
+
+
+def parse_positive(text: str, what: str) -> list[float]:
+    """A list of numbers above 0, in rising order. Doubles count once.
+
+    Raises:
+        UsageError: a part that is no number, or none above 0.
+
+    >>> parse_positive("0.5,0.1", "epsilon")
+    [0.1, 0.5]
+    """
+    numbers: set[float] = set()
+    for part in text.split(","):
+        try:
+            number = float(part)
+        except ValueError:
+            number = 0.0
+        if not (isfinite(number) and number > 0):
+            raise UsageError(f"{what}: '{part.strip()}' is not a number above 0")
+        numbers.add(number)
+    return sorted(numbers)
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """``0-11``, or the numbers where they are not consecutive."""
+    numbers = list(numbers)
+    if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,163 @@
+"""transformers' attention interface: register a function, switch a model to it and back, and name its calls.
+
+transformers ≥ 5 hands every attention call to a registered function, after RoPE and the norms of q and k, before heads
+are repeated. A mask function must stand under the same name, else masks vanish without a word.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ..errors import SourceError, UsageError
+from ..grammar.lists import parse_numbers
+from ..sources.hub import quiet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["Selection", "bypassed", "bypassing", "eager_of", "is_cross", "put", "switched"]
+
+NUMBERS = re.compile(r"\s*\d+(\s*-\s*\d+)?\s*")
+CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)  # in the name of a class or of a module
+
+
+def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
+    """Register ``function`` under ``name``, with the mask function that eager attention gets."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, eager_mask)
+
+
+@contextmanager
+def switched(model: PreTrainedModel, name: str, called: str | None = None) -> Iterator[None]:
+    """Send a model's attention calls to the function registered as ``name``, and to its own again after the block.
+
+    ``called`` is what messages call the model.
+
+    Raises:
+        SourceError: the model does not go through the interface.
+    """
+    before = {id(config): (config, config._attn_implementation) for config in _configurations(model)}
+    with quiet():
+        try:
+            model.set_attn_implementation(name)
+        except ValueError as error:  # a model that takes no implementation but some of its own
+            _restore(before)
+            raise bypassed(model, called) from error
+    try:
+        if model.config._attn_implementation != name:
+            raise bypassed(model, called)
+        yield
+    finally:
+        _restore(before)
+
+
+def bypassed(model: PreTrainedModel, called: str | None = None) -> SourceError:
+    """The refusal of a model whose attention does not go through the interface."""
+    names = sorted({type(module).__name__ for _, module in bypassing(model, ())})
+    return SourceError(
+        f"{called or type(model).__name__} bypasses transformers' attention interface ({type(model).__name__} made no "
+        f"call): {', '.join(names) or 'its attention'} is computed by code of its own, which is not supported"
+    )
+
+
+def bypassing(model: nn.Module, called: Iterable[str]) -> list[tuple[str, nn.Module]]:
+    """The innermost modules whose class is named Attention and that are not among ``called``, with their names."""
+    called = set(called)
+    named = {path: module for path, module in model.named_modules() if "Attention" in type(module).__name__}
+    outer = {path[: match.start()] for path in [*named, *called] for match in re.finditer(r"\.", path)}
+    inside = lambda path: any(path.startswith(f"{other}.") for other in called)
+    return [(path, module) for path, module in named.items() if path not in called | outer and not inside(path)]
+
+
+def eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Any]]:
+    """The eager attention function of the file that defines a module.
+
+    Raises:
+        SourceError: it has none.
+    """
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        raise SourceError(
+            f"{type(module).__name__}: {type(module).__module__} has no eager attention to compare with: not supported"
+        )
+    return eager
+
+
+def is_cross(module: nn.Module, path: str, n_q: int, n_k: int, causal: bool) -> bool:
+    """Whether the queries of a call are other tokens than its keys, so that a padded key is no padded query.
+
+    As the module says (``is_cross_attention``), or its class or name; a decoder's attention that is not causal is cross
+    attention too. Fewer queries than keys in causal attention are new tokens behind a cache.
+    """
+    if getattr(module, "is_cross_attention", False) or CROSS.search(f"{type(module).__name__} {path}"):
+        return True
+    if causal or getattr(module, "is_causal", False):
+        return False
+    return n_q != n_k or bool(getattr(module, "is_decoder", False))
+
+
+class Selection:
+    """Which attention calls are wanted: ``all``, numbers in the order of the forward, or patterns of module names.
+
+    >>> some = Selection("0-1, decoder.*")
+    >>> some.takes(1, "encoder.0"), some.takes(2, "encoder.1"), some.takes(9, "decoder.5.self_attn")
+    (True, False, True)
+    """
+
+    def __init__(self, wanted: str | int | Iterable[str | int] | None = None) -> None:
+        self.everything = wanted is None or wanted == "all"
+        self.numbers: set[int] = set()
+        self.patterns: list[str] = []
+        if self.everything:
+            return
+        parts = [wanted] if isinstance(wanted, int) else wanted.split(",") if isinstance(wanted, str) else wanted
+        for part in parts:
+            if isinstance(part, str) and not NUMBERS.fullmatch(part):
+                self.patterns.append(part.strip())
+            else:
+                self.numbers |= set(parse_numbers(str(part), "layer"))
+        if not self.numbers and not any(self.patterns):
+            raise UsageError("layer: none is named")
+
+    @property
+    def last(self) -> int | None:
+        """The number of the last wanted call; None where it is not known beforehand."""
+        return None if self.everything or self.patterns else max(self.numbers)
+
+    def takes(self, number: int, path: str) -> bool:
+        return self.everything or number in self.numbers or any(fnmatchcase(path, p) for p in self.patterns)
+
+    def missing(self, seen: Iterable[tuple[int, str]]) -> str | None:
+        """What was asked for and is not among the numbers and names seen: ``layer 7``, or a pattern."""
+        seen = list(seen)
+        absent = sorted(self.numbers - {number for number, _ in seen})
+        if absent:
+            return f"layer {absent[0]}"
+        for pattern in self.patterns:
+            if not any(fnmatchcase(path, pattern) for _, path in seen):
+                return f"'{pattern}'"
+        return None
+
+
+def _configurations(model: PreTrainedModel) -> Iterator[Any]:
+    """Every configuration in a model that states an attention implementation."""
+    waiting = [module.config for module in model.modules() if hasattr(getattr(module, "config", None), "sub_configs")]
+    while waiting:
+        config = waiting.pop()
+        yield config
+        waiting += [inner for key in config.sub_configs if (inner := getattr(config, key, None)) is not None]
+
+
+def _restore(before: dict[int, tuple[Any, Any]]) -> None:
+    for config, name in before.values():
+        config._attn_implementation_internal = name

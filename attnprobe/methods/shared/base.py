@@ -1,0 +1,199 @@
+"""The small tools that methods share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...approximation import Approximation
+from ...operators import CausalFeatures, LowRank, Operator, Sparse, row_groups
+from ...qkv import QKV
+
+__all__ = [
+    "Approximation",
+    "band",
+    "banded_softmax",
+    "distinct",
+    "from_log_features",
+    "per_head",
+    "ragged",
+    "segment_means",
+    "softmax_in_place",
+    "sparse_softmax",
+    "tokens",
+]
+
+BAND = 16  # rows of a band that share their columns: dense products, 15 columns wider than a row's own
+
+
+def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tuple[Operator, Tensor]:
+    """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` of positive features given by their logarithms; and its ``bad_rows``, (h,).
+
+    With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``, so ``B~ = L R`` with ``L =
+    softmax_f(log φ_f(q_i) + t_f)`` and ``R = softmax_j(log φ_f(k_j))``: two matrices whose rows sum to 1, without a
+    division, and nothing overflows or vanishes. A factor of one query's features, or of all keys', cancels.
+
+    Args:
+        log_q: (h, n_q, f). log_k: (h, n_k, f). -inf is a feature that is 0.
+        causal: sums are over the keys up to the query, see `CausalFeatures`.
+
+    A query whose features are all 0, or 0 wherever a key has one, has no row: it is NaN and counted.
+
+    >>> operator, bad = from_log_features(torch.zeros(1, 2, 3), torch.zeros(1, 4, 3))
+    >>> operator.dense()[0, 0], bad
+    (tensor([0.2500, 0.2500, 0.2500, 0.2500]), tensor([0]))
+    """
+    if causal:
+        operator = CausalFeatures(log_q, log_k)
+        lost = ~torch.isfinite(operator.left.sum(-1)).flatten(1)[:, : log_q.shape[1]]
+        return operator, lost.sum(-1)
+    total = log_k.logsumexp(1, keepdim=True)  # (h, 1, f)
+    left = torch.softmax(log_q + total, -1)  # (h, n_q, f)
+    right = torch.softmax(log_k, 1)
+    absent = total == float("-inf")
+    if absent.any():
+        right = right.masked_fill(absent, 0)
+    return LowRank(left, None, right.mT), (~torch.isfinite(left.sum(-1))).sum(-1)
+
+
+def distinct(draws: Tensor) -> Tensor:
+    """How many different numbers each row of ``draws`` (h, d) holds, (h,) float64 on the CPU."""
+    counts = [float(len(row.unique())) for row in draws]
+    return torch.tensor(counts, dtype=torch.float64, device="cpu")
+
+
+def tokens(x: Tensor, index: Tensor) -> Tensor:
+    """The rows ``index`` (h, u) of ``x`` (h, n, p), (h, u, p); an empty slot, -1, takes row 0."""
+    return torch.gather(x, 1, index.clamp(min=0)[..., None].expand(-1, -1, x.shape[2]))
+
+
+def per_head(h: int, value: float) -> Tensor:
+    """The same number for each head, (h,) float64 on the CPU."""
+    return torch.full((h,), float(value), dtype=torch.float64, device="cpu")
+
+
+def segment_means(x: Tensor, count: int) -> Tensor:
+    """Means of ``count`` consecutive segments of the tokens of ``x`` (h, n, p); (h, count, p).
+
+    Where ``count`` does not divide ``n``, the first ``n mod count`` segments are one token longer.
+
+    >>> segment_means(torch.arange(5.0)[None, :, None], 2)[0, :, 0].tolist()
+    [1.0, 3.5]
+    """
+    n = x.shape[1]
+    short, longer = divmod(n, count)
+    sizes = torch.full((count,), short, dtype=torch.int64, device="cpu")
+    sizes[:longer] += 1
+    segment = torch.arange(count, device="cpu").repeat_interleave(sizes).to(x.device)
+    sums = x.new_zeros(x.shape[0], count, x.shape[2]).index_add(1, segment, x)
+    return sums / sizes.to(x)[:, None]
+
+
+def softmax_in_place(scores: Tensor) -> Tensor:
+    """The softmax over the last dimension, in the memory of ``scores``: of tall factors, new memory costs more.
+
+    Where gradients are wanted it takes new memory.
+    """
+    if scores.requires_grad:
+        return torch.softmax(scores, -1)
+    scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    return scores.div_(scores.sum(-1, keepdim=True))
+
+
+def ragged(mask: Tensor) -> Tensor:
+    """Where a bool ``mask`` (h, n) is true, per head, as (h, u) int64; slots that a head does not need are -1.
+
+    >>> ragged(torch.tensor([[True, False, True], [False, True, False]]))
+    tensor([[ 0,  2],
+            [ 1, -1]])
+    """
+    counts = mask.sum(1)
+    width = max(1, int(counts.max()))
+    order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :width]
+    return torch.where(torch.arange(width, device=mask.device) < counts[:, None], order, torch.full_like(order, -1))
+
+
+def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> tuple[Tensor, Tensor]:
+    """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row that exist, in groups of rows.
+
+    The centre c of row i is i, and the last key where there are more queries than keys. Returns the columns of each
+    ``group`` of rows, (⌈n_q/group⌉, u) int64, and which of them each row has, (n_q, u) bool; both on the CPU. u is at
+    most ``first + left + right + group``, and at most n_k, however wide the band.
+
+    >>> columns, has = band(4, 4, 0, 1, first=1, group=2)
+    >>> columns
+    tensor([[0, 1, 2, 3],
+            [0, 2, 3, 3]])
+    >>> has.int()
+    tensor([[1, 1, 0, 0],
+            [1, 1, 1, 0],
+            [1, 1, 1, 0],
+            [1, 0, 1, 0]], dtype=torch.int32)
+    """
+    first = min(first, n_k)
+    centre = torch.arange(n_q, device="cpu").clamp(max=n_k - 1)
+    start, last = (centre - left).clamp(min=first), (centre + right).clamp(max=n_k - 1)  # (n_q,)
+    width = max(0, min(left + right + group, n_k - first))
+    columns = start[::group, None] + torch.arange(width, device="cpu")
+    has = torch.ones(n_q, first + width, dtype=torch.bool, device="cpu")
+    for groups, rows in row_groups(n_q, group, width + 1):
+        there = columns[groups, None]  # (m, 1, u)
+        low, high = (x[rows].unflatten(0, (len(there), -1))[..., None] for x in (start, last))  # (m, group, 1)
+        has[rows, first:] = ((there >= low) & (there <= high)).flatten(0, 1)
+    columns = columns.clamp(max=n_k - 1)  # no row has what lies behind the last key
+    return torch.cat([torch.arange(first, device="cpu").expand(len(columns), first), columns], 1), has
+
+
+def banded_softmax(
+    qkv: QKV, left: int, right: int, first: int, skip: int = 0, causal: bool = False
+) -> tuple[Sparse, int]:
+    """The softmax of each row over the columns of `band`, (h, n_q, n_k), and how many entries it has in each head.
+
+    The ``skip`` first rows are left empty; ``causal`` leaves out the first columns that lie ahead of a row. Rows share
+    columns 16 at a time, so ``n_q (u + 16) p`` multiply-adds for u columns a row.
+    """
+    columns, has = band(qkv.n_q, qkv.n_k, left, right, first, BAND)
+    has[:skip] = False
+    if causal:
+        first = min(first, qkv.n_k)
+        has[:, :first] &= torch.arange(first, device="cpu") <= torch.arange(qkv.n_q, device="cpu")[:, None]
+    return sparse_softmax(qkv.q, qkv.k, qkv.scale, columns.expand(qkv.h, -1, -1), BAND, has), int(has.sum())
+
+
+def sparse_softmax(
+    q: Tensor,
+    k: Tensor,
+    scale: float,
+    index: Tensor,
+    group: int = 1,
+    has: Tensor | None = None,
+    causal: bool = False,
+) -> Sparse:
+    """The softmax of each row over some columns alone, as a sparse operator (h, n_q, n_k).
+
+    ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
+    the row's own maximum cancels. A row without a column is zero.
+
+    Args:
+        q, k: (h, n_q, p) and (h, n_k, p). index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at
+            most once; -1 is an empty slot. has: (n_q, u) bool, which of them each row has; None is all. causal: no
+            row has a column behind its own. Costs ``n_q u p``; keys are gathered for a block of groups of one head at
+            a time.
+    """
+    index = index.to(q.device)
+    has = None if has is None else has.to(q.device)
+    weights = q.new_empty(*q.shape[:2], index.shape[2])  # (h, n_q, u)
+    for groups, rows in row_groups(q.shape[1], group, index.shape[2] * k.shape[2]):
+        for head in range(q.shape[0]):
+            columns = index[head, groups]  # (m, u)
+            keys = k[head][columns.clamp(min=0)]  # (m, u, p)
+            scores = (scale * q[head, rows]).unflatten(0, (len(columns), -1)) @ keys.mT  # (m, group, u)
+            absent = (columns < 0)[:, None]
+            absent = absent if has is None else absent | ~has[rows].unflatten(0, (len(columns), -1))
+            if causal:
+                own = torch.arange(rows.start, rows.stop, device=q.device).view(len(columns), -1, 1)
+                absent = absent | (columns[:, None] > own)
+            row = torch.softmax(scores.masked_fill_(absent, float("-inf")), -1)
+            fill = row.masked_fill if row.requires_grad else row.masked_fill_
+            weights[head, rows] = fill(absent, 0).flatten(0, 1)  # a row without a column was NaN
+    return Sparse(index, weights, k.shape[1], group)

@@ -1,0 +1,80 @@
+"""What methods with landmarks of Q and of K share: three softmax factors, an inverse of the middle one, diagnostics.
+
+F, A, W are the three softmax factors of Xiong et al. 2021 (their ``F̃``, ``Ã``, ``B̃``), Q~ and K~ the landmarks of
+the queries and of the keys, Z what stands for the inverse of A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ...linalg.inverses import razavi, residual, start, truncated_pinv
+from ...operators import LowRank, Operator
+from ...qkv import QKV
+from .base import Approximation, per_head, softmax_in_place
+
+__all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softmax_factors"]
+
+
+def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
+    """Refuse options of the inverse that contradict each other."""
+    if n_iter < 0:
+        raise UsageError(f"{method}: n_iter={n_iter} is negative")
+    if inverse == "schulz" and rtol is not None:
+        raise UsageError(f"{method}: rtol belongs to inverse=pinv, not to inverse=schulz")
+    if inverse == "pinv" and (n_iter, z0) != (6, "paper"):
+        raise UsageError(f"{method}: n_iter and z0 belong to inverse=schulz, not to inverse=pinv")
+    if rtol is not None and not 0 <= rtol < 1:
+        raise UsageError(f"{method}: rtol={rtol} is not in [0, 1)")
+
+
+def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """``F = softmax(s Q K~ᵀ)`` (h, n_q, d), ``A = softmax(s Q~ K~ᵀ)`` (h, d, d), ``W = softmax(s Q~ Kᵀ)`` (h, d, n_k).
+
+    A is float64, as are the landmarks (h, d, p); F and W are of ``dtype``.
+    """
+    q, k = qkv.q.to(dtype), qkv.k.to(dtype)
+    a = torch.softmax(qkv.scale * q_marks @ k_marks.mT, -1)
+    f = softmax_in_place(q @ (qkv.scale * k_marks).to(q).mT)
+    w = softmax_in_place((qkv.scale * q_marks).to(q) @ k.mT)
+    return f, a, w
+
+
+def landmark_diagnostics(qkv: QKV, operator: Operator, a: Tensor, z: Tensor) -> dict[str, Tensor]:
+    """Rows of B~ whose sum is not positive, ``‖I - A Z‖``, the landmarks, and the scores of F, A and W."""
+    d = a.shape[-1]
+    return {
+        "bad_rows": (~(operator.row_sums() > 0)).sum(-1),
+        "inverse_residual": residual(a, z),
+        "realised_d": per_head(qkv.h, d),
+        "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k + d)),
+    }
+
+
+def landmark_attention(
+    qkv: QKV,
+    q_marks: Tensor,
+    k_marks: Tensor,
+    *,
+    inverse: str,
+    n_iter: int,
+    z0: str,
+    rtol: float | None,
+    draws: Mapping[str, Tensor] | None = None,
+) -> Approximation:
+    """``B~ = F Z W`` over the landmarks given, (h, d, p) float64; the options are those of ``nystromformer``."""
+    dtype = torch.float64 if inverse == "pinv" else qkv.dtype  # a pseudo-inverse amplifies the rounding of F and W
+    f, a, w = softmax_factors(qkv, q_marks, k_marks, dtype)
+    if inverse == "pinv":
+        z = truncated_pinv(a, rtol)
+    else:
+        z = razavi(a, start(a, "norms" if z0 == "paper" else "global"), n_iter)
+    operator = LowRank(f, z.to(f), w)
+    diagnostics = landmark_diagnostics(qkv, operator, a, z)
+    return Approximation.of(
+        operator, qkv, draws=draws or {}, cores={"A": a}, inverses={"A": z}, diagnostics=diagnostics
+    )

@@ -1,0 +1,208 @@
+"""A user's function as a method: it gets what its parameters name, and what it returns is told apart and checked.
+
+A function may take any of ``q`` (h, n_q, p), ``k`` (h, n_k, p), ``v`` (h, n_k, p_v), ``d``, ``scale`` (the factor on Q
+Kᵀ, which nothing has applied yet), ``mask`` (n_k,) bool, true at valid tokens, ``generator``, ``target``, the whole
+``qkv``, and ``streams`` as the built-in methods do; further parameters have defaults and are its options. It returns
+the output (h, n_q, p_v), the matrix (h, n_q, n_k) or an `Operator` of that shape, or an `Approximation`.
+
+One that takes ``generator`` is called head by head, h = 1, each with the CPU generator of that head: so heads draw the
+same alone and together. One that takes no ``mask`` sees the valid tokens alone. Its inputs are copies.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Union
+
+from ...approximation import Approximation
+from ...errors import UsageError
+from ...qkv import QKV
+from ...rng import Streams
+from ..registry import TAGS, Method, Provenance
+from .calls import UserFunction
+
+__all__ = ["GIVEN", "Claims", "as_method", "claims_of", "method"]
+
+GIVEN = ("q", "k", "v", "d", "scale", "mask", "generator", "target", "qkv", "streams")
+SIMPLE = (int, float, bool, str, type(None))
+UNSAID = "what its author means by d"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a function says of itself; see `method`."""
+
+    linear_in_v: bool = False
+    kind: str = "user"
+    targets: tuple[str, ...] = ("softmax",)
+    tags: tuple[str, ...] = ()
+    budget: str = UNSAID
+    cost: str = "not said"
+    paper: str = "a user's own"
+    year: int = 0
+    least: int = 1
+    limit: Callable[[int, int], int] | None = None
+    exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
+
+
+def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callable[..., Any]:
+    """Say of a function what it is; a decorator that changes nothing but this. `attnprobe check` proves the claims.
+
+    Args:
+        linear_in_v: the output is a matrix times V, and the matrix does not depend on V. The matrix is then recovered
+            from what the function does to blocks of the identity, and has errors, spectra and condition numbers.
+        kind: ``kernel`` for exact softmax attention by other means, which is judged as kernels are. One with an option
+            ``dtype`` takes Q, K and V to that dtype itself; without it they are taken as they come.
+        targets: of ``softmax`` and ``gaussian``, the exact matrices that it can stand for.
+        tags: further claims, of those that ``attnprobe methods`` shows. budget: what d means. cost: multiply-adds per
+            head, such as ``"4 n d p"``. paper, year: the source.
+        least, limit: the smallest budget, and ``(n_q, n_k) ->`` the largest.
+        exact_at: ``n -> (d, options)`` at which it is exact, for the tag ``exact_at_full_budget``.
+
+    Raises:
+        UsageError: a claim that does not exist.
+
+    >>> import torch
+    >>> @method(linear_in_v=True, tags=("row_sums_one",))
+    ... def mean(v):
+    ...     return v.mean(1, keepdim=True).expand_as(v)
+    >>> mean(torch.ones(1, 2, 3)).shape
+    torch.Size([1, 2, 3])
+    """
+    if function is None:
+        return partial(method, **claims)
+    for name in ("targets", "tags"):
+        if isinstance(claims.get(name), str):
+            claims[name] = (claims[name],)
+    try:
+        function.attnprobe_claims = Claims(**{name: _frozen(value) for name, value in claims.items()})
+    except TypeError as error:
+        raise UsageError(
+            f"attnprobe.method: {str(error).partition('() ')[2]}; it takes {', '.join(vars(Claims()))}"
+        ) from error
+    return function
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def claims_of(function: Callable[..., Any], name: str) -> Claims:
+    """What a function says of itself, by the decorator or by its attributes ``linear_in_v`` and ``kind``.
+
+    Raises:
+        UsageError: an unknown tag, target or kind.
+    """
+    claims = getattr(function, "attnprobe_claims", None) or Claims(
+        linear_in_v=bool(getattr(function, "linear_in_v", False)), kind=getattr(function, "kind", "user")
+    )
+    if claims.kind not in ("user", "kernel"):
+        raise UsageError(f"{name}: there is no kind '{claims.kind}'; a function is a kernel, or says nothing")
+    if claims.kind == "kernel" and claims.targets != ("softmax",):
+        raise UsageError(f"{name}: a kernel stands for softmax attention; drop its targets")
+    for tag in claims.tags:
+        if tag.partition("@")[0] not in TAGS:
+            raise UsageError(f"{name}: there is no tag '{tag}'; choose from {', '.join(TAGS)}")
+    for target in claims.targets:
+        if target not in ("softmax", "gaussian"):
+            raise UsageError(f"{name}: there is no target '{target}'; choose from softmax, gaussian")
+    if any(tag.startswith("exact_at_full_budget") for tag in claims.tags) != (claims.exact_at is not None):
+        raise UsageError(f"{name}: the tag exact_at_full_budget and exact_at=n -> (d, options) go together")
+    return claims
+
+
+def as_method(function: Callable[..., Any], name: str, provenance: Provenance | None = None) -> Method:
+    """The registry's entry of a function, whose adapter is called as every method is.
+
+    Raises:
+        UsageError: a function whose parameters are none of `GIVEN` and have no default, or an option of a strange type.
+    """
+    parameters = _parameters(function, name)
+    claims = claims_of(function, name)
+    given = {p.name for p in parameters if p.name in GIVEN}
+    options = {p.name: p for p in parameters if p.name not in GIVEN}
+    adapter = _adapter(UserFunction(function, name, tuple(parameters), claims.linear_in_v), options)
+    tags = claims.tags
+    if not given & {"generator", "streams"} and "deterministic" not in tags:
+        tags = ("deterministic", *tags)  # it has no draws of ours, and `check` notices others
+    return Method(
+        name=name,
+        function=adapter,
+        paper=claims.paper,
+        year=claims.year,
+        family="user",
+        targets=claims.targets,
+        kind=claims.kind,
+        tags=tags,
+        budget=claims.budget if "d" in given else None,
+        cost=claims.cost,
+        oracle="attnprobe check",
+        limit=claims.limit,
+        least=claims.least,
+        exact_at=claims.exact_at,
+        takes_mask="mask" in given,
+        provenance=provenance,
+    )
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """The parameters that a call fills in."""
+    if not callable(function):
+        kind = type(function).__name__
+        raise UsageError(f"{name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a function")
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} does not tell its parameters; wrap it in a function of q, k, v, …") from error
+    found = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for p in found:
+        if p.name not in GIVEN and p.default is p.empty:
+            raise UsageError(
+                f"{name}: the parameter '{p.name}' has no default and is none of {', '.join(GIVEN)}; give it a default"
+            )
+    hints = _hints(function)
+    return [p.replace(annotation=_type(name, p, hints)) if p.name not in GIVEN else p for p in found]
+
+
+def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # names that only a type checker knows
+        return {}
+
+
+def _type(name: str, p: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    """What an option may be: its annotation, or the type of its default."""
+    hint = hints.get(p.name)
+    several = typing.get_origin(hint) in (Union, types.UnionType)
+    if hint in SIMPLE or (several and all(one in SIMPLE for one in typing.get_args(hint))):
+        return hint
+    if typing.get_origin(hint) is Literal and all(isinstance(one, str) for one in typing.get_args(hint)):
+        return hint
+    if p.default is None:
+        return int | float | str | None
+    if type(p.default) in SIMPLE:
+        return type(p.default)
+    raise UsageError(
+        f"{name}: the option '{p.name}' has a default of type {type(p.default).__name__}; options are numbers, words, "
+        "true or false, or none"
+    )
+
+
+def _adapter(function: UserFunction, options: Mapping[str, inspect.Parameter]) -> Callable[..., Approximation]:
+    """The function in the form of every method, with its options in the signature."""
+
+    def adapter(qkv: QKV, d: int | None, *, streams: Streams, target: str = "softmax", **given: Any) -> Approximation:
+        return function.approximation(qkv, {"d": d, "target": target}, streams, given)
+
+    head = [p for p in inspect.signature(adapter).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in options.values()]
+    adapter.__signature__ = inspect.Signature([*head, *own])
+    adapter.__annotations__ = {p.name: p.annotation for p in own}
+    adapter.__doc__ = inspect.getdoc(function.function) or "It has no docstring."
+    return adapter

@@ -1,0 +1,188 @@
+"""A method from a file, ``PATH.py:FUNCTION``: found, hashed and loaded, each of which may fail in one line."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError, nearest
+from ...grammar.spelling import file_and_function, short_name
+from ..registry import Method, Provenance
+from .claims import as_method
+
+__all__ = ["contents", "digest", "from_file", "line_of", "loading"]
+
+PREFIX = "attnprobe_user_"  # of the names that loaded modules have
+_helpers: dict[str, bytes] = {}  # what stood in the modules that a loaded file brought in, by their names
+
+
+def from_file(name: str) -> Method:
+    """The method ``PATH.py:FUNCTION``.
+
+    Raises:
+        UsageError: no file, no function of that name, a file that raises when it is imported; one line names it.
+    """
+    file, function = file_and_function(name)
+    path = Path(file).expanduser()
+    files = contents(path)
+    if not function:
+        raise UsageError(f"{file}: which function? write {file}:FUNCTION{_offered(files[path.resolve()])}")
+    module = _module(path.resolve(), digest(files), tuple(files))
+    if not hasattr(module, function):
+        have = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        ]
+        way_out = nearest(function, have) if have else "; it defines no function"
+        raise UsageError(f"{file} has no function '{function}'{way_out}")
+    return as_method(getattr(module, function), short_name(name), Provenance(file, digest(files)))
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    """The bytes of a file and of the modules beside it that it imports, and they in turn.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        found = {path.resolve(): path.read_bytes()}
+    except (OSError, RuntimeError) as error:
+        raise UsageError(
+            f"{path}: {getattr(error, 'strerror', None) or error}: no method can be loaded from it"
+        ) from error
+    waiting = list(found)
+    while waiting:
+        one = waiting.pop()
+        for other in _beside(one, found[one]):
+            if other not in found:
+                found[other] = other.read_bytes()
+                waiting.append(other)
+    return found
+
+
+def digest(files: dict[Path, bytes]) -> str:
+    """SHA-256 of their contents in the order of their names; their folder has no part in it."""
+    found = hashlib.sha256()
+    for path in sorted(files):
+        found.update(hashlib.sha256(path.name.encode()).digest() + hashlib.sha256(files[path]).digest())
+    return found.hexdigest()
+
+
+def _beside(path: Path, text: bytes) -> Iterator[Path]:
+    """The files in a file's own folder that it imports."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return  # importing it says so
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [
+        f"{node.module or ''}.{alias.name}".strip(".")
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    for name in names:
+        whole = path.parent.joinpath(*name.split("."))
+        for place in (whole, whole.parent):
+            for file in (place.with_suffix(".py"), place / "__init__.py"):
+                if place != path.parent and file.is_file():
+                    yield file.resolve()
+
+
+@lru_cache(maxsize=64)
+def _module(path: Path, sha256: str, files: tuple[Path, ...]) -> types.ModuleType:
+    """The module of a file with these contents, executed once; an edited file is another module.
+
+    Modules beside it that changed since another version of the file brought them in are imported again.
+    """
+    for name, text in list(_helpers.items()):
+        helper = sys.modules.get(name)
+        if helper is not None and _text(helper) != text:
+            del sys.modules[name], _helpers[name]
+    before = set(sys.modules)
+    module = types.ModuleType(f"{PREFIX}{path.stem}_{sha256[:12]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look there
+    try:
+        with loading(path, path.parent):
+            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except BaseException:
+        sys.modules.pop(module.__name__, None)
+        raise
+    new = {name: sys.modules[name] for name in set(sys.modules) - before - {module.__name__}}
+    _helpers.update({name: _text(one) for name, one in new.items() if _file(one) in files})
+    return module
+
+
+def _file(module: types.ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def _text(module: types.ModuleType) -> bytes:
+    try:
+        return _file(module).read_bytes()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
+    """Import what stands in ``folder`` too, print to stderr, and turn whatever is raised into one line."""
+    before = list(sys.path)
+    if folder is not None:
+        sys.path.insert(0, str(folder))
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a file may raise anything, SystemExit too
+        raise UsageError(f"{_where(path, error)}: {_told(error)}") from error
+    finally:
+        sys.path[:] = before
+
+
+def line_of(error: BaseException) -> str:
+    """The line of a user's file from which an error came, `` (mine.py, line 7)``; empty where none is in its trace."""
+    lines = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").startswith(PREFIX)
+    ]
+    return " ({}, line {})".format(*lines[-1]) if lines else ""
+
+
+def _where(path: Path | str, error: BaseException) -> str:
+    """The file, and the line of it in which an import ended."""
+    if isinstance(error, SyntaxError):
+        return f"{path}, line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+def _told(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {' '.join(text.split())}" if text else type(error).__name__
+
+
+def _offered(text: bytes) -> Any:
+    """What a file defines, in words, without importing it."""
+    try:
+        names = [
+            node.name
+            for node in ast.parse(text).body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        ]
+    except (SyntaxError, ValueError):
+        return ""
+    return f"; it defines {', '.join(names)}" if names else ""

@@ -1,0 +1,71 @@
+"""Methods that installed packages bring: entry points of the group ``attnprobe.methods``.
+
+The value of an entry point is a function as `user` takes it. ``ATTNPROBE_LOAD_PLUGINS=`` (empty) loads none, and a list
+of names with commas only those entry points, or those of these packages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from ...errors import AttnprobeError, UsageError
+from ..registry import METHODS, Method, Provenance
+from .claims import as_method
+from .files import contents, digest, loading
+
+__all__ = ["GROUP", "every", "found", "from_plugin"]
+
+GROUP = "attnprobe.methods"
+VARIABLE = "ATTNPROBE_LOAD_PLUGINS"
+
+
+def found() -> dict[str, EntryPoint]:
+    """The entry points that are there and wanted, by name; nothing is imported."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted is not None and not wanted.strip():
+        return {}
+    names = None if wanted is None else {name.strip() for name in wanted.split(",")}
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    return {
+        point.name: point
+        for point in points
+        if names is None or names & {point.name, point.dist.name if point.dist else ""}
+    }
+
+
+def from_plugin(point: EntryPoint) -> Method:
+    """The method of an entry point.
+
+    Raises:
+        UsageError: it cannot be imported, or is no method; one line names it and its package.
+    """
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else None
+    where = f"the method '{point.name}' of {package or point.value}"
+    if point.name in METHODS:
+        raise UsageError(f"{where} has the name of a built-in method and is left out")
+    with loading(where):
+        function = point.load()
+    try:
+        file = Path(inspect.getsourcefile(inspect.unwrap(function)))
+        sha256 = digest(contents(file))
+    except (TypeError, UsageError):  # compiled: its package's version stands for it
+        file, sha256 = Path(point.value), digest({Path(point.value): (package or "").encode()})
+    try:
+        return as_method(function, point.name, Provenance(file.name, sha256, package))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def every(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], list[str]]:
+    """The methods of all entry points, and a line for each that cannot be had."""
+    methods, lines = [], []
+    for point in found().values() if points is None else points:
+        try:
+            methods.append(from_plugin(point))
+        except AttnprobeError as error:
+            lines.append(str(error))
+    return methods, lines

@@ -1,0 +1,415 @@
+"""Records: one flat JSON object per cell, one line per record, one ``write`` per line.
+
+A record holds ``schema, key, run, command, status`` (ok | skipped | failed | diverged), ``reason, method, options``
+(those off their default), ``target, source`` (facts), ``window, layer, heads`` (their original numbers), ``n, d`` (null
+where the method has no budget), ``repeat, reference`` (a row the tool added, such as V-Mean), ``requested`` (the user
+named it), ``family, metrics`` (name: one number or null per head), ``draws_hash`` and ``seconds``. Where matrix errors
+were measured, ``matrix_tol``, and per head ``matrix_kind`` (what proves the upper end, see `MatrixErrors`) and
+``matrix_open`` (true where the interval ended wider than ``matrix_tol``). Only ``seconds`` varies between runs. The
+lower bound σ_{d+1}(BV) is a record of the method `LOWER_BOUND`.
+
+Numbers that are not finite are null: they are failures, and the status says so. The findings of ``attnprobe theory``
+alone tell infinity from NaN: there a bound or a slack may be infinite as a matter of fact, which is the text ``"inf"``
+or ``"-inf"`` (`spelt`, `unspelt`), and null is NaN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+try:
+    import fcntl
+except ImportError:  # not POSIX: one writer per file, as the sweep arranges
+    fcntl = None
+
+__all__ = [
+    "LOWER_BOUND",
+    "NAMES",
+    "determining",
+    "SCHEMA",
+    "STATUSES",
+    "RecordWriter",
+    "cell_key",
+    "exact_map_path",
+    "inputs_path",
+    "map_path",
+    "mapped",
+    "missing_maps",
+    "missing_maps_path",
+    "plain",
+    "read_inputs",
+    "read_records",
+    "run_directory",
+    "spelt",
+    "strict_json",
+    "unspelt",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
+
+SCHEMA = 1
+# facts of a source that only name what others hash, or follow from them: they determine no result
+NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
+STATUSES = ("ok", "skipped", "diverged", "failed")  # from best to worst
+LOWER_BOUND = "lower-bound"
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: NaN and infinity become null, tuples and arrays become lists, paths strings.
+
+    >>> plain({"x": (1.5, float("nan")), 2: Path("a")})
+    {'x': [1.5, None], '2': 'a'}
+    """
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """JSON with sorted keys and without NaN or infinity; compact unless ``indent`` is given.
+
+    >>> strict_json({"b": float("inf"), "a": [1, 2]})
+    '{"a":[1,2],"b":null}'
+    """
+    separators = (",", ":") if indent is None else None
+    return json.dumps(plain(value), sort_keys=True, allow_nan=False, indent=indent, separators=separators)
+
+
+def spelt(value: Any) -> Any:
+    """``value`` with infinity as the text ``"inf"`` or ``"-inf"``, in lists and mappings too, and NaN as it is.
+
+    >>> strict_json(spelt({"bound": [float("inf"), 1.5, float("nan")]}))
+    '{"bound":["inf",1.5,null]}'
+    """
+    if isinstance(value, float):
+        return str(value) if math.isinf(value) else value
+    if isinstance(value, Mapping):
+        return {key: spelt(item) for key, item in value.items()}
+    return [spelt(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def unspelt(value: float | str | None) -> float:
+    """The number that `spelt` and JSON made a text or null of.
+
+    >>> [unspelt(x) for x in (1.5, "-inf", None)]
+    [1.5, -inf, nan]
+    """
+    return math.nan if value is None else float(value)
+
+
+def cell_key(**determinants: Any) -> str:
+    """The name of a cell: 24 hexadecimal digits of the SHA-256 of everything that determines its result.
+
+    NaN and infinity stay apart from null here, as do ``1`` and ``1.0``: an option has one type.
+
+    >>> cell_key(method="skyformer", d=128) == cell_key(d=128, method="skyformer")
+    True
+    >>> cell_key(method="skyformer", d=128) == cell_key(d=64, method="skyformer")
+    False
+    """
+    canonical = json.dumps(determinants, sort_keys=True, separators=(",", ":"), default=plain)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:24]
+
+
+def determining(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a source that determine a result."""
+    return {name: fact for name, fact in facts.items() if name not in NAMES}
+
+
+def inputs_path(run: str | os.PathLike[str]) -> Path:
+    """Where a run's folder keeps what its Q, K and V are like, a record for each layer that was read.
+
+    A shard has a file of its own beside it, as of the run's records.
+    """
+    return Path(run) / "inputs.jsonl"
+
+
+def read_inputs(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of `inputs_path`; none where a run has no such file, as those of older versions.
+
+    Raises:
+        UsageError: as `read_records`.
+    """
+    path = inputs_path(run)
+    return _merged(sorted(path.parent.glob(f"{path.stem}*{path.suffix}")))
+
+
+def map_path(run: str | os.PathLike[str], key: str) -> Path:
+    """Where a run's folder keeps the map of a cell."""
+    return Path(run) / "maps" / f"{key}.npy"
+
+
+def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The records of a run that a figure of maps shows: requested methods on the first window, with the first seed."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for record in records:
+        if record["requested"] and record["window"] == 0:
+            facts = determining(record["source"])
+            place = {name: record[name] for name in ("n", "layer", "method", "options", "d")}
+            column = cell_key(source=facts, **place)
+            if column not in first or record["seed"] < first[column]["seed"]:
+                first[column] = record
+    return list(first.values())
+
+
+def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:
+    """Where a run's folder keeps the map of the exact matrix that the record's method stands for."""
+    facts = determining(record["source"])
+    place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
+    return map_path(run, cell_key(command="maps", source=facts, **place))
+
+
+def missing_maps_path(run: str | os.PathLike[str]) -> Path:
+    """Where a run's folder says why cells have no map, by their keys."""
+    return Path(run) / "maps" / "missing.json"
+
+
+def missing_maps(run: str | os.PathLike[str]) -> dict[str, str]:
+    """Why cells of a run have no map, by their keys; empty where the folder says nothing."""
+    try:
+        found = json.loads(missing_maps_path(run).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {key: why for key, why in found.items() if isinstance(why, str)} if isinstance(found, dict) else {}
+
+
+class RecordWriter:
+    """Appends records to one file, each with a single ``write`` to a descriptor in append mode.
+
+    What a kill left of a last line is cut off before the first append (a whole record that lacks only its newline
+    is kept). A write that falls short, as on a full disk, is taken back. A file that is removed meanwhile is made anew
+    with what this writer wrote. Appends and the repair hold an advisory lock
+    where the file system has one, so processes that share the file do not harm each other.
+
+    Raises:
+        UsageError: a folder or a file that cannot be written; the message names it.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "records.jsonl"
+    >>> with RecordWriter(path) as writer:
+    ...     writer.append({"key": "k", "status": "ok", "metrics": {"output_spectral": [0.5, float("nan")]}})
+    >>> path.read_text()
+    '{"key":"k","metrics":{"output_spectral":[0.5,null]},"schema":1,"status":"ok"}\\n'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._descriptor: int | None = None
+        self._lines: list[bytes] = []  # written, should the file vanish
+
+    def __enter__(self) -> RecordWriter:
+        with _naming(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            self._descriptor = os.open(self.path, flags, 0o666)
+            try:
+                with _locked(self._descriptor):
+                    self._repair()
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record as one line; ``schema`` is filled in."""
+        if self._descriptor is None:
+            raise RuntimeError("RecordWriter is used outside its `with` block")
+        if record.get("status", "ok") not in STATUSES:
+            raise ValueError(f"status {record['status']!r} is not one of {', '.join(STATUSES)}")
+        line = (strict_json({"schema": SCHEMA, **record}) + "\n").encode()
+        if os.fstat(self._descriptor).st_nlink == 0:  # removed while it was open: what is written would be lost
+            self.__exit__()
+            self.__enter__()
+            self._write(b"".join(self._lines))
+        self._write(line)
+        self._lines.append(line)
+
+    def _write(self, lines: bytes) -> None:
+        with _naming(self.path), _locked(self._descriptor):
+            written = os.write(self._descriptor, lines)
+            if written != len(lines):
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise OSError(f"only {written} of {len(lines)} bytes could be written; is the disk full?")
+
+    def _repair(self) -> None:
+        """End the file at a newline: complete a last record that lacks only that, drop one that is torn."""
+        size = os.fstat(self._descriptor).st_size
+        tail = b""
+        start = size
+        while start > 0 and b"\n" not in tail:
+            step = min(start, 1 << 16)
+            start -= step
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            tail = os.read(self._descriptor, step) + tail
+        tail = tail[tail.rfind(b"\n") + 1 :]
+        if tail and _is_object(tail):
+            os.write(self._descriptor, b"\n")
+        elif tail:
+            os.ftruncate(self._descriptor, size - len(tail))
+
+
+def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name).
+
+    A torn last line, which a kill leaves, is passed over. Of records that share a key one is kept: the last, but a
+    record that is ok is never replaced by one that is not.
+
+    Raises:
+        UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
+    """
+    path = Path(path)
+    with _naming(path, "read"):
+        if path.is_dir():
+            files = sorted(path.glob("records*.jsonl"))
+            if not files:
+                raise UsageError(f"{path}: no records*.jsonl in this directory; is it a run?")
+        elif path.exists():
+            files = [path]
+        else:
+            raise UsageError(f"{path}: no such file or run directory")
+    return _merged(files)
+
+
+def _merged(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """The records of several files, one of each key."""
+    kept: dict[Any, dict[str, Any]] = {}
+    for file in files:
+        for record in _read_file(file):
+            key = record.get("key", ("without a key", len(kept)))
+            if key in kept and kept[key].get("status") == "ok" != record.get("status"):
+                continue
+            kept[key] = record
+    return list(kept.values())
+
+
+def _read_file(path: Path) -> Iterator[dict[str, Any]]:
+    with _naming(path, "read"):
+        lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        last = number == len(lines)
+        if not line.strip() or (last and not _is_object(line)):
+            continue
+        where = f"{path}:{number}"
+        if not _is_object(line):
+            raise UsageError(f"{where}: this line is no JSON object; repair or remove it")
+        record = json.loads(line)
+        schema = record.get("schema")
+        if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
+            raise UsageError(f"{where}: this is no record: its schema is {schema!r}")
+        if not isinstance(record.get("key", ""), str):
+            raise UsageError(f"{where}: this is no record: its key is no string")
+        if schema > SCHEMA:
+            raise UsageError(f"{where}: schema {schema} is newer than {SCHEMA}, which this version reads; upgrade")
+        yield record
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file whole or not at all: a temporary file beside it, then a rename."""
+    path = Path(path)
+    with _naming(path):
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path}: not a regular file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """`write_bytes` of UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """`write_bytes` of indented `strict_json`."""
+    write_text(path, strict_json(value, indent=2) + "\n")
+
+
+def run_directory(base: str | os.PathLike[str], command: str, stamp: str, tag: str) -> Path:
+    """Create ``base/stamp-command-tag``, or the same with ``-2``, ``-3``, … where it exists already.
+
+    Args:
+        stamp: the time of the start, ``%Y%m%d-%H%M%S``.
+        tag: a few digits of the configuration's hash.
+
+    >>> import tempfile
+    >>> base = tempfile.mkdtemp()
+    >>> [run_directory(base, "error", "20261121-084512", "1a2b3c").name for _ in range(2)]
+    ['20261121-084512-error-1a2b3c', '20261121-084512-error-1a2b3c-2']
+    """
+    name = f"{stamp}-{command}-{tag}"
+    attempt = 1
+    while True:
+        path = Path(base) / (name if attempt == 1 else f"{name}-{attempt}")
+        with _naming(path):
+            try:
+                path.mkdir(parents=True)
+                return path
+            except FileExistsError:
+                if not Path(base).is_dir():
+                    raise
+        attempt += 1
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+@contextlib.contextmanager
+def _naming(path: Path, verb: str = "write") -> Iterator[None]:
+    """Turn the operating system's errors into one that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: cannot {verb}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """An exclusive advisory lock; file systems without locks are left to one writer per file."""
+    held = False
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            held = True
+    try:
+        yield
+    finally:
+        if held:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)

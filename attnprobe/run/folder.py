@@ -1,0 +1,253 @@
+"""The folder of a run: made or gone on with, locked, described by a manifest, and in order however the run ends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..experiments.error.measure import Outcome
+from ..records.file import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
+from ..records.shards import Shard, parse_shard
+from .provenance import device_name, git_commit, threads, versions
+
+__all__ = ["held_already", "recorded"]
+
+
+def recorded(
+    request: Any,
+    command: str,
+    plan: Mapping[str, Any],
+    sources: Sequence[Any],
+    notify: Callable[[str], None],
+    measure: Callable[[RecordWriter, Mapping[str, dict[str, Any]], str], Outcome],
+    may_be_empty: bool = False,
+    whole: Callable[[], set[str]] | None = None,
+) -> tuple[Outcome, Path]:
+    """Let ``measure(writer, done, run)`` fill the run's folder, and leave that in order however it ends.
+
+    Args:
+        plan, sources: for the manifest. may_be_empty: whether a run counts in which no requested cell could run.
+        whole: gives the keys of all cells of the request where it has shards, which ``measure`` may leave to others.
+
+    A shard has its own ``records-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
+
+    Raises:
+        UsageError: shards or processes of a command that has none, or a shard without a folder.
+    """
+    shard = parse_shard(request.shard)
+    if whole is None:
+        _refuse_elsewhere(request, command)
+    start = datetime.now(UTC)
+    path, made = _folder(request, start, command)
+    done = {} if made else _earlier(path)
+    earlier = done.keys()
+    if request.force:
+        done = {}
+    elif request.retry_failed:
+        done = {key: record for key, record in done.items() if record["status"] != "failed"}
+    manifest = _manifest(request, plan, sources, start, command)
+    with _in_order(path, made, manifest, notify, shard):
+        with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
+            outcome = measure(writer, done, path.name)
+        for name in ("processes", "deaths"):
+            if found := getattr(outcome, name):
+                manifest[name] = found
+        if not may_be_empty and shard is None:
+            _refuse_empty(outcome, path, made)
+        asked = {record["key"] for record in outcome.records}
+        others = earlier - asked
+        if others and shard is not None:
+            others -= whole()
+        if others:
+            manifest["other_settings"] = sorted(others)  # a report shows this run's records alone too
+    if others:
+        notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
+    return outcome, path
+
+
+def _refuse_elsewhere(request: Any, command: str) -> None:
+    """Refuse what would measure a command elsewhere that measures all in one process."""
+    why = f"attnprobe {command} measures all in one process; drop it"
+    if request.shard is not None:
+        raise UsageError(f"shard {request.shard}: {why}")
+    if request.jobs not in (None, 1):
+        raise UsageError(f"jobs={request.jobs}: {why}")
+    if request.backend != "local":
+        raise UsageError(f"backend {request.backend}: {why}")
+
+
+@contextmanager
+def _in_order(
+    path: Path, made: bool, manifest: dict[str, Any], notify: Callable[[str], None], shard: Shard | None
+) -> Iterator[None]:
+    """Hold the run's folder for a block: locked, with a manifest that tells how it ended, or gone if it is empty."""
+    locks = _locked(path, shard)
+    told = _file(path, "manifest.json", shard)
+    try:
+        write_json(told, manifest)
+        yield
+        manifest["status"] = "finished"
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        manifest["status"] = "interrupted" if interrupted else "failed"
+        if made and not _has_records(path):
+            _remove(path, shard)
+        elif interrupted:
+            notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
+            error.args = ("told",)
+        raise
+    finally:
+        for lock in locks:
+            os.close(lock)
+        if path.is_dir():
+            manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
+            try:
+                write_json(told, manifest)
+            except UsageError as error:  # a full disk: what was measured is shown all the same
+                notify(f"{error}; the manifest does not tell how the run ended")
+
+
+def held_already(request: Any) -> dict[str, dict[str, Any]]:
+    """The records that a request's folder holds, by key; none where there is no folder yet."""
+    path = None if request.out is None else Path(request.out).expanduser()
+    return _earlier(path) if path is not None and path.is_dir() else {}
+
+
+def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
+    """A run whose records vanished, or in which no requested cell could run at all, is none."""
+    if not (path / "records.jsonl").is_file():
+        raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
+    asked = [record for record in outcome.records if record["requested"]]
+    if asked and all(record["status"] == "skipped" for record in asked):
+        if made:
+            (path / "records.jsonl").unlink()
+        raise UsageError(asked[0]["reason"])
+
+
+def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
+    """The run's folder, and whether it was made now."""
+    if request.out is not None and not request.out.strip():
+        raise UsageError("--out has no name; leave it out for a new folder under outputs/")
+    if request.out is None and request.shard is not None:
+        raise UsageError(f"shard {request.shard}: name the folder that the shards share; give --out DIR")
+    if request.out is None:
+        tag = cell_key(request=asdict(request))[:6]
+        return run_directory(request.base, command, start.strftime("%Y%m%d-%H%M%S"), tag), True
+    try:
+        path = Path(request.out).expanduser()
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"--out {path} is not a directory")
+        made = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".{secrets.token_hex(4)}.probe"  # a process of another machine may have this one's number
+        probe.touch()
+        probe.unlink()
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"--out {request.out[:80]} cannot be written: {getattr(error, 'strerror', error)}") from error
+    return path, made
+
+
+def _file(path: Path, name: str, shard: Shard | None) -> Path:
+    return path / name if shard is None else shard.of(path / name)
+
+
+def _locked(path: Path, shard: Shard | None) -> list[int]:
+    """Descriptors under locks, so that two runs never write to one file.
+
+    A run locks its folder for itself. Shards share the folder's lock, and each has one of its own. Where a file system
+    has no locks, nothing is locked.
+
+    Raises:
+        UsageError: another run holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not POSIX
+        return []
+    held: list[int] = []
+
+    def take(file: Path, flags: int, how: int, what: str) -> None:
+        held.append(os.open(file, flags, 0o666))
+        try:
+            fcntl.flock(held[-1], how | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            for descriptor in held:
+                os.close(descriptor)
+            raise UsageError(f"--out {path}: another run is writing {what}") from error
+        except OSError:  # a network file system may have no locks, or none of folders
+            pass
+
+    take(path, os.O_RDONLY, fcntl.LOCK_EX if shard is None else fcntl.LOCK_SH, "to this folder; choose another")
+    if shard is not None:
+        take(_file(path, ".lock", shard), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, f"shard {shard} there")
+    return held
+
+
+def _has_records(path: Path) -> bool:
+    return any(file.is_file() and file.stat().st_size for file in path.glob("records*.jsonl"))
+
+
+def _earlier(path: Path) -> dict[str, dict[str, Any]]:
+    """The records that a folder holds already, by key."""
+    if not _has_records(path):
+        return {}
+    found = {}
+    for record in read_records(path):
+        whole = isinstance(record.get("key"), str) and record.get("status") in STATUSES
+        metrics = record.get("metrics")
+        if not whole or "heads" not in record or not isinstance(metrics, dict) or not _are_numbers(metrics):
+            raise UsageError(f"{path}: its records are not of this program; choose another --out")
+        found[record["key"]] = record
+    return found
+
+
+def _are_numbers(metrics: Any) -> bool:
+    """Whether a record's metrics are what this program writes: numbers and nulls, in lists and objects."""
+    if isinstance(metrics, dict):
+        return all(isinstance(value, (dict, list)) and _are_numbers(value) for value in metrics.values())
+    if isinstance(metrics, list):
+        return all(_are_numbers(value) for value in metrics)
+    return metrics is None or isinstance(metrics, (bool, int, float))
+
+
+def _remove(path: Path, shard: Shard | None) -> None:
+    """Take back a folder that this run made and left without a record."""
+    with suppress(OSError):
+        for name in ("manifest.json", "records.jsonl", "inputs.jsonl", *([] if shard is None else [".lock"])):
+            _file(path, name, shard).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def _manifest(
+    request: Any, plan: Mapping[str, Any], sources: Sequence[Any], start: datetime, command: str
+) -> dict[str, Any]:
+    """What a run's folder says of itself; ``source`` is a list where there are several."""
+    values = {key: value for key, value in asdict(request).items() if key not in ("source", "origin")}
+    values.update(asdict(request.source) | {"weights": ",".join(request.weights or (request.source.weights,))})
+    config = {name: {"value": value, "origin": request.origin.get(name, "default")} for name, value in values.items()}
+    facts = [source.facts for source in sources]
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "shard": request.shard,
+        "arguments": sys.argv[1:],
+        "config": config,
+        "plan": plan,
+        "source": facts[0] if len(facts) == 1 else facts,
+        "described": [source.describe() for source in sources],
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "device": device_name(str(sources[0].device)),
+        "threads": threads(),
+        "dtype": request.source.dtype,
+        "start": start.isoformat(timespec="seconds"),
+        "status": "running",
+    }

@@ -1,0 +1,91 @@
+"""What the Q, K and V of a run are like: one record per layer read, in ``inputs.jsonl`` beside the records of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..experiments.error.measure import said
+from ..metrics import input_statistics
+from ..qkv import QKV
+from ..records.file import SCHEMA, RecordWriter, cell_key, determining, inputs_path, read_inputs
+from ..records.shards import Shard, parse_shard
+from ..timings import Timings
+from .limits import with_smaller_blocks
+
+__all__ = ["InputKeeper", "keeper_of"]
+
+
+class InputKeeper:
+    """Keeps `input_statistics` of each layer that a run reads, once, whatever the number of its cells.
+
+    A record holds ``schema, key, run, command`` (``inputs``), ``status, reason, source, window, layer, heads, n`` and
+    ``metrics``, the statistics by name with one number per head. They stand in a file of their own: ``records.jsonl``
+    holds cells alone, whether or not there are statistics. A layer whose cells were all there already is not read for
+    them, and what stands in the file is not made again.
+
+    Args:
+        folder: the run's. wanted: whether anything is kept at all. force: make again what is there.
+        shard: keeps them in a file of its own.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        wanted: bool,
+        force: bool,
+        timings: Timings | None = None,
+        shard: Shard | None = None,
+    ) -> None:
+        self.path = inputs_path(folder) if shard is None else shard.of(inputs_path(folder))
+        self.run, self.wanted, self.timings = run, wanted, timings or Timings()
+        found = [] if force or not wanted else read_inputs(folder)
+        self.there = {record["key"] for record in found if record.get("status") == "ok"}
+
+    def keep(self, source: Any, n: int, window: int, layer: int, qkv: QKV) -> None:
+        """Write the record of a layer, of the heads that ``qkv`` has; a disk without room loses it, and no more."""
+        place = {"n": n, "window": window, "layer": layer, "heads": list(qkv.heads)}
+        key = cell_key(command="inputs", source=determining(source.facts), **place)
+        if not self.wanted or key in self.there:
+            return
+        self.there.add(key)
+        status, reason, metrics = "ok", None, {}
+        with self.timings("input statistics"):
+            try:
+                found = with_smaller_blocks(lambda: input_statistics(qkv))
+                metrics = {name: values.tolist() for name, values in found.items()}
+            except Exception as error:  # the cells do not depend on it
+                status, reason = "failed", said(error)
+        record = {
+            "schema": SCHEMA,
+            "key": key,
+            "run": self.run,
+            "command": "inputs",
+            "status": status,
+            "reason": reason,
+            "source": source.facts,
+            **place,
+            "metrics": metrics,
+        }
+        self.write(record)
+
+    def write_once(self, record: Mapping[str, Any]) -> None:
+        """Append a record that another process made, unless it is there."""
+        if record["key"] not in self.there:
+            self.there.add(record["key"])
+            self.write(record)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record to the file, where there is room."""
+        with suppress(UsageError), RecordWriter(self.path) as writer:
+            writer.append(record)
+
+
+def keeper_of(request: Any, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
+    """What keeps the input statistics of a request's run in its folder."""
+    shard = parse_shard(request.shard)
+    return InputKeeper(folder, run, request.input_statistics, request.force, timings, shard)

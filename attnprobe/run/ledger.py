@@ -1,0 +1,111 @@
+"""What a run has and what it still lacks: every record is written by the one process that was asked for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..experiments.error.measure import Outcome
+from ..records.file import RecordWriter
+from ..timings import Timings
+from .cells import VERSIONS, Cells, GroupWork, Place, bundles, head_of
+from .inputs import InputKeeper
+from .provenance import versions
+from .where.backends import Backend
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """The listener of a run of cells.
+
+    Args:
+        writer: of records. inputs: keeps input statistics. done: records of an earlier run by key, which stand.
+        progress: called with the number of cells done, their total and a label.
+    """
+
+    def __init__(
+        self,
+        cells: Cells,
+        writer: RecordWriter,
+        inputs: InputKeeper,
+        *,
+        done: Mapping[str, dict[str, Any]],
+        run: str,
+        notify: Callable[[str], None],
+        progress: Callable[[int, int, str], None],
+        timings: Timings,
+    ) -> None:
+        self.cells, self.writer, self.inputs, self.run = cells, writer, inputs, run
+        self.notify, self.progress, self.timings = notify, progress, timings
+        self.total = sum(map(len, cells.listed.values()))
+        self.kept = {cell.key: done[cell.key] for some in cells.listed.values() for cell in some if cell.key in done}
+        self.missing = {place: {cell.key for cell in some} - done.keys() for place, some in cells.listed.items()}
+        self.outcome = Outcome(done_before=len(self.kept))
+
+    def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
+        """Have everything that is missing measured; the records of all cells in their order.
+
+        Several processes begin with the longest sequences, so that they end together.
+        """
+        waiting = [place for place, keys in self.missing.items() if keys]
+        most = backend.bundle(len(waiting))
+        groups = bundles(waiting, most)
+        if self.kept and waiting:
+            self.notify(f"{len(self.kept)} of {self.total} cells are there already; the others are measured now")
+        if most < len(waiting):
+            groups.sort(key=lambda bundle: -bundle[0].group.n)
+        backend.run(groups, work, self)
+        self.progress(self.total, self.total, "")
+        self.outcome.records = [self.kept[cell.key] for some in self.cells.listed.values() for cell in some]
+        return self.outcome
+
+    def told(self, bundle: tuple[Place, ...]) -> frozenset[str]:
+        """The keys of the cells that are done."""
+        return frozenset(
+            cell.key for place in bundle for cell in self.cells.listed[place] if cell.key not in self.missing[place]
+        )
+
+    def began(self, facts: Mapping[str, Any]) -> None:
+        """Say so where another process may give other numbers, and keep for the manifest what it is."""
+        if facts in self.outcome.processes:
+            return
+        self.outcome.processes.append(dict(facts))
+        here = versions()
+        other = [f"{name} {facts[name]} (here {here.get(name)})" for name in VERSIONS if facts[name] != here.get(name)]
+        if other:
+            self.notify(f"{facts['host']} has {', '.join(other)}: its numbers may differ by rounding")
+
+    def found(self, bundle: tuple[Place, ...], kind: str, value: Any) -> None:
+        if kind == "record":
+            self._keep(next((place for place in bundle if value["key"] in self.missing[place]), None), value)
+        elif kind == "inputs":
+            self.inputs.write_once(value)
+        elif kind == "show":
+            self._show(value)
+        elif kind == "timings":
+            for stage, seconds in value.items():
+                self.timings.seconds[stage] = self.timings.seconds.get(stage, 0.0) + seconds
+        elif any(self.missing[place] for place in bundle):
+            self.lost(bundle, "its process found other inputs than the one that keeps the records")
+
+    def died(self, reason: str) -> None:
+        self.outcome.deaths.append(reason)
+        self.notify(f"{reason}; another does its group again")
+
+    def lost(self, bundle: tuple[Place, ...], reason: str) -> None:
+        for place in bundle:
+            heads = self.cells.heads(place) or self.cells.sources[place.source].head_numbers
+            for cell in self.cells.listed[place]:
+                if cell.key in self.missing[place]:
+                    head = head_of(self.cells, place, cell, self.run, heads, None)
+                    self._keep(place, {**head, **self.cells.failed(cell, reason)})
+
+    def _keep(self, place: Place | None, record: Mapping[str, Any]) -> None:
+        if place is None:  # it is here already, from a process that died after it
+            return
+        self.kept[record["key"]] = self.outcome.keep(record, self.writer)
+        self.missing[place].discard(record["key"])
+
+    def _show(self, label: str) -> None:
+        self.progress(self.outcome.done_before + self.outcome.measured, self.total, label)

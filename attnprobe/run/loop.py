@@ -1,0 +1,84 @@
+"""A command's run from start to end: its cells, where they are measured, its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..experiments.error.measure import Outcome
+from ..records.file import RecordWriter
+from ..timings import Timings
+from .cells import Cells, GroupWork
+from .folder import recorded
+from .inputs import keeper_of
+from .ledger import Ledger
+from .request import RunRequest
+from .where.sites import site_of
+
+__all__ = ["Session", "measure_cells"]
+
+
+@dataclass
+class Session:
+    """A finished run: its records, folder and sources, and why maps that were asked for are missing, by key."""
+
+    outcome: Outcome
+    path: Path
+    sources: Sequence[Any]
+    unmapped: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure_cells(
+    open_cells: type[Cells],
+    request: RunRequest,
+    *,
+    notify: Callable[[str], None],
+    progress: Callable[[int, int, str], None],
+    timings: Timings | None = None,
+    after: Callable[[Cells, Outcome, Path], None] = lambda cells, outcome, folder: None,
+) -> Session:
+    """Measure every cell of a request that its folder does not hold, where the request says (see `site_of`).
+
+    Args:
+        open_cells: the class of a command's cells. after: called in the run's folder once all records are there.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+        KeyboardInterrupt: passed on once the folder is in order.
+    """
+    timings = timings or Timings()
+    with site_of(request, notify) as site:
+        cells = open_cells(site.here(request), notify, timings)
+
+        def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
+            folder = writer.path.parent
+            work = GroupWork(
+                open_cells, request, run, folder, site.threads, site.devices, (cells, timings) if site.alone else None
+            )
+            ledger = Ledger(
+                cells,
+                writer,
+                keeper_of(request, folder, run),
+                done=done,
+                run=run,
+                notify=notify,
+                progress=progress,
+                timings=timings,
+            )
+            outcome = ledger.measured_by(site.backend, work)
+            after(cells, outcome, folder)
+            return outcome
+
+        outcome, path = recorded(
+            request,
+            cells.command,
+            cells.plan(),
+            cells.sources,
+            notify,
+            measure,
+            whole=cells.whole,
+            may_be_empty=cells.may_be_empty,
+        )
+    return Session(outcome, path, cells.sources)

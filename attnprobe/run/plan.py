@@ -1,0 +1,293 @@
+"""What a run shall measure: the plan, its cells, and the grammar of its lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..errors import Unsupported, UsageError
+from ..grammar.spelling import parts
+from ..methods import Method, by_family, get
+from ..qkv import QKV
+from ..records.file import LOWER_BOUND, cell_key, determining
+
+__all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "determines", "listed", "parse_methods", "told"]
+
+MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
+HELD = 2**29  # bytes of operators
+
+
+@dataclass(frozen=True)
+class MethodRequest:
+    """One entry of ``--method``: what names the method, and the options off their default."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    requested: bool = True
+
+    @cached_property
+    def entry(self) -> Method:
+        """The method itself; that of a file stays the one that was there when it was first asked for."""
+        return get(self.name)
+
+    @property
+    def label(self) -> str:
+        """The method's name in rows: a file's without its folder."""
+        return self.name if self.name == LOWER_BOUND else self.entry.name
+
+    @property
+    def sha256(self) -> str | None:
+        """Of a user's file, None for the project's own methods."""
+        known = None if self.name == LOWER_BOUND else self.entry.provenance
+        return known and known.sha256
+
+
+def determines(request: MethodRequest | None) -> dict[str, Any]:
+    """What of a method determines a result; nulls where there is none."""
+    if request is None:
+        return {"method": None, "options": {}}
+    content = {} if request.sha256 is None else {"method_sha256": request.sha256}
+    return {"method": request.label, "options": dict(request.options), **content}
+
+
+def told(request: MethodRequest | None) -> dict[str, Any]:
+    """A method as records and manifests tell it; ``method_file`` says where a user's comes from."""
+    known = None if request is None or request.name == LOWER_BOUND else request.entry.provenance
+    content = {} if known is None else {"method_file": asdict(known)}
+    return {"method": request and request.label, "options": dict(request.options) if request else {}, **content}
+
+
+def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
+    """``NAME[:k=v,…]``, ``torch:KERNEL[:k=v,…]``, ``PATH.py:FUNCTION[:k=v,…]``: comma-separated and repeatable.
+
+    ``all`` is every registered method of kind method.
+
+    An item with ``=`` and no ``:`` continues the options of the method before it.
+
+    Raises:
+        UsageError: an unknown method or option (the nearest name is offered), an impossible value, a file that cannot
+            be loaded, two files' methods of one name.
+
+    >>> parse_methods(["skyformer:sampler=iid,share_heads=true,vmean"], "softmax")[0].options
+    {'sampler': 'iid', 'share_heads': True}
+    >>> [request.name for request in parse_methods(["vmean,svd"], "softmax")]
+    ['vmean', 'svd']
+    """
+    found: list[tuple[str, dict[str, str]]] = []
+    for item in (item.strip() for text in texts for item in text.split(",")):
+        name, rest = parts(item)
+        if not item:
+            raise UsageError("an empty method name; write --method NAME or NAME,NAME")
+        if "=" in item and rest is None:
+            if not found:
+                raise UsageError(f"'{item}' is an option without a method before it; write NAME:{item}")
+            _add_option(found[-1], item)
+        elif item == "all":
+            found += [(entry.name, {}) for entry in by_family() if entry.kind == "method"]
+        else:
+            get(name)
+            found.append((name, {}))
+            if rest is not None:
+                _add_option(found[-1], rest)
+    if not found:
+        raise UsageError("no method; write --method NAME")
+    requests: list[MethodRequest] = []
+    for name, given in found:
+        entry = get(name)
+        targets = entry.targets
+        options = entry.check(target if target in targets else targets[0], given)
+        request = MethodRequest(name, options)
+        if determines(request) not in map(determines, requests):
+            requests.append(request)
+    _refuse_two_of_a_name(requests)
+    return requests
+
+
+def _refuse_two_of_a_name(requests: Iterable[MethodRequest]) -> None:
+    """Refuse files with different methods whose rows nobody could tell apart."""
+    names: dict[str, MethodRequest] = {}
+    for request in requests:
+        other = names.setdefault(request.label, request)
+        if other.sha256 != request.sha256:
+            raise UsageError(f"{other.name} and {request.name} are two methods of the name {request.label}: rename one")
+
+
+def listed(request: MethodRequest) -> dict[str, Any]:
+    """A method in the list of a manifest's plan."""
+    facts = told(request)
+    return {"name": facts.pop("method"), **facts}
+
+
+def _add_option(found: tuple[str, dict[str, str]], item: str) -> None:
+    name, options = found
+    key, equals, value = item.partition("=")
+    if not equals or not key or not value:
+        raise UsageError(f"{name}: '{item}' is not an option; write {name}:OPTION=VALUE")
+    if key in options:
+        raise UsageError(f"{name}: option {key} is given twice")
+    options[key] = value
+
+
+@dataclass(frozen=True)
+class ErrorPlan:
+    """Everything that ``attnprobe error`` measures, apart from where Q, K, V come from.
+
+    Args:
+        tol: the width of the intervals of matrix errors; None measures none.
+        row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
+        share: the (group, layer) that are measured here, of all that the plan names; None is all of them.
+    """
+
+    methods: tuple[MethodRequest, ...]
+    n: tuple[int, ...]
+    d: tuple[int, ...]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...] | None
+    windows: int = 1
+    seed: int = 0
+    repeats: int = 1
+    target: str = "softmax"
+    tol: float | None = None
+    row_tolerance: float | None = None
+    share: frozenset[tuple[Group, int]] | None = None
+
+    def groups(self) -> list[Group]:
+        """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
+        return [Group(n, window) for n in self.n for window in range(self.windows)]
+
+    def places(self) -> list[tuple[Group, int]]:
+        """The groups and layers that are measured here, in their order."""
+        every = [(group, layer) for group in self.groups() for layer in self.layers]
+        return every if self.share is None else [place for place in every if place in self.share]
+
+    def layers_of(self, group: Group) -> list[int]:
+        """The layers of a group that are measured here."""
+        return [layer for layer in self.layers if self.share is None or (group, layer) in self.share]
+
+    def listed(self, facts: Mapping[str, Any]) -> dict[tuple[Group, int], list[Cell]]:
+        """The cells of every group and layer of a source with these facts, in the order in which they are measured."""
+        facts = determining(facts)
+        return {place: self.cells(*place, facts) for place in self.places()}
+
+    def size(self, facts: Mapping[str, Any]) -> int:
+        """How many cells there are."""
+        return sum(map(len, self.listed(facts).values()))
+
+    def cells(self, group: Group, layer: int, facts: Mapping[str, Any]) -> list[Cell]:
+        """The cells of one group and layer: the lower bound, V-Mean, then what was asked for."""
+        requests = list(self.methods)
+        if all((request.name, dict(request.options)) != ("vmean", {}) for request in requests):
+            requests.insert(0, MethodRequest("vmean", requested=False))
+        cells = [self._cell(group, layer, MethodRequest(LOWER_BOUND, requested=False), d, 0, facts) for d in self.d]
+        for request in requests:
+            entry = request.entry
+            for d in self.d if entry.budget is not None else (None,):
+                repeats = 1 if "deterministic" in entry.tags else self.repeats
+                cells += [self._cell(group, layer, request, d, repeat, facts) for repeat in range(repeats)]
+        return cells
+
+    def batches(self, cells: Sequence[Cell], qkv: QKV) -> list[list[Cell]]:
+        """The cells of one layer in the batches whose operators are held together and share the passes over B.
+
+        At most `MOST_SHARED` cells, and about `HELD` bytes: an operator counts ``h ((n_q + n_k) d + d²)`` numbers, with
+        p for d where it has no budget, and a user's ``h n_q n_k``, which it may hold. What is done already has no say,
+        so that a run that goes on has the same batches. A lower bound, which has no operator, stands alone, and without
+        matrix errors every cell does.
+        """
+        found: list[list[Cell]] = []
+        held, room = 0, 0
+        for cell in cells:
+            alone = self.tol is None or cell.request.name == LOWER_BOUND
+            d = cell.d or qkv.p
+            dense = not alone and cell.request.entry.family == "user"
+            numbers = qkv.n_q * qkv.n_k if dense else d * (qkv.n_q + qkv.n_k + d)
+            size = qkv.h * numbers * qkv.q.element_size()
+            if alone or not room or held + size > HELD:
+                found.append([])
+                held, room = 0, MOST_SHARED
+            found[-1].append(cell)
+            held, room = held + size, 0 if alone else room - 1
+        return found
+
+    def _cell(self, group, layer, request, d, repeat, facts) -> Cell:
+        matrix = {} if self.tol is None or request.name == LOWER_BOUND else {"matrix_tol": self.tol}
+        if request.name != LOWER_BOUND and request.entry.kind == "kernel":
+            matrix |= {"row_tolerance": self.row_tolerance}
+        key = cell_key(
+            command="error",
+            **determines(request),
+            target=self.target,
+            source=dict(facts),
+            n=group.n,
+            window=group.window,
+            layer=layer,
+            heads=self.heads,
+            d=d,
+            seed=self.seed + repeat,
+            **matrix,
+        )
+        return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
+
+    def told(self) -> dict[str, Any]:
+        """The plan as a manifest shows it."""
+        return {
+            "methods": [listed(m) for m in self.methods],
+            "n": self.n,
+            "d": self.d,
+            "layers": self.layers,
+            "heads": self.heads,
+            "windows": self.windows,
+            "seed": self.seed,
+            "repeats": self.repeats,
+            "target": self.target,
+            "tol": self.tol,
+            "row_tolerance": self.row_tolerance,
+        }
+
+    def refusal(self) -> str | None:
+        """Why no requested cell can run, or None: the first reason, where each of them has one."""
+        reason = None
+        for request in self.methods:
+            for n in self.n:
+                for d in self.d if request.entry.budget is not None else (None,):
+                    why = refused(request, self.target, n, d)
+                    if why is None:
+                        return None
+                    reason = reason or why
+        return reason
+
+
+def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str | None:
+    """Why a method cannot take these settings; None where it can."""
+    entry = request.entry
+    if target not in entry.targets:
+        return f"{entry.name} does not take target={target}; it takes {', '.join(entry.targets)}"
+    try:
+        entry.check_budget(d, n, n)
+    except Unsupported as error:
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that share one forward of the model: a sequence length and a text window."""
+
+    n: int
+    window: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a method with its options and budget on one layer of one text window."""
+
+    key: str
+    request: MethodRequest
+    n: int
+    window: int
+    layer: int
+    d: int | None
+    repeat: int
+    seed: int

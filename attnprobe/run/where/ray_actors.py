@@ -1,0 +1,165 @@
+"""A crew of actors on a Ray cluster that was joined."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import SourceError, UsageError
+from ..provenance import versions
+from .backends import Died, Member, Work, raisable
+from .ray_room import Room, room_of
+
+__all__ = ["Actors", "Mailbox", "Worker"]
+
+POLL = 0.25  # seconds between two looks at what was sent
+SHOWN = 0.2  # seconds between two labels of one process: each is a call across the network
+PATIENCE = 60.0  # seconds without a process that could be, before the run gives up
+
+
+class Mailbox:
+    """What processes sent and nobody took yet; an actor beside the process that takes it."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def put(self, item: Any) -> None:
+        self.items.append(item)
+
+    def take(self) -> list[Any]:
+        items, self.items = self.items, []
+        return items
+
+
+class Worker:
+    """The life of a process on the cluster: an actor, whose calls come one after the other in its main thread."""
+
+    def __init__(self, mailbox: Any, folder: str, version: str) -> None:
+        self.mailbox, self.folder, self.version = mailbox, folder, version
+        self.shown = 0.0
+
+    def start(self, work: Work, number: int) -> tuple[str, Any]:
+        """What a `Crew` hears of a process that begins."""
+        theirs = versions()["attnprobe"]
+        if self.version != theirs:
+            return "raised", UsageError(
+                f"ray: a node has attnprobe {theirs}, and this is {self.version}; install the same everywhere"
+            )
+        if not Path(self.folder).is_dir():
+            return "raised", UsageError(f"ray: {self.folder} is not on a node; run in a folder that all share")
+        os.chdir(self.folder)  # names of files are the user's
+        try:
+            facts, self.do = work.start(number, lambda kind, value=None: self._send(number, kind, value))
+        except Exception as error:
+            return "raised", raisable(error)
+        return "ready", facts
+
+    def work(self, group: Any, told: Any) -> tuple[str, Any]:
+        try:
+            self.do(group, told)
+        except Exception as error:
+            return "raised", raisable(error)
+        return "end", None
+
+    def _send(self, number: int, kind: str, value: Any) -> None:
+        import ray
+
+        if kind == "show":
+            if time.monotonic() < self.shown + SHOWN:
+                return
+            self.shown = time.monotonic()
+        ray.get(self.mailbox.put.remote((number, kind, value)))  # what was sent is there before the next is made
+
+
+@dataclass
+class _Actor(Member):
+    actor: Any = None
+    call: Any = None  # what it does now
+
+
+class Actors:
+    """Actors of Ray, each with its CPUs and GPUs; what they send comes through a mailbox."""
+
+    def __init__(self, ray: Any, room: Room) -> None:
+        self.ray, self.room = ray, room
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.make = ray.remote(Worker).options(num_cpus=room.cpus, num_gpus=room.gpus, max_restarts=0)
+        self.numbers: dict[int, _Actor] = {}
+        self.hopeless_since: float | None = None
+
+    def hire(self, work: Work, number: int) -> _Actor:
+        actor = self.make.remote(self.mailbox, os.getcwd(), versions()["attnprobe"])
+        self.numbers[number] = _Actor(number, actor=actor, call=actor.start.remote(work, number))
+        return self.numbers[number]
+
+    def give(self, member: _Actor, group: Any, told: Any) -> None:
+        member.call = member.actor.work.remote(group, told)
+
+    def hear(self, members: Sequence[_Actor]) -> Iterator[tuple[_Actor, Any]]:
+        calls = {member.call: member for member in members if member.call is not None}
+        try:
+            over, _ = self.ray.wait(list(calls), num_returns=1, timeout=POLL)
+            ended = [(calls[call], self._result(call)) for call in over]
+            sent = self.ray.get(self.mailbox.take.remote())
+        except self.ray.exceptions.RayError as error:
+            raise SourceError(
+                f"ray: the cluster is gone: {_reason(str(error))}; what is done is kept: run the same command to go on"
+            ) from error
+        for number, kind, value in sent:  # what came before the end of a call
+            member = self.numbers.get(number)
+            if member is not None and member.group is not None:  # else it came from one that died
+                yield member, (kind, value)
+        for member, heard in ended:
+            member.call = None
+            if isinstance(heard, Died):
+                self.numbers.pop(member.number, None)
+                self.dismiss([member])  # it may be out of reach only
+            yield member, heard
+        self._refuse_to_wait(members)
+
+    def _result(self, call: Any) -> Any:
+        """What a call gave, or how its process died."""
+        try:
+            return self.ray.get(call)
+        except self.ray.exceptions.RayTaskError as error:
+            return "raised", RuntimeError(str(error).strip().splitlines()[-1])
+        except self.ray.exceptions.RayError as error:
+            return Died(f"its process on the cluster died: {_reason(str(error))}")
+
+    def _refuse_to_wait(self, members: Sequence[_Actor]) -> None:
+        """Give up where no process is left and no node could have one."""
+        if any(member.ready for member in members) or room_of(self.ray, self.room.cpus, self.room.gpus).places:
+            self.hopeless_since = None
+            return
+        self.hopeless_since = self.hopeless_since or time.monotonic()
+        if time.monotonic() > self.hopeless_since + PATIENCE:
+            raise UsageError(
+                f"ray: for {PATIENCE:g} s no node of the cluster has had room for a process; what is done "
+                "is kept: run the same command to go on"
+            )
+
+    def dismiss(self, members: Sequence[_Actor]) -> None:
+        for member in members:
+            with suppress(Exception):
+                self.ray.kill(member.actor, no_restart=True)
+
+    def close(self) -> None:
+        """End the mailbox."""
+        with suppress(Exception):
+            self.ray.kill(self.mailbox, no_restart=True)
+
+
+def _reason(text: str) -> str:
+    """What matters of what Ray says over many lines."""
+    text = text.split("Some common causes", 1)[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    known = [line for line in lines if line.startswith("The actor is dead") or "exit type" in line or "Error:" in line]
+    return (known or lines or ["unknown"])[0][:300]

@@ -1,0 +1,140 @@
+"""Joining a Ray cluster that the user names; none is ever started unless the address is ``local``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...errors import SourceError, UsageError
+from .backends import Crewed
+from .ray_actors import Actors
+from .ray_room import room_of
+
+__all__ = ["cluster"]
+
+PRIVATE = "local"
+GPU = "cuda:0"  # Ray shows a process its own GPUs alone
+REACH = 10.0  # seconds in which the address of a cluster must answer
+
+
+@contextmanager
+def cluster(
+    address: str | None,
+    jobs: int | None,
+    cpus: int | None,
+    gpus: float | None,
+    device: str,
+    notify: Callable[[str], None],
+) -> Iterator[tuple[Crewed, str]]:
+    """Join the cluster at an address, or start one of this machine for ``local``, for the length of a block.
+
+    Gives the backend, and the device of its processes. What the cluster has is compared with what is asked before
+    anything runs: Ray itself waits for ever for a GPU that no node has.
+
+    Raises:
+        UsageError: no address, Ray is not installed, what is asked does not fit or contradicts itself.
+        SourceError: there is no cluster.
+    """
+    _refuse(device, gpus)
+    ray = _imported(address)
+    address = _this_cluster() if address == "auto" else address
+    _reached(address)
+    try:
+        _joined(ray, address)
+        room = room_of(ray, cpus or 1, _gpus(ray, device, gpus))
+        jobs = room.refuse(jobs)
+        notify(
+            f"ray: {jobs} processes on {len(room.nodes)} node{'s' * (len(room.nodes) > 1)}"
+            f"{'' if address == PRIVATE else f' of {address}'}"
+        )
+        crew = Actors(ray, room)
+        try:
+            yield Crewed(crew, jobs, "run it without --backend ray to see why"), GPU if room.gpus else "cpu"
+        finally:
+            crew.close()
+    finally:
+        ray.shutdown()
+
+
+def _refuse(device: str, gpus: float | None) -> None:
+    """Refuse a device and GPUs that cannot be, or contradict each other."""
+    if gpus is not None and not (gpus == 0 or 0.01 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer())):
+        raise UsageError(f"gpus-per-task={gpus:g}: choose 0, a fraction from 0.01 to 1, or a whole number")
+    if device.startswith("cuda:"):
+        raise UsageError(f"device {device}: Ray binds each process to a GPU; give --device cuda")
+    if device == "cuda" and gpus == 0:
+        raise UsageError("device cuda needs GPUs, and gpus-per-task is 0; drop one of the two")
+    if device == "cpu" and gpus:
+        raise UsageError(f"device cpu needs no GPU, and gpus-per-task is {gpus:g}; drop one of the two")
+
+
+def _gpus(ray: Any, device: str, gpus: float | None) -> float:
+    """GPUs of a process: where none are given one, if there are any or the device asks for it, and none on a CPU."""
+    if gpus is not None or device == "cpu":
+        return gpus or 0.0
+    return 1.0 if device == "cuda" or ray.cluster_resources().get("GPU", 0) else 0.0
+
+
+def _imported(address: str | None) -> Any:
+    if not address or not address.strip():
+        raise UsageError("backend ray: name the cluster; give --ray-address HOST:PORT, or local for a private one here")
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"ray-address {address}: Ray Client is not supported; run attnprobe on a node of the cluster, "
+            "with --ray-address auto"
+        )
+    if address == PRIVATE:  # one that is joined has its own settings
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # by itself since Ray 2.59
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it prints what its nodes say on stdout, which is ours
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError("backend ray: Ray is not installed; run pip install 'attnprobe[ray]'") from error
+    return ray
+
+
+def _this_cluster() -> str:
+    """The address of the cluster that this node is of, as ``ray start`` leaves it.
+
+    Raises:
+        SourceError: it is of none.
+    """
+    left = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    found = os.environ.get("RAY_ADDRESS", "") or (left.read_text().strip() if left.is_file() else "")
+    if ":" not in found:
+        raise SourceError(
+            "ray: this node is of no cluster (no RAY_ADDRESS, nothing that `ray start` left here); give "
+            "--ray-address HOST:PORT, or local"
+        )
+    return found
+
+
+def _reached(address: str) -> None:
+    """Refuse a host and port where nobody listens: Ray would try again for minutes."""
+    host, colon, port = address.rpartition(":")
+    if address == PRIVATE:
+        return
+    if not (host and colon and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
+        raise UsageError(f"ray-address '{address[:80]}' is not HOST:PORT, auto or local")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+    except OSError as error:
+        raise SourceError(f"ray: no cluster at {address}: {error}") from error
+
+
+def _joined(ray: Any, address: str) -> None:
+    """Connect; Ray's own lines are kept off the terminal, as ours say what matters."""
+    private = {"include_dashboard": False} if address == PRIVATE else {}
+    for name in ("ray", "ray._private", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **private)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        first = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise SourceError(f"ray: no cluster at {address}: {first}") from error

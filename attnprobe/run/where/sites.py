@@ -1,0 +1,91 @@
+"""Where a run is measured: in this process, in several of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...errors import UsageError, unknown
+from ...sources.spec import choose_device
+from ..request import RunRequest
+from .backends import Alone, Backend
+from .pool import pool
+
+__all__ = ["BACKENDS", "Site", "site_of"]
+
+BACKENDS = ("local", "ray")
+MOST = 1024  # processes
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the cells of a request are measured.
+
+    Attributes:
+        threads, devices: as `GroupWork` takes them. device: where this process keeps Q, K and V, None is the request's.
+    """
+
+    backend: Backend
+    threads: int | None = None
+    devices: tuple[str, ...] = ()
+    device: str | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether all is measured in this process."""
+        return isinstance(self.backend, Alone)
+
+    def here(self, request: Any) -> Any:
+        """The request as this process reads its sources."""
+        if self.device is None:
+            return request
+        return replace(request, source=replace(request.source, device=self.device))
+
+
+@contextmanager
+def site_of(request: RunRequest, notify: Callable[[str], None]) -> Iterator[Site]:
+    """Where a request is measured: one process per visible GPU where it names none, and one on a CPU, unless it says.
+
+    Raises:
+        UsageError: a number that cannot be; a cluster that is not there, or has no room for what is asked.
+    """
+    _refuse(request)
+    if request.backend == "ray":
+        from .ray_cluster import cluster
+
+        with cluster(
+            request.ray_address,
+            request.jobs,
+            request.cpus_per_task,
+            request.gpus_per_task,
+            request.source.device,
+            notify,
+        ) as (backend, device):
+            yield Site(backend, request.cpus_per_task, (device,), device="cpu")
+        return
+    device = choose_device(request.source.device)
+    visible = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 0
+    jobs = request.jobs or visible or 1
+    if jobs == 1:
+        yield Site(Alone())
+        return
+    threads = max(1, torch.get_num_threads() // jobs)
+    yield Site(pool(jobs), threads, tuple(f"cuda:{i}" for i in range(visible)))
+
+
+def _refuse(request: RunRequest) -> None:
+    if request.backend not in BACKENDS:
+        raise unknown("backend", request.backend, BACKENDS)
+    if request.jobs is not None and not 1 <= request.jobs <= MOST:
+        raise UsageError(f"jobs={request.jobs}: choose a number from 1 to {MOST}")
+    if request.cpus_per_task is not None and not 1 <= request.cpus_per_task <= MOST:
+        raise UsageError(f"cpus-per-task={request.cpus_per_task}: choose a number from 1 to {MOST}")
+    if request.backend == "ray":
+        return
+    for name in ("ray_address", "gpus_per_task", "cpus_per_task"):
+        if getattr(request, name) is not None:
+            raise UsageError(f"{name.replace('_', '-')} is of backend ray, and the backend is {request.backend}")

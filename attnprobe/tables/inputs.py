@@ -1,0 +1,136 @@
+"""What the Q, K and V of a run are like: rows per head, one line for each length, and a table over layers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from .labels import identity, scale_of, source_heading, source_labels
+from .numbers import per_cent, significant
+
+__all__ = ["INPUTS_LEGEND", "input_lines", "input_rows", "input_tables"]
+
+Row = Mapping[str, Any]
+Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
+
+three = lambda value: significant(value, 3)
+COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+    ("score s.d.", "score_std", three),
+    ("max |score|", "score_max", three),
+    ("entropy", "entropy", three),
+    ("of ln n", "entropy_share", per_cent),
+    ("first token", "sink_first", per_cent),
+    ("most attended", "sink_most", per_cent),
+    ("stable rank B", "stable_rank", three),
+    *((f"stable rank {x.upper()}", f"{x}_stable_rank", three) for x in "qkv"),
+    *((f"mean ‖{x}‖", f"{x}_norm_mean", three) for x in "qkv"),
+    *((f"max ‖{x}‖", f"{x}_norm_max", three) for x in "qkv"),
+    *((f"max/median ‖{x}‖", f"{x}_norm_ratio", three) for x in "qkv"),
+)
+INPUTS_LEGEND = (
+    "Of the inputs alone, whatever the method; medians over heads and windows. S are the scores, of all pairs of valid "
+    "tokens, where attention is causal of a token and those up to it. Entropy: of a row of B = softmax(S), in nats, "
+    "mean over rows, and as a share of that of a uniform row. "
+    "First token, most attended: the share of all attention that it gets. Stable rank: ‖·‖_F²/‖·‖₂², of B, Q, K and V. "
+    "Norms are of rows of Q, K and V."
+)
+
+
+def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, Any]]:
+    """One row per layer, window and head of the ``records``, with what is known of it from ``inputs``.
+
+    Args:
+        inputs: of `records.read_inputs`. records: of cells, which say what is meant and in which order.
+    """
+    records = list(records)
+    place_of = lambda record, layer: (identity(record["source"]), record["n"], layer, record["window"])
+    known: dict[tuple[Any, ...], Row] = {}
+    for record in inputs:
+        if record.get("status") == "ok" and isinstance(record.get("metrics"), Mapping):
+            for index, head in enumerate(record["heads"]):
+                of_head = {name: some[index] for name, some in record["metrics"].items()}
+                known[*place_of(record, record["layer"]), head] = of_head
+    labels, rows = source_labels(records), {}
+    for record in records:
+        layers = [record["layer"]] if record["layer"] is not None else record["layers"]  # of several together
+        for layer, head in product(layers, record["heads"]):
+            place = (*place_of(record, layer), head)
+            if place in known:
+                rows[place] = {
+                    "weights": record["source"].get("weights"),
+                    "source": labels[place[0]],
+                    "scale_inputs": scale_of(record["source"]),
+                    "n": record["n"],
+                    "layer": layer,
+                    "window": record["window"],
+                    "head": head,
+                    **known[place],
+                    **({"causal": True} if record["source"].get("causal") else {}),
+                }
+    sources = list(labels.values())
+    order = lambda row: (sources.index(row["source"]), *(row[name] for name in ("n", "layer", "window", "head")))
+    return sorted(rows.values(), key=order)
+
+
+def input_lines(rows: Sequence[Row]) -> list[str]:
+    """A line for each (source, n): medians over heads and windows, from the least to the largest of the layers."""
+    lines = []
+    for (source, n), some in _by(rows, "source", "n").items():
+        layers = [layer for (layer,) in _by(some, "layer")]
+        named = f"layer {layers[0]}" if len(layers) == 1 else f"layers {', '.join(map(str, layers))}"
+        if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
+            named = f"layers {layers[0]}-{layers[-1]}"
+        told = {name: _range(some, name, shown) for _, name, shown in COLUMNS}
+        where = ", ".join(filter(None, [source, named, f"n = {n}"]))
+        most = "uniform rows" if some[0].get("causal") else "ln n"
+        lines.append(
+            f"inputs: {where}: scores s.d. {told['score_std']}, max {told['score_max']}; entropy {told['entropy']} "
+            f"nats ({told['entropy_share']} of {most}); attention to the first token {told['sink_first']}, to the most "
+            f"attended {told['sink_most']}; stable rank of B {told['stable_rank']}"
+        )
+    return lines
+
+
+def input_tables(rows: Sequence[Row]) -> list[Table]:
+    """A table for each (source, n) with a line for each layer."""
+    tables = []
+    for (_, n), some in _by(rows, "source", "n").items():
+        layers = _by(some, "layer")
+        heads, windows = (len({row[name] for row in some}) for name in ("head", "window"))
+        heading = source_heading(some[0])
+        caption = f"Inputs · {f'{heading} · ' if heading else ''}n = {n} · median of {heads} head{'s' * (heads != 1)}"
+        caption += f" x {windows} window{'s' * (windows != 1)}"
+        lines = [
+            [str(layer), *(shown(_median(here, name)) for _, name, shown in COLUMNS)]
+            for (layer,), here in layers.items()
+        ]
+        headings = ["layer", *(heading for heading, _, _ in COLUMNS)]
+        if some[0].get("causal"):  # a uniform row over the keys up to its own has less than ln n
+            headings[headings.index("of ln n")] = "of uniform"
+        tables.append((caption, headings, lines, []))
+    return tables
+
+
+def _by(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def _median(rows: Sequence[Row], name: str) -> float | None:
+    """The median of what is finite; None where nothing is."""
+    values = [row[name] for row in rows if isinstance(row.get(name), (int, float)) and math.isfinite(row[name])]
+    return statistics.median(values) if values else None
+
+
+def _range(rows: Sequence[Row], name: str, shown: Callable[[float | None], str]) -> str:
+    """The layers' medians: one number, or the least and the largest."""
+    found = [middle for some in _by(rows, "layer").values() if (middle := _median(some, name)) is not None]
+    if not found:
+        return "unknown"
+    low, high = shown(min(found)), shown(max(found))
+    return low if low == high else f"{low} – {high}"

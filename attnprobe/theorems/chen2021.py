@@ -1,0 +1,242 @@
+"""Skyformer (Chen, Zeng, Ji & Yang 2021), theorem 2: how many uniform landmarks are enough.
+
+Symbols as in `lifted`; ``λ = ε‖C‖``, the norm of the attention matrix C itself and not of C̄, so that ``‖C~ - C‖ ≤ λ``
+is a relative error of ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, log
+
+import torch
+from torch import Tensor
+
+from ..errors import Unsupported, UsageError
+from ..linalg.binomial import clopper_pearson
+from ..qkv import QKV
+from .finding import Finding
+from .frequency import frequency
+from .lifted import Lifted, landmarks, lifted_dimension
+from .registry import Setting, theorem
+
+__all__ = ["CONSTANT", "chen2021_coherence", "chen2021_sufficient_budget"]
+
+CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
+PAPER = "Chen et al. 2021 (Skyformer)"
+STEP = 2**0.25  # from one tried budget to the next
+SHARP = 1e-3  # of ‖C̄‖: a smaller λ needs quadrature in float64
+
+
+def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
+    """The coherence ``β = min_i d_stat / (2n ℓ_i)`` of leverage scores (…, 2n) with sum ``d_stat`` (…).
+
+    Chen et al. 2021, before theorem 2. At most 1, which it is where all scores are equal, and at least d_stat/2n.
+
+    >>> chen2021_coherence(torch.tensor([0.5, 0.25, 0.25, 0.0]), torch.tensor(1.0))
+    tensor(0.5000)
+    """
+    return d_stat / (leverage.shape[-1] * leverage.amax(-1))
+
+
+def chen2021_sufficient_budget(d_stat: Tensor, coherence: Tensor, n: float, delta: float) -> Tensor:
+    """The d at which uniform landmarks reach ``C~ ⪯ C̄ ⪯ C~ + λI`` with probability at least 1 - δ:
+
+        ``d ≥ c (d_stat/β) log(2n/δ)``,   c = 9.822,
+
+    Chen et al. 2021, theorem 2, which leaves c open. Derivation. With ``ψ_i`` the columns of ``C̄^½ (C̄ + μI)^-½`` and
+    ``W = Σ ψ_i ψ_iᵀ``, ``Ŵ = (2n/d) Σ_t ψ_{i_t} ψ_{i_t}ᵀ`` has mean W, ``‖W‖ ≤ 1``, and terms of norm at most ``R_μ =
+    2n max ℓ_i(μ)``; the Laplace transform of a sum of positive semidefinite terms beside the fixed W (Tropp 2012, lemma
+    3.4 and section 5) gives ``P(λ_max(W - Ŵ) ≥ t) ≤ 2n exp(-(d/R_μ)(t + (1 - t) ln(1 - t)))``. Otherwise ``C̄ - C~ ⪯ μ
+    C̄^½ (C̄^½ S Sᵀ C̄^½ + μI)⁻¹ C̄^½ ⪯ μ/(1 - t) I`` (Alaoui & Mahoney 2015), which is λ for ``μ = (1 - t) λ``; and ``R_μ ≤
+    R_λ/(1 - t) = d_stat/(β (1 - t))``. The best t is 0.71533. A ridge on the core of at most ``(1 - t) λ d/2n`` is
+    covered.
+
+    Args:
+        d_stat, coherence: at λ, of the lifted kernel. n: tokens, half the rows of ``[Q; K]``.
+
+    Raises:
+        UsageError: δ not in (0, 1).
+
+    >>> chen2021_sufficient_budget(torch.tensor(3.0), torch.tensor(1.0), 1000, 0.1).round(decimals=1)
+    tensor(291.8000)
+    """
+    if not 0 < delta < 1:
+        raise UsageError(f"delta={delta} is not in (0, 1)")
+    return CONSTANT * d_stat / coherence * log(2 * n / delta)
+
+
+@theorem(
+    "skyformer-theorem-2",
+    paper=f"{PAPER}, theorem 2",
+    says="enough uniform landmarks make ‖C~ - C‖ ≤ ε‖C‖ with probability 1 - δ",
+    cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) for each seed",
+)
+def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """For each d and ε: how often ``C~ ⪯ C̄ ⪯ C~ + λI`` (``loewner``) and ``‖C~ - C‖ ≤ λ`` (``norm``) hold over seeds.
+
+    Landmarks are drawn uniformly with replacement from the rows of ``[Q; K]``, as the theorem has it, those of a
+    smaller d among those of a larger. Vacuous where the sufficient d has more samples than there are rows.
+    """
+    largest, told, measured = max(setting.budgets), [], []
+    for row in range(qkv.h):
+        lifted = Lifted(qkv, row)
+        told.append(_facts(lifted, setting))
+        ridges, seeds = told[-1]["lambda"], []
+        for seed in setting.seeds:
+            z = lifted.nystrom(landmarks(qkv, row, setting.streams, seed, largest))
+            norms = lifted.errors(z, setting.budgets, block=True)
+            ends = [end[:, None] <= ridges for end in (norms.value, norms.upper, norms.lower)]
+            seeds.append({"loewner": lifted.order(z, setting.budgets, ridges), "norm": (norms.value, *ends)})
+        measured.append(seeds)
+    facts = _stacked(told)
+    says = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
+    for place, d in enumerate(setting.budgets):
+        for j, epsilon in enumerate(setting.epsilons):
+            sufficient, ridge = facts["sufficient"][:, j], facts["lambda"][:, j]
+            for name in says:
+                value = torch.stack([torch.stack([one[name][0][place] for one in seeds]) for seeds in measured], 1)
+                found = frequency(
+                    *(
+                        torch.stack([torch.stack([one[name][k][place, j] for one in seeds]) for seeds in measured], 1)
+                        for k in (1, 2, 3)
+                    )
+                )
+                yield Finding(
+                    theorem="skyformer-theorem-2",
+                    d=d,
+                    at={"epsilon": epsilon, "delta": setting.delta, "event": name},
+                    assumption="d ≥ 9.822 (d_stat/β) log(2n/δ)",
+                    met=d >= sufficient,
+                    promise=f"P({says[name]}) ≥ 1 - δ, λ = ε‖C‖",
+                    bound=torch.full_like(found.value, 1 - setting.delta),
+                    measured=found.value,
+                    lower=found.lower,
+                    upper=found.upper,
+                    sense="at least",
+                    vacuous=sufficient >= facts["rows"],
+                    details=_at(facts, j) | {"error_over_lambda": (value / ridge).median(0).values},
+                )
+
+
+@theorem(
+    "skyformer-theorem-2-budget",
+    paper=f"{PAPER}, theorem 2",
+    says="the fewest uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI are no more than it asks for",
+    cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) log log n for each seed and ε",
+)
+def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """For each ε: the smallest d that reaches ``C~ ⪯ C̄ ⪯ C~ + λI`` with probability 1 - δ, by bisection.
+
+    Nested samples never lose what they have, so each seed has one smallest d, and the (1 - δ)-quantile over seeds is
+    an order statistic. Budgets are tried in steps of a factor 2^¼ up to 2n, and the measured d is one of them: at most
+    19 % above the smallest, and infinite where all 2n do not suffice. The interval counts seeds by Clopper and Pearson;
+    its upper end is infinite where there are too few of them.
+    """
+    told, smallest = [], []
+    for row in range(qkv.h):
+        lifted = Lifted(qkv, row)
+        told.append(_facts(lifted, setting))
+        smallest.append(_smallest(qkv, row, lifted, told[-1]["lambda"], setting))
+    facts, smallest = _stacked(told), torch.stack(smallest, 1)
+    counts = _counts(len(setting.seeds), 1 - setting.delta)  # (seeds, h, ε) above: places of `_grid`
+    for j, epsilon in enumerate(setting.epsilons):
+        ends = []
+        for row, rows in enumerate(facts["rows"].int().tolist()):
+            tried = [0, *_grid(rows), float("inf")]
+            order = [0, *smallest[:, row, j].sort().values.tolist(), len(tried) - 2]  # by how many seeds suffice
+            possible, reached, certain = (order[count] for count in counts)
+            ends.append([tried[possible] + 1, tried[reached + 1], tried[certain + 1]])
+        lower, measured, upper = torch.tensor(ends, dtype=torch.float64).T
+        sufficient = facts["sufficient"][:, j]
+        yield Finding(
+            theorem="skyformer-theorem-2-budget",
+            at={"epsilon": epsilon, "delta": setting.delta},
+            assumption="none",
+            met=torch.ones(qkv.h, dtype=torch.bool),
+            promise="the smallest d with P(C~ ⪯ C̄ ⪯ C~ + λI) ≥ 1 - δ is at most 9.822 (d_stat/β) log(2n/δ)",
+            bound=sufficient,
+            measured=measured,
+            lower=lower,
+            upper=upper,
+            vacuous=sufficient >= facts["rows"],
+            details=_at(facts, j),
+        )
+
+
+def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
+    """Of one head at each ε what the theorem needs, (ε,), and what does not depend on ε, ()."""
+    size = lifted.norm(lifted.block)
+    if not size:
+        raise Unsupported("skyformer-theorem-2: ‖C‖ = 0, every query is too far from every key, and λ = ε‖C‖ too")
+    lambdas = size * torch.tensor(setting.epsilons, dtype=torch.float64)
+    whole = lifted.norm(lifted.kernel)
+    sharp = bool(lambdas.min() < SHARP * whole)
+    dimension = lifted_dimension(lifted, lambdas, setting.quadrature, sharp=sharp)
+    # the scores' sum is known apart from them, so the largest stands for all
+    coherence = dimension.d_stat / (lifted.rows * dimension.largest)
+    sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
+    return {
+        "lambda": lambdas,
+        "norm": torch.tensor(size),
+        "norm_lifted": torch.tensor(whole),
+        "rows": torch.tensor(float(lifted.rows)),
+        "d_stat": dimension.d_stat,
+        "d_stat_error": dimension.error,
+        "largest_leverage": dimension.largest,
+        "coherence": coherence,
+        "sufficient": sufficient,
+    }
+
+
+def _stacked(told: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The facts of all heads, (h, ε) or (h,)."""
+    return {name: torch.stack([one[name] for one in told]) for name in told[0]}
+
+
+def _at(facts: dict[str, Tensor], j: int) -> dict[str, Tensor]:
+    """The facts of the ε at place j, each (h,)."""
+    return {name: value if value.dim() == 1 else value[:, j] for name, value in facts.items()}
+
+
+def _grid(rows: int) -> list[int]:
+    """The budgets tried, from 1 to N in steps of a factor 2^¼."""
+    found = {1, rows}
+    size = 1.0
+    while (size := size * STEP) < rows:
+        found.add(ceil(size))
+    return sorted(found)
+
+
+def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Setting) -> Tensor:
+    """For each seed and ε the place in `_grid` of the first budget that suffices, its length where none does."""
+    grid = _grid(lifted.rows)
+    found = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
+    for i, seed in enumerate(setting.seeds):
+        indices = landmarks(qkv, row, setting.streams, seed, grid[-1])
+        z = lifted.nystrom(indices) if lifted.holds else None  # N columns, where C̄ has as many anyhow
+
+        def suffices(place: int, ridge: float, indices=indices, z=z) -> bool:
+            d = grid[place]
+            if z is not None:
+                return lifted.within(z[:, :d], ridge)
+            return float(lifted.errors(lifted.nystrom(indices[:d]), [d]).value[0]) <= ridge
+
+        for j, ridge in enumerate(lambdas.tolist()):
+            low, high = 0, len(grid)
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if suffices(middle, ridge) else (middle + 1, high)
+            found[i, j] = low
+    return found
+
+
+def _counts(trials: int, probability: float) -> tuple[int, int, int]:
+    """How many of the seeds succeed at the least where the probability is possible, reached, and certain.
+
+    One more than all of them is never.
+    """
+    ends = [clopper_pearson(k, trials) for k in range(trials + 1)]
+    possible = next(k for k, (_, upper) in enumerate(ends) if upper >= probability)
+    certain = next((k for k, (lower, _) in enumerate(ends) if lower >= probability), trials + 1)
+    return possible, ceil(probability * trials - 1e-9), certain

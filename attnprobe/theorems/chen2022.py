@@ -1,0 +1,306 @@
+"""Skeinformer (Chen, Zeng, Ji & Yang 2022): what its sketches promise, and what its estimated probabilities are worth.
+
+B^(i) is column i of B, V_i row i of V, B_i row i of B. S (n, d) is a sketch, ``B S Sᵀ V`` stands for BV. The optimal
+sampling probabilities are ``p_i ∝ ‖B^(i)‖ ‖V_i‖``; ``p̂_i ∝ ‖B_J^(i)‖ ‖V_i‖`` are their estimates from d pilot rows J
+(equation 5); β is the quality of the estimates, the largest number with ``p̂_i ≥ β p_i`` for all i. Everything is in
+float64, B is streamed, and a number that depends on draws comes from `Setting.seeds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp, log, sqrt
+
+import torch
+from torch import Tensor
+
+from ..operators import SoftmaxAttention
+from ..qkv import QKV
+from .finding import Finding
+from .frequency import frequency, quantile_interval
+from .registry import Setting, theorem
+from .sketched import SketchedHead, chen2022_quality
+
+__all__ = [
+    "SKETCHES",
+    "chen2022_column_spread",
+    "chen2022_error_bound",
+    "chen2022_gaussian_failure",
+    "chen2022_pilots_needed",
+    "chen2022_quality",
+    "chen2022_sampling_failure",
+    "zhou2021_sparsity",
+]
+
+SKETCHES = ("gaussian", "optimal", "uniform")
+LEAST = sqrt(1 / 3)  # of β in Lemma 1
+ORDERS = range(2, 65, 2)  # of the moments tried
+
+
+def chen2022_error_bound(d: int, beta: float, delta: float) -> float:
+    """``η² / (β d)`` with ``η = 1 + √((8/β) ln(1/δ))``: Proposition 1's bound of ``‖BV - BSSᵀV‖_F² / (‖B‖_F² ‖V‖_F²)``.
+
+    It holds with probability 1 - δ for d columns drawn with replacement by probabilities of quality β. Source: Chen et
+    al. 2022, Proposition 1, which is Theorem 1 of Drineas, Kannan & Mahoney 2006.
+
+    >>> round(chen2022_error_bound(100, 1.0, 0.1), 3)
+    0.28
+    """
+    if beta <= 0:
+        return float("inf")
+    return (1 + sqrt(8 / beta * log(1 / delta))) ** 2 / (beta * d)
+
+
+def chen2022_sampling_failure(d: int, epsilon: float, beta: float) -> float:
+    """A bound of ``P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F)`` for sampling of quality β: an (ε, δ)-JL guarantee's δ.
+
+    The lesser of ``1/(β d ε²)``, by Markov from ``E‖·‖_F² ≤ ‖B‖_F² ‖V‖_F² / (β d)``, and ``exp(-β (ε √(β d) - 1)² /
+    8)``, Proposition 1 solved for δ where ``ε √(β d) > 1``.
+
+    >>> round(chen2022_sampling_failure(1000, 0.1, 1.0), 12)
+    0.1
+    """
+    if beta <= 0:
+        return 1.0
+    far = epsilon * sqrt(beta * d) - 1
+    return min(1.0, 1 / (beta * d * epsilon**2), exp(-beta * far**2 / 8) if far > 0 else 1.0)
+
+
+def chen2022_gaussian_failure(d: int, epsilon: float) -> float:
+    """A bound of ``P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F)`` for a Gaussian S, ``S_ij ~ N(0, 1/d)``, whatever B and V are.
+
+    The paper says ``d = Ω(ε⁻² log(1/δ))`` without a constant. Here it is the least of two: ``2/(d ε²)``, by Markov from
+    ``E‖·‖_F² = (‖B‖_F² ‖V‖_F² + ‖BV‖_F²) / d``; and ``(3 m_l / ε)^l`` over even l, with ``m_l^l = E|χ²_d/d - 1|^l``,
+    by which the moments of one vector's length bound those of a product (Kane & Nelson 2014, Theorem 6.2). The central
+    moments of χ²_d obey ``μ_l = 2 (l - 1) (μ_{l-1} + d μ_{l-2})``.
+
+    >>> round(chen2022_gaussian_failure(2000, 0.1), 12)
+    0.1
+    >>> chen2022_gaussian_failure(4000, 0.5) < 2 / (4000 * 0.5**2)
+    True
+    """
+    moments = [1.0, 0.0]  # of χ²_d/d - 1
+    for order in range(2, ORDERS[-1] + 1):
+        moments.append(2 * (order - 1) * (moments[-1] / d + moments[-2] / d))
+    return min(1.0, 2 / (d * epsilon**2), *((3 / epsilon) ** order * moments[order] for order in ORDERS))
+
+
+def chen2022_column_spread(column_squares: Tensor, column_largest: Tensor, n: int) -> float:
+    """C, the least number with ``B_ji² ≤ C ‖B^(i)‖² / n`` for all entries: how far a column is from constant, 1 to n.
+
+    Source: Lemma 1 of Chen et al. 2022 needs one such constant C for its pilots to see every column; its text calls it
+    a lower bound, its proof uses it as this upper one.
+
+    Args:
+        column_squares: ``‖B^(i)‖²``, (n_k,). column_largest: ``max_j B_ji``, (n_k,). n: the rows of B.
+    """
+    some = column_squares > 0
+    return float(n * (column_largest[some].square() / column_squares[some]).max())
+
+
+def chen2022_pilots_needed(spread: float, n: int, delta: float) -> float:
+    """``10 C ln(2n/δ)``: pilot rows with which ``β ≥ √(1/3)`` has probability 1 - δ (Lemma 1, its constant explicit).
+
+    With C of `chen2022_column_spread`, ``n B_ji² / (C ‖B^(i)‖²)`` of a uniform row j lies in [0, 1] and has the mean
+    1/C, so by Chernoff the mean over d rows is off by half with probability at most ``2 exp(-d / (10 C))`` for one
+    column. Where no column is off, ``p̂_i ≥ √(1/2) / √(3/2) p_i``. The paper says ``d = Ω(log n)``.
+
+    >>> round(chen2022_pilots_needed(1.0, 512, 0.1))
+    92
+    """
+    return 10 * spread * log(2 * n / delta)
+
+
+def zhou2021_sparsity(qkv: QKV) -> Tensor:
+    """Informer's sparsity measure ``M_i = ln Σ_j exp(S_ij) - (1/n_k) Σ_j S_ij`` of every query, (h, n_q) float64.
+
+    Source: Zhou et al. 2021, equation 2; Chen et al. 2022, section 3.3.1. ``M_i - ln n_k`` is the logarithm of the
+    arithmetic over the geometric mean of row i of A.
+    """
+    q, k = qkv.q.double(), qkv.k.double()
+    mean = (qkv.scale * q * k.mean(1, keepdim=True)).sum(-1)
+    return SoftmaxAttention(q, k, qkv.scale).log_normalizer() - mean
+
+
+@theorem(
+    "skeinformer-jl",
+    paper="Chen et al. 2022, section 3 (the (ε, δ)-JL guarantee)",
+    says="a sketch of size d has ‖BV - BSSᵀV‖_F ≤ ε ‖B‖_F ‖V‖_F with probability 1 - δ",
+    cost="n² p_v for each sketch, budget and seed",
+)
+def skeinformer_jl(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """How often each sketch breaks the guarantee, against δ: Gaussian, optimal sampling, uniform sampling.
+
+    The assumption is that the bound of the failure probability for this d and ε is at most δ. It is vacuous where
+    ``‖BV‖_F ≤ ε ‖B‖_F ‖V‖_F``: then no sketch at all, ``0``, satisfies it too.
+    """
+    heads = SketchedHead.of(qkv)
+    for sketch in SKETCHES:
+        beta = [1.0 if sketch == "gaussian" else chen2022_quality(h.probabilities(sketch), h.optimal) for h in heads]
+        for d in setting.budgets:
+            errors = torch.stack([h.sketch_errors(sketch, d, setting) for h in heads])  # (h, R), of ‖B‖_F ‖V‖_F
+            for epsilon in setting.epsilons:
+                failure = [
+                    chen2022_gaussian_failure(d, epsilon)
+                    if sketch == "gaussian"
+                    else chen2022_sampling_failure(d, epsilon, one)
+                    for one in beta
+                ]
+                zero = torch.tensor([h.product for h in heads], dtype=torch.float64) <= epsilon
+                yield Finding(
+                    "skeinformer-jl",
+                    d=d,
+                    at={"sketch": sketch, "epsilon": epsilon, "delta": setting.delta},
+                    assumption="d is large enough for (ε, δ)",
+                    promise="P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F) ≤ δ",
+                    met=_column(failure) <= setting.delta,
+                    vacuous=zero,
+                    **_frequency(errors > epsilon, setting.delta),
+                    details={"failure": _column(failure), "quality": _column(beta), "error_mean": errors.mean(1)},
+                )
+
+
+@theorem(
+    "skeinformer-proposition-1",
+    paper="Chen et al. 2022, Proposition 1",
+    says="columns by p̂: ‖BV - BSSᵀV‖_F² is at most η²/(βd) ‖B‖_F² ‖V‖_F² with probability 1 - δ, 1/(βd) on average",
+    cost="n² p_v + n d p for each budget and seed",
+)
+def skeinformer_proposition_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The squared error, over ``‖B‖_F² ‖V‖_F²``, of d columns drawn with replacement by p̂: its quantile and its mean.
+
+    Each seed has its own pilots and so its own p̂ and β. The quantile at 1 - δ of all seeds stands against the bound of
+    the smallest β, which holds for each of them; its interval is by order statistics. The mean is exact for each p̂,
+    ``(Σ_i ‖B^(i)‖² ‖V_i‖² / p̂_i - ‖BV‖_F²) / d``, and stands against the mean of ``1/(β d)``. A bound is vacuous where
+    it exceeds ``‖BV‖_F²``, the error of ``0``; β = 0, an infinite bound, where the pilots see nothing of a column.
+    """
+    heads = SketchedHead.of(qkv)
+    for d in setting.budgets:
+        found = [h.sampled_by_pilots(d, setting) for h in heads]
+        beta, errors, means = (torch.stack(parts) for parts in zip(*found, strict=True))  # (h, R) each
+        worst = beta.amin(1)
+        product = torch.tensor([h.product for h in heads], dtype=torch.float64).square()
+        details = {
+            "beta": worst,
+            "beta_median": beta.median(1).values,
+            "error_mean": errors.mean(1),
+            "optimal_mean": torch.tensor([(h.optimum**2 - h.product**2) / d for h in heads], dtype=torch.float64),
+        }
+        ends = _column([quantile_interval(row, 1 - setting.delta) for row in errors.tolist()])
+        bound = _column([chen2022_error_bound(d, one, setting.delta) for one in worst.tolist()])
+        eta = 1 + (8 / worst * log(1 / setting.delta)).sqrt()
+        shared = {"d": d, "assumption": "p̂_i ≥ β p_i with β > 0", "met": worst > 0}
+        yield Finding(
+            "skeinformer-proposition-1",
+            at={"statistic": "quantile", "delta": setting.delta},
+            bound=bound,
+            promise="P(‖BV - BSSᵀV‖_F² > η²/(βd) ‖B‖_F² ‖V‖_F²) ≤ δ",
+            vacuous=bound >= product,
+            measured=errors.quantile(1 - setting.delta, dim=1),
+            lower=ends[:, 0],
+            upper=ends[:, 1],
+            details={**details, "eta": eta},
+            **shared,
+        )
+        bound = (1 / (beta * d)).mean(1)
+        yield Finding(
+            "skeinformer-proposition-1",
+            at={"statistic": "mean"},
+            bound=bound,
+            measured=means.mean(1),
+            promise="E‖BV - BSSᵀV‖_F² ≤ 1/(βd) ‖B‖_F² ‖V‖_F²",
+            vacuous=bound >= product,
+            rounding=1e-12 * bound.nan_to_num(posinf=0),
+            details=details,
+            **shared,
+        )
+
+
+@theorem(
+    "skeinformer-lemma-1",
+    paper="Chen et al. 2022, Lemma 1",
+    says="with enough pilot rows, β ≥ √(1/3) with probability 1 - δ",
+    cost="n d p for each seed",
+)
+def skeinformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """How often β falls below √(1/3), against δ; enough pilots are ``10 C ln(2n/δ)``, C measured on all of B."""
+    heads = SketchedHead.of(qkv)
+    spread = [chen2022_column_spread(h.squares, h.largest, qkv.n_q) for h in heads]
+    needed = _column([chen2022_pilots_needed(one, qkv.n_k, setting.delta) for one in spread])
+    for d in setting.budgets:
+        beta = torch.stack([torch.stack([h.pilot(d, setting, seed)[1] for seed in setting.seeds]) for h in heads])
+        yield Finding(
+            "skeinformer-lemma-1",
+            d=d,
+            at={"delta": setting.delta},
+            assumption="d ≥ 10 C ln(2n/δ)",
+            promise="P(β < √(1/3)) ≤ δ",
+            met=d >= needed,
+            vacuous=torch.zeros(qkv.h, dtype=torch.bool),
+            **_frequency(beta < LEAST, setting.delta),
+            details={
+                "C": _column(spread),
+                "needed": needed,
+                "beta": beta.amin(1),
+                "beta_median": beta.median(1).values,
+            },
+        )
+
+
+@theorem(
+    "skeinformer-informer",
+    paper="Chen et al. 2022, section 3.3.1; Zhou et al. 2021, equation 2",
+    says="Informer's sparsity measure M_i grows with the probability of row i in optimal sampling",
+    cost="n² p",
+)
+def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """Spearman's rank correlation of M_i with ``p_i ∝ ‖B_i‖``, by which rows are best sampled (B = I B).
+
+    The paper reads Informer as a sketch of the rows of B. The interval is Fisher's, with Bonett & Wright's variance
+    ``(1 + ρ²/2) / (n - 3)``, as if queries were independent.
+    """
+    measured = zip(zhou2021_sparsity(qkv).cpu(), SketchedHead.of(qkv), strict=True)
+    rho = torch.stack([rank_correlation(m, head.row_norms) for m, head in measured])
+    varied = rho.isfinite()  # numbers that are all equal have no order
+    half = 1.96 * ((1 + rho.square() / 2) / max(1, qkv.n_q - 3)).sqrt()
+    angle = torch.atanh(rho.clamp(-1 + 1e-15, 1 - 1e-15))
+    yield Finding(
+        "skeinformer-informer",
+        assumption="M_i and p_i are not all equal",
+        met=varied,
+        sense="at least",
+        promise="Spearman's ρ of M_i and p_i > 0",
+        bound=torch.zeros_like(rho),
+        measured=rho,
+        lower=torch.tanh(angle - half),
+        upper=torch.tanh(angle + half),
+        vacuous=torch.zeros(qkv.h, dtype=torch.bool),
+    )
+
+
+def rank_correlation(x: Tensor, y: Tensor) -> Tensor:
+    """Spearman's ρ of two (n,) tensors: Pearson's of their ranks, equal values sharing the mean of theirs.
+
+    >>> round(float(rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 5.0, 50.0]))), 12)
+    1.0
+    """
+    a, b = (_ranks(one) for one in (x, y))
+    a, b = a - a.mean(), b - b.mean()
+    return (a @ b) / (a.norm() * b.norm())
+
+
+def _ranks(x: Tensor) -> Tensor:
+    _, group, count = torch.unique(x, return_inverse=True, return_counts=True)
+    last = count.cumsum(0).double()
+    return (last - (count.double() - 1) / 2)[group]
+
+
+def _column(values) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+def _frequency(failed: Tensor, delta: float) -> dict[str, Tensor]:
+    """The frequency of failures (h, R) against δ, with its exact interval."""
+    found = frequency(failed.T)
+    bound = torch.full_like(found.value, delta)
+    return {"bound": bound, "measured": found.value, "lower": found.lower, "upper": found.upper}

@@ -1,0 +1,162 @@
+"""Eckart & Young 1936, Mirsky 1960: how far a method is from the best matrix of its rank, and its output from the best.
+
+No matrix of rank r is nearer to B than ``σ_{r+1}(B)`` in the spectral norm, and no operator of rank r has an output
+nearer to BV than ``σ_{r+1}(BV)``. These are different: the best for B is not the best for BV, and the latter bound is 0
+for r ≥ p_v. The rank of a method's operator is bounded by its structure, not by its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..linalg.norms import output_norms, tail_singular_values
+from ..metrics.matrix import shared_matrix_errors
+from ..metrics.output import lower_bound
+from ..metrics.spectrum import spectra
+from ..operators import Columns, LowRank, Operator, Padded, RankOne, RowOverride, Scaled, Stacked, Sum
+from ..qkv import QKV
+from ..reference import exact, exact_output
+from .finding import Finding
+from .registry import Setting, theorem
+from .runs import runs
+
+__all__ = ["eckart1936_distance", "rank_bound"]
+
+EPS = torch.finfo(torch.float64).eps
+
+
+def eckart1936_distance(values: Tensor, rank: Tensor) -> Tensor:
+    """``σ_{r+1}``, the distance of a matrix from the nearest of rank r in the spectral norm, (h,).
+
+    Source: Eckart & Young 1936; Mirsky 1960 for this norm.
+
+    Args:
+        values: singular values, descending, (h, m). rank: r of each head, (h,); m and more have distance 0.
+
+    >>> eckart1936_distance(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([1]))
+    tensor([2.])
+    """
+    padded = torch.cat([values, values.new_zeros(len(values), 1)], 1)
+    index = rank.long().clamp(max=values.shape[1])
+    return torch.gather(padded, 1, index[:, None])[:, 0]
+
+
+def rank_bound(operator: Operator) -> Tensor:
+    """A bound of the rank of each head's matrix from its structure alone, (h,) int64 on the CPU.
+
+    Row normalisers do not raise it, replaced rows add their number, sums add up; a sparse matrix, a multiple of I, and
+    exact attention may have full rank.
+
+    >>> rank_bound(
+    ...     Sum([RankOne(torch.ones(1, 5), torch.ones(1, 5)), LowRank(torch.ones(1, 5, 2), None, torch.ones(1, 2, 5))])
+    ... )
+    tensor([3])
+    """
+    h, n_q, n_k = operator.shape
+    full = torch.full((h,), min(n_q, n_k), dtype=torch.int64, device="cpu")
+    if isinstance(operator, Scaled | Padded):
+        return rank_bound(operator.operator)
+    if isinstance(operator, Sum):
+        return torch.minimum(full, sum(rank_bound(op) for op in operator.operators))
+    if isinstance(operator, Stacked):
+        return torch.cat([rank_bound(op) for op in operator.operators])
+    if isinstance(operator, RowOverride):
+        return torch.minimum(full, rank_bound(operator.base) + operator.used.sum(1).cpu())
+    if isinstance(operator, Columns):
+        return torch.tensor([len(row.unique()) for row in operator.index.cpu()], device="cpu").clamp(max=min(n_q, n_k))
+    if isinstance(operator, RankOne):
+        return torch.ones_like(full)
+    if isinstance(operator, LowRank):
+        widths = [operator.left.shape[2], operator.right.shape[1], *(min(m.shape[1:]) for m in operator.middle)]
+        return full.clamp(max=min(widths))
+    return full
+
+
+@theorem(
+    "eckart-young",
+    paper="Eckart & Young 1936, Mirsky 1960",
+    says="no operator of rank d is nearer to B than σ_{d+1}(B), nor its output to BV than σ_{d+1}(BV)",
+    cost="the passes of a matrix error, and d leading singular values of B",
+    per_method=True,
+)
+def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The distance of each method from the best of rank d, for the matrix and for the output.
+
+    The slack is how many times worse than the best a method is. Where its structure allows a rank above d (sparse
+    patterns, exact rows, a shift by δI) the assumption is not met; ``at_rank`` is the best for that rank, ``rank``.
+    The bound of an output is vacuous for d ≥ p_v, where it is 0. Exact attention is made in float64 for both.
+    """
+    wide = qkv.to(dtype=torch.float64)
+    target, wanted = exact(wide, setting.target), exact_output(qkv, setting.target)
+    name = "B" if setting.target == "softmax" else "C"
+    small = min(qkv.n_q, qkv.n_k)
+    leading = spectra(wide, setting.target, k=max(1, min(max(setting.budgets) + 1, small // 4)))
+    values = torch.stack([one.values for one in leading])
+    noise = 8 * small * EPS * values[:, 0]
+    output_values = tail_singular_values(wanted).cpu()
+    for method in setting.methods:
+        found = list(runs(setting, method))
+        held = [approx.operator.to(torch.float64) for _, approx in found if approx.operator is not None]
+        errors = iter(shared_matrix_errors(target, held) if held else ())
+        for d, approx in found:
+            rank = torch.full((qkv.h,), small) if approx.operator is None else rank_bound(approx.operator)
+            shared = {"d": d, "assumption": f"rank {name}~ ≤ d", "met": rank <= d, "sense": "at least"}
+            if approx.operator is not None:
+                error = next(errors).metrics
+                measured, lower, upper = (error[f"matrix_spectral{end}"].cpu() for end in ("", "_lower", "_upper"))
+                bound = eckart1936_distance(values, torch.full_like(rank, d))
+                yield Finding(
+                    "eckart-young",
+                    at={"method": method, "of": "matrix"},
+                    promise=f"‖{name} - {name}~‖₂ ≥ σ_{{d+1}}({name})",
+                    bound=bound,
+                    measured=measured,
+                    lower=lower,
+                    upper=upper,
+                    rounding=noise,
+                    vacuous=bound <= noise,
+                    details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)},
+                    **shared,
+                )
+            yield _of_output(method, approx, wide, wanted, output_values, rank, shared, name)
+
+
+def _of_output(
+    method: str,
+    approx: Approximation,
+    qkv: QKV,
+    wanted: Tensor,
+    values: Tensor,
+    rank: Tensor,
+    shared: dict[str, Any],
+    name: str,
+) -> Finding:
+    """The finding about ``(B - B~) V`` in float64, from the operator where there is one."""
+    if approx.operator is None:
+        output, eps = approx.output.double(), torch.finfo(approx.output.dtype).eps
+    else:
+        output, eps = approx.operator.to(torch.float64) @ qkv.v, EPS
+    bound = lower_bound(wanted.cpu(), shared["d"], values)["output_spectral"]
+    rounding = 8 * eps * qkv.n_k * values[:, 0]
+    return Finding(
+        "eckart-young",
+        at={"method": method, "of": "output"},
+        promise=f"‖({name} - {name}~)V‖₂ ≥ σ_{{d+1}}({name}V)",
+        bound=bound,
+        measured=output_norms(wanted - output)[0].cpu(),
+        rounding=rounding,
+        vacuous=bound <= rounding,
+        details={"rank": rank.double(), "at_rank": eckart1936_distance(values, rank)},
+        **shared,
+    )
+
+
+def _at_rank(values: Tensor, rank: Tensor, size: int) -> Tensor:
+    """``σ_{rank+1}(B)``, NaN where only fewer values are known."""
+    known = (rank < values.shape[1]) | (values.shape[1] == size)
+    return torch.where(known, eckart1936_distance(values, rank), torch.full_like(values[:, 0], float("nan")))

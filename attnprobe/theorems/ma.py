@@ -1,0 +1,114 @@
+"""The (ε, δ)-matrix-approximation property (Chen et al. 2021, definition 2; Drineas et al. 2006) of any method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..approximation import Approximation
+from ..errors import Unsupported
+from ..metrics.matrix import shared_matrix_errors
+from ..metrics.output import ExactOutput, output_errors
+from ..qkv import QKV
+from ..reference import exact, exact_output
+from .finding import Finding
+from .frequency import Frequency, frequency
+from .registry import Setting, theorem
+
+__all__ = ["ma_errors"]
+
+AT_ONCE = 4  # operators of different seeds that share a pass
+TOL = 1e-3
+INFINITE = float("inf")
+PARTS = {"matrix": "P(‖M - M~‖₂ > ε‖M‖₂) ≤ δ", "output": "P(‖MV - M~V‖₂ > ε‖MV‖₂) ≤ δ"}
+
+Errors = dict[str, tuple[Tensor, Tensor, Tensor]]  # value, lower and upper of each part, (seeds, h)
+
+
+@theorem(
+    "ma-property",
+    paper="Chen et al. 2021 (Skyformer), definition 2",
+    says="a method's relative spectral error exceeds ε with probability at most δ",
+    cost="for each method, d and seed: its run, and a few passes of n² (p + d)",
+    per_method=True,
+)
+def ma_property(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """For each method, d, ε, and for the matrix and its output: how often over seeds the relative error exceeds ε.
+
+    A definition assumes nothing: the verdict says whether the method has the property here. One that draws nothing has
+    it or has it not, and is run once. Where a method cannot take a budget, or has no operator, nothing was measured,
+    and the verdict is that the assumption is not met. ``details["errors"]`` are the errors of each seed, (h, seeds), of
+    which every ε and δ can be read.
+    """
+    output = ExactOutput.of(exact_output(qkv, setting.target))
+    for method in setting.methods:
+        for d in setting.budgets:
+            try:
+                first = setting.run(method, d, setting.seeds[0])
+            except Unsupported:
+                yield from _findings(qkv, setting, method, d, {}, drawn=False)
+                continue
+            drawn = bool(first.draws)
+            runs = [first, *(setting.run(method, d, seed) for seed in (setting.seeds[1:] if drawn else ()))]
+            yield from _findings(qkv, setting, method, d, ma_errors(qkv, runs, setting.target, output), drawn)
+
+
+def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: ExactOutput | None = None) -> Errors:
+    """The relative spectral errors of the matrix and of the output of each run, with the ends of their intervals.
+
+    An error that is not finite is infinite, and so are its ends: it exceeds every ε. No error is 0, of an output that
+    is zero too. A run without an operator has no matrix, and then there is no part ``matrix``.
+    """
+    output = ExactOutput.of(exact_output(qkv, target)) if output is None else output
+    found = [output_errors(output, run, qkv) for run in runs]
+    values = [torch.where(one["output_spectral"] == 0, 0, one["output_spectral_relative"]).cpu() for one in found]
+    parts: Errors = {"output": (torch.stack(values),) * 3}
+    operators = [run.operator for run in runs]
+    if None not in operators:
+        ends = []
+        for start in range(0, len(operators), AT_ONCE):
+            shared = shared_matrix_errors(exact(qkv, target), operators[start : start + AT_ONCE], tol=TOL)
+            ends += [_relative(one.metrics) for one in shared]
+        parts["matrix"] = tuple(torch.stack(end) for end in zip(*ends, strict=True))
+    return {part: tuple(x.nan_to_num(INFINITE, INFINITE) for x in three) for part, three in parts.items()}
+
+
+def _relative(metrics: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """``‖E‖₂/‖B‖₂``, and its least and largest value, (h,)."""
+    names = ("", "_lower", "_relative", "_relative_upper")
+    value, lower, relative, upper = (metrics[f"matrix_spectral{name}"].cpu() for name in names)
+    share = torch.where(value == 0, torch.ones_like(value), lower / value)
+    return relative, relative * share / (1 + TOL), upper  # the interval of ‖B‖₂ is no wider than TOL
+
+
+def _findings(qkv: QKV, setting: Setting, method: str, d: int, errors: Errors, drawn: bool) -> Iterator[Finding]:
+    """One finding for each part and ε."""
+    h = qkv.h
+    for part, promise in PARTS.items():
+        known = part in errors
+        value, lower, upper = errors.get(part, (torch.full((1, h), float("nan"), dtype=torch.float64),) * 3)
+        for epsilon in setting.epsilons:
+            found = _exceeded(value, lower, upper, epsilon, drawn)
+            yield Finding(
+                theorem="ma-property",
+                d=d,
+                at={"method": method, "epsilon": epsilon, "delta": setting.delta, "of": part},
+                assumption="none" if known else f"{method} takes d={d} and has a {part}",
+                met=torch.full((h,), known),
+                promise=promise,
+                bound=torch.full((h,), setting.delta, dtype=torch.float64),
+                measured=found.value if known else value[0],
+                lower=found.lower if known and drawn else None,
+                upper=found.upper if known and drawn else None,
+                vacuous=torch.full((h,), setting.delta >= 1),
+                details={"errors": value.mT},
+            )
+
+
+def _exceeded(value: Tensor, lower: Tensor, upper: Tensor, epsilon: float, drawn: bool) -> Frequency:
+    if drawn:
+        return frequency(value > epsilon, lower > epsilon, upper > epsilon)
+    once = (value > epsilon).double().mean(0)
+    return Frequency(once, once, once)

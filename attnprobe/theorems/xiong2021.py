@@ -1,0 +1,252 @@
+"""Nyströmformer (Xiong et al. 2021): does its iteration converge, how fast, and is it exact where landmarks are data?
+
+A is the core, softmax over the landmarks (their ``A_S``), Z_k the k-th iterate of Razavi et al. 2014 from ``Z_0 = Aᵀ /
+(‖A‖₁ ‖A‖_∞)``, ``E_k = A A⁺ - A Z_k`` its residual, e_k = ‖E_k‖₂. All in float64.
+
+Since ``A Z_0 = A Aᵀ / (‖A‖₁ ‖A‖_∞)`` every E_k is a symmetric function of A Aᵀ, one step is ``E ← ¾ E³ + ¼ E⁴``
+exactly, and so are the norms: ``e ← ¾ e³ + ¼ e⁴`` from ``e_0 = 1 - g`` with the gap ``g = σ_r² / (‖A‖₁ ‖A‖_∞)`` of the
+smallest singular value that is not zero. So g alone says how many steps a core needs: while e is near 1, a step
+multiplies ``1 - e`` by 13/4 only, and the third order sets in after about ``ln(1/g) / ln(13/4)`` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from math import inf, log
+
+import torch
+from torch import Tensor
+
+from ..errors import Unsupported
+from ..linalg.inverses import razavi, start
+from ..linalg.spectra import held
+from ..qkv import QKV
+from ..reference import exact
+from .finding import Finding
+from .registry import Setting, theorem
+from .runs import runs
+
+__all__ = ["xiong2021_gap", "xiong2021_next_residual", "xiong2021_residual_after", "xiong2021_steps"]
+
+EPS = torch.finfo(torch.float64).eps
+MOST_STEPS = 60
+PAPER_STEPS = 6
+CONVERGED = 1e-8
+HELD = 4096  # tokens up to which Lemma 2 is checked: it decomposes n x n, head by head
+
+
+def xiong2021_next_residual(residual: Tensor) -> Tensor:
+    """``¾ e³ + ¼ e⁴``: what one step leaves of a residual e ≤ 1, at most ``e³``.
+
+    ``Z ← ¼ Z (13 I - AZ (15 I - AZ (7 I - AZ)))`` takes ``E = A A⁺ - A Z`` to ``¾ E³ + ¼ E⁴``. Source: Xiong et al.
+    2021, Lemma 1 and equation 11, whose third order this is with its constant.
+
+    >>> float(xiong2021_next_residual(torch.tensor(0.5, dtype=torch.float64)))
+    0.109375
+    """
+    return 0.75 * residual**3 + 0.25 * residual**4
+
+
+def xiong2021_gap(core: Tensor) -> Tensor:
+    """``g = σ_r² / (‖A‖₁ ‖A‖_∞) = 1 - ‖A A⁺ - A Z_0‖₂`` of cores (h, d, d), (h,): Lemma 1's precondition is g > 0.
+
+    σ_r is the smallest singular value above ``d eps σ_1``. Source: Xiong et al. 2021, Lemma 1, for its Z_0.
+    """
+    values = torch.linalg.svdvals(core)
+    kept = values > core.shape[-1] * EPS * values[:, :1]
+    least = torch.where(kept, values, torch.full_like(values, inf)).amin(-1)
+    return least.square() / (core.abs().sum(-2).amax(-1) * core.abs().sum(-1).amax(-1))
+
+
+def xiong2021_residual_after(gap: Tensor, steps: int) -> Tensor:
+    """``‖A A⁺ - A Z_steps‖₂`` in exact arithmetic, from the gap of a core alone.
+
+    >>> round(float(xiong2021_residual_after(torch.tensor(1e-4, dtype=torch.float64), 6)), 3)
+    0.889
+    """
+    return next(islice(_in_exact_arithmetic(gap), steps, None))
+
+
+def xiong2021_steps(gap: Tensor, residual: float = CONVERGED) -> Tensor:
+    """Steps after which the residual is at most ``residual`` in exact arithmetic; NaN where 60 do not reach it."""
+    found = torch.full_like(gap, float("nan"))
+    for step, e in zip(range(MOST_STEPS + 1), _in_exact_arithmetic(gap), strict=False):
+        found = torch.where(found.isnan() & (e <= residual), torch.full_like(found, step), found)
+    return found
+
+
+def _in_exact_arithmetic(gap: Tensor) -> Iterator[Tensor]:
+    """``e_0, e_1, …`` from a gap, for ever: near 1 by ``1 - e``, which e itself would round away."""
+    e, t = 1 - gap, gap
+    while True:
+        yield e
+        closer = t * (13 - t * (15 - t * (7 - t))) / 4  # 1 - (¾ e³ + ¼ e⁴) of e = 1 - t
+        e = torch.where(t < 0.5, 1 - closer, xiong2021_next_residual(e))
+        t = torch.where(t < 0.5, closer, 1 - e)
+
+
+@theorem(
+    "nystromformer-precondition",
+    paper="Xiong et al. 2021, Lemma 1 (its condition on Z_0)",
+    says="Z_0 = Aᵀ / (‖A‖₁ ‖A‖_∞) has ‖A A⁺ - A Z_0‖ < 1, so that the iteration converges to A⁺",
+    cost="d³",
+)
+def nystromformer_precondition(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The start of the iteration on each core: true of every A, but by how much?
+
+    Vacuous where the distance from 1 is rounding, ``g ≤ d eps``: float64 cannot tell such a start from one that fails.
+    ``steps`` are those to a residual of 1e-8, ``after_6`` is what the paper's six leave, both by g alone.
+    """
+    for d, approx in runs(setting, "nystromformer"):
+        core = approx.cores["A"].double().cpu()
+        gap = xiong2021_gap(core)
+        yield Finding(
+            "nystromformer-precondition",
+            d=d,
+            assumption="none",
+            met=torch.ones(qkv.h, dtype=torch.bool),
+            promise="‖A A⁺ - A Z_0‖ < 1",
+            bound=torch.ones_like(gap),
+            measured=_residual(core, start(core, "norms")),
+            rounding=4 * d * EPS,
+            vacuous=gap <= d * EPS,
+            details={"gap": gap, "steps": xiong2021_steps(gap), "after_6": xiong2021_residual_after(gap, PAPER_STEPS)},
+        )
+
+
+@theorem(
+    "nystromformer-lemma-1",
+    paper="Xiong et al. 2021, Lemma 1 (Razavi et al. 2014)",
+    says="the iteration converges to A⁺ in the third order: ln ‖E_{k+1}‖ / ln ‖E_k‖ ≥ 3",
+    cost="d³ a step, up to 60",
+)
+def nystromformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The order of convergence on each core, from successive residuals that stand above rounding.
+
+    ``e_{k+1} ≤ e_k³`` for every step, so the smallest ``ln e_{k+1} / ln e_k`` is at least 3. Where rounding of ``A Z``,
+    ``d eps ‖A‖ ‖Z‖``, covers every residual of the third order, the lemma's assumption is not met in float64. ``order``
+    is the slope of ln e_{k+1} in ln e_k where e_k ≤ ½, ``after_6`` the residual after the paper's six steps, measured,
+    and ``residuals`` (h, steps) all of them. A residual that grows again is rounding in the small directions of A.
+    """
+    for d, approx in runs(setting, "nystromformer"):
+        core = approx.cores["A"].double().cpu()
+        series, noise = _series(core)  # (h, K) each
+        least, most, slope = (torch.stack(x) for x in zip(*map(_order, series, noise), strict=True))
+        after = series[:, min(PAPER_STEPS, series.shape[1] - 1)]
+        yield Finding(
+            "nystromformer-lemma-1",
+            d=d,
+            assumption="‖A A⁺ - A Z_0‖ < 1 above rounding",
+            met=~least.isnan(),
+            promise="ln ‖E_{k+1}‖ / ln ‖E_k‖ ≥ 3",
+            sense="at least",
+            bound=torch.full_like(least, 3.0),
+            measured=least,
+            lower=least,
+            upper=most,
+            vacuous=torch.zeros(qkv.h, dtype=torch.bool),
+            details={
+                "order": slope,
+                "after_6": after,
+                "smallest": series.nan_to_num(nan=inf).amin(1),
+                "residuals": series,
+            },
+        )
+
+
+@theorem(
+    "nystromformer-lemma-2",
+    paper="Xiong et al. 2021, Lemma 2",
+    says="where the landmarks are the data, d = n, the approximation with the true A⁺ is B",
+    cost="n³, n ≤ 4096; per head two decompositions of n x n, some 5 minutes of one core at n = 4096",
+)
+def nystromformer_lemma_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """``‖B - B~‖_F / ‖B‖_F`` of ``nystromformer:inverse=pinv`` with d = n; six steps in place of A⁺ in ``schulz``.
+
+    ``F = A = W = B`` there, and ``B B⁺ B = B``. Rounding is amplified by the inverse: ``n eps σ_1 / σ_r``. Where that
+    is 1 or more the statement cannot be told from its contrary, and is vacuous.
+
+    Raises:
+        Unsupported: n above 4096, or different numbers of queries and keys.
+    """
+    if qkv.n_q != qkv.n_k or qkv.n_q > HELD:
+        raise Unsupported(f"nystromformer-lemma-2: {qkv.n_q} queries, {qkv.n_k} keys; needs as many, up to {HELD}")
+    seed = setting.seeds[0]
+    target, found = exact(qkv.to(dtype=torch.float64)), []
+    for row in range(qkv.h):
+        b = held(target.heads(slice(row, row + 1)))
+        values = torch.linalg.svdvals(b)
+        kept = values[values > qkv.n * EPS * values[0]]
+        apart = []
+        for method in ("nystromformer:inverse=pinv", "nystromformer"):
+            apart.append((b - held(setting.run(method, qkv.n, seed, row).operator)).norm() / b.norm())
+        found.append(torch.stack([*apart, kept[0] / kept[-1], torch.tensor(float(len(kept))).to(b)]).cpu())
+    error, schulz, condition, rank = torch.stack(found).T
+    rounding = qkv.n * EPS * condition
+    yield Finding(
+        "nystromformer-lemma-2",
+        d=qkv.n,
+        assumption="landmarks are the data",
+        met=torch.ones(qkv.h, dtype=torch.bool),
+        promise="B~ = B",
+        bound=torch.zeros_like(error),
+        measured=error,
+        rounding=rounding,
+        vacuous=rounding >= 1,
+        details={"schulz": schulz, "condition": condition, "rank": rank},
+    )
+
+
+def _residual(core: Tensor, z: Tensor) -> Tensor:
+    """``‖A A⁺ - A Z‖₂``, (h,): A A⁺ is the projector on the range of A, the identity where A has full rank."""
+    return torch.linalg.matrix_norm(_range_projector(core) - core @ z, 2)
+
+
+def _range_projector(core: Tensor) -> Tensor:
+    d = core.shape[-1]
+    u, s, _ = torch.linalg.svd(core)
+    kept = s > d * EPS * s[:, :1]
+    projector = (u * kept[:, None, :]) @ u.mT
+    return torch.where(kept.all(-1)[:, None, None], torch.eye(d, dtype=core.dtype), projector)
+
+
+def _series(core: Tensor) -> tuple[Tensor, Tensor]:
+    """``e_0, e_1, …`` and the rounding of each, (h, K): until every head has converged or been overrun by rounding."""
+    z, projector, size = start(core, "norms"), _range_projector(core), torch.linalg.matrix_norm(core)
+    residuals, noise = [], []
+    for _ in range(MOST_STEPS + 1):
+        error = projector - core @ z
+        bad = ~torch.isfinite(error).all(-1).all(-1)
+        error = torch.where(bad[:, None, None], torch.zeros_like(error), error)
+        spectral = torch.linalg.matrix_norm(error, 2)
+        residuals.append(torch.where(bad, torch.full_like(spectral, float("nan")), spectral))
+        noise.append(16 * EPS * core.shape[-1] ** 0.5 * size * torch.linalg.matrix_norm(z))
+        if (bad | (residuals[-1] <= noise[-1]) | (residuals[-1] > 2)).all():
+            break
+        z = razavi(core, z, 1)
+    return torch.stack(residuals, 1), torch.stack(noise, 1)
+
+
+def _order(residuals: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The smallest ``ln e_{k+1} / ln e_k``, the largest it can be by rounding, and the slope of the last steps."""
+    ratios, ends, points = [], [], []
+    for (e, f), (after, g) in zip(_pairs(residuals, noise), _pairs(residuals[1:], noise[1:]), strict=False):
+        if not (f < 0.1 * (1 - e) and g < 0.1 * after < 0.1):
+            continue
+        ratios.append(log(after) / log(e))
+        ends.append(log(after - g) / log(e + f))
+        if e <= 0.5:
+            points.append((log(e), log(after)))
+    number = lambda value: torch.tensor(value, dtype=torch.float64)
+    slope = float("nan")
+    if len(points) > 1:
+        x, y = number(points).T
+        slope = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+    if not ratios:
+        return number(float("nan")), number(float("nan")), number(slope)
+    return number(min(ratios)), number(min(ends)), number(slope)
+
+
+def _pairs(a: Tensor, b: Tensor) -> Iterator[tuple[float, float]]:
+    return zip(a.tolist(), b.tolist(), strict=True)
