@@ -13,7 +13,7 @@ from attnprobe.experiments.theory import figures as theory_figures
 from attnprobe.experiments.theory.view import theory_summary
 from attnprobe.report import Header, render, theory_rows
 
-MODULES = [importlib.import_module(f"attnprobe.report.{name}") for name in ("theory_curves", "theory_figures")]
+MODULES = [importlib.import_module(f"attnprobe.experiments.theory.{name}") for name in ("curves", "figures")]
 HEADS, SEEDS = [0, 1, 2], 4
 
 

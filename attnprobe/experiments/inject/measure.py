@@ -49,8 +49,8 @@ def measure_drift(
     record's ``metrics`` are those of `attnprobe.experiments.inject.drift`, one number each, and ``local`` holds the
     relative Frobenius output error of the method on the Q, K, V of each replaced layer of the unmodified model, per
     head. ``layers`` are replaced together, ``layer`` is the one that is replaced by itself, else null. Windows of a
-    batch share its forwards. A method that the model's attention has no form for is ``skipped`` with its reason, one whose
-    output is not finite ``diverged``, one that raises ``failed``; the loop goes on.
+    batch share its forwards. A method that the model's attention has no form for is ``skipped`` with its reason, one
+    whose output is not finite ``diverged``, one that raises ``failed``; the loop goes on.
 
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
