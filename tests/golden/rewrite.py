@@ -1,0 +1,263 @@
+"""A small run of every command that measures, all that is shown of it, and the keys of its cells.
+
+``runs/`` holds the folder that each command left: records, manifest, inputs, maps. ``shown/`` holds what `report` makes
+of it in every format, and ``keys.json`` the keys of cells, by which older runs resume. ``tests/test_golden.py``
+compares. After a deliberate change of what is shown:
+
+    python tests/golden/rewrite.py            # shown/ is written again; review the diff
+    python tests/golden/rewrite.py runs       # the commands are measured again first: a change of records
+    python tests/golden/rewrite.py keys       # keys of new cases; keys that were there do not change
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stdout
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+INPUTS, RUNS, SHOWN = (HERE / name for name in ("inputs", "runs", "shown"))
+KEYS, MATPLOTLIB = HERE / "keys.json", HERE / "matplotlib.txt"  # the version that drew the figures
+WIDTH = 100
+
+FILE = "--qkv qkv.safetensors"
+MODEL = "--model tiny --text words.txt --n 16"
+COMMANDS = {
+    "error": f"{FILE} --method vmean,skyformer,nystromformer:inverse=pinv,linformer,torch:sdpa-math --d 4,8,64 "
+    "--windows 2 --repeats 2 --scale-inputs 1,4 --plot errors,maps",
+    "spectrum": f"{MODEL} --weights pretrained,initialized --of softmax,lifted-gaussian,skyformer --d 4 --plot",
+    "condition": f"{FILE} --method skyformer,nystromformer,vmean --d 4,8 --windows 2 --sensitivity --iterations 6 "
+    "--plot",
+    "theory": f"{FILE} --theorem skyformer-theorem-2,skyformer-lemma-3,skeinformer-jl,rank-collapse,eckart-young "
+    "--method skyformer --d 4,8 --epsilon 0.1,0.5 --repeats 3 --plot",
+    "budget": f"{FILE} --method skyformer,linformer --epsilon 0.3,0.05 --d-min 2 --repeats 2 --windows 2 --plot "
+    "--scale-inputs 1,2",
+    "bench": "--method linear,skyformer --n 16,32,64 --d 4 --heads 2 --p 4 --rounds 2 --errors --plot",
+    "inject": f"{MODEL} --method skyformer,linear --d 4 --windows 2 --per-layer "
+    "--weights pretrained,initialized --plot",
+    "stability": "--task listops:n=64,batch=2 --method kernelized,skyformer --d 8 --steps 3 --seeds 2 "
+    "--condition-tokens 16 --plot",
+}
+CASES = {  # of keys alone, by command
+    "error": [
+        f"{FILE} --d 4",
+        f"{FILE} --method skyformer:sampler=wor,window --d 3-4 --layer 2 --head 1 --seed 5 --repeats 2",
+        f"{FILE} --no-matrix --target gaussian --method kernelized,skyformer --d 4",
+        f"{FILE} --tol 0.01 --scale-inputs 0.5,1 --dtype float64 --d 4 --n 16",
+        f"{FILE} --method torch:sdpa-math --row-tolerance 0.01 --d 4",
+        f"{FILE} --d 4 --method linear --layer all --shard 1/2",
+        "--qkv causal.safetensors --method linear,skyformer --d 4",
+        f"{MODEL} --d 4 --weights pretrained,initialized,initialized-qkv --weights-seed 3",
+        f"{MODEL.replace('16', '40')} --d 4 --positions wrap",
+    ],
+    "spectrum": [
+        f"{FILE} --of softmax,unnormalised,gaussian,output,skyformer --d 4 --windows 2",
+        f"{FILE} --of lifted-softmax --kind eigen --epsilon 0.3 --seed 2 --head 0",
+        f"{FILE} --of softmax,skyformer --k 4 --scale-inputs 2 --target gaussian",
+        "--qkv causal.safetensors --of softmax,linear --d 4",
+    ],
+    "condition": [
+        f"{FILE} --d 4",
+        f"{FILE} --d 4 --method skyformer:gamma=0.01 --target gaussian --seed 1 --layer 2 --head 0",
+        f"{FILE} --d 4 --sensitivity --iterations 3 --scale-inputs 2",
+    ],
+    "theory": [
+        f"{FILE} --d 4 --theorem skyformer-theorem-2,rank-collapse,eckart-young --repeats 2",
+        f"{FILE} --d 4,8 --theorem skeinformer-jl,ma-property --method linformer --epsilon 0.3 --delta 0.2 "
+        "--seed 3 --repeats 2 --target gaussian",
+        f"{FILE} --d 4 --theorem shift-bound --quadrature --repeats 2 --scale-inputs 0.5",
+    ],
+    "budget": [
+        f"{FILE} --repeats 2",
+        f"{FILE} --repeats 2 --epsilon 0.5 --metric matrix_spectral_relative --delta 0.5 --d-min 2 --d-max 6 "
+        "--tol 0.1 --seed 4 --head 1",
+        f"{FILE} --repeats 2 --scan --d-max 8 --resolution 1.5 --method linformer --scale-inputs 2 --layer 2",
+    ],
+    "inject": [
+        f"{MODEL} --method window --d 6",
+        f"{MODEL} --method skyformer --d 4,8 --layer 1 --per-layer --windows 3 --batch 2 --seed 2 --repeats 2",
+        f"{MODEL} --method linear --lines --model-dtype float64",
+        f"{MODEL} --budgets budgets.json",
+    ],
+    "stability": [
+        "--task listops:n=64,batch=2 --method skyformer --d 8 --steps 2 --seeds 1 --condition-tokens 0",
+        "--task text:n=64,batch=2,rate=0.001 --text labelled.tsv --method linear --steps 2 --seeds 1 --seed 3 --eps 1e-7 "
+        "--target softmax --condition-tokens 8",
+    ],
+}
+DETERMINING = ("command", "method", "options", "target", "n", "layer", "d", "seed", "backward")  # of a bench
+BENCH = (  # keys hold the machine, so what else they hold is kept
+    "--method linear,skyformer:sampler=wor --n 16,32 --d 4 --heads 2 --p 4 --rounds 1 --no-memory",
+    "--method window --n 16 --d 6 --heads 1 --p 4 --rounds 1 --backward --errors --seed 2 --quadratic-n 64 --no-memory",
+)
+
+
+@contextmanager
+def inputs() -> Iterator[Path]:
+    """Stand in a folder with a copy of the inputs, so that no record holds a path of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = shutil.copytree(INPUTS, Path(folder) / "here")
+        with chdir(place):
+            yield place
+
+
+def attnprobe(arguments: list[str]) -> str:
+    """What a command prints on a pipe.
+
+    Raises:
+        Exception: what it raised; that some cells failed is no error.
+    """
+    from click.testing import CliRunner
+
+    from attnprobe.cli import cli
+
+    result = CliRunner().invoke(cli, arguments)
+    if result.exit_code not in (0, 4):
+        raise result.exception or RuntimeError(result.output)
+    return result.stdout
+
+
+def on_terminal(arguments: list[str], width: int = WIDTH) -> str:
+    """What a command prints on a terminal, without its colours."""
+    from attnprobe.cli import cli
+
+    ours, theirs = pty.openpty()
+    parts: list[bytes] = []
+    reader = threading.Thread(target=lambda: parts.extend(iter(lambda: _read(ours), b"")))
+    reader.start()
+    before, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), str(width)
+    try:
+        with open(theirs, "w", encoding="utf-8") as terminal, redirect_stdout(terminal):
+            cli.main(arguments, standalone_mode=False)
+    finally:
+        reader.join()
+        os.close(ours)
+        os.environ.pop("COLUMNS")
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    return re.sub(r"\x1b\[[0-9;]*m", "", b"".join(parts).decode()).replace("\r\n", "\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def measure(command: str, out: Path) -> None:
+    """Measure the run of a command into a folder, in a process as a user starts it."""
+    with inputs() as here:
+        program = [Path(sys.executable).with_name("attnprobe"), command, *COMMANDS[command].split(), "--out", command]
+        subprocess.run(program, check=False, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        shutil.rmtree(out / command, ignore_errors=True)
+        for name in ("tables", "figures"):
+            shutil.rmtree(here / command / name, ignore_errors=True)
+        shutil.copytree(here / command, out / command)
+
+
+def shown(command: str, out: Path) -> None:
+    """Write all that `report` makes of a command's run into a folder; figures as the words and hash of each."""
+    with chdir(RUNS), tempfile.TemporaryDirectory() as folder:
+        place = out / command
+        place.mkdir(parents=True)
+        report = ["report", command, "--out", folder, "--plot", "none"]
+        _write(place / "terminal.txt", on_terminal(report))
+        _write(place / "piped.txt", attnprobe([*report, "--format", "table"]))
+        lines = attnprobe([*report, "--format", "jsonl"])
+        _write(place / "first.jsonl", f"{lines.partition(chr(10))[0]}\nsha256 of all: {_sha256(lines)}")
+        attnprobe([*report[:-1], "all"])
+        for path in sorted((Path(folder) / "tables").iterdir()):
+            shutil.copy(path, place / path.name)
+        for path in Path(folder).glob("*.json"):  # files of budgets
+            shutil.copy(path, place / path.name)
+        figures = {path.name: _drawn(path) for path in sorted((Path(folder) / "figures").glob("*.svg"))}
+        _write(place / "figures.json", _json(figures))
+        page = (Path(folder) / "report.html").read_text(encoding="utf-8")
+        for tag in ("svg", "style", "script"):
+            page = re.sub(rf"(<{tag}\b).*?(</{tag}>)", r"\1 …\2", page, flags=re.S)
+        _write(place / "report.html", page.replace("><", ">\n<"))
+
+
+def _drawn(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    return {"words": re.findall(r"<!-- (.*?) -->", text), "sha256": _sha256(text)}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def keys_of(command: str, arguments: str) -> list[str]:
+    """The keys of the cells that a command measures, in their order."""
+    return [record["key"] for record in _records(command, arguments)]
+
+
+def bench_cells(arguments: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Of each cell of a bench what determines it but for the machine, and its record."""
+    from attnprobe.records import determining
+
+    found = []
+    for record in _records("bench", arguments):
+        named = {name: record[name] for name in DETERMINING}
+        found.append(({**named, "heads": None, "source": determining(record["source"]), **_asked(arguments)}, record))
+    return found
+
+
+def _asked(arguments: str) -> dict[str, Any]:
+    """What keys of a bench hold of its request alone."""
+    words = arguments.split()
+    after = lambda name, default: int(words[words.index(name) + 1]) if name in words else default
+    return {
+        "rounds": after("--rounds", 5),
+        "memory": "--no-memory" not in words,
+        "errors": "--errors" in words,
+        "quadratic_n": after("--quadratic-n", 4096),
+    }
+
+
+def _records(command: str, arguments: str) -> list[dict[str, Any]]:
+    with inputs() as here:
+        attnprobe([command, *arguments.split(), "--out", "run"])
+        lines = sorted(here.glob("run/records*.jsonl"))[0].read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def keys() -> dict[str, Any]:
+    """The keys of every case."""
+    found: dict[str, Any] = {name: {one: keys_of(name, one) for one in some} for name, some in CASES.items()}
+    found["bench"] = {one: [determinants for determinants, _ in bench_cells(one)] for one in BENCH}
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+
+
+if __name__ == "__main__":
+    asked = sys.argv[1:]
+    if "runs" in asked:
+        for name in COMMANDS:
+            measure(name, RUNS)
+    if "keys" in asked:
+        _write(KEYS, _json(keys()))
+    _write(MATPLOTLIB, version("matplotlib"))
+    shutil.rmtree(SHOWN, ignore_errors=True)
+    for name in COMMANDS:
+        shown(name, SHOWN)

@@ -1,0 +1,56 @@
+"""What every command shows of a small run, and the keys of its cells, are what they were.
+
+A deliberate change of what is shown is a reviewed diff: `python tests/golden/rewrite.py`, and look at what changed.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+
+import pytest
+from golden import rewrite as golden
+
+from attnprobe.records import cell_key
+
+KNOWN = json.loads(golden.KEYS.read_text(encoding="utf-8"))
+REWRITE = "if that is meant: python tests/golden/rewrite.py, and review the diff"
+
+
+@pytest.mark.parametrize("command", golden.COMMANDS)
+def test_what_is_shown(command, tmp_path):
+    golden.shown(command, tmp_path)
+    found, known = (
+        {path.name: path.read_text() for path in (place / command).iterdir()} for place in (tmp_path, golden.SHOWN)
+    )
+    if version("matplotlib") != golden.MATPLOTLIB.read_text().strip():  # another version draws other bytes
+        found, known = _words(found), _words(known)
+    assert found.keys() == known.keys(), REWRITE
+    for name, text in known.items():
+        assert found[name] == text, f"{command}: {name}: {REWRITE}"
+
+
+def _words(files):
+    """The files with the words of figures alone."""
+    figures = {name: one["words"] for name, one in json.loads(files["figures.json"]).items()}
+    return {**files, "figures.json": json.dumps(figures)}
+
+
+@pytest.mark.parametrize(("command", "arguments"), [(name, one) for name, some in golden.CASES.items() for one in some])
+def test_older_runs_resume(command, arguments):
+    assert golden.keys_of(command, arguments) == KNOWN[command][arguments]
+
+
+@pytest.mark.parametrize("arguments", golden.BENCH)
+def test_older_benches_resume_on_their_machine(arguments):
+    records = [record for _, record in golden.bench_cells(arguments)]
+    keys = [
+        cell_key(**determinants, machine=record["machine"])
+        for determinants, record in zip(KNOWN["bench"][arguments], records, strict=True)
+    ]
+    assert [record["key"] for record in records] == keys
+
+
+def test_no_record_holds_a_path_of_a_machine():
+    texts = {path: path.read_text() for path in golden.RUNS.rglob("*.json*")}
+    assert not [path for path, text in texts.items() if "/tmp" in text or str(golden.HERE.parents[1]) in text]
