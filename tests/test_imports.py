@@ -15,13 +15,14 @@ import attnprobe
 
 ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
-MEASURES = CORE | {"errors", "grammar", "methods", "metrics", "sources", "theorems", "inject", "timings"}
-READS = {"errors", "grammar", "records"}
+MEASURES = CORE | {"files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "timings"}
+READS = {"errors", "files", "grammar", "records"}
 MAY = {
     # for typing only
     "__init__": {"approximation", "inject", "methods", "metrics", "operators", "qkv", "reference", "sources", "sweep"},
     "__main__": {"cli"},
     "errors": set(),
+    "files": {"errors"},
     "rng": set(),
     "timings": set(),
     "qkv": {"errors"},
@@ -29,13 +30,13 @@ MAY = {
     "reference": {"errors", "operators", "qkv"},
     "approximation": {"operators", "qkv"},
     "linalg": {"errors", "rng", "operators"},
-    "methods": CORE | {"grammar"},
+    "methods": CORE | {"files", "grammar"},
     "metrics": CORE | {"experiments"},
     "theorems": CORE | {"metrics"},
     "hooks": {"errors", "grammar", "qkv", "sources"},
-    "sources": {"qkv", "rng", "errors", "timings", "grammar", "hooks", "experiments"},
+    "sources": {"files", "qkv", "rng", "errors", "timings", "grammar", "hooks", "experiments"},
     "grammar": {"errors"},
-    "records": {"errors"},
+    "records": {"errors", "files"},
     "config": {"experiments", "sweeps"},
     "sweeps": READS,
     "compare": READS | {"experiments", "gates", "tables"},
@@ -53,6 +54,7 @@ MAY = {
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
 MAY_HEAVY = {
     "errors": set(),
+    "files": set(),
     "__init__": set(),
     "__main__": set(),
     "timings": set(),
