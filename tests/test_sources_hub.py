@@ -145,7 +145,7 @@ def test_strict_refuses_every_substitute(unreachable):
 def test_what_was_left_open_falls_back_and_says_so(unreachable):
     initialized, default, redrawn = unreachable["answers"][6:9]
     assert initialized["fallback"] == [
-        "Wikitext-2 is out of reach: the prose that CPython carries (embedded) instead",
+        "Wikitext-2 is out of reach: the prose that attnprobe carries (embedded) instead",
         "the tokenizer of bert-base-cased is not at hand: a vocabulary of the text's own words instead",
     ]
     assert (initialized["model"], initialized["weights"], initialized["text"]) == (BUILT_IN, "initialized", "embedded")

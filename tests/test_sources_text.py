@@ -6,10 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from sources_helpers import SHARED, SPECIALS, VOCABULARY, WORDS, clean_environment, needs_shared
+from sources_helpers import SHARED, SPECIALS, VOCABULARY, WORDS, clean_environment, needs_minilm, needs_shared
 
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.sources import SourceSpec, resolve
+from attnprobe.sources import text as text_module
 from attnprobe.sources.text import Text, embedded, open_text
 from attnprobe.sources.tokens import Layout, TokenStream, check_length
 from attnprobe.sources.vocabulary import Vocabulary, fallback_vocabulary, of_folder, open_tokenizer, wordpiece
@@ -61,10 +62,36 @@ def test_files_that_are_not_there(tmp_path):
         open_text(str(tmp_path))
 
 
-def test_the_embedded_text_is_long_and_the_same_each_time():
+def test_the_embedded_text_is_one_fixed_file():
     got = embedded()
-    assert got.sha256 == embedded().sha256 and got.name == "embedded"
-    assert sum(map(len, got.lines)) > 300_000
+    assert got.name == "embedded" and got.sha256 == hashlib.sha256(text_module.EMBEDDED_FILE.read_bytes()).hexdigest()
+    assert got.sha256.startswith("3ba6561d0056") and len(" ".join(got.lines).split()) > 42_000
+    assert len(set(got.lines)) == len(got.lines) and all(line.isprintable() for line in got.lines)
+
+
+def test_an_embedded_text_that_was_edited_is_refused(tmp_path, monkeypatch):
+    edited = tmp_path / "embedded.txt"
+    edited.write_bytes(text_module.EMBEDDED_FILE.read_bytes().replace(b"attention", b"attenti0n", 1))
+    monkeypatch.setattr(text_module, "EMBEDDED_FILE", edited)
+    with pytest.raises(SourceError, match="embedded.txt is not the published file .sha256.: reinstall attnprobe"):
+        embedded()
+
+
+def test_the_embedded_text_is_read_again_beyond_its_end_and_says_so(vocabulary):
+    stream = TokenStream(Text("short", ["word1 word2", "word3"], "0" * 64, readings=3), vocabulary)
+    assert stream.first(7) == [6, 7, 8, 6, 7, 8, 6] and len(stream.ids) == 3
+    layout = Layout(None)
+    assert check_length(stream, layout, 3, 1) is None
+    assert check_length(stream, layout, 3, 3) == "the text 'short' is read again from its start after 3 tokens"
+    with pytest.raises(UsageError, match="n=10 needs 10 tokens, but the text 'short' has 9"):
+        check_length(stream, layout, 10, 1)
+
+
+@needs_minilm
+def test_sixteen_thousand_tokens_of_the_embedded_text_are_read_once():
+    stream = TokenStream(embedded(), open_tokenizer("minilm"))
+    assert len(stream.first(16_384)) == 16_384
+    assert len(stream.first(100_000)) == 100_000 and len(stream.ids) == 57_728
 
 
 # tokenizers

@@ -191,7 +191,7 @@ def _text(spec: SourceSpec, substitutions: _Substitutions) -> Text:
         return wikitext(DEFAULT_TEXT, spec.split)
     except SourceError as error:
         substitutions.add(
-            "Wikitext-2 is out of reach", "the prose that CPython carries (embedded)", "use --text FILE", error
+            "Wikitext-2 is out of reach", "the prose that attnprobe carries (embedded)", "use --text FILE", error
         )
         return embedded()
 

@@ -108,7 +108,9 @@ class ModelSource(Source):
             if not 0 <= layer < self.layers:
                 raise UsageError(f"layer {layer}: the model has layers 0-{self.layers - 1}")
         with stage(self.timings, "tokenising"):
-            check_length(self.stream, self.layout, n, windows)
+            again = check_length(self.stream, self.layout, n, windows)
+        if again and again not in self.facts["fallback"]:
+            self.facts["fallback"].append(again)
         self._deepest = max(self._deepest, *layers)
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:

@@ -38,7 +38,7 @@ class SourceSpec:
         weights: ``pretrained``, ``initialized`` (every weight random) or ``initialized-qkv`` (pretrained, with
             W_Q, W_K and W_V of every layer random).
         weights_seed: the seed of random weights.
-        text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose that CPython carries) or a file.
+        text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose that the package carries) or a file.
         split: which split of Wikitext-2.
         tokenizer: a hub id, a directory, or a ``vocab.txt`` or ``tokenizer.json`` file.
         positions: what happens beyond the model's positions: ``segment``, ``wrap`` or ``interpolate``.

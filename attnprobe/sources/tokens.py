@@ -27,13 +27,14 @@ class TokenStream:
         self._line = 0
 
     def first(self, count: int) -> list[int]:
-        """The first ``count`` ids; fewer mean that the text has no more."""
+        """The first ``count`` ids, the text read over again where it may be; fewer mean that there are no more."""
         while len(self.ids) < count and self._line < len(self.text.lines):
             lines = self.text.lines[self._line : self._line + BATCH]
             self._line += len(lines)
             for ids in self.vocabulary.encode(lines):
                 self.ids.extend(ids)
-        return self.ids[:count]
+        readings = min(-(-count // max(len(self.ids), 1)), self.text.readings)
+        return self.ids[:count] if readings <= 1 else (self.ids * readings)[:count]
 
     def unknown_fraction(self, count: int = 4096) -> float:
         """The share of unknown tokens among the first ``count``."""
@@ -82,8 +83,11 @@ class Layout:
         return length - specials if length > specials else length
 
 
-def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> None:
+def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> str | None:
     """Refuse ``windows`` windows of ``n`` tokens that are longer than the text.
+
+    Returns:
+        A line that says so where the text is read more than once; None where once is enough.
 
     Raises:
         UsageError: naming how many tokens are needed, how many there are, and a way out.
@@ -91,7 +95,9 @@ def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> N
     each = layout.text_tokens(n)
     have = len(stream.first(each * windows))
     if have >= each * windows:
-        return
+        once = len(stream.ids)
+        again = f"the text '{stream.text.name}' is read again from its start after {once} tokens"
+        return again if have > once else None
     asked = f"n={n}" + (f" in {windows} windows" if windows > 1 else "")
     fits = have // each
     way = f"choose at most {fits} windows" if fits else "choose a smaller n"
