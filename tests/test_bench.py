@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from attnprobe.errors import UsageError
-from attnprobe.experiments.bench import growth
 from attnprobe.experiments.bench.calls import Work
-from attnprobe.experiments.bench.growth import faster_from
+from attnprobe.experiments.bench.growth import faster_from, growth
 from attnprobe.experiments.bench.rows import bench_choices, frontier
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes

@@ -14,7 +14,7 @@ from test_report import a_run, cell
 
 import attnprobe
 from attnprobe.errors import UsageError
-from attnprobe.experiments.error import paper_figure
+from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.papers import beside, reference_notes, reference_rows
 from attnprobe.report import read_reference, summarise
 

@@ -11,7 +11,7 @@ import pytest
 
 from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError
-from attnprobe.experiments.spectrum import figures as spectrum_figures
+from attnprobe.experiments.spectrum.figures import spectrum_figures
 from attnprobe.experiments.spectrum.measure import parse_epsilons, parse_of
 from attnprobe.experiments.spectrum.view import moduli, spectrum_tables
 from attnprobe.report import spectrum_rows

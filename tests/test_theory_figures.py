@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from attnprobe.experiments.theory import figures as theory_figures
+from attnprobe.experiments.theory.figures import theory_figures
 from attnprobe.experiments.theory.view import theory_summary
 from attnprobe.report import Header, render, theory_rows
 

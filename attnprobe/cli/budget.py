@@ -148,7 +148,7 @@ def request_of(given: dict[str, Any]) -> Any:
 
 def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
     """Print the rows, and leave tables, figures and the files of budgets in the run's folder."""
-    from ..experiments.budget import figures as budget_figures
+    from ..experiments.budget.figures import budget_figures
     from ..records.file import write_json
     from ..report import budget_files, render
     from .output import draw, header_of, show

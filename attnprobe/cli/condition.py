@@ -124,7 +124,7 @@ def request_of(given: dict[str, Any]) -> Any:
 
 def _report(session: Any, format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.condition import figures as condition_figures
+    from ..experiments.condition.figures import condition_figures
     from ..report import condition_rows, conditions_summary, render_conditions
     from .output import draw, header_of, show
 

@@ -137,7 +137,7 @@ def request_of(given: dict[str, Any]) -> Any:
 
 def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.inject import figures as inject_figures
+    from ..experiments.inject.figures import inject_figures
     from ..report import render
     from .output import draw, header_of, show
 

@@ -137,7 +137,7 @@ def request_of(given: dict[str, Any]) -> Any:
 
 def _report(session: Any, format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.spectrum import figures as spectrum_figures
+    from ..experiments.spectrum.figures import spectrum_figures
     from ..report import render, spectrum_rows
     from .output import draw, header_of, show
     from .progress import note

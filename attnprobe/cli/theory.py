@@ -161,7 +161,7 @@ def listed(format_: str) -> str:
 
 def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
     """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.theory import figures as theory_figures
+    from ..experiments.theory.figures import theory_figures
     from ..report import render
     from .output import draw, header_of, show
 
