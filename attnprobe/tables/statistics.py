@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ __all__ = [
     "RATIOS",
     "STATISTICS",
     "describe",
+    "doubtful_heads",
+    "fragile_statistics",
     "quantiles",
     "rank_correlation",
     "sortable",
@@ -30,6 +33,8 @@ Row = dict[str, Any]
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 RATIOS = ("output_spectral", "output_frobenius")
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
+NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
+FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
 
 def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
@@ -113,6 +118,62 @@ def describe(values: Sequence[float | None], windows: Sequence[Any]) -> dict[str
             "max": x.max(),
         }
     return {**{name: _finite(value) for name, value in found.items()}, "count": len(kept)}
+
+
+def fragile_statistics(cells: Iterable[Record], metric: str) -> list[str]:
+    """Which statistics of a row's metric (mean, se, median, p10, p90, max) heads with bad rows carry.
+
+    A bad row's normaliser is lost to rounding, so its error differs from machine to machine, and with the number of
+    threads. Such a row matters where it puts the error of its head beyond what other heads have. So: the values of
+    doubtful heads (see `doubtful_heads`) are brought into the range of the other heads' values, and a statistic that
+    this moves by more than `FRAGILE` of its size is fragile. A maximum is fragile where a doubtful head attains it,
+    a median where about half the heads are doubtful. Where every head is doubtful, nothing bounds them: all are.
+    Metrics of other things than B~ (`NORMALISED`) have no fragile statistic.
+
+    Args:
+        cells: the records of one row: of one method, d, n, layer, target and source.
+
+    >>> cell = {"metrics": {"output_spectral": [1.0, 2.0, 3.0, 90.0], "bad_rows": [0, 0, 0, 7]}}
+    >>> fragile_statistics([cell], "output_spectral")
+    ['mean', 'p90', 'max']
+    >>> cell["metrics"]["guarded_rows"] = [0, 0, 0, 7]
+    >>> fragile_statistics([cell], "output_spectral")
+    []
+    """
+    if not metric.startswith(NORMALISED):
+        return []
+    found = [
+        (value, cell.get("window"), bad)
+        for cell in cells
+        for value, bad in zip(_per_head(cell, metric), chain(doubtful_heads(cell), repeat(False)), strict=False)
+        if value is not None and math.isfinite(value)
+    ]
+    values, windows, doubtful = zip(*found, strict=True) if found else ((), (), ())
+    if not any(doubtful):
+        return []
+    before = describe(values, windows)
+    if all(doubtful):
+        return [name for name in STATISTICS[:-1] if before[name] is not None]
+    sound = [value for value, _, bad in found if not bad]
+    bounded = [min(max(value, min(sound)), max(sound)) for value in values]
+    after = describe(bounded, windows)
+    return [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
+
+
+def doubtful_heads(cell: Record) -> list[bool]:
+    """Whether a head of a record has bad rows that the method left as they are, for each head.
+
+    >>> doubtful_heads({"metrics": {"bad_rows": [0, 4]}})
+    [False, True]
+    """
+    bad, guarded = _per_head(cell, "bad_rows"), _per_head(cell, "guarded_rows")
+    return [(count or 0) > (left or 0) for count, left in zip(bad, chain(guarded, repeat(0)), strict=False)]
+
+
+def _differ(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return False
+    return abs(before - after) > FRAGILE * max(abs(before), abs(after))
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
