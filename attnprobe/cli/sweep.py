@@ -11,6 +11,7 @@ import click
 
 from ..config import Config, Setting, read_config
 from ..errors import UsageError
+from ..sweeps.packaged import packaged_sweeps, sweep_file
 from .options import refuse_contradictions
 
 EPILOG = """\b
@@ -31,7 +32,7 @@ A file holds the long option names of a command, and their values:
 \b
 What is given after FILE beats the environment (ATTNPROBE_N=1024), which beats the file,
 which beats the defaults; the run's manifest says where each value came from:
-  attnprobe sweep configs/smoke.yaml --n 512 --out runs/smoke
+  attnprobe sweep smoke --n 512 --out runs/smoke
 \b
 Without --out the folder is outputs/STEM-HASH, from the file's name and the settings: the
 same sweep finds its own folder again and goes on where it was stopped, however that was.
@@ -65,21 +66,30 @@ FOLDER = {
 
 
 @click.command("sweep", epilog=EPILOG, context_settings={"ignore_unknown_options": True})
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", required=False)
+@click.option("--list", "listing", is_flag=True, help="List the packaged sweeps, which FILE may name, and exit.")
 @click.option("--dry-run", is_flag=True, help="Print the cells, how many are done already, and about what they take.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE COMMAND]")
 @click.pass_context
-def command(ctx: click.Context, file: str, dry_run: bool, options: tuple[str, ...]) -> None:
+def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, options: tuple[str, ...]) -> None:
     """Run a command from a YAML file: resumable, with options that beat the file's.
+
+    FILE is a path or the name of a packaged sweep: those of the papers' figures, and `smoke`, which takes seconds.
 
     Every cell is one record in the run's folder. A sweep that was stopped, by Ctrl-C or a kill, goes on when it is
     started again, and its records are those of an undisturbed run but for times. A method that raises, takes longer
     than --cell-timeout or gives what is not finite is a row that says so; the sweep goes on, and exits with 4.
     """
-    config = read_config(file, settings_of)
+    if file is None and listing:
+        width = max(map(len, packaged_sweeps()))
+        return click.echo("\n".join(f"{name:{width}}  {line}" for name, line in packaged_sweeps().items()))
+    if file is None:
+        raise UsageError("sweep: name a FILE or a packaged sweep (`attnprobe sweep --list`)")
+    config = read_config(sweep_file(file), settings_of)
     from . import cli
 
     chosen = cli.get_command(ctx, config.command)
+    options = (*options, "--list") if listing else options  # the command's own
     sub = chosen.make_context(config.command, list(options), parent=ctx.parent, default_map=dict(config.values))
     if sub.params["out"] is None:
         sub.params["out"] = str(folder(config, sub.params))
