@@ -156,6 +156,12 @@ PAIRS = [
 ]
 
 
+@pytest.mark.parametrize("text", ["wikitext-2", "wikitext-2:tokenised", "wikitext-2:tokenized"])
+def test_a_split_is_of_wikitext_2_in_either_spelling(sweep, no_hub, tiny_bert, text):
+    code, err = sweep(f"text: {text}\nsplit: train\nmodel: {tiny_bert}")
+    assert code == 3 and "cannot reach the hub for Wikitext-2" in err
+
+
 @pytest.mark.parametrize("text, line, said", PAIRS)
 def test_what_cannot_go_together_is_refused_with_its_line(sweep, text, line, said):
     code, told = sweep(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from sources_helpers import SHARED, needs_shared
 
 import attnprobe
 from attnprobe.cli.methods import methods_page
@@ -19,12 +21,14 @@ from attnprobe.methods.registry import KERNELS, TAGS
 from attnprobe.methods.user.claims import GIVEN, Claims
 from attnprobe.methods.user.plugins import GROUP
 from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS
+from attnprobe.sources.packaged import PUBLISHED
+from attnprobe.sources.text import EMBEDDED_SHA256
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL, KERNELS_PAGE, METRICS_PAGE, METHODS_PAGE = (
     ROOT / f"docs/{name}.md" for name in ("tutorial", "kernels", "metrics", "methods")
 )
-PAGE = ROOT / "docs/add-a-method.md"
+PAGE, DATA_PAGE = ROOT / "docs/add-a-method.md", ROOT / "docs/data.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not in a checkout")
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
 
@@ -125,7 +129,7 @@ def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path):
     said = text.split("## The shipped kernels")[1].split("<!-- table -->")[0]
     [whole, table] = re.findall(r"^    (\S.*)$", said, re.M)
     small = {
-        "--model minilm --text wikitext-2-test.txt ": "",
+        "--model minilm --text wikitext-2:tokenised ": "",
         "--layer all": "--layer 0",
         "--n 512": "--n 48",
         "torch:flex,": "torch:flex:compiled=false,",
@@ -154,6 +158,23 @@ def test_the_metrics_page_has_every_metric_of_every_command():
     wanted = {name for names in METRICS_OF.values() for name in names} | set(INPUT_STATISTICS)
     for name in sorted(wanted):
         assert f"`{name}`" in text, name
+
+
+def test_the_data_page_has_the_hashes_that_the_code_holds_files_to():
+    text = DATA_PAGE.read_text()
+    assert f"`{EMBEDDED_SHA256}`" in text and f"`{PUBLISHED['model.safetensors']}`" in text
+
+
+@needs_shared
+def test_the_data_pages_recipe_makes_the_files_of_these_hashes():
+    """The data set's rows are the file's lines with their line feeds, blank ones empty."""
+    text, file = DATA_PAGE.read_text(), (SHARED / "wikitext-2-test.txt").read_bytes()
+    rows = [line if line.strip() else "" for line in file.decode().split("\n")[:-1]]
+    rows = [f"{row}\n" if row else "" for row in rows]
+    joined = re.search(r"^data = (.*)$", text, re.M)[1]
+    assert eval(joined, {"rows": rows}) == file and len(rows) == 4358
+    for path in (SHARED / "wikitext-2-test.txt", SHARED / "bert-base-cased-vocab.txt"):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in text
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)

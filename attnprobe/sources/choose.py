@@ -133,8 +133,9 @@ def _from_hub_or_fallback(substitutions: _Substitutions) -> str:
 
 
 def _text_line() -> list[str]:
+    from ..grammar.texts import WIKITEXT
     from .hub import hub_reachable
-    from .text import WIKITEXT, prepared
+    from .text import prepared
 
     if prepared(WIKITEXT[DEFAULT_TEXT]):
         return [f"text: {DEFAULT_TEXT}, in the cache"]
@@ -175,7 +176,7 @@ def _without_hub(
         substitutions.add(missing, f"the packaged MiniLM weights ({weights})", way_out, cause)
         return minilm(), weights
     broken = " of the packaged MiniLM, whose sha256 is wrong," if found["installed"] else ""
-    substitutions.add(missing, f"an initialized BERT-base{broken}", f"{way_out} ({INSTALL})", cause)
+    substitutions.add(missing, f"random weights (an initialized BERT-base){broken}", f"{way_out} ({INSTALL})", cause)
     return None, "initialized"
 
 
@@ -210,6 +211,7 @@ def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> V
                 return of_folder(DEFAULT_MODEL, cached)
         return None
     found = of_folder(folder.name, folder.path)
+    folder.hold()
     if found is None and weights != "initialized":
         raise SourceError(
             f"{folder.name} has no tokenizer (tokenizer.json or vocab.txt), and its trained embedding needs its own: "

@@ -6,14 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import SourceError, nearest
 from .spec import path_of
 
-__all__ = ["ModelFolder", "directory", "looks_like_a_path", "sha256_of"]
+__all__ = ["ModelFolder", "Seal", "directory", "looks_like_a_path", "sha256_of"]
 
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
@@ -52,13 +52,57 @@ def directory(name: str) -> Path:
     raise SourceError(f"no such directory: {name}{near if 'did you mean' in near else ''}")
 
 
+class Seal:
+    """Files that are hashed before they are read, and must be the same once they were.
+
+    Attributes:
+        sha256: of the files, see `combined_sha256`.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = list(files)
+        self._stamps = self._now()  # before the hash: a write during it shows too
+        self.sha256 = combined_sha256(self.files)
+
+    def hold(self) -> None:
+        """Refuse files that are others than those that were hashed.
+
+        Raises:
+            SourceError: naming them.
+        """
+        if self._now() != self._stamps and combined_sha256(self.files) != self.sha256:
+            names = ", ".join(str(file) for file in self.files)
+            raise SourceError(f"{names}: changed while it was read; run again")
+
+    def _now(self) -> list[tuple[int, ...]]:
+        found = [file.stat() if file.exists() else None for file in self.files]
+        return [(s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) if s else () for s in found]
+
+
 @dataclass(frozen=True)
 class ModelFolder:
-    """A directory with a model, under the name that the user gave it (messages use that name)."""
+    """A directory with a model, under the name that the user gave it (messages use that name).
+
+    Attributes:
+        seals: what was hashed of it, and holds for what is read of it.
+    """
 
     name: str
     path: Path
     revision: str | None = None
+    seals: tuple[Seal, ...] = ()
+
+    def sealed(self) -> ModelFolder:
+        """The same with a seal on its tensors, which comes last."""
+        files = self.tensors()
+        there = [seal for seal in self.seals if seal.files == files]
+        others = [seal for seal in self.seals if seal.files != files]
+        return replace(self, seals=(*others, *(there or [Seal(files)])))
+
+    def hold(self) -> None:
+        """Refuse a directory whose files changed since they were hashed: for after they were read."""
+        for seal in self.seals:
+            seal.hold()
 
     def settings(self) -> dict[str, Any]:
         """The contents of config.json.

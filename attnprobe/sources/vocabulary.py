@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
-from .folder import directory, looks_like_a_path, sha256_of
+from .folder import directory, looks_like_a_path
 from .hub import SENTENCEPIECE, fetch, quiet
 from .packaged import MINILM, minilm
 from .spec import path_of
@@ -72,7 +72,9 @@ def open_tokenizer(name: str) -> Vocabulary:
     """
     if name == MINILM:
         packaged = minilm()
-        return of_folder(name, packaged.path)
+        found = of_folder(name, packaged.path)
+        packaged.hold()
+        return found
     path = path_of(name)
     if path.is_file():
         return _of_json(name, path) if path.suffix == ".json" else _of_vocabulary_file(name, path)
@@ -158,16 +160,18 @@ def fallback_vocabulary(text: Text, size: int) -> Vocabulary:
 def _of_json(name: str, path: Path, longest: int | None = None) -> Vocabulary:
     from tokenizers import Tokenizer
 
+    data = path.read_bytes()
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # tokenizers raises bare Exception
         raise SourceError(f"{path} is not a tokenizer.json: {error}") from error
-    return Vocabulary(name, tokenizer, sha256_of(path), longest)
+    return Vocabulary(name, tokenizer, hashlib.sha256(data).hexdigest(), longest)
 
 
 def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vocabulary:
+    data = path.read_bytes()
     try:
-        tokens = path.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")
+        tokens = data.decode("utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not a vocabulary: byte {error.start} is not UTF-8") from error
     if tokens[-1] == "":
@@ -176,7 +180,7 @@ def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vo
         raise SourceError(f"{path} is not a WordPiece vocabulary: it has no line [UNK]")
     plain = (token for token in tokens if not (token.startswith("[") and token.endswith("]")))
     cased = any(token != token.lower() for token in plain)
-    return Vocabulary(name, wordpiece(tokens, cased=cased), sha256_of(path), longest)
+    return Vocabulary(name, wordpiece(tokens, cased=cased), hashlib.sha256(data).hexdigest(), longest)
 
 
 def _longest(folder: Path) -> int | None:

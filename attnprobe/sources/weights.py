@@ -54,10 +54,12 @@ def configuration(folder: ModelFolder) -> PreTrainedConfig:
     kind = folder.settings().get("model_type")
     try:
         with quiet():
-            return AutoConfig.from_pretrained(folder.path, trust_remote_code=False, local_files_only=True)
+            config = AutoConfig.from_pretrained(folder.path, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each configuration class validates in its own way
         what = f"model type '{kind}'" if kind else "no model_type"
         raise SourceError(f"{folder.name}/config.json: {what}: transformers cannot load it: {_line(error)}") from error
+    folder.hold()
+    return config
 
 
 def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) -> PreTrainedModel:
@@ -126,6 +128,7 @@ def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[Pr
     except Exception as error:  # OSError, ValueError, RuntimeError, SafetensorError, KeyError by model and file
         what = "a weight's shape differs from what config.json says" if "mismatch" in str(error) else _line(error)
         raise SourceError(f"{folder.name}: its weights cannot be loaded: {what}") from error
+    folder.hold()
     return model, sorted(info["missing_keys"])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..grammar.lists import parse_numbers, parse_positive
+from ..grammar.texts import wikitext_name
 from ..records.shards import parse_shard
 from .yaml_file import Config
 
@@ -111,7 +112,7 @@ def refuse_pairs(asked: Asked) -> None:
     if values.get("split_rows") is not None:
         _refuse_of_split_rows(asked)
     text = values.get("text")
-    if asked.given("split") and text is not None and text not in ("wikitext-2", "wikitext-2:tokenised"):
+    if asked.given("split") and text is not None and wikitext_name(text) is None:
         raise UsageError(f"{asked.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
     if values.get("junit") is not None and not values.get("gates") and not (asked.config and asked.config.gates):
         raise UsageError(
