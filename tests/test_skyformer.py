@@ -595,6 +595,22 @@ def test_rows_whose_normaliser_is_rounding_are_counted(score, expected):
     assert (bad.sum() > 0) == (expected == "some")
 
 
+@pytest.mark.parametrize("guard", ["none", "floor", "sampled", "exact"])
+@pytest.mark.parametrize(
+    "n, p, score, d, decided", [(32, 8, 12.0, 64, True), (32, 8, 20.0, 40, True), (48, 4, 6.0, 14, False)]
+)
+def test_rounded_rows_are_those_that_another_order_of_sums_moves(n, p, score, d, decided, guard):
+    """Not the rows whose normaliser is clearly negative, as some are in the last scene; a replaced row is none."""
+    qkv = make(h=2, n=n, p=p, score=score)
+    moved = QKV(qkv.q.flip(-1), qkv.k.flip(-1), qkv.v, scale=qkv.scale)
+    sampler = "wor" if decided else "iid"
+    ours, theirs = (sky(one, d, sampler=sampler, guard=guard) for one in (qkv, moved))
+    moves = ((ours.output - theirs.output).norm(dim=-1) > 0.05 * ours.output.norm(dim=-1)).sum(-1)
+    assert ours.diagnostics["bad_rows"].any()
+    assert (moves <= ours.diagnostics["rounded_rows"]).all()
+    assert ours.diagnostics["rounded_rows"].any() == moves.any() == (decided and guard in ("none", "floor"))
+
+
 def test_leverage_scores_are_those_of_the_queries_first_and_the_keys_behind_them():
     qkv = make(n=30, n_k=40, score=0.3)
     kernel = lambda a, b: torch.exp(-(a[:, None] - b).square().sum(-1) * qkv.scale / 2)

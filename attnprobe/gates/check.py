@@ -34,6 +34,7 @@ METRICS = (
     "matrix_infinity",
     "bad_rows",
     "guarded_rows",
+    "rounded_rows",
     "visited_fraction",
     "inverse_residual",
     "delta",

@@ -132,7 +132,8 @@ def skyformer(
     (h, d, p). Cost ``4 n d p`` and O(d³), 4 d³ for each step of the iteration.
 
     ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding decides it (softmax);
-    ``guarded_rows`` those replaced.
+    ``guarded_rows`` those replaced; ``rounded_rows`` those left that rounding decides, whose errors differ from
+    machine to machine.
 
     Raises:
         Unsupported: d above n_q + n_k. UsageError: options that contradict each other.
@@ -175,6 +176,9 @@ def skyformer(
         mass = exact_normalizer(attention, row_shift + head_shift[:, None])
         diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
     diagnostics["bad_rows"] = (~(mass >= floor)).sum(-1)
+    rounded = (~(mass.abs() >= floor)).sum(-1)
+    kept = guard in ("none", "floor")  # a raised normaliser leaves the row its numerator, which is rounding too
+    diagnostics["rounded_rows"] = rounded if kept else torch.zeros_like(rounded)
     if guard == "none":
         operator = Scaled(low_rank, left=1 / mass)
     else:

@@ -123,7 +123,7 @@ def describe(values: Sequence[float | None], windows: Sequence[Any]) -> dict[str
 def fragile_statistics(cells: Iterable[Record], metric: str) -> list[str]:
     """Which statistics of a row's metric (mean, se, median, p10, p90, max) heads with bad rows carry.
 
-    A bad row's normaliser is lost to rounding, so its error differs from machine to machine, and with the number of
+    Where rounding decides the normaliser of a row, its error differs from machine to machine, and with the number of
     threads. Such a row matters where it puts the error of its head beyond what other heads have. So: the values of
     doubtful heads (see `doubtful_heads`) are brought into the range of the other heads' values, and a statistic that
     this moves by more than `FRAGILE` of its size is fragile. A maximum is fragile where a doubtful head attains it,
@@ -133,12 +133,9 @@ def fragile_statistics(cells: Iterable[Record], metric: str) -> list[str]:
     Args:
         cells: the records of one row: of one method, d, n, layer, target and source.
 
-    >>> cell = {"metrics": {"output_spectral": [1.0, 2.0, 3.0, 90.0], "bad_rows": [0, 0, 0, 7]}}
+    >>> cell = {"metrics": {"output_spectral": [1.0, 2.0, 3.0, 90.0], "rounded_rows": [0, 0, 0, 7]}}
     >>> fragile_statistics([cell], "output_spectral")
     ['mean', 'p90', 'max']
-    >>> cell["metrics"]["guarded_rows"] = [0, 0, 0, 7]
-    >>> fragile_statistics([cell], "output_spectral")
-    []
     """
     if not metric.startswith(NORMALISED):
         return []
@@ -161,13 +158,14 @@ def fragile_statistics(cells: Iterable[Record], metric: str) -> list[str]:
 
 
 def doubtful_heads(cell: Record) -> list[bool]:
-    """Whether a head of a record has bad rows that the method left as they are, for each head.
+    """Whether a head of a record has ``rounded_rows``, for each head; empty where the method does not count them.
 
-    >>> doubtful_heads({"metrics": {"bad_rows": [0, 4]}})
+    Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
+
+    >>> doubtful_heads({"metrics": {"bad_rows": [4, 5], "rounded_rows": [0, 3]}})
     [False, True]
     """
-    bad, guarded = _per_head(cell, "bad_rows"), _per_head(cell, "guarded_rows")
-    return [(count or 0) > (left or 0) for count, left in zip(bad, chain(guarded, repeat(0)), strict=False)]
+    return [(count or 0) > 0 for count in _per_head(cell, "rounded_rows")]
 
 
 def _differ(before: float | None, after: float | None) -> bool:

@@ -187,7 +187,11 @@ class _Bench:
         if cell.request is None:
             n = self.qkv.n_q
             return {"visited": [n * (n + 1) // 2 if self.qkv.causal else n * self.qkv.n_k] * self.qkv.h}
-        metrics = {name: approx.diagnostics[name] for name in ("visited", "bad_rows") if name in approx.diagnostics}
+        metrics = {
+            name: approx.diagnostics[name]
+            for name in ("visited", "bad_rows", "rounded_rows")
+            if name in approx.diagnostics
+        }
         if self.reference is not None:
             errors = output_errors(self.reference, approx, self.qkv)
             metrics |= {name: errors[name] for name in ERRORS}

@@ -37,7 +37,7 @@ __all__ = ["Bench", "Outcome", "ending", "result_of", "said", "warm_up"]
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
-DIAGNOSTICS = ("bad_rows", "guarded_rows", "inverse_residual", "delta", "realised_d")
+DIAGNOSTICS = ("bad_rows", "guarded_rows", "rounded_rows", "inverse_residual", "delta", "realised_d")
 
 
 @dataclass
