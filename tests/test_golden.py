@@ -11,7 +11,7 @@ from importlib.metadata import version
 import pytest
 from golden import rewrite as golden
 
-from attnprobe.records import cell_key
+from attnprobe.records.file import cell_key
 
 KNOWN = json.loads(golden.KEYS.read_text(encoding="utf-8"))
 REWRITE = "if that is meant: python tests/golden/rewrite.py, and review the diff"

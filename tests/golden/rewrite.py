@@ -207,7 +207,7 @@ def keys_of(command: str, arguments: str) -> list[str]:
 
 def bench_cells(arguments: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Of each cell of a bench what determines it but for the machine, and its record."""
-    from attnprobe.records import determining
+    from attnprobe.records.file import determining
 
     found = []
     for record in _records("bench", arguments):
