@@ -149,7 +149,8 @@ def request_of(given: dict[str, Any]) -> Any:
 def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
     """Print the rows, and leave tables, figures and the files of budgets in the run's folder."""
     from ..experiments.budget.figures import budget_figures
-    from ..records.file import write_json
+    from ..records.file import strict_json
+    from ..records.ownership import write_output
     from ..report import budget_files, render
     from .output import draw, header_of, show
     from .progress import note
@@ -159,8 +160,8 @@ def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) 
     run = str(session.path)
     show(session.path, "budget", format_, lambda kind: render(rows, [], header, kind, run, "budget"), header)
     for name, value in budget_files(records).items():
-        write_json(session.path / name, value)
-        note(f"budgets: {session.path / name}")
+        path = write_output(session.path, name, strict_json(value, indent=2) + "\n")
+        note(f"budgets: {path}")
     title = "\n".join([*header.lines, *header.warnings])
     draw(
         session.path,

@@ -34,7 +34,7 @@ def show(
     What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
     rows are printed alone: tables in the folder are of all shards.
     """
-    from ..records.file import write_text
+    from ..records.ownership import write_output
 
     click.echo(rendered(format_))
     if shard := shard_asked():
@@ -45,14 +45,14 @@ def show(
         return
     forms = {kind: "latex" if kind == "tex" else kind for kind in kinds}
     for kind, form in forms.items():
-        write_text(folder / "tables" / f"{command}.{kind}", rendered(form) + "\n")
+        write_output(folder, f"tables/{command}.{kind}", rendered(form) + "\n")
     if header is not None and header.inputs:
         from ..report import Header, render
 
         plain = Header(header.source, header.lines, header.warnings)
         for kind, form in forms.items():
             text = render(header.inputs, [], plain, form, None, "inputs")
-            write_text(folder / "tables" / f"{command}-inputs.{kind}", text + "\n")
+            write_output(folder, f"tables/{command}-inputs.{kind}", text + "\n")
 
 
 @contextmanager
@@ -86,20 +86,22 @@ def header_of(sources: Sequence[Any], folder: Path, records: Sequence[Any]) -> A
     return Header(source, lines, warnings, rows, input_lines(rows))
 
 
-def pictures(folder: str | Path | None, stem: str) -> list[Path]:
-    """The figures of one kind, ``STEM-….svg`` and ``.png``, that a run's folder holds."""
+def pictures(folder: str | Path | None, stem: str) -> list[str]:
+    """The names of the figures of one kind, ``figures/STEM-….svg`` and ``.png``, that this program left in a folder."""
+    from ..records.ownership import produced
+
     if folder is None:
         return []
     with suppress(OSError, RuntimeError):  # a folder that cannot be is refused where it is made
-        place = Path(folder).expanduser() / "figures"
-        return sorted(path for path in place.glob(f"{stem}-*") if path.suffix in (".svg", ".png"))
+        names = produced(Path(folder).expanduser())
+        return [name for name in names if name.startswith(f"figures/{stem}-") and name.endswith((".svg", ".png"))]
     return []
 
 
 def draw(folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Path]], nothing: str | None) -> list[Path]:
     """Draw into ``figures/`` where asked to, or where an older picture would contradict the new table.
 
-    Older pictures of the kind that are not drawn again show what the table does not, and go.
+    Older pictures of the kind that are not drawn again show what the table does not, and go; a user's own stay.
 
     Args:
         stem: what the names of this kind of figure begin with. figures: draws into a folder and returns the files.
@@ -107,21 +109,23 @@ def draw(folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Pat
 
     A shard draws nothing.
     """
+    from ..records.ownership import remove_output, scratch, write_output
+
     if shard_asked():
         return []
     older = pictures(folder, stem)
     if not plot and not older:
         return []
-    paths = figures(folder / "figures")
+    with scratch(folder) as place:
+        drawn = {f"figures/{file.name}": file.read_bytes() for file in figures(place)}
+    paths = [write_output(folder, name, data) for name, data in drawn.items()]
     for path in paths:
         note(f"figure: {path}")
     if not paths and nothing:
         note(f"no figure: {nothing}")
-    for path in older:
-        if path not in paths:
-            with suppress(OSError):
-                path.unlink()
-                note(f"removed, as it shows an earlier run: {path}")
+    for name in older:
+        if name not in drawn and remove_output(folder, name):
+            note(f"removed, as it shows an earlier run: {folder / name}")
     return paths
 
 

@@ -73,7 +73,7 @@ def command(
     page that needs no network: figures inline, tables that sort, and the run's provenance.
     """
     from ..errors import UsageError, unknown
-    from ..records.file import write_text
+    from ..records.ownership import write_output
     from ..report import GATED_METRICS, PLOTS, html_page, open_run, parts, read_reference
     from .progress import note
 
@@ -90,8 +90,8 @@ def command(
         note(line)
     found = parts(opened, metric, papers)
     figures = [path for part in found for path in _write(part, folder, format_, asked)]
-    page = folder / "report.html"
-    write_text(page, html_page(opened, found, [path for path in figures if path.suffix == ".svg"]))
+    pictures = [path for path in figures if path.suffix == ".svg"]
+    page = write_output(folder, "report.html", html_page(opened, found, pictures))
     note(f"page: {page}")
     for kind in asked:
         if kind in PLOTS and not any(kind in part.figures for part in found):
@@ -100,15 +100,16 @@ def command(
 
 def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> list[Path]:
     """Print a part, leave its tables and figures in the folder, and return the figures."""
-    from ..records.file import write_json, write_text
+    from ..records.file import strict_json
+    from ..records.ownership import write_output
     from .output import draw, show
 
     show(folder, part.command, format_, part.text, part.header, ("md", "csv", "json", "tex"))
     for name, text in part.more.items():
         for kind in ("md", "csv", "json"):
-            write_text(folder / "tables" / f"{name}.{kind}", text(kind) + "\n")
+            write_output(folder, f"tables/{name}.{kind}", text(kind) + "\n")
     for name, value in part.files.items():
-        write_json(folder / name, value)
+        write_output(folder, name, strict_json(value, indent=2) + "\n")
     paths: list[Path] = []
     for kind, (stem, figures) in part.figures.items():
         nothing = "the records hold nothing to draw" if kind in asked else None

@@ -21,6 +21,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ __all__ = [
     "cell_key",
     "exact_map_path",
     "inputs_path",
+    "is_record",
     "map_path",
     "mapped",
     "missing_maps",
@@ -201,11 +203,12 @@ class RecordWriter:
 
     What a kill left of a last line is cut off before the first append (a whole record that lacks only its newline
     is kept). A write that falls short, as on a full disk, is taken back. A file that is removed meanwhile is made anew
-    with what this writer wrote. Appends and the repair hold an advisory lock
-    where the file system has one, so processes that share the file do not harm each other.
+    with what this writer wrote. Appends and the repair hold an advisory lock where the file system has one, so
+    processes that share the file do not harm each other. A file that does not begin with a record is left as it is.
 
     Raises:
-        UsageError: a folder or a file that cannot be written; the message names it.
+        UsageError: a folder or a file that cannot be written, a symbolic link, a file of something else; the message
+            names it.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "records.jsonl"
@@ -223,10 +226,11 @@ class RecordWriter:
     def __enter__(self) -> RecordWriter:
         with _naming(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
             self._descriptor = os.open(self.path, flags, 0o666)
             try:
                 with _locked(self._descriptor):
+                    self._refuse_foreign()
                     self._repair()
             except BaseException:
                 self.__exit__()
@@ -258,6 +262,15 @@ class RecordWriter:
             if written != len(lines):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
                 raise OSError(f"only {written} of {len(lines)} bytes could be written; is the disk full?")
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a file that this program did not begin: repairing it would cut what somebody else wrote."""
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            raise UsageError(f"{self.path}: not a regular file")
+        with open(self._descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            if not is_record(file.readline()):
+                raise UsageError(f"{self.path}: its first line is no record of a run; move the file away")
 
     def _repair(self) -> None:
         """End the file at a newline: complete a last record that lacks only that, drop one that is torn."""
@@ -382,6 +395,18 @@ def run_directory(base: str | os.PathLike[str], command: str, stamp: str, tag: s
                 if not Path(base).is_dir():
                     raise
         attempt += 1
+
+
+def is_record(line: bytes) -> bool:
+    """Whether the first line of a file is a record, or nothing, or what a kill may leave of one.
+
+    >>> [is_record(line) for line in (b"", b'{"key":"a","schema":1}\\n', b'{"ke', b"my notes", b'{"a":1}\\n')]
+    [True, True, True, False, False]
+    """
+    if not _is_object(line):
+        return not line.endswith(b"\n") and b'{"'.startswith(line[:2])
+    found = json.loads(line)
+    return type(found.get("schema")) is int and isinstance(found.get("key"), str)
 
 
 def _is_object(line: bytes) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import UsageError
 from ..experiments.error.measure import Outcome
 from ..records.file import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
+from ..records.ownership import refuse_foreign
 from ..records.shards import Shard, parse_shard
 from .provenance import device_name, git_commit, threads, versions
 
@@ -146,6 +147,8 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
         if path.exists() and not path.is_dir():
             raise UsageError(f"--out {path} is not a directory")
         made = not path.exists()
+        if not made:
+            refuse_foreign(path)
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".{secrets.token_hex(4)}.probe"  # a process of another machine may have this one's number
         probe.touch()
@@ -187,7 +190,7 @@ def _locked(path: Path, shard: Shard | None) -> list[int]:
 
     take(path, os.O_RDONLY, fcntl.LOCK_EX if shard is None else fcntl.LOCK_SH, "to this folder; choose another")
     if shard is not None:
-        take(_file(path, ".lock", shard), os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, f"shard {shard} there")
+        take(_file(path, ".lock", shard), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, fcntl.LOCK_EX, f"shard {shard} there")
     return held
 
 

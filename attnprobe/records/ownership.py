@@ -1,0 +1,180 @@
+"""What in a folder this program wrote: that alone is replaced or removed, and no symbolic link is followed to it.
+
+A run's folder is known by its manifest. The tables, figures and pages in it, or in another folder that a report goes
+to, are listed in ``produced.json`` by their paths relative to the folder; a file that is not listed is the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..errors import UsageError
+from ..files import MIB, open_regular, read_regular
+from .file import is_record, write_bytes, write_json
+
+__all__ = ["produced", "refuse_foreign", "remove_output", "scratch", "write_output"]
+
+SCHEMA = 1
+LIST = "produced.json"
+LARGEST = 64 * MIB  # of a manifest or a list
+FILES = re.compile(r"(records|inputs).*\.jsonl|manifest.*\.json|produced\.json")
+FOLDERS = re.compile("tables|figures|maps")
+MANIFEST = re.compile(r"manifest(-\d+-of-\d+)?\.json")
+# what a run that was killed before it wrote its manifest may leave
+BEFORE = re.compile(r"\.[0-9a-f]{8}\.probe|\..+\.[0-9a-f]{8}\.tmp|\.lock-\d+-of-\d+")
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that a run may not write to: it holds files, and is no run's or has records of something else.
+
+    Nothing is written. A symbolic link in the place of a file or folder of the run is refused too; the folder itself
+    may be one.
+
+    Raises:
+        UsageError: a folder that is refused, or that cannot be read.
+    """
+    try:
+        names = sorted(name for name in os.listdir(folder) if not BEFORE.fullmatch(name))
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be read: {error.strerror}") from error
+    if not names:
+        return
+    if not any(_is_manifest(folder / name) for name in names if MANIFEST.fullmatch(name)):
+        raise UsageError(f"--out {folder} holds files, and no manifest of a run: choose a folder that is new or empty")
+    for name in names:
+        if FILES.fullmatch(name) or FOLDERS.fullmatch(name):
+            _refuse_other(folder / name, stat.S_ISDIR if FOLDERS.fullmatch(name) else stat.S_ISREG)
+        if name.endswith(".jsonl") and FILES.fullmatch(name) and not _begins_with_record(folder / name):
+            raise UsageError(f"{folder / name}: its first line is no record of a run; choose another --out")
+
+
+def write_output(folder: Path, name: str, data: str | bytes) -> Path:
+    """Write a table, figure or page to ``name`` in ``folder``, and list it as this program's.
+
+    Raises:
+        UsageError: a file stands there that this program did not write, a symbolic link, or a disk without room.
+    """
+    path = folder / name
+    for parent in reversed(Path(name).parents[:-1]):
+        _refuse_other(folder / parent, stat.S_ISDIR)
+    _refuse_other(path, stat.S_ISREG)
+    ours, older = _listed(folder)
+    if name not in ours and name not in older and os.path.lexists(path):
+        raise UsageError(f"{path} is not a file that attnprobe wrote; move it away, or choose another folder")
+    if name not in ours:
+        write_json(folder / LIST, {"schema": SCHEMA, "files": sorted(ours | {name}), "older": sorted(older - {name})})
+    write_bytes(path, data.encode() if isinstance(data, str) else data)
+    return path
+
+
+@contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """A new empty folder in ``folder`` for the length of a block.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = TemporaryDirectory(prefix=".scratch-", dir=folder)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write: {error.strerror}") from error
+    with place as name:
+        yield Path(name)
+
+
+def produced(folder: Path) -> list[str]:
+    """The names of the files in a folder that this program wrote, or an older version may have written, and are there.
+
+    What an older version wrote is not known from what a user put beside it: `remove_output` leaves it.
+    """
+    ours, older = _listed(folder)
+    return sorted(name for name in ours | older if (folder / name).is_file())
+
+
+def remove_output(folder: Path, name: str) -> bool:
+    """Remove a file that this program wrote; whether it did."""
+    path = folder / name
+    try:
+        for parent in Path(name).parents[:-1]:
+            _refuse_other(folder / parent, stat.S_ISDIR)
+        _refuse_other(path, stat.S_ISREG)
+        if name not in _listed(folder)[0]:
+            return False
+        path.unlink()
+    except (OSError, UsageError):
+        return False
+    return True
+
+
+def _listed(folder: Path) -> tuple[set[str], set[str]]:
+    """What a folder lists as this program's, and what may be an older version's, which listed nothing."""
+    _refuse_other(folder / LIST, stat.S_ISREG)
+    found = _object(folder / LIST)
+    if found is not None:
+        return _names(found.get("files")), _names(found.get("older"))
+    if not _is_run(folder):
+        return set(), set()
+    places = [folder, *(folder / name for name in ("tables", "figures"))]
+    files = [file for place in places if not place.is_symlink() for file in place.glob("*") if file.is_file()]
+    return set(), {file.relative_to(folder).as_posix() for file in files if not FILES.fullmatch(file.name)}
+
+
+def _names(value: Any) -> set[str]:
+    return {name for name in value if isinstance(name, str)} if isinstance(value, list) else set()
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder holds a manifest or records of this program."""
+    manifests = (path for path in folder.glob("manifest*.json") if MANIFEST.fullmatch(path.name))
+    return any(map(_is_manifest, manifests)) or any(map(_begins_with_record, folder.glob("records*.jsonl")))
+
+
+def _is_manifest(path: Path) -> bool:
+    found = _object(path) or {}
+    return (
+        type(found.get("schema")) is int
+        and isinstance(found.get("command"), str)
+        and all(isinstance(found.get(name), kind) for name, kind in (("start", str), ("config", dict), ("plan", dict)))
+    )
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """The JSON object that a regular file holds; None where it holds none."""
+    try:
+        found = json.loads(read_regular(path, LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _begins_with_record(path: Path) -> bool:
+    """Whether a file is empty or its first line is a record, whole or torn."""
+    try:
+        with open_regular(path, None) as file:
+            return is_record(file.readline(LARGEST))
+    except OSError:
+        return False
+
+
+def _refuse_other(path: Path, kind: Any) -> None:
+    """Refuse what stands at a path of ours and is of another kind; a symbolic link always is."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    if stat.S_ISLNK(mode):
+        raise UsageError(f"{path} is a symbolic link, which is not followed; remove it, or choose another folder")
+    if not kind(mode):
+        what = "directory" if kind is stat.S_ISDIR else "regular file"
+        raise UsageError(f"{path} is no {what}; remove it, or choose another folder")
