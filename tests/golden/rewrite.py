@@ -181,7 +181,7 @@ def shown(command: str, out: Path) -> None:
         attnprobe([*report[:-1], "all"])
         for path in sorted((Path(folder) / "tables").iterdir()):
             shutil.copy(path, place / path.name)
-        for path in Path(folder).glob("*.json"):  # files of budgets
+        for path in Path(folder).glob("budgets-*.json"):
             shutil.copy(path, place / path.name)
         figures = {path.name: _drawn(path) for path in sorted((Path(folder) / "figures").glob("*.svg"))}
         _write(place / "figures.json", _json(figures))
