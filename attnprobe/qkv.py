@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ __all__ = ["QKV"]
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class QKV:
     """Queries, keys and values of every head of one layer, as the model computed them.
 
@@ -46,16 +46,24 @@ class QKV:
     q: Tensor
     k: Tensor
     v: Tensor
-    scale: float | None = None
-    mask: Tensor | None = None
-    heads: tuple[int, ...] | None = None
-    label: Mapping[str, Any] = field(default_factory=dict)
-    causal: bool = False
+    scale: float
+    mask: Tensor | None
+    heads: tuple[int, ...]
+    label: Mapping[str, Any]
+    causal: bool
 
-    def __post_init__(self) -> None:
-        for name in "qkv":
-            object.__setattr__(self, name, _three_axes(name, getattr(self, name)))
-        q, k, v = self.q, self.k, self.v
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None = None,
+        mask: Tensor | None = None,
+        heads: Iterable[int] | None = None,
+        label: Mapping[str, Any] | None = None,
+        causal: bool = False,
+    ) -> None:
+        q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
         for name, tensor in (("k", k), ("v", v)):
             for what in ("dtype", "device"):
                 ours, other = getattr(tensor, what), getattr(q, what)
@@ -67,19 +75,20 @@ class QKV:
             raise UsageError(f"k: head dimension {k.shape[2]} differs from q's {q.shape[2]}")
         if v.shape[1] != k.shape[1]:
             raise UsageError(f"v: {v.shape[1]} tokens, but k has {k.shape[1]}")
-        scale = q.shape[2] ** -0.5 if self.scale is None else float(self.scale)
-        if not 0 < scale < float("inf"):
-            raise UsageError(f"scale: {self.scale} is not a positive number")
-        object.__setattr__(self, "scale", scale)
-        heads = tuple(range(q.shape[0])) if self.heads is None else tuple(int(i) for i in self.heads)
-        if len(heads) != q.shape[0]:
-            raise UsageError(f"heads: {len(heads)} numbers for {q.shape[0]} heads")
-        if len(set(heads)) != len(heads):
-            raise UsageError(f"heads: the numbers {list(heads)} repeat")
-        object.__setattr__(self, "heads", heads)
-        if self.mask is not None:
-            object.__setattr__(self, "mask", self._checked_mask(self.mask))
-        if self.causal and self.n_q != self.n_k:
+        factor = q.shape[2] ** -0.5 if scale is None else float(scale)
+        if not 0 < factor < float("inf"):
+            raise UsageError(f"scale: {scale} is not a positive number")
+        numbers = tuple(range(q.shape[0])) if heads is None else tuple(int(i) for i in heads)
+        if len(numbers) != q.shape[0]:
+            raise UsageError(f"heads: {len(numbers)} numbers for {q.shape[0]} heads")
+        if len(set(numbers)) != len(numbers):
+            raise UsageError(f"heads: the numbers {list(numbers)} repeat")
+        fields = {"q": q, "k": k, "v": v, "scale": factor, "mask": None, "heads": numbers, "label": label or {}}
+        for name, value in (fields | {"causal": causal}).items():
+            object.__setattr__(self, name, value)
+        if mask is not None:
+            object.__setattr__(self, "mask", self._checked_mask(mask))
+        if causal and self.n_q != self.n_k:
             raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: causal attention needs as many of both")
 
     def _checked_mask(self, mask: Tensor) -> Tensor:
