@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .errors import Unsupported
 from .operators import Operator
 from .qkv import QKV
 
@@ -38,9 +40,19 @@ class Approximation:
     no_operator: str = "gives an output and no matrix"
 
     @classmethod
-    def of(cls, operator: Operator, qkv: QKV, **parts: Mapping[str, Tensor]) -> Approximation:
+    def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:
         """The approximation whose output is ``operator @ V``."""
         return cls(operator, (operator @ qkv.v).to(qkv.dtype), **parts)
+
+    def matrix(self) -> Operator:
+        """The operator of a method that has one.
+
+        Raises:
+            Unsupported: the method gives an output and no operator.
+        """
+        if self.operator is None:
+            raise Unsupported(f"the method {self.no_operator}")
+        return self.operator
 
     def __repr__(self) -> str:
         parts = [f"output={tuple(self.output.shape)}", f"operator={self.operator!r}"]
@@ -66,5 +78,5 @@ class Approximation:
             tensor = self.draws[name].detach().cpu()
             digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
             for head in tensor:  # one after the other: sketches are large
-                digest.update(head.contiguous().view(torch.uint8).numpy())
+                digest.update(head.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]

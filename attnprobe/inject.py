@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -98,7 +98,9 @@ class _Replacement:
         """The method's output for one row of the batch, (heads, n_q, p_v); rows of padding are 0."""
         qkv = self._qkv(call, row)
         qkv = qkv if heads is None else qkv.select(heads)
-        return approximate(self.method, qkv, self.d, seed=self.seed, target=self.target, **self.options).output
+        return approximate(
+            self.method, qkv, cast("int | None", self.d), seed=self.seed, target=self.target, **self.options
+        ).output
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
         """What the method takes: Q, K, V of a causal call where the method has a causal form."""

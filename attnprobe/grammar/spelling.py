@@ -16,6 +16,7 @@ def parts(text: str) -> tuple[str, str | None]:
     (('skyformer', 'ridge=0.1,guard=none'), ('./mine.py:fn', 'width=4'), ('torch:flex', None))
     """
     found = SPELT.fullmatch(text)
+    assert found is not None  # the pattern takes every text
     return found["name"].strip(), found["options"] if found["colon"] else None
 
 

@@ -118,7 +118,7 @@ class Selection:
         self.everything = wanted is None or wanted == "all"
         self.numbers: set[int] = set()
         self.patterns: list[str] = []
-        if self.everything:
+        if wanted is None or self.everything:
             return
         parts = [wanted] if isinstance(wanted, int) else wanted.split(",") if isinstance(wanted, str) else wanted
         for part in parts:
@@ -151,7 +151,9 @@ class Selection:
 
 def _configurations(model: PreTrainedModel) -> Iterator[Any]:
     """Every configuration in a model that states an attention implementation."""
-    waiting = [module.config for module in model.modules() if hasattr(getattr(module, "config", None), "sub_configs")]
+    waiting: list[Any] = [
+        module.config for module in model.modules() if hasattr(getattr(module, "config", None), "sub_configs")
+    ]
     while waiting:
         config = waiting.pop()
         yield config

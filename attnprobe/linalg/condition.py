@@ -8,7 +8,9 @@ where it is one, and `certified_condition` proves it by ball arithmetic.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from math import inf, isfinite, nextafter
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -194,7 +196,7 @@ def _norm(flint: Any, x: Any) -> tuple[Any, Any]:
 
 def _largest_row(table: list[list[Any]]) -> Any:
     """The largest sum of absolute values of a row, rounded up."""
-    sums = [sum((entry.abs_upper() for entry in row[1:]), row[0].abs_upper()).upper() for row in table]
+    sums = [reduce(add, (entry.abs_upper() for entry in row)).upper() for row in table]
     largest = sums[0]
     for other in sums[1:]:
         largest = largest.max(other)

@@ -125,7 +125,8 @@ class Differences:
         Sums are of BᵀY, transposed (C s, n_k), of the columns of B (n_k,) and of squares (C,); largest are the row
         sums of each ``|E_c|`` (C,) and of B.
         """
-        exact, rows = self._on(self.exact, head, device), [self._on(op, head, device) for op in self.approximations]
+        exact = self._on(self.exact, head, device)
+        rows = [None if op is None else self._on(op, head, device) for op in self.approximations]
         count, v1, spaces = len(rows), v1.to(device), (self._space(device), self._space(device))
 
         def work(start: int, stop: int) -> _Sums:
@@ -210,10 +211,8 @@ class Differences:
         op = self.approximations[c]
         return None if op is None else op.heads(slice(head, head + 1)).to(torch.float64)
 
-    def _on(self, op: Operator | None, head: int, device: torch.device) -> Operator | None:
+    def _on(self, op: Operator, head: int, device: torch.device) -> Operator:
         """One head of an operator where its rows are made."""
-        if op is None:
-            return None
         one = op.heads(slice(head, head + 1))
         return one if self.devices is None else one.on(device)
 

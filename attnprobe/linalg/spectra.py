@@ -150,6 +150,8 @@ def leading_singular_values(
         return Leading(nan, nan, nan, float("nan"), 1, False)
     u, noise = torch.finfo(torch.float64).eps / 2, generator(seed, "perturbation", m, s)
     basis, t = v1[None], w.new_zeros(1, 0, 0)
+    theta = rho = w.new_zeros(0)
+    c, rounding, done, closed = w.new_zeros(s, 0), w.new_zeros(()), 0, False
     for done in range(1, most + 1):
         d, column = projected(w, basis)
         t = grown(t, column)  # (1, K, K)

@@ -64,8 +64,13 @@ class Interval:
     @staticmethod
     def joined(parts: Sequence[Interval]) -> Interval:
         """One after another."""
-        tensors = (torch.cat([getattr(part, name) for part in parts]) for name in ("value", "lower", "upper", "passes"))
-        return Interval(*tensors, [kind for part in parts for kind in part.kind])
+        return Interval(
+            torch.cat([part.value for part in parts]),
+            torch.cat([part.lower for part in parts]),
+            torch.cat([part.upper for part in parts]),
+            torch.cat([part.passes for part in parts]),
+            [kind for part in parts for kind in part.kind],
+        )
 
 
 def block_size(m: int) -> int:

@@ -101,7 +101,8 @@ def _sizes(d: int, n_q: int, n_k: int) -> tuple[int, int]:
     [21, 42, 77]
     """
     factor = ceil(d / log(max(n_q, n_k, 2)))
-    return tuple(min(n, max(1, factor * ceil(log(n)))) for n in (n_q, n_k))
+    queries, keys = (min(n, max(1, factor * ceil(log(n)))) for n in (n_q, n_k))
+    return queries, keys
 
 
 def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) -> Tensor:

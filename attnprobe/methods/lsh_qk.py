@@ -96,7 +96,7 @@ def lsh_qk(
         drawn = rotations(streams, qkv, rounds, sum(counts) // 2, qkv.p)
         hashes = [cross_polytope(x, drawn, counts) for x in (qkv.q, qkv.k)]
         if qkv.causal:
-            return _causal(qkv, *hashes, drawn, prod(counts), 2 * chunk)
+            return _causal(qkv, hashes[0], hashes[1], drawn, prod(counts), 2 * chunk)
     order_q, order_k = (x.argsort(dim=-1, stable=True) for x in hashes)  # (h, rounds, n)
     rank = torch.arange(qkv.n_q, device=qkv.device)
     beside = rank * qkv.n_k // qkv.n_q // chunk  # the chunk beside which each rank stands, ascending

@@ -280,7 +280,7 @@ class Method:
         """A tag in words, with the target and the setting for which it is claimed."""
         name, _, target = tag.partition("@")
         where = [f"target {target}"] if target else []
-        if name == "exact_at_full_budget":
+        if name == "exact_at_full_budget" and self.exact_at is not None:
             d, options = self.exact_at(1)
             where += [] if d is None else [f"d={'' if d == 1 else d}n"]
             where += [f"{key}={_word(value)}" for key, value in options.items()]

@@ -117,7 +117,7 @@ def skeinformer(
             operator = Columns(torch.softmax(scores, -1), columns, qkv.n_k)
         else:
             operator = _filled(scores, columns, qkv.n_k)
-    if ablation == "none":
+    if ablation == "none" and b_j is not None:
         operator = _with_rows(operator, draws["pilot_rows"].to(qkv.device), b_j)
     diagnostics = {"realised_d": distinct(draws["columns"]), "visited": per_head(qkv.h, visited)}
     return Approximation.of(operator, qkv, draws=draws, diagnostics=diagnostics)

@@ -23,8 +23,10 @@ from .registry import register
 from .shared.base import Approximation, distinct, per_head, tokens
 from .shared.row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
+Inverse = Literal["auto", "schulz", "pinv", "cholesky"]
 
-def _resolved(target: str, inverse: str, gamma: float | None) -> tuple[str, float]:
+
+def _resolved(target: str, inverse: Inverse, gamma: float | None) -> tuple[Inverse, float]:
     """The inverse and the ridge that ``auto`` and none stand for."""
     if inverse == "auto":
         inverse = "schulz" if target == "gaussian" else "pinv"
@@ -81,7 +83,7 @@ def skyformer(
     streams: Streams,
     target: str = "softmax",
     sampler: Literal["stratified", "iid", "wor", "rls", "kmeans"] = "stratified",
-    inverse: Literal["auto", "schulz", "pinv", "cholesky"] = "auto",
+    inverse: Inverse = "auto",
     gamma: float | None = None,
     n_iter: int = 6,
     z0: Literal["paper", "global", "identity"] = "paper",

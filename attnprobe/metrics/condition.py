@@ -115,7 +115,8 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
     ridged = "scaled" in approx.cores or options.get("inverse") == "cholesky"
     gamma = options.get("gamma") or (RIDGE if not ridged or options.get("gamma") is None else 0.0)
     eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    z0 = {"global": "global", "identity": "identity"}.get(options.get("z0"), "columns")
+    z0 = options.get("z0")
+    z0 = z0 if z0 in ("global", "identity") else "columns"
     none = torch.zeros_like(top)
     found = [
         Core("SAS", raw, False, "norms", top, repeated),
@@ -215,12 +216,12 @@ def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
     def inverse(m: Tensor) -> Tensor:
         return razavi(m, start(m, rule), n_iter)
 
-    _, pull = torch.func.vjp(inverse, core)
+    pull = torch.func.vjp(inverse, core)[1]
     x = torch.randn(core.shape, generator=generator(0, "gradient", core.shape[-1]), dtype=torch.float64).to(core)
     found = torch.zeros(len(core), dtype=torch.float64, device=core.device)
     for _ in range(POWER):
         x = x / x.norm(dim=(1, 2), keepdim=True)
-        _, y = torch.func.jvp(inverse, (core,), (x,))
+        y = torch.func.jvp(inverse, (core,), (x,))[1]
         size = y.norm(dim=(1, 2))
         close = (size - found).abs() <= 1e-4 * size
         found = torch.maximum(found, size)

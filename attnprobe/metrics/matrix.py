@@ -116,9 +116,10 @@ def shared_matrix_errors(
         progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``.
     """
     if isinstance(exact, Padded):
-        if not all(isinstance(op, Padded) and torch.equal(op.mask, exact.mask) for op in approximations):
+        padded = [op for op in approximations if isinstance(op, Padded) and torch.equal(op.mask, exact.mask)]
+        if len(padded) < len(approximations):
             raise UsageError("an operator has another padding mask than the exact one")
-        exact, approximations = exact.operator, [op.operator for op in approximations]
+        exact, approximations = exact.operator, [op.operator for op in padded]
     for op in approximations:
         if op.shape != exact.shape:
             raise UsageError(f"{op!r} does not stand for {exact!r}")
@@ -204,9 +205,11 @@ def _streamed(exact: Operator, operators: Sequence[Operator | None], how: _How, 
         show = lambda label, part=part: progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}")
         few = [op and op.heads(part) for op in operators]
         some.append(_passes(exact.heads(part), few, how, show))
-    return tuple(
-        [join([part[kind][c] for part in some]) for c in range(len(operators))]
-        for kind, join in enumerate((Interval.joined, torch.cat, torch.cat))
+    spectral, frobenius, infinity = zip(*some, strict=True)  # each (parts of the heads, operators)
+    return (
+        [Interval.joined(parts) for parts in zip(*spectral, strict=True)],
+        [torch.cat(parts) for parts in zip(*frobenius, strict=True)],
+        [torch.cat(parts) for parts in zip(*infinity, strict=True)],
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import pairwise
 
 import torch
@@ -32,8 +33,9 @@ class Sum(Operator):
     def to(self, dtype: torch.dtype) -> Sum:
         return Sum([op.to(dtype) for op in self.operators], self.signs)
 
-    def _total(self, terms) -> Tensor:
-        return sum(sign * term for sign, term in zip(self.signs, terms, strict=True))
+    def _total(self, terms: Iterable[Tensor]) -> Tensor:
+        signed = (sign * term for sign, term in zip(self.signs, terms, strict=True))
+        return reduce(torch.add, signed)
 
     def _apply(self, x: Tensor) -> Tensor:
         return self._total(op._apply(x) for op in self.operators)

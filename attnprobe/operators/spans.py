@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
 
 import torch
 
@@ -47,12 +47,12 @@ def in_spans(
         _settle(device)
     spans = list(row_blocks(n, SPAN))
     threads = [_Thread(device, home, begin) for device in devices[: len(spans)]]
-    waiting = deque(thread.submit(*span) for thread, span in zip(threads, spans, strict=False))
+    waiting = deque(thread.span(*span) for thread, span in zip(threads, spans, strict=False))
     try:
         for place in range(len(spans)):
             found, later = waiting.popleft().result(), place + len(threads)
             if later < len(spans):
-                waiting.append(threads[later % len(threads)].submit(*spans[later]))
+                waiting.append(threads[later % len(threads)].span(*spans[later]))
             take(found)
     finally:
         for thread in threads:
@@ -75,16 +75,17 @@ def located(devices: Sequence[torch.device | str] | None) -> tuple[torch.device,
         raise UsageError(f"devices={list(map(str, devices))}: {str(error).splitlines()[0]}") from error
 
 
-class _Thread(ThreadPoolExecutor):
+class _Thread(ThreadPoolExecutor, Generic[Result]):
     """The thread of one device, which begins with its first span."""
 
     def __init__(self, device: torch.device, home: torch.device, begin: Callable[[torch.device], Work[Result]]) -> None:
         super().__init__(1, thread_name_prefix=f"rows on {device}")
-        self.device, self.home, self.begin, self.work = device, home, begin, None
+        self.device, self.home, self.begin = device, home, begin
+        self.work: Work[Result] | None = None
         self.gradients = torch.is_grad_enabled()  # which is a choice of each thread
 
-    def submit(self, start: int, stop: int):
-        return super().submit(self._made, start, stop)
+    def span(self, start: int, stop: int) -> Future[Result]:
+        return self.submit(self._made, start, stop)
 
     def _made(self, start: int, stop: int) -> Result:
         with torch.set_grad_enabled(self.gradients):

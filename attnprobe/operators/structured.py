@@ -20,7 +20,8 @@ class Dense(Operator):
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix = matrix
-        self.shape, self.dtype, self.device = tuple(matrix.shape), matrix.dtype, matrix.device
+        h, n_q, n_k = matrix.shape
+        self.shape, self.dtype, self.device = (h, n_q, n_k), matrix.dtype, matrix.device
 
     def heads(self, some: slice) -> Dense:
         return Dense(self.matrix[some])
@@ -119,7 +120,8 @@ class Identity(Operator):
     def _apply(self, x: Tensor) -> Tensor:
         return self.delta[:, None, None] * x
 
-    _apply_transpose = _apply
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        return self._apply(y)
 
     def _rows(self, start: int, stop: int) -> Tensor:
         eye = torch.eye(self.shape[1], dtype=self.dtype, device=self.device)[start:stop]

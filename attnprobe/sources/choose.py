@@ -102,6 +102,7 @@ def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrai
     if weights not in ("pretrained", "initialized"):
         raise unknown("weights", weights, ("pretrained", "initialized"))
     folder, _ = _model(SourceSpec(model=name, weights=weights), _Substitutions(True, lambda line: None))
+    assert folder is not None  # a model that is named has one
     if weights == "pretrained":
         return pretrained(folder, torch.float32, whole=True)
     config = configuration(folder)

@@ -99,8 +99,9 @@ def cached_folder(name: str, *files: str) -> Path | None:
             paths = [try_to_load_from_cache(repository, file) for file in files]
         except HFValidationError as error:
             raise SourceError(f"'{name}' is neither a directory nor a hub id") from error
-        if paths and all(isinstance(path, str) for path in paths):
-            return Path(paths[0]).parent
+        found = [Path(path) for path in paths if isinstance(path, str)]
+        if found and len(found) == len(paths):
+            return found[0].parent
     return None
 
 
@@ -157,11 +158,12 @@ def _complete(folder: Path, weights: bool, tokenizer: bool) -> bool:
 def quiet() -> Iterator[None]:
     """Silence transformers' log lines, progress bars and warnings in a block, and restore them after it."""
     import warnings
+    from logging import CRITICAL
 
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
+    logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -205,11 +205,12 @@ class ModelSource(Source):
             if self.weights == "initialized":
                 model = initialized(self.config, self.spec.weights_seed, wanted, dtype, self.name)
             else:
+                assert self.folder is not None  # pretrained weights lie in one
                 model = pretrained(self.folder, dtype)
                 if self.weights == "initialized-qkv":
                     redraw_projections(model, self.spec.weights_seed, self.name)
-            self._model = model.to(self.device)
-        return self._model
+            self._model = model = cast("Any", model).to(self.device)
+        return model
 
 
 def _config_sha256(config: PreTrainedConfig) -> str:

@@ -119,8 +119,9 @@ def _stretched(model: PreTrainedModel, table: nn.Embedding, first: int, longest:
     used = table.weight[first : first + longest].T[None]  # (1, hidden, longest)
     rows = torch.nn.functional.interpolate(used, size=n, mode="linear", align_corners=True)[0].T
     longer = nn.Embedding.from_pretrained(torch.cat([table.weight[:first], rows]), padding_idx=table.padding_idx)
-    model.embeddings.position_embeddings = longer
+    embeddings: Any = model.embeddings
+    embeddings.position_embeddings = longer
     try:
         yield
     finally:
-        model.embeddings.position_embeddings = table
+        embeddings.position_embeddings = table

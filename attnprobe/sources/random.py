@@ -46,7 +46,7 @@ class RandomSource(Source):
         self.check(n, window + 1, layers)
         drawn = torch.randn(3, self.heads, n, self.p, generator=generator(0, "random", window, n))
         tensors = drawn.to(device=self.device, dtype=self.dtype)
-        return {0: QKV(*tensors, label={"layer": 0, "window": window, "n": n, **self.facts})}
+        return {0: QKV(tensors[0], tensors[1], tensors[2], label={"layer": 0, "window": window, "n": n, **self.facts})}
 
     def describe(self) -> list[str]:
         facts = self.facts

@@ -95,11 +95,13 @@ class Source(ABC):
         layers: how many layers there are (in a file: one more than its highest).
         available: the layers that can be asked for, which is what "all" means.
         heads: how many heads a layer has.
+        device: where the tensors are.
     """
 
     facts: dict[str, Any]
     layers: int
     heads: int
+    device: torch.device
 
     default_n: int = 512  #: the sequence length where none is asked for; a file's own is all its tokens
 

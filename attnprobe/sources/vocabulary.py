@@ -74,6 +74,8 @@ def open_tokenizer(name: str) -> Vocabulary:
         packaged = minilm()
         found = of_folder(name, packaged.path)
         packaged.hold()
+        if found is None:
+            raise SourceError(f"the packaged weights hold no tokenizer: {packaged.path}")
         return found
     path = path_of(name)
     if path.is_file():

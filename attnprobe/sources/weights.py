@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -105,7 +105,7 @@ def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTr
     inside = [name for name in inside if "pooler" not in name.split(".")]
     if inside:
         raise _incomplete(folder, inside)
-    bare = model.base_model.eval().requires_grad_(False)
+    bare = cast("PreTrainedModel", model.base_model).eval().requires_grad_(False)
     if missing:
         return bare, f"the weights of {folder.name} hold no {kind}-LM head ({missing[0]} is missing)"
     return model.eval().requires_grad_(False), None
@@ -201,7 +201,7 @@ def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
         )
 
 
-def _draw(parameter: torch.nn.Parameter, seed: int, name: str, std: float) -> None:
+def _draw(parameter: torch.Tensor, seed: int, name: str, std: float) -> None:
     values = torch.empty(parameter.shape, dtype=torch.float32)
     parameter.data.copy_(values.normal_(0.0, std, generator=generator(seed, "weights", name)))
 

@@ -5,6 +5,8 @@ These are worst-case bounds; typical errors are 100 times smaller.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 
 from ..approximation import Approximation
@@ -53,7 +55,7 @@ def magnitude(operator: Operator) -> torch.Tensor:
     if isinstance(operator, Stacked):
         return torch.cat([magnitude(op) for op in operator.operators])
     if isinstance(operator, Sum):
-        return sum(magnitude(op) for op in operator.operators)
+        return reduce(torch.add, map(magnitude, operator.operators))
     return operator.dense().double().abs()
 
 
@@ -95,5 +97,5 @@ def entry_band(operator: Operator, qkv: QKV, dtype: torch.dtype) -> torch.Tensor
 
 def output_band(approx: Approximation, qkv: QKV, dtype: torch.dtype) -> torch.Tensor:
     """The allowed error of each entry of its output: that of the operator, and rounding to the output's dtype."""
-    inner = entry_band(approx.operator, qkv, dtype) @ qkv.v.double().abs()
+    inner = entry_band(approx.matrix(), qkv, dtype) @ qkv.v.double().abs()
     return inner + eps(qkv.dtype) * approx.output.double().abs()

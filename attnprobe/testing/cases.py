@@ -99,7 +99,7 @@ class Case:
     def output_band(self, approx: Approximation, qkv: QKV) -> Tensor:
         """How far an entry of the output may be off, (h, n_q, p_v)."""
         if self.method.kind not in BY_OUTPUT:
-            return output_band(approx, qkv, approx.operator.dtype)
+            return output_band(approx, qkv, approx.matrix().dtype)
         return _half_the_digits(approx.output, qkv.dtype)
 
     def compare(self, ours: Approximation, other: Approximation, qkv: QKV, what: str) -> None:

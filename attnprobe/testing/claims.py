@@ -62,6 +62,7 @@ def uses_values(case: Case) -> None:
 @claim("exact_at_full_budget")
 def exact_at_full_budget(case: Case) -> None:
     qkv = case.qkv()
+    assert case.method.exact_at is not None  # the registry holds the tag to it
     d, options = case.method.exact_at(case.n)
     approx = case.run(qkv, d=d, **options)
     if approx.operator is None:
@@ -80,7 +81,7 @@ def shift_invariant(case: Case) -> None:
     dtype = max(case.dtype, case.operator(moved).dtype, key=eps)
     # the shifted keys are rounded too: one more eps of a score, within the factor's 4 (p + 4) G
     band = case.band(moved, after, dtype) + case.band(before, qkv, dtype)
-    case.near(moved.operator.dense(), before.operator.dense(), band, "with a vector added to every key")
+    case.near(moved.matrix().dense(), before.matrix().dense(), band, "with a vector added to every key")
 
 
 @claim("permutation_equivariant")
@@ -94,7 +95,7 @@ def permutation_equivariant(case: Case) -> None:
         case.near(moved.output, still.output[:, order], case.output_band(still, qkv)[:, order], "permuted tokens")
         return
     dtype = max(case.dtype, moved.operator.dtype, key=eps)
-    wanted, band = (x[:, order][:, :, order] for x in (still.operator.dense(), case.band(still, qkv, dtype)))
+    wanted, band = (x[:, order][:, :, order] for x in (still.matrix().dense(), case.band(still, qkv, dtype)))
     case.near(moved.operator.dense(), wanted, band, "permuted tokens")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,16 +113,16 @@ def check_method(method: str | Method | Callable[..., Any], **settings: Any) -> 
     failures = [one for one in verdicts if one.status == "failed"]
     if failures:
         raise AssertionError(
-            "\n".join(f"{one.property} ({one.target}): {one.reason}\n  at {_words(one.case)}" for one in failures)
+            "\n".join(f"{one.property} ({one.target}): {one.reason}\n  at {_words(one.case or {})}" for one in failures)
         )
     return verdicts
 
 
 def _verdict(one: Property, base: Case, fixed: dict[str, Any], spelt: str | None) -> Verdict:
     """What becomes of one property."""
-    told = {"property": one.name, "says": one.says, "target": base.target}
+    verdict = partial(Verdict, one.name, one.says, base.target)
     if one.tag is not None and not base.method.claims(one.tag, base.target):
-        return Verdict(**told, status="skipped", reason="not claimed")
+        return verdict("skipped", reason="not claimed")
     reason, tried = None, 0
     for case in _cases(one, base, fixed):
         error = _tried(one, case)
@@ -132,17 +133,16 @@ def _verdict(one: Property, base: Case, fixed: dict[str, Any], spelt: str | None
         if error is not None:
             small = case if fixed else _shrunk(one, case, error)
             error = _tried(one, small)
-            return Verdict(
-                **told,
-                status="failed",
+            return verdict(
+                "failed",
                 cases=tried,
                 reason=_said(error),
                 case=_facts(small),
                 replay=spelt and _replay(one, small, spelt),
             )
     if not tried:
-        return Verdict(**told, status="skipped", reason=reason)
-    return Verdict(**told, status="ok", cases=tried)
+        return verdict("skipped", reason=reason)
+    return verdict("ok", cases=tried)
 
 
 def _cases(one: Property, base: Case, fixed: Mapping[str, Any]) -> Iterator[Case]:
@@ -187,6 +187,8 @@ def _shrunk(one: Property, case: Case, error: Exception) -> Case:
 
 
 def _said(error: Exception | None) -> str:
+    if error is None:
+        return "fails only now and then"
     text = str(error).splitlines()[0] if str(error) else ""
     return text if isinstance(error, Fault) else f"{type(error).__name__}: {text}{line_of(error)}"
 

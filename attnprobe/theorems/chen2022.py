@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import exp, log, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -299,7 +300,7 @@ def _column(values) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
-def _frequency(failed: Tensor, delta: float) -> dict[str, Tensor]:
+def _frequency(failed: Tensor, delta: float) -> dict[str, Any]:
     """The frequency of failures (h, R) against δ, with its exact interval."""
     found = frequency(failed.T)
     bound = torch.full_like(found.value, delta)

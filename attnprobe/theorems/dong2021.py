@@ -18,6 +18,7 @@ layer in a network of attention alone. No skip connection, no MLP and no output 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,11 +115,12 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         "relative": after / composite_norm(out),
         "values": size / composite_norm(v),
     }
+    fields: dict[str, Any] = {name: value.cpu() for name, value in numbers.items()}
     yield Finding(
         "rank-collapse",
         assumption="max_i D_i ≤ 1.256",
         promise="‖res(BV)‖ ≤ 2γ max D ‖res(V)‖",
-        **{name: value.cpu() for name, value in numbers.items()},
+        **fields,
         details={name: value.cpu() for name, value in details.items()},
     )
 

@@ -62,7 +62,7 @@ def rank_bound(operator: Operator) -> Tensor:
     if isinstance(operator, Scaled | Padded):
         return rank_bound(operator.operator)
     if isinstance(operator, Sum):
-        return torch.minimum(full, sum(rank_bound(op) for op in operator.operators))
+        return torch.minimum(full, torch.stack([rank_bound(op) for op in operator.operators]).sum(0))
     if isinstance(operator, Stacked):
         return torch.cat([rank_bound(op) for op in operator.operators])
     if isinstance(operator, RowOverride):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -133,8 +134,9 @@ class Lifted:
             return (self.held @ x - z @ (z.mT @ x))[:, 0].cpu().numpy()
 
         start = torch.rand(self.rows, generator=generator(0, DRAWS, "ritz"), dtype=torch.float64, device="cpu")
-        op = LinearOperator((self.rows, self.rows), matvec=product, dtype="float64")
-        values = eigsh(op, 1, which="LA", tol=SHARP, v0=start.numpy(), return_eigenvectors=False)
+        arpack: Any = eigsh  # scipy's own hints take no tolerance between 0 and 1
+        op = cast("Any", LinearOperator)((self.rows, self.rows), matvec=product, dtype="float64")
+        values = arpack(op, 1, which="LA", tol=SHARP, v0=start.numpy(), return_eigenvectors=False)
         return max(0.0, float(values[0]))
 
     @property

@@ -64,15 +64,18 @@ def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: Exac
     output = ExactOutput.of(exact_output(qkv, target)) if output is None else output
     found = [output_errors(output, run, qkv) for run in runs]
     values = [torch.where(one["output_spectral"] == 0, 0, one["output_spectral_relative"]).cpu() for one in found]
-    parts: Errors = {"output": (torch.stack(values),) * 3}
-    operators = [run.operator for run in runs]
-    if None not in operators:
+    output_errors_of_runs = torch.stack(values)
+    parts: Errors = {"output": (output_errors_of_runs, output_errors_of_runs, output_errors_of_runs)}
+    operators = [run.operator for run in runs if run.operator is not None]
+    if len(operators) == len(runs):
         ends = []
         for start in range(0, len(operators), AT_ONCE):
             shared = shared_matrix_errors(exact(qkv, target), operators[start : start + AT_ONCE], tol=TOL)
             ends += [_relative(one.metrics) for one in shared]
-        parts["matrix"] = tuple(torch.stack(end) for end in zip(*ends, strict=True))
-    return {part: tuple(x.nan_to_num(INFINITE, INFINITE) for x in three) for part, three in parts.items()}
+        value, lower, upper = (torch.stack(end) for end in zip(*ends, strict=True))
+        parts["matrix"] = (value, lower, upper)
+    beyond = lambda x: x.nan_to_num(INFINITE, INFINITE)
+    return {part: (beyond(value), beyond(lower), beyond(upper)) for part, (value, lower, upper) in parts.items()}
 
 
 def _relative(metrics: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

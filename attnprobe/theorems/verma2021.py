@@ -131,7 +131,7 @@ def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         pinv = truncated_pinv(core)
         sizes = [torch.linalg.matrix_norm(x, float("inf")).cpu() for x in (pinv, pinv - inverse, inverse)]
         delta = approx.diagnostics["delta"].double().cpu()
-        error = _infinity_error(target, approx.operator)
+        error = _infinity_error(target, approx.matrix())
         for name, sign in SIGNS.items():
             bound = verma2021_error_bound(sizes[0], sizes[1], delta, sign)
             yield Finding(

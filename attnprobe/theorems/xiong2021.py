@@ -180,7 +180,7 @@ def nystromformer_lemma_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
         kept = values[values > qkv.n * EPS * values[0]]
         apart = []
         for method in ("nystromformer:inverse=pinv", "nystromformer"):
-            apart.append((b - held(setting.run(method, qkv.n, seed, row).operator)).norm() / b.norm())
+            apart.append((b - held(setting.run(method, qkv.n, seed, row).matrix())).norm() / b.norm())
         found.append(torch.stack([*apart, kept[0] / kept[-1], torch.tensor(float(len(kept))).to(b)]).cpu())
     error, schulz, condition, rank = torch.stack(found).T
     rounding = qkv.n * EPS * condition

@@ -189,6 +189,13 @@ def _joined(parts: list[Any]) -> Any:
         field: {name: torch.cat([getattr(part, field)[name] for part in parts]) for name in sorted(some)}
         for field, some in names.items()
     }
-    operators = [part.operator for part in parts]
-    operator = None if None in operators else Stacked(operators)
-    return Approximation(operator, torch.cat([part.output for part in parts]), **joined)
+    operators = [part.operator for part in parts if part.operator is not None]
+    operator = Stacked(operators) if len(operators) == len(parts) else None
+    return Approximation(
+        operator,
+        torch.cat([part.output for part in parts]),
+        joined["draws"],
+        joined["cores"],
+        joined["inverses"],
+        joined["diagnostics"],
+    )

@@ -30,7 +30,10 @@ def from_file(name: str) -> Method:
     Raises:
         UsageError: no file, no function of that name, a file that raises when it is imported; one line names it.
     """
-    file, function = file_and_function(name)
+    named = file_and_function(name)
+    if named is None:
+        raise UsageError(f"'{name}' names no file; write PATH.py:FUNCTION")
+    file, function = named
     path = Path(file).expanduser()
     files = contents(path)
     if not function:
@@ -129,8 +132,9 @@ def _file(module: types.ModuleType) -> Path | None:
 
 
 def _text(module: types.ModuleType) -> bytes:
+    file = _file(module)
     try:
-        return _file(module).read_bytes()
+        return file.read_bytes() if file else b""
     except OSError:
         return b""
 

@@ -50,7 +50,10 @@ def from_plugin(point: EntryPoint) -> Method:
     with loading(where):
         function = point.load()
     try:
-        file = Path(inspect.getsourcefile(inspect.unwrap(function)))
+        source = inspect.getsourcefile(inspect.unwrap(function))
+        if source is None:
+            raise TypeError(f"{where} has no source file")
+        file = Path(source)
         sha256 = digest(contents(file))
     except (TypeError, UsageError):  # compiled: its package's version stands for it
         file, sha256 = Path(point.value), digest({Path(point.value): (package or "").encode()})

@@ -75,10 +75,10 @@ class Recovered(Operator):
     def heads(self, some: slice) -> Dense:
         return self.held.heads(some)
 
-    def to(self, dtype: torch.dtype) -> Dense:
+    def to(self, dtype: torch.dtype) -> Operator:
         return self.held.to(dtype)
 
-    def on(self, device: torch.device) -> Dense:
+    def on(self, device: torch.device) -> Operator:
         return self.held.on(device)
 
     def _apply(self, x: Tensor) -> Tensor:
