@@ -28,7 +28,7 @@ MAY = {
     "qkv": {"errors"},
     "operators": {"errors"},
     "reference": {"errors", "operators", "qkv"},
-    "approximation": {"operators", "qkv"},
+    "approximation": {"errors", "operators", "qkv"},
     "linalg": {"errors", "rng", "operators"},
     "methods": CORE | {"files", "grammar"},
     "metrics": CORE | {"experiments"},
