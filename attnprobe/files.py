@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .errors import AttnprobeError, UsageError
 
-__all__ = ["GIB", "MIB", "open_regular", "read_regular", "reading"]
+__all__ = ["GIB", "MIB", "open_regular", "read_json", "read_regular", "reading"]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -61,6 +62,19 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
     if len(data) > limit:
         raise _too_large(path, limit)
     return data
+
+
+def read_json(path: str | os.PathLike[str], limit: int) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        OSError: as `open_regular`. ValueError: it is no JSON, or nested too deep.
+    """
+    data = read_regular(path, limit)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no JSON: {error}") from error
 
 
 @contextmanager

@@ -346,6 +346,51 @@ def test_budgets_of_another_target_are_refused(inject, tmp_path):
     assert (code, out) == (2, "") and "its budgets are for target=gaussian" in err and not (tmp_path / "r").exists()
 
 
+OWN = "import torch\n\ndef f(q, k, v, d, scale):\n    return torch.softmax(scale * q @ k.mT, -1) @ v\n"
+EVIL = "open('executed', 'w').close()\n\ndef f(q, k, v, d, scale):\n    return v\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"method": "./evil.py:f", "options": {}},
+        {"method": "evil.py:f", "options": {}},
+        {"method": "skyformer,./evil.py:f"},
+        {"method": "skyformer:sampler=iid,./evil.py:f", "options": {}},
+        {"options": {"sampler": "iid,./evil.py:f"}},
+        {"options": {"sampler=iid,./evil.py:f": 1}},
+        {"method": "all", "options": {}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("named", [(), ("--method", "skyformer:sampler=iid")], ids=["unnamed", "another"])
+def test_a_file_of_budgets_brings_no_code_to_run(inject, tmp_path, said, named):
+    (tmp_path / "evil.py").write_text(EVIL)
+    path = budgets_file(tmp_path / "b.json", **said)
+    code, out, err = inject("bert", "--budgets", path, *named, "--out", "r")
+    assert (code, out) == (2, "") and len(err.strip().splitlines()) == 1, err
+    assert not (tmp_path / "executed").exists() and not (tmp_path / "r").exists()
+
+
+def test_budgets_of_an_own_method_run_where_it_is_named_and_unchanged(run, inject, models, texts, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    where = ("--model", models["bert"], "--text", texts["words"], "--n", N)
+    code, _, err = run("budget", *where, "--method", "./own.py:f", "--layer", "all", "--d-max", 12, "--out", "b")
+    assert code in (0, 4), err
+    [path] = (tmp_path / "b").glob("budgets-*.json")
+    assert read_budgets(path).about["method_sha256"]
+    code, _, err = inject("bert", "--budgets", path, "--method", "./own.py:f", "--out", "i")
+    assert code == 0, err
+    (tmp_path / "sweep.yaml").write_text(
+        f"command: inject\nmethods: [./own.py:f]\nmodel: {models['bert']}\n"
+        f"text: {texts['words']}\nn: {N}\nbudgets: {path}\nout: s\n"
+    )
+    assert run("sweep", "sweep.yaml")[0] == 0
+    (tmp_path / "own.py").write_text(OWN.replace("softmax", "sigmoid"))
+    code, _, err = inject("bert", "--budgets", path, "--method", "./own.py:f", "--out", "j")
+    assert code == 2 and "other contents" in err and not (tmp_path / "j").exists()
+
+
 def test_a_budget_of_null_keeps_exact_attention(ask, tmp_path):
     path = budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8)
     outcome = ask(budgets=path, per_layer=True)
@@ -438,7 +483,7 @@ def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
         (("--method", "skyfromer"), "did you mean 'skyformer'"),
         (("--windows", 99), "choose at most"),
         (("--budgets", "b.json", "--d", 8), "--d and budgets exclude each other"),
-        (("--budgets", "b.json", "--method", "mss"), "--method and budgets exclude each other"),
+        (("--budgets", "b.json", "--method", "mss"), "budgets are of skyformer:sampler=iid, and --method names mss"),
         (("--budgets", "b.json"), "b.json: it holds no budget for layer 2, head 3"),
         (("--format", "xml"), "unknown format 'xml'"),
         (("--fail-above", "top1_agreement=1"), "larger is better there"),

@@ -55,7 +55,8 @@ method that the model's attention has a form for; 3 a named source or device is 
 @click.option(
     "--budgets",
     metavar="FILE",
-    help="A method and its budgets by layer and head, as `attnprobe budget` writes them, instead of --method and --d.",
+    help="Budgets of a method by layer and head, as `attnprobe budget` writes them, instead of --d. Your own method "
+    "runs where --method names it too.",
 )
 @click.option(
     "--layer",

@@ -6,7 +6,6 @@ to, are listed in ``produced.json`` by their paths relative to the folder; a fil
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -17,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import UsageError
-from ..files import MIB, open_regular, read_regular
+from ..files import MIB, open_regular, read_json
 from .file import is_record, write_bytes, write_json
 
 __all__ = ["produced", "refuse_foreign", "remove_output", "scratch", "write_output"]
@@ -150,8 +149,8 @@ def _is_manifest(path: Path) -> bool:
 def _object(path: Path) -> dict[str, Any] | None:
     """The JSON object that a regular file holds; None where it holds none."""
     try:
-        found = json.loads(read_regular(path, LARGEST))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(path, LARGEST)
+    except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 

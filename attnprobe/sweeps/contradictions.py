@@ -90,13 +90,8 @@ def refuse_pairs(asked: Asked) -> None:
             if asked.given(name):
                 other = "model" if named == "random" else "random"
                 raise UsageError(f"{asked.called(name)} is read by --source {other} alone, and the source is {named}")
-    if values.get("budgets") is not None:
-        for name in ("methods", "d"):
-            if asked.given(name):
-                raise UsageError(
-                    f"{asked.called(name)} and budgets exclude each other: {values['budgets']} names the "
-                    "method and its budgets"
-                )
+    if values.get("budgets") is not None and asked.given("d"):
+        raise UsageError(f"{asked.called('d')} and budgets exclude each other: {values['budgets']} holds the budgets")
     if values.get("force") and values.get("retry_failed"):
         raise UsageError(f"{asked.called('retry_failed')} and force exclude each other: force measures all again")
     if values.get("shard") is not None:

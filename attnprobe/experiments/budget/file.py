@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...files import MIB, read_json, reading
 
 __all__ = ["Budgets", "read_budgets"]
 
 SCHEMA = 1
+LARGEST = 64 * MIB
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,8 @@ def read_budgets(path: str | Path) -> Budgets:
     Raises:
         UsageError: no such file, no JSON, or an entry that is none; the line names the file and the entry.
     """
-    try:
-        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, RuntimeError) as error:
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: no JSON: {error}") from error
+    with reading(path):
+        found = read_json(Path(path).expanduser(), LARGEST)
     if not isinstance(found, dict):
         raise UsageError(f"{path}: a file of budgets holds an object with method and budgets")
     schema, method, options = found.get("schema", SCHEMA), found.get("method"), found.get("options") or {}

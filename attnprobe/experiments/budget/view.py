@@ -252,6 +252,8 @@ def budget_files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
     rows = [row for row in budget_rows(records) if row["head"] is not None]
     labels = source_labels(records)
     facts = {labels[identity(record["source"])]: record["source"] for record in records}
+    own = {record["method"]: record.get("method_file") for record in records}
+    hashes = {name: {"method_sha256": file["sha256"]} if file else {} for name, file in own.items()}
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = (row["source"], row["target"], row["metric"], row["n"], row["epsilon"])
@@ -261,7 +263,8 @@ def budget_files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
     files = {}
     for key, some in groups.items():
         tags = "".join(file_tag(written[place](key[place])) for place in range(1, 6) if differ[place])
-        files[f"budgets{file_tag(key[0])}{tags}.json"] = _file(some, facts[key[1]])
+        contents = hashes[some[0]["method"]]
+        files[f"budgets{file_tag(key[0])}{tags}.json"] = _file(some, facts[key[1]]) | contents
     return files
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from ...config import Budgets, read_budgets
 from ...errors import UsageError, unknown
+from ...grammar.spelling import short_name
 from ...inject import Budget
+from ...methods import METHODS
 from ...records.file import cell_key, determining
-from ...run.plan import ErrorPlan, MethodRequest, determines
+from ...run.plan import ErrorPlan, MethodRequest, determines, parse_methods
 from ...run.prepare import ErrorRequest, prepared
 from ...run.request import MOST
 from ...sources import MODEL_DTYPES
@@ -26,7 +28,8 @@ class InjectRequest(ErrorRequest):
     Args:
         layer: the layers whose attention is replaced; None is all. per_layer: also each of them by itself.
         matrix: no matrix errors are measured here.
-        budgets: a file of budgets by layer and head, whose method it is; ``methods`` and ``d`` are not read then.
+        budgets: a file of budgets of one method by layer and head; ``d`` is not read then. The method is the package's
+            own, or one of ``methods``: a file of budgets names no code to run.
         batch: windows in one forward. lines: lines of the text, padded, instead of windows of equal length.
         model_dtype: of the model's weights; ``auto`` is as its configuration states.
     """
@@ -109,7 +112,7 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         )
     asked = replace(request, layer=request.layer or "all")
     if budgets is not None:
-        asked = replace(asked, methods=(budgets.item,), d="1")
+        asked = replace(asked, methods=(_method_of(request, budgets, notify),), d="1")
     if request.lines:  # which lines there are is told when they are read
         asked = replace(asked, windows=1)
     found = []
@@ -119,6 +122,36 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
             notify(line)
         found.append((source, InjectPlan(replace(plan, windows=request.windows), budgets)))
     return found
+
+
+def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str], None]) -> str:
+    """The method of a file of budgets, as `ErrorRequest` takes it.
+
+    Raises:
+        UsageError: it is neither the package's own nor named in the request, or a file of other contents.
+    """
+    path, name = request.budgets, budgets.method
+    if request.origin.get("methods", "default") == "default" and request.methods == InjectRequest.methods:
+        if name not in METHODS:
+            raise UsageError(f"{path}: its method {name} is no method of attnprobe; name it with --method, and it runs")
+        return _spelt(MethodRequest(name, METHODS[name].check("softmax", budgets.options)))
+    for one in parse_methods(request.methods, "softmax"):
+        if one.label == short_name(name) and one.options == one.entry.check("softmax", budgets.options):
+            found = budgets.about.get("method_sha256")
+            if found is None and one.sha256 is not None:
+                notify(f"{path}: it does not say of which contents of {name} its budgets are")
+            elif found != one.sha256:
+                raise UsageError(f"{path}: its budgets are of other contents of {name}; run `attnprobe budget` again")
+            return _spelt(one)
+    raise UsageError(f"{path}: its budgets are of {budgets.item}, and --method names {','.join(request.methods)}")
+
+
+def _spelt(request: MethodRequest) -> str:
+    """A method as ``--method`` takes it, of options that were checked."""
+    item = Budgets(request.name, request.options, {}).item
+    if "," in "".join(map(str, request.options.values())):
+        raise UsageError(f"{item}: an option's value has a comma")
+    return item
 
 
 def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int, ...], heads: int) -> None:
