@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
 
-from attnprobe.tables.statistics import FRAGILE, STATISTICS, describe, doubtful_heads, fragile_statistics
+import pytest
+import torch
+from inputs import make
+from safetensors.torch import save_file
+
+from attnprobe.gates.check import Gate, check
+from attnprobe.gates.results import gates_table, junit_xml
+from attnprobe.tables.console import Header
+from attnprobe.tables.formats import render
+from attnprobe.tables.statistics import (
+    FRAGILE,
+    STATISTICS,
+    describe,
+    doubtful_heads,
+    fragile_statistics,
+    summarise,
+)
 
 ALL = list(STATISTICS[:-1])
 SOUND = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0]
@@ -105,3 +124,91 @@ def test_bad_rows_alone_make_no_head_doubtful():
 def test_doubtful_heads():
     assert doubtful_heads(cell([1.0, 1.0, 1.0], [0.0, 2.0, None])) == [False, True, False]
     assert doubtful_heads({"metrics": {"output_spectral": [1.0], "bad_rows": [3.0]}}) == []
+
+
+# --- what is shown of it
+
+
+def records_of(rounded=(0.0, 7.0), method="skyformer", **metrics):
+    """The records of one row of two heads beside others without rounded rows; V-Mean errs by 1 in each."""
+    shared = {"options": {}, "target": "softmax", "n": 64, "layer": 0, "window": 0, "heads": [0, 1], "status": "ok"}
+    errors = {"output_spectral": [1.0, 90.0], "output_spectral_relative": [0.5, 44.5], "bad_rows": list(rounded)}
+    one = {**shared, "method": method, "d": 8, "requested": True}
+    return [
+        {**one, "metrics": {**errors, "rounded_rows": list(rounded), **metrics}},
+        {**one, "d": 16, "metrics": {**errors, "rounded_rows": [0.0, 0.0]}},
+        {**shared, "method": "vmean", "d": None, "reference": True, "metrics": {"output_spectral": [1.0, 1.0]}},
+    ]
+
+
+def test_rows_say_which_of_their_statistics_are_fragile():
+    (fragile, sound, vmean), _ = summarise(records_of())
+    named = ["mean", "median", "p10", "p90", "max"]
+    assert fragile["fragile"] == {"output_spectral": named, "output_spectral_relative": named}
+    assert sound["fragile"] == vmean["fragile"] == {}
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "latex"])
+def test_tables_mark_what_is_fragile_and_say_why_in_a_line(format_):
+    sign = r"$\approx$" if format_ == "latex" else "≈"
+    text = render(*summarise(records_of()), Header(), format_, None, width=300)
+    (fragile,) = [line for line in text.splitlines() if "skyformer" in line and "45.50" in line and sign in line]
+    for number in ("45.50", "22.5", "4.90", "40.1", "44.5"):  # mean, median, p10, p90, max
+        assert f"{sign}{number}" in fragile
+    assert fragile.count(sign) == 6  # and the mean over that of V-Mean
+    (note,) = [line for line in text.splitlines() if "not reproducible" in line]
+    assert "skyformer d=8:" in note and "guard=sampled" in note
+    sound = render(*summarise(records_of(rounded=(0.0, 0.0))), Header(), format_, None, width=300)
+    assert sign not in sound and "reproducible" not in sound
+
+
+def test_data_formats_hold_the_names_and_the_plain_numbers():
+    rows = summarise(records_of())
+    (row, *_) = json.loads(render(*rows, Header(), "json", None))["rows"]
+    assert row["fragile"]["output_spectral"] == ["mean", "median", "p10", "p90", "max"]
+    (line, *_) = csv.DictReader(io.StringIO(render(*rows, Header(), "csv", None)))
+    assert json.loads(line["fragile"]) == row["fragile"] and line["output_spectral.mean"] == "45.5"
+
+
+@pytest.mark.parametrize("limit", [1.0, 100.0])
+def test_a_gate_on_a_fragile_statistic_is_undecided_on_either_side_of_its_limit(limit, tmp_path):
+    rows, _ = summarise(records_of())
+    results = check(
+        rows,
+        [
+            Gate("output_spectral", "max", max=limit, d=(8,)),
+            Gate("output_spectral", "max", max=90, d=(16,)),
+            Gate("bad_rows", "max", max=7),
+        ],
+    )
+    outcomes = [(result.passed, result.failed, result.undecided) for result in results]
+    assert outcomes == [(False, False, True), *[(True, False, False)] * 3]  # d = 16 is reproducible and passes
+    assert "not reproducible" in results[0].message and results[0].value == 90.0
+    junit_xml(results, tmp_path / "gates.xml")
+    (suite,) = ET.parse(tmp_path / "gates.xml").getroot()
+    assert suite.get("skipped") == "1"
+    assert suite[0].find("skipped").get("message") == results[0].message and suite[0].find("failure") is None
+    text = gates_table(results)
+    assert f"≈ {results[0].line}" in text and text.splitlines()[-1].endswith(", 1 undecided")
+
+
+def test_a_missing_value_fails_a_gate_before_it_is_undecided():
+    records = records_of(output_row_relative_max=[None, 90.0])
+    (result, *_) = check(summarise(records)[0], [Gate("output_row_relative_max", "max", max=1e9)])
+    assert result.failed and "only 1 of 2 values are finite" in result.message
+
+
+def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate_with_strict_alone(run, tmp_path):
+    """At full budget, with scores of 20 in one head of two: there B~ is nothing but rounding."""
+    qkv = make(h=2, n=32, p=8, score=20.0)
+    q = qkv.q * torch.tensor([0.05, 1.0], dtype=qkv.dtype)[:, None, None]
+    save_file({"q": q, "k": qkv.k, "v": qkv.v}, tmp_path / "qkv.safetensors")
+    base = ("error", "--qkv", "qkv.safetensors", "--d", "64", "--no-matrix", "--fail-above", "output_spectral.max=1e-9")
+    code, out, err = run(*base, "--method", "skyformer", "--junit", "gates.xml")
+    assert code == 0 and "≈" in out and "not reproducible" in out
+    assert "gate undecided: output_spectral.max <= 1e-09: skyformer d=64" in err
+    assert "skipped" in (tmp_path / "gates.xml").read_text()
+    code, _, err = run(*base, "--method", "skyformer", "--strict")
+    assert code == 1 and "gate failed: output_spectral.max" in err and "not reproducible" in err
+    code, out, _ = run(*base, "--method", "skyformer:guard=sampled", "--seed", "1")
+    assert code == 1 and "≈" not in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
 
 
 def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | None) -> bool:
-    """Whether a gate failed at the rows; said on stderr, as a table where a file declares gates, and as JUnit XML."""
+    """Whether a gate failed at the rows; said on stderr, as a table where a file declares gates, and as JUnit XML.
+
+    With ``--strict`` an undecided gate is a failed one.
+    """
     from ..report import check, gates_table, junit_xml
     from .output import shard_asked
 
@@ -40,10 +44,13 @@ def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | N
             note(f"shard {shard}: no gate is judged by a part; run this command without --shard once all have run")
         return False
     results = check(rows, gates)
-    failures = [result for result in results if not result.passed]
-    for result in failures:
-        note(f"gate failed: {result.line}")
-    if gates and not failures:
+    if click.get_current_context().params.get("strict"):
+        results = [replace(result, undecided=False) for result in results]
+    for result in results:
+        if not result.passed:
+            note(f"gate {'undecided' if result.undecided else 'failed'}: {result.line}")
+    failed = any(result.failed for result in results)
+    if gates and all(result.passed for result in results):
         note(f"gates passed: {', '.join(map(str, gates))}")
     config = click.get_current_context().obj
     if config is not None and config.gates:
@@ -51,4 +58,4 @@ def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | N
     if junit is not None:
         junit_xml(results, junit)
         note(f"gates: {junit}")
-    return bool(failures)
+    return failed

@@ -48,7 +48,9 @@ dtype_option = click.option(
     help="The dtype that methods run in; exact outputs are always float64.",
 )
 strict_option = click.option(
-    "--strict", is_flag=True, help="Refuse every substitution of a source instead of noting it."
+    "--strict",
+    is_flag=True,
+    help="Refuse every substitution of a source instead of noting it; an undecided gate fails.",
 )
 DEVICE = (device_option, dtype_option, strict_option)
 READ = (

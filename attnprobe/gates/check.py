@@ -1,4 +1,4 @@
-"""Gates: limits on the rows of requested methods, which fail closed; `gate_forms` reads them from text and mappings."""
+"""Gates: limits on the rows of requested methods, which fail closed; `parse` reads them from text and mappings."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ LARGER = (  # larger is better there
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")
+UNDECIDED = (
+    "the {stat} {value:.3g} is not reproducible, rows whose normaliser rounding decides carry it; gate the median"
+)
 
 Row = Mapping[str, Any]
 
@@ -133,8 +136,9 @@ class Gate:
 class GateResult:
     """What became of a gate at one row, or of one that no row answers to (``where`` is then empty).
 
-    ``message`` is why it failed, and empty where it passed; ``value`` is None where there was none to compare;
-    ``seconds`` is the time that the row's cells took, None where it is not known.
+    ``message`` is why it failed or is undecided, and empty where it passed; ``value`` is None where there was none to
+    compare; ``seconds`` is the time that the row's cells took, None where it is not known. A gate is undecided where
+    its statistic is not reproducible (see `fragile_statistics`), on whichever side of the limit it lies.
     """
 
     gate: Gate
@@ -142,10 +146,15 @@ class GateResult:
     value: float | None
     message: str
     seconds: float | None = field(default=None, compare=False)
+    undecided: bool = False
 
     @property
     def passed(self) -> bool:
         return not self.message
+
+    @property
+    def failed(self) -> bool:
+        return not self.passed and not self.undecided
 
     @property
     def limit(self) -> str:
@@ -165,8 +174,9 @@ def check(rows: Iterable[Row], gates: Iterable[Gate]) -> list[GateResult]:
     """One result for each gate and each requested row that it covers, in this order.
 
     Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
-    gate that covers no requested row, or none at one of the places that it lists, are failures. Where intervals of a
-    matrix error did not close, their upper ends stand below ``max`` and their lower ends above ``min``.
+    gate that covers no requested row, or none at one of the places that it lists, are failures. Of certified
+    intervals the upper ends stand below ``max`` and the lower ends above ``min``. A statistic that is not
+    reproducible leaves a gate undecided.
 
     >>> row = {"method": "x", "d": 8, "status": "ok", "metrics": {"delta": {"mean": 0.5, "count": 2}}}
     >>> [(result.name, result.value, result.passed) for result in check([row], [Gate("delta", max=1)])]
@@ -188,36 +198,39 @@ def _result(gate: Gate, row: Row) -> GateResult:
     value, problem = None, None
     if row.get("status") != "ok":
         problem = f"{row.get('status')}: {row.get('reason') or 'no reason given'}"
+    undecided = False
     for side, limit in (("lower", gate.min), ("upper", gate.max)):
         if limit is not None and problem is None:
-            value, problem = _compared(gate, row, side, limit)
-    return GateResult(gate, _where(row), value, problem or "", _seconds(row))
+            value, problem, undecided = _compared(gate, row, side, limit)
+    return GateResult(gate, _where(row), value, problem or "", _seconds(row), undecided)
 
 
-def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | None, str | None]:
-    """The value on one side and why it fails there, ``None`` where it does not."""
+def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | None, str | None, bool]:
+    """The value on one side, why it does not pass there (``None`` where it does), and whether it is undecided."""
     metrics = row.get("metrics") or {}
     name, end = gate.metric, ""
-    if row.get("matrix_open") and f"{name}_upper" in metrics:
-        name, end = f"{name}_{side}", f", the {side} end of intervals that did not all close,"
+    if f"{name}_upper" in metrics:
+        name, end = f"{name}_{side}", f", the {side} end of the certified intervals,"
     found = metrics.get(name)
     if found is None:
-        return None, f"{name} was not measured"
+        return None, f"{name} was not measured", False
     value, count = found.get(gate.stat), found.get("count")
     expected = found.get("of", row.get("cells" if gate.metric == "seconds" else "values"))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         value = None
     if count == 0 or (expected is not None and count != expected):
-        return value, f"only {count} of {expected} values are finite"
+        return value, f"only {count} of {expected} values are finite", False
     if value is None:
         alone = " (one text window has no standard error)" if gate.stat == "se" else ""
-        return None, f"no finite value{alone}"
+        return None, f"no finite value{alone}", False
+    if gate.stat in (row.get("fragile") or {}).get(name, ()):
+        return value, UNDECIDED.format(stat=gate.stat, value=value), True
     if value <= limit if side == "upper" else value >= limit:
-        return value, None
+        return value, None, False
     told, bound = f"{value:.6g}", f"{limit:g}"
     if told == bound:  # they differ beyond six digits
         told, bound = repr(value), repr(limit)
-    return value, f"{told}{end} is {'above' if side == 'upper' else 'below'} {bound}"
+    return value, f"{told}{end} is {'above' if side == 'upper' else 'below'} {bound}", False
 
 
 def _seconds(row: Row) -> float | None:

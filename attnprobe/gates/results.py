@@ -25,7 +25,7 @@ FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
-    """A line for each gate and row: whether it passed, the value and the limit; then why others failed, and a count.
+    """A line for each gate and row: its outcome, the value and the limit; then why some did not pass, and a count.
 
     Args:
         width: the terminal's width; ``None`` asks standard output, and a pipe has no width.
@@ -37,24 +37,32 @@ def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
         table.add_column(heading, no_wrap=True)
     for result, value in zip(results, values, strict=True):
         gate = f"{result.gate.metric}.{result.gate.stat}{result.gate.selection}"
-        style = "" if result.passed else STYLES["✗"]
-        cells = ("" if result.passed else "✗", gate, result.where or "none", value, result.limit)
+        sign = _sign(result)
+        style = STYLES.get(sign, "")
+        cells = (sign, gate, result.where or "none", value, result.limit)
         table.add_row(*(Text(cell, style=style) for cell in cells))
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
     console = console_of(max(room if terminal else 100, width_of(table)), terminal)
     console.print(table if results else "no gates")
-    failed = [result for result in results if not result.passed]
-    if failed:
+    remarks = sorted((result for result in results if not result.passed), key=lambda result: result.undecided)
+    if remarks:
         console.print()
-    for result in failed:
-        console.print(Text(f"✗ {_legal(result.line)}", style=STYLES["✗"]), soft_wrap=True)
+    for result in remarks:
+        console.print(Text(f"{_sign(result)} {_legal(result.line)}", style=STYLES[_sign(result)]), soft_wrap=True)
     console.print()
-    console.print(Text(f"{len(results)} checked, {len(failed)} failed", style="dim"))
+    failed, undecided = (sum(getattr(result, name) for result in results) for name in ("failed", "undecided"))
+    count = f"{len(results)} checked, {failed} failed" + (f", {undecided} undecided" if undecided else "")
+    console.print(Text(count, style="dim"))
     return finished(console)
 
 
+def _sign(result: GateResult) -> str:
+    """Nothing where it passed, ``≈`` where it is undecided, ``✗`` where it failed."""
+    return "" if result.passed else "≈" if result.undecided else "✗"
+
+
 def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> None:
-    """Write the results as JUnit XML: one test case for each gate and row, with a ``failure`` where it failed.
+    """Write the results as JUnit XML: one test case for each gate and row, ``failure`` or ``skipped`` (undecided).
 
     Valid against Jenkins' ``junit-10.xsd``. A case's ``time`` is what the cells of its row took, in seconds (0 where
     it is not known), and the suite's the sum. Equal results give equal bytes but for the times: no date is written.
@@ -62,17 +70,19 @@ def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> No
     Raises:
         UsageError: a path that cannot be written.
     """
-    failures = str(sum(not result.passed for result in results))
+    failures, skipped = (str(sum(getattr(result, name) for result in results)) for name in ("failed", "undecided"))
     times = [result.seconds or 0.0 for result in results]
     counts = {"tests": str(len(results)), "failures": failures, "errors": "0"}
     root = ET.Element("testsuites", {"name": "attnprobe", **counts, "time": f"{sum(times):.3f}"})
     suite = ET.SubElement(
-        root, "testsuite", {"name": "attnprobe gates", **counts, "skipped": "0", "time": f"{sum(times):.3f}"}
+        root, "testsuite", {"name": "attnprobe gates", **counts, "skipped": skipped, "time": f"{sum(times):.3f}"}
     )
     for result, seconds in zip(results, times, strict=True):
         names = {"classname": f"attnprobe.{result.gate.metric}", "name": _legal(result.name)}
         case = ET.SubElement(suite, "testcase", {**names, "time": f"{seconds:.3f}"})
-        if not result.passed:
+        if result.undecided:
+            ET.SubElement(case, "skipped", {"message": _legal(result.message)})
+        elif not result.passed:
             told = _legal(result.message)
             failure = ET.SubElement(case, "failure", {"message": told, "type": "gate"})
             failure.text = _legal(result.line)

@@ -10,11 +10,27 @@ from ..records.file import LOWER_BOUND
 from .labels import source_heading
 from .numbers import aligned, method_label, per_cent, significant
 
-__all__ = ["COLUMNS", "Column", "Group", "columns_of", "family", "grouped", "legend", "mark", "notes", "statistic"]
+__all__ = [
+    "COLUMNS",
+    "Column",
+    "Group",
+    "columns_of",
+    "family",
+    "grouped",
+    "legend",
+    "mark",
+    "notes",
+    "shown",
+    "statistic",
+]
 
 Row = Mapping[str, Any]
 
-OPEN = "≈"  # an interval that did not close
+OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
+FRAGILE = (
+    f"values marked {OPEN} are not reproducible: rounding decides the normaliser of some rows, and these carry the "
+    "values; guard=sampled replaces such rows"
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,21 @@ def statistic(row: Row, metric: str, name: str) -> float | None:
     return (row["metrics"].get(metric) or {}).get(name)
 
 
+def shown(row: Row, metric: str, name: str, digits: int = 4) -> str:
+    """A statistic in so many digits, with ≈ before it where it is not reproducible; "" for null.
+
+    >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
+    >>> shown(row, "delta", "mean"), shown(row, "delta", "median")
+    ('≈87.29', '0.5000')
+    """
+    text = significant(statistic(row, metric, name), digits)
+    return OPEN + text if text and is_fragile(row, metric, name) else text
+
+
+def is_fragile(row: Row, metric: str, name: str) -> bool:
+    return name in (row.get("fragile") or {}).get(metric, ())
+
+
 def family(row: Row) -> str:
     """The family of a method's row; references and lower bounds stand apart from all families."""
     return "" if row.get("reference") or row["method"] == LOWER_BOUND else row.get("family") or ""
@@ -127,6 +158,8 @@ def notes(rows: Iterable[Row]) -> list[tuple[str, str]]:
         elif row.get("matrix_skipped"):
             place = ("–", label(row), f"matrix errors skipped: it {row['matrix_skipped']}")
             budgets.setdefault(place, []).append("" if row.get("d") is None else str(row["d"]))
+        if row.get("fragile"):
+            budgets.setdefault((OPEN, label(row), FRAGILE), []).append("" if row.get("d") is None else str(row["d"]))
     lines = []
     for (sign, name, reason), d in budgets.items():
         listed = f" d={', '.join(d)}" if all(d) else ""
@@ -146,20 +179,23 @@ def _budget(row: Row) -> tuple[str, str]:
 
 
 def _absolute(row: Row) -> tuple[str, str]:
-    return significant(statistic(row, "output_spectral", "mean")), significant(
-        statistic(row, "output_spectral", "se"), 2
-    )
+    return shown(row, "output_spectral", "mean"), shown(row, "output_spectral", "se", 2)
 
 
 def _relative(row: Row) -> tuple[str, str, str]:
-    return tuple(significant(statistic(row, "output_spectral_relative", name), 3) for name in ("median", "p10", "p90"))
+    return tuple(shown(row, "output_spectral_relative", name, 3) for name in ("median", "p10", "p90"))
+
+
+def _over_vmean(row: Row) -> tuple[str]:
+    ratio = significant((row.get("over_vmean") or {}).get("output_spectral"), 3)
+    return (OPEN + ratio if ratio and is_fragile(row, "output_spectral", "mean") else ratio,)
 
 
 def _matrix(row: Row) -> tuple[str, str]:
     if row.get("matrix_skipped"):
         return "", "–"
-    median = significant(statistic(row, "matrix_spectral_relative", "median"), 3)
-    return OPEN if median and row.get("matrix_open") else "", median
+    median = shown(row, "matrix_spectral_relative", "median", 3)
+    return OPEN if median and row.get("matrix_open") and not median.startswith(OPEN) else "", median
 
 
 def _bad_rows(row: Row) -> tuple[str, str]:
@@ -206,13 +242,11 @@ COLUMNS = (
         (("", ""), (" [", ""), (" – ", "]")),
         "median, p10, p90, max: over heads, windows and repeats",
     ),
-    Column(
-        "max", ("", "max"), lambda row: (significant(statistic(row, "output_spectral_relative", "max"), 3),), spare=2
-    ),
+    Column("max", ("", "max"), lambda row: (shown(row, "output_spectral_relative", "max", 3),), spare=2),
     Column(
         "frobenius",
         ("‖E‖F / ‖BV‖F", "median"),
-        lambda row: (significant(statistic(row, "output_frobenius_relative", "median"), 3),),
+        lambda row: (shown(row, "output_frobenius_relative", "median", 3),),
         spare=5,
     ),
     Column(
@@ -226,7 +260,7 @@ COLUMNS = (
     Column(
         "over_vmean",
         ("error /", "V-Mean"),
-        lambda row: (significant((row.get("over_vmean") or {}).get("output_spectral"), 3),),
+        _over_vmean,
         meaning="error / V-Mean: mean ‖E‖₂ over that of the mean of V, which costs nothing",
         spare=3,
     ),

@@ -16,7 +16,7 @@ from .numbers import short_hashes
 
 __all__ = ["STYLES", "UNLIMITED", "Header", "console_of", "finished", "print_header", "width_of"]
 
-STYLES = {"!": "yellow", "✗": "bold red", "–": "dim"}
+STYLES = {"!": "yellow", "≈": "yellow", "✗": "bold red", "–": "dim"}
 UNLIMITED = 10_000
 
 

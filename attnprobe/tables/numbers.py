@@ -80,7 +80,7 @@ def aligned(column: Sequence[str]) -> list[str]:
 
 def _before_point(text: str) -> str:
     for index, character in enumerate(text):
-        if character not in "0123456789-<":
+        if character not in "0123456789-<≈":
             return text[:index]
     return text
 

@@ -50,7 +50,8 @@ def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
 
         ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same source, window, head, layer, n and target as e_i,
 
-    null where V-Mean was not measured there. Rows are ordered by source, layer, n, target, references last, the
+    null where V-Mean was not measured there. ``fragile`` lists by metric the statistics that are not reproducible (see
+    `fragile_statistics`). Rows are ordered by source, layer, n, target, references last, the
     method's first appearance, and d. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
 
     >>> cell = {"method": "x", "target": "softmax", "n": 8, "d": 2, "layer": 0, "heads": [0, 1], "status": "ok"}
@@ -253,6 +254,7 @@ def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]
         "matrix_skipped": next((cell["matrix_skipped"] for cell in cells if cell.get("matrix_skipped")), None),
         **{name: first[name] for name in ("kernel_dtype", "row_tolerance") if name in first},
         "metrics": metrics,
+        "fragile": {name: found for name in names if (found := fragile_statistics(cells, name))},
         "over_vmean": {name: _over_vmean(cells, name, place, vmean) for name in RATIOS if name in metrics},
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...records.file import strict_json
 from ...tables.labels import identity, source_labels
-from ...tables.statistics import describe
+from ...tables.statistics import describe, fragile_statistics
 from .growth import exponent, faster_from, growth
 
 __all__ = ["COSTS", "EXACT", "bench_choices", "bench_rows", "bench_summary", "conditions", "frontier"]
@@ -82,6 +82,7 @@ def _row(record: Record, label: str | None) -> Row:
         "visited_fraction": sum(visited) / len(visited) / record["n"] ** 2 if visited else None,
         "error": (described.get(ERROR) or {}).get("median"),
         "metrics": described,
+        "fragile": {name: found for name in described if (found := fragile_statistics([record], name))},
         "load": record.get("load"),
     }
 

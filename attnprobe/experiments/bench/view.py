@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import unknown
 from ...grammar.lists import parse_positive
 from ...records.file import SCHEMA, strict_json
-from ...tables.columns import Column, family, grouped, label, mark, notes
+from ...tables.columns import Column, family, grouped, label, mark, notes, shown
 from ...tables.console import Header
 from ...tables.formats import FORMATS, Plain, latex, markdown, render
 from ...tables.labels import source_heading
@@ -18,7 +18,7 @@ from ...tables.numbers import method_label, per_cent, significant
 from ...tables.terminal import family_tables, plain_tables
 from .figures import bench_figures
 from .growth import FIT_FROM
-from .rows import EXACT, bench_choices, bench_rows, bench_summary, conditions
+from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, conditions
 
 __all__ = ["BenchReport", "bench_legend", "bench_tables", "render_bench"]
 
@@ -191,8 +191,8 @@ def _time(row: Row) -> tuple[str, str]:
 
 def _ratio(row: Row) -> tuple[str, str]:
     spread = row["ratio_spread"]
-    shown = row["method"] != EXACT and row["ratio_to_exact"] is not None
-    return (significant(row["ratio_to_exact"], 3), significant(spread, 2)) if shown else ("", "")
+    timed = row["method"] != EXACT and row["ratio_to_exact"] is not None
+    return (significant(row["ratio_to_exact"], 3), significant(spread, 2)) if timed else ("", "")
 
 
 def _giga(value: float | None) -> str:
@@ -238,7 +238,7 @@ COLUMNS = (
         meaning="visited: scores or features computed, over n²",
         spare=3,
     ),
-    Column("error", ("‖E‖₂ / ‖BV‖₂", "median"), lambda row: (significant(row["error"], 3),)),
+    Column("error", ("‖E‖₂ / ‖BV‖₂", "median"), lambda row: (shown(row, ERROR, "median", 3),)),
     Column(
         "gradient", ("gradient", "reaches"), lambda row: ((row["gradient"] or "") if row["backward"] else "",), spare=4
     ),
