@@ -1,10 +1,13 @@
 """Errors of outputs and their lower bound."""
 
+import math
+
 import pytest
 import torch
 from inputs import make
 
 from attnprobe.errors import UsageError
+from attnprobe.linalg.norms import row_norms
 from attnprobe.methods import approximate
 from attnprobe.metrics import OUTPUT_METRICS, lower_bound, output_errors, repeated_rows
 from attnprobe.operators import Dense
@@ -127,18 +130,32 @@ def test_a_head_that_is_not_finite_has_errors_nan_and_leaves_the_others_alone():
         assert not torch.isfinite(value[1]) and (not torch.isfinite(value[2]) or name == "output_cosine_min"), name
 
 
-@pytest.mark.parametrize("size", [1e-280, 1e-200, 1e-124, 1e124, 1e140])
-def test_errors_far_from_one_are_those_near_one(size):
+@pytest.mark.parametrize("power", [*range(-280, 171, 10), -124, 124])
+def test_errors_far_from_one_are_those_near_one(power):
+    """All six metrics: relative ones are what they are near one, absolute ones that times the size."""
+    size = 10.0**power
     qkv, factor = make(h=3), torch.tensor([1.0, size, 1.0], dtype=F64)[:, None, None]
     wanted = exact_output(qkv)
     got = wanted + 0.1 * randn(3, 20, 5)
     near, far = output_errors(wanted, got, qkv), output_errors(wanted * factor, got * factor, qkv)
-    names = ["output_spectral_relative", "output_frobenius_relative", "output_cosine_min"]
-    if size > 1e-150:  # a row's own norm is not scaled: its squares are lost below
-        names.append("output_row_relative_max")
-    for name in names:
-        assert torch.allclose(far[name], near[name], rtol=1e-12, atol=0), name
+    assert set(near) == set(OUTPUT_METRICS)
+    for name in OUTPUT_METRICS:
+        absolute = name in ("output_spectral", "output_frobenius")
+        known = near[name] * factor[:, 0, 0] if absolute else near[name]
+        assert torch.allclose(far[name], known, rtol=1e-12, atol=0), name
         assert torch.equal(far[name][[0, 2]], near[name][[0, 2]]), name
+
+
+@pytest.mark.parametrize("power", range(-280, 281, 40))
+def test_norms_of_rows_of_any_size(power):
+    x = randn(2, 7, 5) * 10.0**power
+    x[0, 3], x[1, 2] = 0, torch.tensor([3.0, 0.0, 4.0, 0.0, 0.0], dtype=F64) * 10.0**power
+    found = row_norms(x)
+    assert found[0, 3] == 0 and found[1, 2] == pytest.approx(5 * 10.0**power, rel=1e-14)
+    for row, norm in zip(x.reshape(-1, 5).tolist(), found.reshape(-1).tolist(), strict=True):
+        assert norm == pytest.approx(math.hypot(*row), rel=1e-14)
+    x[0, 0, 0], x[0, 1, 1] = math.nan, math.inf
+    assert row_norms(x)[0, 0].isnan() and row_norms(x)[0, 1].isinf()
 
 
 def test_shapes_that_differ_are_refused():

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..linalg.norms import output_norms
+from ..linalg.norms import output_norms, row_norms
 from ..operators import GPU_BLOCK, row_blocks
 from ..operators.attention import CPU_BLOCK
 from ..qkv import QKV
@@ -76,7 +76,7 @@ def input_statistics(qkv: QKV) -> dict[str, Tensor]:
     found["stable_rank"] = (frobenius / spectral) ** 2
     for name in "qkv":
         x = getattr(inner, name)
-        norms = torch.stack([head.double().norm(dim=-1) for head in x])  # (h, n)
+        norms = torch.stack([row_norms(head) for head in x])  # (h, n)
         found[f"{name}_norm_mean"], found[f"{name}_norm_max"] = norms.mean(1), norms.amax(1)
         found[f"{name}_norm_ratio"] = found[f"{name}_norm_max"] / norms.quantile(0.5, dim=1)
         spectral, frobenius = output_norms(x)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..approximation import Approximation
 from ..errors import UsageError
+from ..linalg.norms import row_norms
 from ..operators import row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
@@ -142,7 +143,7 @@ def kernel_errors(
         raise UsageError(f"the output has shape {tuple(got.shape)}, the exact one {tuple(exact.shape)}")
     got = got.double()
     error = got - exact
-    rows = _ratio(error.norm(dim=-1), exact.norm(dim=-1), 0.0)  # (h, n_q)
+    rows = _ratio(row_norms(error), row_norms(exact), 0.0)  # (h, n_q)
     p50, p99, p99_9 = torch.quantile(rows, rows.new_tensor(QUANTILES), dim=-1)
     sizes = got.norm(dim=(1, 2)), exact.norm(dim=(1, 2))
     max_abs, frobenius = error.abs().amax((1, 2)), _ratio(error.norm(dim=(1, 2)), sizes[1], 0.0)

@@ -9,7 +9,7 @@ from torch import Tensor, linalg
 
 from ..approximation import Approximation
 from ..errors import UsageError
-from ..linalg.norms import gram_norms, output_norms, tail_singular_values
+from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values
 from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
@@ -46,7 +46,7 @@ class ExactOutput:
     @classmethod
     def of(cls, output: Tensor) -> ExactOutput:
         """From the output alone."""
-        return cls(output, output_norms(output), output.norm(dim=-1))
+        return cls(output, output_norms(output), row_norms(output))
 
 
 def output_errors(
@@ -123,10 +123,10 @@ def lower_bound(wanted: Tensor, d: int, values: Tensor | None = None) -> dict[st
     """
     values = tail_singular_values(wanted) if values is None else values
     size = values[:, 0]
-    size_frobenius = values.norm(dim=-1)
+    size_frobenius = row_norms(values)
     tail = values[:, d:]
     spectral = tail[:, 0] if tail.shape[1] else torch.zeros_like(size)
-    frobenius = tail.norm(dim=-1)
+    frobenius = row_norms(tail)
     return {
         "output_spectral": spectral,
         "output_spectral_relative": spectral / size,
@@ -162,7 +162,7 @@ def _compared(reference: ExactOutput, got: Tensor) -> tuple[Tensor, Tensor, Tens
         x, y = wanted[:, first:last], got[:, first:last].double()
         error = x - y
         gram.baddbmm_(error.mT, error)
-        row_error[:, first:last] = error.norm(dim=-1)
+        row_error[:, first:last] = row_norms(error)
         squares[:, first:last] = linalg.vecdot(y, y)
         products[:, first:last] = linalg.vecdot(x, y)
     sizes = reference.row_sizes * squares.sqrt()
