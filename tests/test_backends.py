@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from attnprobe.run.where.backends import TRIES, Alone
 from attnprobe.run.where.pool import pool
 from attnprobe.run.where.ray_actors import Actors, Worker
 from attnprobe.run.where.ray_cluster import cluster
+from attnprobe.run.where.ray_probe import refuse_silence
 from attnprobe.run.where.ray_room import Room
 from attnprobe.run.where.sites import site_of
 from attnprobe.sources import SourceSpec
@@ -621,6 +623,67 @@ def test_a_cluster_that_is_not_there_is_said(file, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(SourceError, match="ray: no cluster at 127.0.0.1:9"):
         measured("error", file, tmp_path / "r", backend="ray", ray_address="127.0.0.1:9")
+
+
+@pytest.fixture
+def listener():
+    """Something that listens and is no Ray."""
+    with socket.socket() as found:
+        found.bind(("", 0))
+        found.listen(5)
+        yield found
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["nothing", "http"])
+def test_what_listens_and_is_no_ray_is_given_up_in_time(says, listener):
+    """A process of its own is ended: Ray itself goes on for minutes."""
+    pytest.importorskip("ray")
+    held = []
+
+    def answer():
+        while True:
+            try:
+                held.append(listener.accept()[0])
+                held[-1].sendall(says)
+            except OSError:
+                return
+
+    threading.Thread(target=answer, daemon=True).start()
+    before = set(threading.enumerate())
+    with pytest.raises(SourceError, match=r"ray: no cluster at 127.0.0.1:\d+: .* did not answer as Ray within 2 s"):
+        refuse_silence(f"127.0.0.1:{listener.getsockname()[1]}", deadline=2.0)
+    assert held and set(threading.enumerate()) <= before
+
+
+@pytest.mark.slow  # the command imports torch and Ray
+def test_ctrl_c_ends_a_join_that_hangs_within_two_seconds(file, listener, tmp_path):
+    pytest.importorskip("ray")
+    where = f"127.0.0.1:{listener.getsockname()[1]}"
+    command = ["error", "--qkv", str(file), "--backend", "ray", "--ray-address", where, "--out", str(tmp_path / "r")]
+    run = [sys.executable, "-c", "from attnprobe.cli import main; main()", *command]
+    process = subprocess.Popen(run, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    listener.settimeout(120)
+    for _ in range(2):  # the first is closed as soon as it is there, the second is Ray's
+        listener.accept()
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=30)[1]
+    assert time.monotonic() < begin + 2
+    assert (process.returncode, error.strip().splitlines()[-1:]) == (130, ["attnprobe: interrupted"])
+    assert "Traceback" not in error and not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow  # starts a cluster
+def test_the_token_of_a_private_cluster_is_for_its_owner_alone(file, tmp_path):
+    pytest.importorskip("ray")
+    command = ["error", "--qkv", str(file), "--d", "4", "--no-matrix", "--backend", "ray", "--ray-address", "local"]
+    run = [sys.executable, "-c", "from attnprobe.cli import main; main()", *command, "--jobs", "1", "--out", "r"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    subprocess.run(
+        run, env={**clean, "HOME": str(tmp_path)}, cwd=tmp_path, check=True, capture_output=True, umask=0o022
+    )
+    assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "r/records.jsonl").stat().st_mode & 0o777 == 0o644
 
 
 def test_the_cluster_of_this_node_is_the_one_that_was_left_here(file, tmp_path, monkeypatch):

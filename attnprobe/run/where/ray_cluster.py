@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 from ...errors import SourceError, UsageError
 from .backends import Crewed
 from .ray_actors import Actors
+from .ray_probe import refuse_silence
 from .ray_room import room_of
 
 __all__ = ["cluster"]
 
 PRIVATE = "local"
 GPU = "cuda:0"  # Ray shows a process its own GPUs alone
-REACH = 10.0  # seconds in which the address of a cluster must answer
 
 
 @contextmanager
@@ -43,7 +42,9 @@ def cluster(
     _refuse(device, gpus)
     ray = _imported(address)
     address = _this_cluster() if address == "auto" else address
-    _reached(address)
+    if address != PRIVATE:
+        _refuse_form(address)
+        refuse_silence(address)
     try:
         _joined(ray, address)
         room = room_of(ray, cpus or 1, _gpus(ray, device, gpus))
@@ -115,17 +116,11 @@ def _this_cluster() -> str:
     return found
 
 
-def _reached(address: str) -> None:
-    """Refuse a host and port where nobody listens: Ray would try again for minutes."""
+def _refuse_form(address: str) -> None:
+    """Refuse what is no host and port."""
     host, colon, port = address.rpartition(":")
-    if address == PRIVATE:
-        return
     if not (host and colon and port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
         raise UsageError(f"ray-address '{address[:80]}' is not HOST:PORT, auto or local")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
-    except OSError as error:
-        raise SourceError(f"ray: no cluster at {address}: {error}") from error
 
 
 def _joined(ray: Any, address: str) -> None:
@@ -133,8 +128,11 @@ def _joined(ray: Any, address: str) -> None:
     private = {"include_dashboard": False} if address == PRIVATE else {}
     for name in ("ray", "ray._private", "ray.serve"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    umask = os.umask(0o077)  # Ray keeps the token of a private cluster in ~/.ray, for whoever may read it
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, **private)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise SourceError(f"ray: no cluster at {address}: {first}") from error
+    finally:
+        os.umask(umask)
