@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -550,3 +552,12 @@ def test_a_memory_that_was_not_measured_has_no_crossing():
     rows = [gated("linear", n, [1e-3] * 3, peak_bytes=None) for n in (64, 128)]
     [entry] = bench_summary(rows)
     assert entry["lengths"] == 2 and entry["memory_lengths"] == 0 and entry["smaller_from"] is None
+
+
+def test_the_request_has_the_commands_defaults():
+    command = import_module("attnprobe.cli.bench").command
+    shown = {option.name: option.get_default(click.Context(command)) for option in command.params}
+    request = BenchRequest()
+    for name in ("rounds", "heads", "p", "quadratic_n", "backward", "memory", "epsilon", "under_ms"):
+        assert getattr(request, name) == shown[name], name
+    assert request.quadratic_n == 4096

@@ -474,3 +474,12 @@ def test_performer_pytorch_computes_the_same_prefix_sums(name, n):
     }[name]
     wanted = package.causal_linear_attention_noncuda(*(phi(x)[None] for x in scaled), qkv.v[None], eps=0.0)[0]
     torch.testing.assert_close(approx.output, wanted, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [1.0, 40.0])
+def test_prefix_sums_of_single_precision_lose_what_single_precision_loses(size):
+    """Logarithms and their differences are float64 whatever the dtype: only weights and products are rounded."""
+    log_q, log_k = (size * random_like((1, 200, 7), name).float() for name in ("log q", "log k"))
+    wanted = CausalFeatures(log_q.double(), log_k.double()).dense()
+    got = CausalFeatures(log_q, log_k).dense()
+    assert (got.double() - wanted).abs().max() <= 2 * eps(torch.float32)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
-from attnprobe.linalg.condition import certified_condition, condition, repeats
+from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
     EXACT,
     core_matrices,
@@ -31,7 +31,9 @@ from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ConditionRequest, measure_conditions
 
 EPS = torch.finfo(torch.float64).eps
-needs_flint = pytest.mark.skipif(find_spec("flint") is None, reason="python-flint is not installed")
+needs_flint = pytest.mark.skipif(
+    find_spec("flint") is None, reason="python-flint is not installed: pip install 'attnprobe[precise]'"
+)
 
 
 def with_spectrum(values, seed: int = 0) -> torch.Tensor:
@@ -149,6 +151,16 @@ def test_a_certificate_tells_an_exactly_singular_matrix():
     matrix[3] = matrix[8]
     found = condition(matrix, precise=True)
     assert found.value is None and found.flag == "singular (exact rank 11)" and math.isinf(found.certified.lower)
+
+
+@needs_flint
+@pytest.mark.parametrize("row", range(4))
+def test_every_row_counts_towards_gershgorins_radius(row):
+    from flint import arb
+
+    table = [[arb(1), arb(-2), arb(3)] for _ in range(4)]
+    table[row][1] = arb(-9, 0.5)  # a ball: its largest absolute value is 9.5
+    assert float(_largest_row(table)) == pytest.approx(13.5, rel=1e-8) and float(_largest_row(table)) >= 13.5
 
 
 @needs_flint

@@ -10,6 +10,7 @@ from tiny_models import VALID, N
 
 from attnprobe import QKV, approximate, capture, injected, register_attention
 from attnprobe.errors import SourceError, Unsupported, UsageError
+from attnprobe.hooks import call
 from attnprobe.methods import METHODS
 from attnprobe.rng import generator
 
@@ -48,6 +49,20 @@ def test_the_exact_method_reproduces_the_model(built, name):
         got = tiny_models.hidden(model, batch)
     assert apart(got, own, batch) <= SAME
     assert torch.equal(tiny_models.hidden(model, batch), own)
+
+
+@pytest.mark.parametrize("name", ["BERT", "Mistral", "GPT-OSS", "Gemma 2", "BART", "T5"])
+def test_blocks_of_rows_are_cut_where_masks_and_biases_are(built, name, monkeypatch):
+    """Padding, windows, sinks, caps and relative positions, with blocks of a few rows instead of one of all."""
+    model, batch = built(name)
+    own, calls = tiny_models.hidden(model, batch), capture(model, batch)
+    whole = {where: one.output() for where, one in calls.items()}
+    monkeypatch.setattr(call, "BLOCK_BYTES", 2048)
+    for where, one in calls.items():
+        assert len(list(one.output_blocks())) > 2, where
+        assert torch.allclose(one.output(), whole[where], rtol=0, atol=1e-12)
+    with injected(model, "softmax"):
+        assert apart(tiny_models.hidden(model, batch), own, batch) <= SAME
 
 
 def context(model, path, batch, *arguments, **options):
@@ -141,6 +156,16 @@ def test_two_models_at_once_and_one_only_once():
             pass
         assert torch.equal(tiny_models.hidden(one, batch), first)
     assert apart(second, tiny_models.hidden(other, batch), batch) <= SAME
+
+
+def test_a_part_that_has_a_method_keeps_the_whole_from_another():
+    model = tiny_models.build("BART")
+    with (
+        injected(model.encoder, "vmean"),
+        pytest.raises(UsageError, match="has a method injected already; leave that block first"),
+        injected(model, "softmax"),
+    ):
+        pass
 
 
 def test_a_part_of_a_model_may_be_run_by_itself():

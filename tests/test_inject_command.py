@@ -465,6 +465,17 @@ def test_a_file_that_holds_no_budgets_is_one_line(tmp_path, text, says):
         read_budgets(tmp_path / "nowhere.json")
 
 
+def test_a_budget_of_one_is_one(tmp_path):
+    assert set(read_budgets(budgets_file(tmp_path / "b.json", lambda layer, head: 1)).d.values()) == {1}
+
+
+def test_lines_are_not_counted_as_windows(ask):
+    """A text of four lines that are long enough has not four windows of 48 tokens."""
+    with pytest.raises(UsageError, match="choose at most 3 windows"):
+        ask(text="lines", methods=("vmean",), n="48", windows=4)
+    assert len(ask(text="lines", methods=("vmean",), n="48", lines=True, windows=4).records) == 4
+
+
 def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
     found = read_budgets(budgets_file(tmp_path / "b.json", lambda layer, head: None if head else 8, other=1))
     assert found.about == {"epsilon": 0.1, "other": 1} and found.item == "skyformer:sampler=iid"

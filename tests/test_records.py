@@ -19,6 +19,7 @@ from attnprobe.records.file import (
     RecordWriter,
     cell_key,
     plain,
+    read_inputs,
     read_records,
     run_directory,
     strict_json,
@@ -285,3 +286,16 @@ def test_a_file_with_any_bytes_changed_is_read_or_refused_by_name(tmp_path):
             assert str(path) in str(error) and "\n" not in str(error)
             refused += 1
     assert read > 50 and refused > 50
+
+
+def test_files_of_shards_are_read_in_the_order_of_their_names(tmp_path):
+    """Whatever order the folder lists them in: a later file's record takes the place of an earlier one's."""
+    numbers = [7, 2, 9, 1, 4, 8, 3, 6, 5]
+    for number in numbers:
+        own = {"schema": SCHEMA, "key": f"own {number}", "status": "ok", "x": number}
+        shared = {**own, "key": "shared"}
+        text = "".join(json.dumps(record) + "\n" for record in (own, shared))
+        (tmp_path / f"inputs-{number}.jsonl").write_text(text)
+    found = {record["key"]: record["x"] for record in read_inputs(tmp_path)}
+    assert [key for key in found if key != "shared"] == [f"own {number}" for number in sorted(numbers)]
+    assert found["shared"] == 9

@@ -29,6 +29,7 @@ from attnprobe.report import (
     timings_table,
 )
 from attnprobe.tables.numbers import aligned, significant
+from attnprobe.tables.terminal import flat_table, plain_tables
 
 HEADER = Header(
     {"model": "minilm", "text": "embedded"},
@@ -669,3 +670,27 @@ def test_an_exact_v_mean_is_no_measure_of_others():
             ]
         )
         assert next(row for row in rows if row["method"] == "linear")["over_vmean"]["output_spectral"] == ratio
+
+
+WORDS = " ".join(f"word{i}" for i in range(60))
+
+
+@pytest.mark.parametrize("columns, width, least, most", [(3, 200, 70, 80), (14, 200, 110, 120), (3, 60, 50, 60)])
+def test_the_legend_is_as_wide_as_its_table_within_limits(columns, width, least, most):
+    """80 columns where the terminal has them, and 120 at most: longer lines are hard to read."""
+    headings = [f"a column {i}" for i in range(columns)]
+    table = ("a caption", headings, [["1.25"] * columns], ())
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", plain_tables([table], WORDS, Header(), width=width))
+    legend = [line.strip() for line in shown.splitlines() if line.startswith("word")]
+    assert " ".join(legend) == WORDS and least <= max(map(len, legend)) <= most
+
+
+def test_any_rows_are_a_table_whose_numbers_are_never_wrapped(capsys):
+    rows = [{"a number": 1234567890, "another": i, "words": WORDS} for i in range(2)]
+    for width in (40, 100, 200):
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", flat_table(rows, Header(), width=width))
+        assert shown.count("1234567890") == 2 and all(f"word{i}" in shown for i in range(60))
+        assert max(map(len, shown.splitlines())) <= max(width, 80)
+    piped = flat_table(rows, Header())
+    assert WORDS in piped
+    assert flat_table([], Header()) == "no rows"

@@ -10,9 +10,10 @@ from twins_rows import skeinformer as twin
 
 from attnprobe.linalg.sampling import weighted_with_replacement
 from attnprobe.methods import approximate, get
+from attnprobe.methods.skeinformer import _draw
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
-from attnprobe.rng import generator
+from attnprobe.rng import Streams, generator
 
 ABLATIONS = get("skeinformer").options["ablation"].choices
 EPS = torch.finfo(torch.float64).eps
@@ -244,3 +245,13 @@ def test_nothing_of_size_n_by_n_is_made(ablation):
         skein(qkv, 4, ablation=ablation)
     # no more than the block of 64 rows in which the exact normaliser of no-norm is made
     assert largest.numel <= 64 * 400
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+def test_the_probabilities_of_single_precision_inputs_are_those_of_double(score):
+    """p̂ is computed in float64 from Q, K, V as they are: a column's chance depends on no rounding of scores."""
+    qkv = make(score=score, dtype=torch.float32)
+    exactly = QKV(qkv.q.double(), qkv.k.double(), qkv.v.double(), scale=qkv.scale)
+    _, single, _ = _draw(qkv, 6, Streams(0, "skeinformer"), "none", False)
+    _, double, _ = _draw(exactly, 6, Streams(0, "skeinformer"), "none", False)
+    assert single.dtype == torch.float64 and torch.allclose(single, double, rtol=1e-12, atol=0)

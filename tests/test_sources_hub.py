@@ -157,6 +157,9 @@ def test_what_was_left_open_falls_back_and_says_so(unreachable):
             "bert-base-cased is out of reach: the packaged MiniLM weights (pretrained) instead"
         )
         assert unreachable["defaults"][0] == "model: minilm, weights pretrained"
+        assert unreachable["defaults"][1] == (
+            "  (bert-base-cased is out of reach: the packaged MiniLM weights (pretrained) instead)"
+        )
     else:
         assert (default["model"], default["weights"]) == (BUILT_IN, "initialized")
     assert "text: embedded (Wikitext-2 is out of reach)" in unreachable["defaults"]

@@ -284,6 +284,8 @@ def test_effective_ranks_of_known_spectra():
         assert rank(1e-300 * flat) == pytest.approx(30, rel=1e-12)  # no square underflows
     assert stable_rank(r) == pytest.approx(4 / 3, rel=1e-12)  # Σ 4^-i
     assert stable_rank(torch.tensor([2.0, 1.0]), frobenius2=12.0) == 3
+    assert stable_rank(torch.tensor([-2.0, 1.0, -1.0])) == 1.5  # eigenvalues, by modulus
+    assert stable_rank(torch.tensor([-2.0, 1.0]), frobenius2=12.0) == 3
     assert participation_ratio(r) == pytest.approx(3, rel=1e-12)  # (1 + q) / (1 - q) of a geometric law
     assert entropy_rank(r) == pytest.approx(4, rel=1e-12)  # its entropy is 2 bits
     assert [rank_for(r, share) for share in (0.5, 0.51, 0.75, 0.9375)] == [1, 2, 2, 4]

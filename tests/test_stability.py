@@ -156,6 +156,26 @@ def test_the_score_is_that_of_a_literal_twin(pairs):
     assert all(torch.equal(x, before[name]) for name, x in weights.items())
 
 
+def test_training_with_self_attention_is_the_literal_twins(words):
+    """`instability` from end to end, its own attention included, against the twin on the same batches."""
+    task = open_task("text", SourceSpec(text=str(words), device="cpu", dtype="float64"), n=32, batch=3)
+    found = instability("softmax", task, seed=2, steps=3)
+    model = Classifier(task.vocabulary, task.n, task.classes, task.pairs, layers=2)
+    batches = []
+    for step in range(3):
+        examples = task.batch_of(2, step)
+        sequences = [tokens for one in examples for tokens in one.sequences]
+        padded = nn.utils.rnn.pad_sequence(sequences, batch_first=True).long()
+        lengths = torch.tensor([len(tokens) for tokens in sequences])
+        mask = torch.arange(padded.shape[1]) < lengths[:, None]
+        batches.append((padded, mask, torch.tensor([one.label for one in examples])))
+    wanted = list(Twin(model, model.initial(2, torch.float64)).scores(batches, task.rate, 1e-6))
+    for step, (tau, loss, norm) in enumerate(wanted):
+        assert found.tau[step] == pytest.approx(tau, rel=1e-6)
+        assert found.loss[step] == pytest.approx(loss, rel=1e-12)
+        assert found.gradient_norm[step] == pytest.approx(norm, rel=1e-10)
+
+
 def test_the_weights_are_the_seeds_alone():
     one, two = Classifier(15, 40, 10).initial(0), Classifier(256, 64, 2).initial(0)
     assert torch.equal(one["layer1.query.weight"], two["layer1.query.weight"])

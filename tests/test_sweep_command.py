@@ -22,9 +22,13 @@ from attnprobe.approximation import Approximation
 from attnprobe.cli.sweep import settings_of
 from attnprobe.config import read_config
 from attnprobe.errors import UsageError
+from attnprobe.experiments.budget.bisect import coarse_budgets
 from attnprobe.methods import METHODS
 from attnprobe.operators import GPU_BLOCK
 from attnprobe.records.file import RecordWriter, read_records
+from attnprobe.run.estimate import listed
+from attnprobe.sources import SourceSpec
+from attnprobe.sweep import BudgetRequest, ConditionRequest, ErrorRequest
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 CONFIG = """
@@ -359,3 +363,20 @@ def test_a_sweep_that_is_killed_twenty_times_ends_as_one_that_was_not(tmp_path, 
     assert killed >= 5
     assert run("r").wait(300) == 0
     assert records_of(tmp_path / "r") == records_of(tmp_path / "whole")
+
+
+def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path):
+    """Two heads: 8 n d 64 + 40 d³ multiply-adds a head, and with matrices four passes of 256 + d scores an entry."""
+    spec = SourceSpec(qkv=str(qkv))
+    setting = {"source": spec, "n": "96", "methods": ("nystromformer",), "out": str(tmp_path / "r")}
+    work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}
+    method = lambda d: 2 * (8 * 96 * d * 64 + 40 * d**3)
+    plain = work(listed(ErrorRequest(d="8,16", matrix=False, **setting)))
+    assert plain["nystromformer", 8] == method(8) and plain["nystromformer", 16] == method(16)
+    assert plain["lower-bound", 8] == 0
+    whole = work(listed(ErrorRequest(d="8", **setting)))
+    assert whole["nystromformer", 8] == method(8) + 2 * 96**2 * (4 * 64 + 8)
+    [exact, *_] = listed(ConditionRequest(d="8", **setting))
+    assert exact.work == 3 * 2 * 24 * 96**3 and exact.bytes == 32 * 96**2
+    [budget] = listed(BudgetRequest(d_max=32, repeats=1, **setting))
+    assert budget.work == 2 * sum(method(d) for d in coarse_budgets(8, 32))

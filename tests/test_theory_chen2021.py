@@ -348,6 +348,18 @@ def test_lemma_1_is_the_smallest_eigenvalue():
     assert (one.measured.abs() <= one.rounding).all() and one.verdicts() == ["holds"] * 2
 
 
+def test_the_rounding_of_lemma_1_decides_what_is_violated(monkeypatch):
+    """``(p + 4) G eps + n eps`` with G the largest exponent and the shift: beyond it, below zero is a violation."""
+    qkv, eps = make(h=2, n=30, p=4), torch.finfo(torch.float64).eps
+    (one,) = check("skyformer-lemma-1", qkv)
+    growth = 2 * qkv.scale * qkv.q.double().square().sum(-1).amax(-1)
+    assert torch.allclose(one.rounding, eps * ((4 + 4) * growth + 30), rtol=1e-12)
+    for factor, verdict in ((0.99, "holds"), (1.01, "violated")):
+        low = torch.tensor([-factor * float(one.rounding.min()), *[1.0] * 29]).double()
+        monkeypatch.setattr(torch.linalg, "eigvalsh", lambda matrix, low=low: low)
+        assert verdict in check("skyformer-lemma-1", qkv)[0].verdicts()
+
+
 @pytest.mark.parametrize("score", [1.0, 6.0, 60.0])
 def test_lemma_1_holds_at_large_scores(score):
     (one,) = check("skyformer-lemma-1", make(h=2, n=100, p=4, score=score))

@@ -176,6 +176,8 @@ def _at(operator, qkv):
         (lambda v: v.mul_(2), "writes into its input v; work on v.clone"),
         (lambda q, v: (q.fill_(0), v)[1], "writes into its input q"),
         (lambda qkv: Approximation(None, qkv.v.float()), "returned float32"),
+        (lambda qkv: Approximation(None, qkv.v[:, :3]), r"returned shape \(2, 3, 5\); its output is \(h, n_q, p_v\)"),
+        (lambda qkv: Approximation(None, qkv.v[:1]), r"returned shape \(1, 20, 5\); its output is \(h, n_q, p_v\)"),
         (lambda qkv: Approximation(RankOne(torch.ones(2, 3), torch.ones(2, 3)), qkv.v), "its operator is"),
         (lambda v: RankOne(torch.ones(2, 3), torch.ones(2, 3)), r"a matrix \(h, n_q, n_k\)"),
         (lambda v: RankOne(torch.ones(2, 20), torch.ones(2, 20)) @ torch.ones(1), "operand of shape|has no attribute"),

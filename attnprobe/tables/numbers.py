@@ -42,6 +42,8 @@ def brief(value: float | None) -> str:
 
     >>> [brief(x) for x in (1.0, 333.3, 4.42e7, 1.5e-16, 0.0, None, float("-inf"))]
     ['1.00', '333', '4.42e7', '1.50e-16', '0', '∞', '−∞']
+    >>> [brief(x) for x in (-333.3, -4.42e7, -1.5e-16)]
+    ['-333', '-4.42e7', '-1.50e-16']
     """
     if value is None or math.isinf(value) or math.isnan(value):
         return "−∞" if value == -math.inf else "∞"
