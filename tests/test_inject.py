@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tiny_models
 import torch
@@ -11,6 +13,7 @@ from tiny_models import VALID, N
 from attnprobe import QKV, approximate, capture, injected, register_attention
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks import call
+from attnprobe.inject import _as_the_model_says
 from attnprobe.methods import METHODS
 from attnprobe.rng import generator
 
@@ -63,6 +66,19 @@ def test_blocks_of_rows_are_cut_where_masks_and_biases_are(built, name, monkeypa
         assert torch.allclose(one.output(), whole[where], rtol=0, atol=1e-12)
     with injected(model, "softmax"):
         assert apart(tiny_models.hidden(model, batch), own, batch) <= SAME
+
+
+def test_one_row_of_a_mask_is_every_blocks(built, monkeypatch):
+    """A mask that is the same for all queries may come as one row."""
+    model, batch = built("BERT")
+    one = next(iter(capture(model, batch).values()))
+    row = batch["attention_mask"].bool()[:, None, None]
+    full = replace(one, visible=row.expand(-1, -1, one.q.shape[2], -1))
+    whole, rounded = full.output(), _as_the_model_says(full)
+    monkeypatch.setattr(call, "BLOCK_BYTES", 2048)
+    narrow = replace(one, visible=row)
+    assert torch.allclose(narrow.output(), whole, rtol=0, atol=1e-12)
+    assert torch.allclose(_as_the_model_says(narrow), rounded, rtol=1e-5, atol=1e-5)
 
 
 def context(model, path, batch, *arguments, **options):

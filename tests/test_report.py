@@ -685,12 +685,13 @@ def test_the_legend_is_as_wide_as_its_table_within_limits(columns, width, least,
     assert " ".join(legend) == WORDS and least <= max(map(len, legend)) <= most
 
 
-def test_any_rows_are_a_table_whose_numbers_are_never_wrapped(capsys):
-    rows = [{"a number": 1234567890, "another": i, "words": WORDS} for i in range(2)]
+def test_any_rows_are_a_table_whose_numbers_and_words_are_never_cut(capsys):
+    words = WORDS.replace("word", "incomprehensibility")
+    rows = [{"a number": 1234567890, "another": i, "words": words} for i in range(2)]
     for width in (40, 100, 200):
         shown = re.sub(r"\x1b\[[0-9;]*m", "", flat_table(rows, Header(), width=width))
-        assert shown.count("1234567890") == 2 and all(f"word{i}" in shown for i in range(60))
+        assert shown.count("1234567890") == 2 and all(word in shown for word in words.split())
         assert max(map(len, shown.splitlines())) <= max(width, 80)
     piped = flat_table(rows, Header())
-    assert WORDS in piped
+    assert words in piped
     assert flat_table([], Header()) == "no rows"
