@@ -12,6 +12,8 @@ import torch
 from inputs import make
 from safetensors.torch import save_file
 
+from attnprobe.experiments.error import cost_figure, paper_figure
+from attnprobe.figures import kit
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.results import gates_table, junit_xml
 from attnprobe.tables.console import Header
@@ -136,7 +138,7 @@ def records_of(rounded=(0.0, 7.0), method="skyformer", **metrics):
     one = {**shared, "method": method, "d": 8, "requested": True}
     return [
         {**one, "metrics": {**errors, "rounded_rows": list(rounded), **metrics}},
-        {**one, "d": 16, "metrics": {**errors, "rounded_rows": [0.0, 0.0]}},
+        {**one, "d": 16, "metrics": {**errors, "bad_rows": [0.0, 0.0], "rounded_rows": [0.0, 0.0]}},
         {**shared, "method": "vmean", "d": None, "reference": True, "metrics": {"output_spectral": [1.0, 1.0]}},
     ]
 
@@ -196,6 +198,56 @@ def test_a_missing_value_fails_a_gate_before_it_is_undecided():
     records = records_of(output_row_relative_max=[None, 90.0])
     (result, *_) = check(summarise(records)[0], [Gate("output_row_relative_max", "max", max=1e9)])
     assert result.failed and "only 1 of 2 values are finite" in result.message
+
+
+def figure_of(monkeypatch, module, draw):
+    """The figure that a function would have written."""
+    drawn = []
+    monkeypatch.setattr(module, "saved", lambda figure, stem: drawn.append(figure) or [])
+    draw()
+    (figure,) = drawn
+    return figure
+
+
+def texts_of(figure):
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()], figure.get_suptitle()
+
+
+def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatch, tmp_path):
+    rows, bounds = summarise(records_of())
+    figure = figure_of(monkeypatch, kit, lambda: kit.error_figure(rows, bounds, "", tmp_path))
+    (axis,) = figure.axes
+    ticks = [line for line in axis.lines if line.get_marker() == "_"]
+    assert [list(line.get_ydata()) for line in ticks] == [[90.0, 90.0]]
+    hollow = [line for line in axis.lines if line.get_markerfacecolor() == "white"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in hollow] == [([8], [45.5])]
+    low, high = axis.get_ylim()
+    assert low < 1.0 and high > 90.0
+    entries, title = texts_of(figure)
+    assert entries == ["skyformer !", "V-Mean"]
+    assert "median, p10 – p90 and maximum" in title and "!: bad rows" in title
+    rows, bounds = summarise(records_of(rounded=(0.0, 0.0)))
+    figure = figure_of(monkeypatch, kit, lambda: kit.error_figure(rows, bounds, "", tmp_path))
+    entries, title = texts_of(figure)
+    assert entries == ["skyformer", "V-Mean"] and "bad rows" not in title
+
+
+def test_the_dots_of_one_budget_show_them_too(monkeypatch, tmp_path):
+    rows, bounds = summarise(records_of()[:1])
+    figure = figure_of(monkeypatch, kit, lambda: kit.error_figure(rows, bounds, "", tmp_path))
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["skyformer !"]
+    assert any(line.get_markerfacecolor() == "white" and line.get_xdata() == [45.5] for line in axis.lines)
+
+
+@pytest.mark.parametrize("module, name, statistic", [(paper_figure, "papers", "mean"), (cost_figure, "cost", "median")])
+def test_other_figures_of_errors_name_their_statistic_and_mark_bad_rows(monkeypatch, tmp_path, module, name, statistic):
+    rows, _ = summarise([{**one, "seconds": 0.5} for one in records_of()])
+    draw = getattr(module, f"{name.removesuffix('s')}_figure")
+    figure = figure_of(monkeypatch, module, lambda: draw(rows, "", tmp_path, metric="output_spectral"))
+    entries, title = texts_of(figure)
+    assert entries[0] == "skyformer !" and "!: bad rows" in title and statistic in title
 
 
 def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate_with_strict_alone(run, tmp_path):

@@ -14,7 +14,7 @@ from ..records.file import write_bytes
 from ..tables.columns import family
 from ..tables.labels import source_heading
 from ..tables.numbers import short_hashes
-from .panels import CROSS, crossed, dot_panel, has, line_panel, scale, styles_of
+from .panels import CROSS, FLAG, crossed, dot_panel, flagged, has, legend_text, line_panel, scale, styles_of
 
 __all__ = ["error_figure", "fixed_settings", "grid", "logarithmic", "saved", "title_lines"]
 
@@ -49,7 +49,8 @@ def error_figure(
     More than 8 methods of several families have a panel for each family, all on one scale.
 
     Points are medians over heads, windows and repeats and bars run from p10 to p90, because a mean is dominated by a
-    few heads for the Nyström family (the bars of one ``d`` stand side by side so that they can be told apart). Methods
+    few heads for the Nyström family (the bars of one ``d`` stand side by side so that they can be told apart). Ticks
+    are maxima; points of rows with bad rows are hollow, and the legend has ``!`` at their methods. Methods
     without a budget are horizontal lines (V-Mean dashed), the lower bound is dotted where its median is positive; a
     cross marks a row in which cells diverged or failed. Where there is one ``d``, the figure is a dot plot instead:
     per method the median, p10 – p90 and the maximum.
@@ -146,7 +147,9 @@ def _page(
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, (2.7 if split else 3.4) * columns + 0.6)
     shown = [row for row in rows if any(_at(row, place) for place in places)]
-    told = [*title_lines(title, int(inches * 15.5)), f"median and p10 – p90 over {counted(rows)}"]
+    marked = flagged(shown)
+    told = [*title_lines(title, int(inches * 15.5)), f"median, p10 – p90 and maximum (tick) over {counted(rows)}"]
+    told[-1] += f"; hollow, {FLAG}" if marked else ""
     told += [_panel_title(places[0])] if split else []
     height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
     keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
@@ -158,7 +161,7 @@ def _page(
     budgets = sorted({row["d"] for row in shown if row["d"] is not None})
     handles: dict[str, Any] = {}
     low, high = _span(shown, name) if split else (0.0, math.inf)
-    label = f"{SYMBOLS.get(name, name.replace('_', ' '))}  (median, p10 – p90{', | max' if dots else ''})"
+    label = f"{SYMBOLS.get(name, name.replace('_', ' '))}  (median, p10 – p90, max)"
     for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
         here = [row for row in shown if _at(row, place)]
         limits = [row for row in bounds if _at(row, (*place[:4], None))]
@@ -175,7 +178,7 @@ def _page(
             axis.set_ylabel(label if index % columns == 0 else "")
             if split:
                 mine = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
-                mine = {_beyond(key, line, low, high): line for key, line in mine.items()}
+                mine = {_beyond(legend_text(key, flagged(here)), line, low, high): line for key, line in mine.items()}
                 _legend_below(axis, mine, inches / columns)
             handles.update(own)
         axis.set_title(place[4] if split else _panel_title(place, budgets if dots else ()))
@@ -193,7 +196,7 @@ def _page(
     if order:
         figure.legend(
             [handles[key] for key in order],
-            order,
+            [legend_text(key, marked) for key in order],
             loc="outside lower center",
             ncols=legend_columns(order, inches),
             frameon=False,

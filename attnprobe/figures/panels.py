@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..tables.columns import family
+from ..tables.columns import family, mark
 from ..tables.numbers import method_label
 
 __all__ = [
@@ -15,7 +15,9 @@ __all__ = [
     "cross_out",
     "crossed",
     "dot_panel",
+    "flagged",
     "has",
+    "legend_text",
     "line_panel",
     "scale",
     "styles_of",
@@ -29,6 +31,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "*")
 GREY = "#444444"
 CROSS = "diverged or failed"
+FLAG = "!: bad rows"
 MOST_BANDS = 3  # methods; the bands of more run together, and become bars
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
 
@@ -42,7 +45,10 @@ def line_panel(
     handles: dict[str, Any],
     budgets: Sequence[int],
 ) -> None:
-    """Error against budget: a line per method with its band, or, of many methods, with bars side by side."""
+    """Error against budget: a line per method with its band, or, of many methods, with bars side by side.
+
+    A tick is the maximum, a hollow marker a row with bad rows.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -73,6 +79,12 @@ def line_panel(
             else:
                 axis.vlines(d, low, high, color=style["color"], alpha=0.4, linewidth=1.8)
             (handles[label],) = axis.plot(d, middle, **style)
+            most = [_drawn(stats["max"]) for _, stats in found]
+            axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
+            bad = [mark(row) == "!" for row in group if has(row, name)]
+            hollow = [(x, y) for x, y, one in zip(d, middle, bad, strict=True) if one]
+            for x, y in hollow:
+                axis.plot([x], [y], **{**style, "linestyle": ""}, markerfacecolor="white")
         for row in group:
             if crossed(row, name):
                 value = row["metrics"][name]["median"] if has(row, name) else None
@@ -119,12 +131,14 @@ def dot_panel(
             if stats is not None:
                 look = {"color": style["color"], "linestyle": "-", "linewidth": 2.2}
                 axis.plot([_drawn(stats["p10"]), _drawn(stats["p90"])], [position] * 2, alpha=0.5, **look)
-                axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7})
+                face = {"markerfacecolor": "white"} if mark(row) == "!" else {}
+                axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7}, **face)
                 axis.plot([_drawn(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
             if crossed(row, name):
                 x, y = (position, None) if stats is None else (stats["median"], position)
                 cross_out(axis, x, y, True, handles, style["color"])
-    axis.set_yticks(range(len(labels)), labels)
+    marked = flagged(rows)
+    axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     for row in rows:
@@ -146,8 +160,8 @@ def scale(
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    keys = ("p10", "median", "p90", *(("max",) if dots else ()))
-    positive = [stats[key] for stats in values for key in keys if 0 < _drawn(stats[key]) < HUGE]
+    keys = ("p10", "median", "p90", "max")
+    positive = [stats[key] for stats in values for key in keys if 0 < _drawn(stats.get(key)) < HUGE]
     inside = [value for value in positive if low <= value <= high]
     for panel in panels:
         axis = panel.xaxis if dots else panel.yaxis
@@ -201,6 +215,16 @@ def text_label(row: Row) -> str:
         return "V-Mean"
     label = method_label(row).replace("$", r"\$")
     return f" {label}" if label.startswith("_") else label
+
+
+def flagged(rows: Iterable[Row]) -> set[str]:
+    """The labels of methods that left bad rows as they are."""
+    return {text_label(row) for row in rows if mark(row) == "!"}
+
+
+def legend_text(label: str, marked: Iterable[str]) -> str:
+    """A method's entry in a legend: with ``!`` where it is one of those that are marked."""
+    return f"{label} !" if label in marked else label
 
 
 def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:

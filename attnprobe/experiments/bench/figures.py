@@ -97,7 +97,8 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
     methods = [row for row in kept if not row["reference"]]
     split = len({text_label(row) for row in methods}) > MOST_IN_PANEL
     families = list(dict.fromkeys(map(family, methods))) if split else [None]
-    told = f"{lead}: {label.rpartition(',')[0]} against n; exponents in brackets are fitted for n ≥ 2048"
+    statistic = " (median over rounds)" if cost == "seconds" else ""
+    told = f"{lead}: {label.rpartition(',')[0]}{statistic} against n; exponents in brackets are fitted for n ≥ 2048"
     longest = max(sum(1 for _ in _lines(_of(methods, name))) for name in families)
     extra = 0.19 * longest * math.ceil(len(families) / 4) / (1 if split else 2)
     figure, axes, inches = _canvas(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.kit import SYMBOLS, fixed_settings, legend_columns, saved, title_lines
-from ...figures.panels import GREY, HUGE, scale, styles_of, text_label
+from ...figures.panels import FLAG, GREY, HUGE, flagged, legend_text, scale, styles_of, text_label
+from ...tables.columns import mark
 from ...tables.labels import source_heading
 
 __all__ = ["cost_figure"]
@@ -15,6 +16,8 @@ __all__ = ["cost_figure"]
 Row = Mapping[str, Any]
 
 DOWN = 3  # rows of panels of a figure
+EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+HOLLOW = {"markerfacecolor": "white"}
 COSTS = (
     ("visited_fraction", "mean", 100.0, "entries computed, % of n²"),
     ("seconds", "median", 1e3, "time of all heads of a layer, ms"),
@@ -60,6 +63,8 @@ def _page(
 
     inches = 7.6
     told = [*title_lines(title, int(inches * 15.5)), "median error; markers grow with the budget d"]
+    marked = flagged(rows)
+    told[-1] += f"; hollow, {FLAG}" if marked else ""
     legend_lines = -(-len(styles) // legend_columns(list(styles), inches))
     height = 2.5 * len(places) + 0.6 + 0.19 * legend_lines + 0.16 * len(told)
     figure = Figure(figsize=(inches, height), layout="constrained")
@@ -80,7 +85,7 @@ def _page(
     order = [label for label in styles if label in handles]
     figure.legend(
         [handles[label] for label in order],
-        order,
+        [legend_text(label, marked) for label in order],
         loc="outside lower center",
         frameon=False,
         ncols=legend_columns(order, inches),
@@ -105,15 +110,16 @@ def _panel(
         if group[0].get("reference"):
             handles[label] = axis.axhline(_error(group[0], metric), color=GREY, linestyle="--", linewidth=1.3, zorder=1)
             continue
-        points = [(_cost(row, *cost), _error(row, metric), row["d"]) for row in group if _cost(row, *cost)]
+        points = [(_cost(row, *cost), _error(row, metric), row) for row in group if _cost(row, *cost)]
         if not points:
             continue
-        x, y, d = zip(*points, strict=True)
+        x, y, _ = zip(*points, strict=True)
         axis.plot(x, y, color=style["color"], linewidth=1.2, alpha=0.7, zorder=2)
-        for one in zip(x, y, d, strict=True):
-            rank = 1.0 if one[2] is None or len(budgets) < 2 else budgets.index(one[2]) / (len(budgets) - 1)
+        for price, error, row in points:
+            rank = 1.0 if row["d"] is None or len(budgets) < 2 else budgets.index(row["d"]) / (len(budgets) - 1)
             look = {"marker": style["marker"], "markersize": 4.5 + 4 * rank, "color": style["color"], "zorder": 3}
-            (point,) = axis.plot(one[0], one[1], linestyle="", markeredgecolor="white", markeredgewidth=0.5, **look)
+            look |= HOLLOW if mark(row) == "!" else EDGE
+            (point,) = axis.plot(price, error, linestyle="", **look)
         handles.setdefault(label, point)
 
 

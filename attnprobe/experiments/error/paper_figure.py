@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.kit import SYMBOLS, counted, fixed_settings, legend_columns, saved, title_lines
-from ...figures.panels import CROSS, GREY, HUGE, cross_out, crossed, scale, styles_of, text_label
+from ...figures.panels import (
+    CROSS,
+    FLAG,
+    GREY,
+    HUGE,
+    cross_out,
+    crossed,
+    flagged,
+    legend_text,
+    scale,
+    styles_of,
+    text_label,
+)
+from ...tables.columns import mark
 from ...tables.labels import source_heading
 from .papers import METRIC, Reference, beside, folded, reference_notes
 
@@ -78,6 +91,8 @@ def _page(
     inches = max(6.4, 2.9 * len(lengths) + 0.8)
     shown = [row for row in rows if _line(row) in lines and row["n"] in lengths]
     told = [*title_lines(title, int(inches * 15.5)), f"mean over {counted(shown)}, band: standard error by window"]
+    marked = flagged(shown)
+    told[-1] += f"; {FLAG}" if marked else ""
     told += [part for note in reference_notes(rows, references) for part in title_lines(note, int(inches * 15.5))]
     keys = len(styles) + bool(references) + 1
     legend_lines = -(-keys // max(1, legend_columns(list(styles), inches)))
@@ -109,7 +124,7 @@ def _page(
     order += [label for label in (PAPER, CROSS) if label in handles]
     figure.legend(
         [handles[label] for label in order],
-        order,
+        [legend_text(label, marked) for label in order],
         loc="outside lower center",
         frameon=False,
         ncols=legend_columns(order, inches),
@@ -151,6 +166,8 @@ def _panel(
             low, high = ([m + side * s for m, s in zip(mean, se, strict=True)] for side in (-1, 1))
             axis.fill_between(d, low, high, color=style["color"], alpha=0.18, linewidth=0)
             (handles[label],) = axis.plot(d, mean, **style)
+            for x, y in [(row["d"], _mean(row, metric)) for row in group if mark(row) == "!"]:
+                axis.annotate("!", (x, y), (4, 3), textcoords="offset points", color=style["color"], weight="bold")
         for row in group:
             if crossed(row, metric):
                 handles.setdefault(label, Line2D([], [], **style))

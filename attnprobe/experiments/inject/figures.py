@@ -53,7 +53,7 @@ def inject_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list
 
 def _profile(rows: Sequence[Row], title: str, lead: str) -> Any:
     """The drift of each layer by itself, and of all of them."""
-    told = f"{lead}: drift of the last hidden states with a method in one layer, and in all layers together"
+    told = f"{lead}: mean drift of the last hidden states with a method in one layer, and in all layers together"
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
 
@@ -79,7 +79,7 @@ def _local(rows: Sequence[Row], title: str, lead: str) -> Any:
     """Local error against drift, a point for each layer."""
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
     word = "" if rho is None else f"; over all {len(rows)} points ρ = {rho:+.2f}"
-    told = f"{lead}: local error against drift, a point for each layer; ρ: their rank correlation{word}"
+    told = f"{lead}: mean local error against mean drift, a point for each layer; ρ: their rank correlation{word}"
 
     def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
         points = [(value(row, "local_error"), value(row, "drift")) for row in some]
