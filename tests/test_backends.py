@@ -416,9 +416,28 @@ def loud(q, k, v):
     json.loads(done.stdout)
 
 
-def test_no_group_starts_no_process():
-    pool(2).run((), None, Heard())
-    Alone().run((), None, Heard())
+class Started(Dying):
+    """Counts its starts, in this process."""
+
+    starts = 0
+
+    def start(self, number, send):
+        type(self).starts += 1
+        return super().start(number, send)
+
+
+def test_no_group_starts_no_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(Started, "starts", 0)
+    hired, backend, heard = [], pool(2), Heard()
+    hire = backend.crew.hire
+    monkeypatch.setattr(backend.crew, "hire", lambda work, number: hired.append(number) or hire(work, number))
+    backend.run(iter(()), Dying(tmp_path, {}), heard)
+    Alone().run(iter(()), Started(tmp_path, {}), heard)
+    assert (hired, Started.starts, heard.everything, heard.begun) == ([], 0, [], [])
+    assert multiprocessing.active_children() == [] and list(tmp_path.iterdir()) == []
+    Alone().run("a", Started(tmp_path, {}), heard)
+    backend.run("b", Dying(tmp_path, {}), heard)
+    assert (hired, Started.starts) == ([0], 1) and heard.of("made") == {("a", "A"), ("b", "B")}
 
 
 class Twice(Alone):
