@@ -14,13 +14,16 @@ import pytest
 import torch
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.bench import figures
 from attnprobe.experiments.bench.calls import Work
 from attnprobe.experiments.bench.growth import faster_from, growth
-from attnprobe.experiments.bench.rows import bench_choices, frontier
+from attnprobe.experiments.bench.rows import bench_choices, disturbances, frontier
+from attnprobe.experiments.bench.view import BenchReport
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from attnprobe.records.file import read_records
 from attnprobe.report import (
+    Header,
     bench_judged,
     bench_rows,
     bench_summary,
@@ -470,8 +473,8 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "a/records.jsonl").read_text().splitlines()]
     for name, factor in (("same", 1.0), ("slow", 3.0)):
         for one in lines:
-            ratio = factor if one["method"] == "performer" else 1.0
-            one["metrics"] |= {"exact_seconds": [1.0, 1.01], "seconds": [ratio * 2.0, ratio * 2.02]}
+            time = {"performer": 2 * factor, "exact": 1.0}.get(one["method"], 2.0)
+            one["metrics"] |= {"exact_seconds": [1.0, 1.01], "seconds": [time, 1.01 * time]}
         (tmp_path / name).mkdir()
         (tmp_path / name / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     assert run("compare", "same", "same")[0] == 0
@@ -484,6 +487,91 @@ def test_a_slower_method_is_a_regression(run, tmp_path):
     assert run("compare", "same", "slow", "--metric", "speed")[0] == 2
     found = compare_runs(read_records("same"), read_records("slow"), ["seconds"])
     assert [row["method"] for row in found.regressions] == ["performer"]
+    text = " ".join(run("compare", "same", "slow")[1].split())
+    assert "A, B: medians of the rounds" in text and "over heads" not in text and "s.e." not in text
+
+
+def benched(ratio=2.0, spread=0.0, floor=1.0, peak=2**21, **fields):
+    """Records of performer and of exact attention, which is timed twice, in five rounds of one machine."""
+    steps = [-2 * spread, -spread, 0.0, spread, 2 * spread]  # half the range of their quartiles is the spread
+    place = {"schema": 1, "command": "bench", "target": "softmax", "n": 64, "layer": 0, "backward": False}
+    state = {
+        "source": {},
+        "options": {},
+        "heads": [0, 1],
+        "status": "ok",
+        "reason": None,
+        "family": "x",
+        "cost": "n d p",
+    }
+    facts = {"device": "cpu", "cpu": "any", "threads": 2, "cores": 2, "system": "any"}
+    known = {"torch": "2", "python": "3", "attnprobe": "0"}
+    here = {**place, **state, "machine": facts, "versions": known, "load": 0.5} | fields
+    times = lambda of: {"seconds": [of + step for step in steps], "exact_seconds": [1.0] * 5, "peak_bytes": [peak]}
+    return [
+        {**here, "method": "performer", "d": 8, "requested": True, "reference": False, "metrics": times(ratio)},
+        {**here, "method": "exact", "d": None, "requested": False, "reference": True, "metrics": times(floor)},
+    ]
+
+
+def test_exact_attention_is_its_own_measure():
+    """It is timed twice in each round: by definition its ratio is 1, and what its two times give is noise."""
+    performer, exact = bench_rows(benched(2.0, floor=1.17))
+    assert (exact["ratio_to_exact"], exact["ratio_spread"], exact["ratio_rounds"]) == (1.0, 0.0, [1.0] * 5)
+    assert exact["noise_floor"] == performer["noise_floor"] == pytest.approx(1.17)
+    assert performer["ratio_to_exact"] == pytest.approx(2.0)
+    alone = bench_rows(benched(2.0)[:1])
+    assert alone[0]["noise_floor"] is None
+
+
+def test_a_time_within_the_noise_is_undecided():
+    """The spreads of both runs together, and what exact attention is off from itself."""
+    judge = lambda a, b, metric="ratio_to_exact": compare_runs(benched(**a), benched(**b), [metric]).rows[0]
+    noisy = judge({"spread": 0.2}, {"ratio": 2.3, "spread": 0.2})
+    assert (noisy["verdict"], noisy["test"], noisy["reason"]) == (
+        "undecided",
+        "rounds",
+        "within the noise of the rounds, 0.4",
+    )
+    assert judge({"spread": 0.1}, {"ratio": 2.3, "spread": 0.1})["verdict"] == "worse"
+    assert judge({"floor": 1.17}, {"ratio": 2.3})["verdict"] == "undecided"  # 0.17 of 2
+    assert judge({"floor": 1.17}, {"ratio": 2.3}, "seconds")["verdict"] == "worse"
+    assert judge({"ratio": 2.0}, {"ratio": 2.05})["verdict"] == "same"
+    once = [
+        [{**one, "metrics": {**one["metrics"], "seconds": [t], "exact_seconds": [1.0]}} for one in benched()]
+        for t in (2.0, 3.0)
+    ]
+    (row, _) = compare_runs(*once, ["ratio_to_exact"]).rows
+    assert (row["verdict"], row["reason"]) == ("undecided", "one round has no spread")
+
+
+def test_memory_below_a_page_of_the_allocator_is_no_change():
+    judge = lambda a, b: compare_runs(benched(peak=a), benched(peak=b), ["peak_bytes"]).rows[0]["verdict"]
+    assert judge(2_290_000, 2_670_000) == "same" and judge(2_290_000, 3_400_000) == "worse"
+    assert judge(200 * 2**20, 230 * 2**20) == "worse" and judge(200 * 2**20, 209 * 2**20) == "same"
+
+
+def test_times_of_a_busy_machine_are_warned_of():
+    quiet = benched()
+    assert disturbances(quiet, bench_rows(quiet)) == []
+    busy = [*benched(), *benched(load=17.5, n=128)]
+    (line,) = disturbances(busy, bench_rows(busy))
+    assert line.startswith("load average 17.5 exceeds the 2 cores")
+    wild = benched(ratio=1.0, spread=2.0)
+    lines = disturbances(wild, bench_rows(wild))
+    assert len(lines) == 1 and lines[0].startswith("the rounds of 2 of 2 times spread by more than their median")
+    assert "performer d=8 at n = 64, 1000 ± 2000 ms" in lines[0]
+    report = BenchReport.of(busy, Header(), "0.1", "1")
+    assert "! load average 17.5 exceeds the 2 cores" in report.text("table", None)
+
+
+def test_a_figure_speaks_of_exponents_where_there_are_some(monkeypatch):
+    told, canvas = [], figures._canvas
+    monkeypatch.setattr(figures, "_canvas", lambda *args, **rest: told.append(args[5]) or canvas(*args, **rest))
+    for first in (64, 2048):
+        rows = bench_rows([one for n in (first, 2 * first) for one in benched(n=n)])
+        figures._growth(rows, "seconds", "title", "lead")
+    assert [("exponents" in line) for line in told] == [False, True]
 
 
 def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):

@@ -126,7 +126,7 @@ def test_where_errors_fall_the_bisection_finds_what_trying_all_does(trial):
     assert [one.d for one in found] == linear(error, heads, epsilons, fine, needed)
     assert [(one.epsilon, one.head) for one in found] == [(epsilon, head) for epsilon in epsilons for head in heads]
     for one in found:
-        assert one.monotone is (None if one.d is None else True) and one.settled == one.d
+        assert one.no_counterexample is (None if one.d is None else True) and one.settled == one.d
         if one.d is None:
             assert one.below == most and one.error is None and one.held is None
             continue
@@ -157,7 +157,7 @@ def test_an_error_that_rises_again_is_told_wherever_it_was_tried():
     assert [one.d for one in found] == [33] * 4 and [one.below for one in found] == [32] * 4
     assert [one.again for one in found] == [(96,), (64, 96, 128), (256,), ()]
     assert [one.settled for one in found] == [128, 192, None, 33]
-    assert [one.monotone for one in found] == [False, False, False, True]
+    assert [one.no_counterexample for one in found] == [False, False, False, True]
     scanned, every = search(Asked(error), range(4), [0.1], 8, 256, resolution=1.0, scan=True)
     assert [one.d for one in scanned] == [33] * 4 and list(every) == list(range(8, 257))
     assert [one.again for one in scanned] == [tuple(some) for some in bumps.values()]
@@ -187,7 +187,7 @@ def test_budgets_that_a_head_cannot_take_are_left_out_for_it():
 
 def test_infinite_errors_never_hold():
     found, _ = search(Asked(lambda head, d: [math.inf] * 3), [0], [1e300], 1, 16, needed=1)
-    assert found[0].d is None and found[0].monotone is None and found[0].seeds == 3
+    assert found[0].d is None and found[0].no_counterexample is None and found[0].seeds == 3
 
 
 # --- beside closed forms
@@ -210,7 +210,7 @@ def test_svd_needs_the_rank_that_eckart_and_young_say(metric):
         )
         size = float(mine.norm()) if metric.endswith("relative") else 1.0
         wanted = next(d for d, tail in enumerate(tails, 1) if tail / size <= one.epsilon)
-        assert one.d == wanted and one.monotone and one.interval is None and one.seeds == 1
+        assert one.d == wanted and one.no_counterexample and one.interval is None and one.seeds == 1
     assert len({one.d for one in found.heads}) > 3  # the heads differ
 
 
@@ -298,7 +298,7 @@ def test_a_method_that_errs_more_at_a_larger_budget_is_reported():
     planted("bumpy", lambda head, d, seed: 0.3 if d < 20 or (d in range(30, 40) and head == 1) else 0.01)
     found = budgets(inputs(n=96), "bumpy", 0.1, d_max=96)
     assert [one.d for one in found.heads] == [20] * 3
-    assert [one.monotone for one in found.heads] == [True, False, True]
+    assert [one.no_counterexample for one in found.heads] == [True, False, True]
     assert found.heads[1].again == (32,) and found.heads[1].settled == 48
     assert found.tried[32][1] == pytest.approx((0.3,)) and found.heads[1].error == pytest.approx(0.01)
 
@@ -469,14 +469,14 @@ def test_rows_summary_and_file_say_the_same(file, tmp_path):
     planted("half", lambda head, d, seed: 0.01 if head == 1 or (d >= 20 and head == 2) else 0.4)
     records = measured(file, tmp_path, methods=("half",), epsilon="0.1").records
     rows = budget_rows(records)
-    assert [(row["head"], row["d"], row["monotone"], row["below"]) for row in rows] == [
+    assert [(row["head"], row["d"], row["no_counterexample"], row["below"]) for row in rows] == [
         (0, None, None, 24),
         (1, 8, True, None),
         (2, 20, True, 19),
     ]
     (one,) = budget_summary(rows)
     assert one["range"] == {"min": 8, "median": 20, "max": math.inf}
-    assert (one["unreached"], one["not_monotone"]) == (1, 0)
+    assert (one["unreached"], one["counterexamples"]) == (1, 0)
     assert one["metrics"]["d"]["max"] == 20 and one["metrics"]["d"]["count"] == 2 and one["values"] == 3
     assert one["metrics"]["unreached"]["mean"] == pytest.approx(1 / 3)
     files = budget_files(records)
@@ -520,7 +520,7 @@ def test_of_several_windows_the_file_has_the_largest_budget():
         return {**base, "window": window, "found": [{"epsilon": 0.1, "d": d, "again": again, **nulls}]}
 
     (told,) = budget_files([record(0, [8, 9, 10], [[], [], []]), record(1, [12, None, 9], [[], [], [16]])]).values()
-    assert [(b["d"], b["monotone"]) for b in told["budgets"]] == [(12, True), (None, None), (10, False)]
+    assert [(b["d"], b["no_counterexample"]) for b in told["budgets"]] == [(12, True), (None, None), (10, False)]
     assert told["windows"] == 2
 
 
@@ -551,8 +551,13 @@ def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     found = json.loads(out)
     assert found["command"] == "budget" and len(found["rows"]) == 3 * 2 * HEADS and len(found["summary"]) == 6
     one = next(row for row in found["rows"] if row["method"] == "bumpy" and row["head"] == 1)
-    assert (one["d"], one["monotone"], one["again"], one["again_error"]) == (12, False, [24], [pytest.approx(0.3)])
-    assert found["summary"][0]["not_monotone"] == 1
+    assert (one["d"], one["no_counterexample"], one["again"], one["again_error"]) == (
+        12,
+        False,
+        [24],
+        [pytest.approx(0.3)],
+    )
+    assert found["summary"][0]["counterexamples"] == 1
     for format_ in ("table", "md", "csv", "jsonl", "latex"):
         code, out, err = run(*args, "--format", format_)
         assert code == 0 and "bumpy" in out, err
@@ -574,7 +579,7 @@ def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
 def test_gates_fail_closed(run, file):
     planted("half", lambda head, d, seed: 0.01 if head or d >= 20 else 0.4)
     args = ("--qkv", file, "--method", "half", "--out", "r")
-    kept = [part for gate in ("d.max=20", "unreached=0", "not_monotone=0") for part in ("--fail-above", gate)]
+    kept = [part for gate in ("d.max=20", "unreached=0", "counterexamples=0") for part in ("--fail-above", gate)]
     assert run(*args, *kept)[0] == 0
     code, _, err = run(*args, "--fail-above", "d.max=19")
     assert code == 1 and "d.max <= 19: half n=48 layer=0 ε = 0.1: 20 is above 19" in err

@@ -15,10 +15,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from attnprobe.compare.runs import DIRECTED
 from attnprobe.errors import UsageError
-from attnprobe.gates.check import METRICS
+from attnprobe.gates.check import METRICS, METRICS_OF
 from attnprobe.records.file import LOWER_BOUND, RecordWriter, read_records
 from attnprobe.report import FORMATS, Header, compare_runs, comparison_line, render
+from attnprobe.tables.metrics import METRICS as TABLE
 
 SOURCE = {
     "model": "minilm",
@@ -56,6 +58,7 @@ def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=M
         "requested": method != "vmean",
         "source": SOURCE,
         "metrics": {metric: list(values)},
+        "draws_hash": "one",
         "seconds": 0.25,
     }
     return {**one, **fields}
@@ -64,6 +67,11 @@ def cell(values=(1.0, 2.0), method="skyformer", d=16, window=0, seed=0, metric=M
 def run(*values, **fields):
     """A run with one window for each list of values."""
     return [cell(found, window=window, **fields) for window, found in enumerate(values)]
+
+
+def redrawn(*values, **fields):
+    """A run of other random numbers with the same seed."""
+    return run(*values, **fields, draws_hash="two")
 
 
 def only(a, b, *metrics, **options):
@@ -135,8 +143,8 @@ def test_where_there_is_no_standard_error_it_is_null():
     assert (row["se"], row["difference_in_se"], row["verdict"]) == (None, None, "worse")
     a, b = run([1.0], [3.0]), [cell([2.0], window=5)]
     assert compare_runs(a, b).rows[0]["se"] is None  # B has one window
-    still = only(run([1.0], [2.0]), run([2.0], [3.0]))
-    assert (still["se"], still["difference_in_se"], still["verdict"]) == (0.0, None, "worse")
+    still = only(run([1.0], [2.0]), redrawn([2.0], [3.0]))
+    assert (still["se"], still["difference_in_se"], still["verdict"], still["p"]) == (0.0, None, "worse", 0.0)
     found = compare_runs(run([0.0]), run([0.5]))
     (zero,) = found.regressions
     assert (zero["ratio"], zero["difference"], zero["verdict"]) == (None, 0.5, "worse")
@@ -167,15 +175,95 @@ def test_the_tolerance_is_a_share_of_a(after, verdict):
     assert only(run([64.0]), run([64.0 * after]), tolerance=0.25)["verdict"] == verdict
 
 
-def test_a_change_within_two_standard_errors_is_unclear():
-    a = run([1.0], [1.0])
-    assert only(a, run([1.0], [3.0]))["verdict"] == "unclear"  # 1 ± 1
-    assert only(a, run([1.75], [4.75]))["verdict"] == "unclear"  # 2.25 ± 1.5
-    assert only(a, run([2.5], [4.0]))["verdict"] == "worse"  # 2.25 ± 0.75
-    assert only(a, run([2.5], [4.5]))["verdict"] == "worse"  # 2.5 ± 1
-    assert only(run([3.0], [3.0]), run([1.0], [1.5]))["verdict"] == "better"  # -1.75 ± 0.25
-    assert only(run([3.0], [3.0]), run([0.0], [2.5]))["verdict"] == "unclear"  # -1.75 ± 1.25
-    assert only(a, run([1.0], [1.09]))["verdict"] == "same"  # within the tolerance, whatever its s.e.
+def test_without_chance_the_tolerance_decides():
+    """The same cells with the same draws, or without any: whatever differs is of the program."""
+    assert only(run([1.0], [1.0]), run([1.0], [3.0]))["verdict"] == "worse"
+    nothing = {"draws_hash": None}  # of a method that draws nothing
+    row = only(run([1.0], [1.0], **nothing), run([1.0], [1.2], **nothing))
+    assert (row["verdict"], row["test"], row["p"], row["freedom"], row["reason"]) == ("worse", None, None, None, None)
+    assert row["se"] == pytest.approx(0.1)
+    unknown = [{name: fact for name, fact in one.items() if name != "draws_hash"} for one in run([1.0], [1.0])]
+    assert only(unknown, [{**one, "metrics": {METRIC: [2.0]}} for one in unknown])["test"] == "windows"
+
+
+def test_other_draws_of_several_windows_are_tested_by_student():
+    """d_w = 1, 2 and then 0, 2, 1: t = 3 with one degree of freedom, and √3 with two."""
+    row = only(run([1.0], [1.0]), redrawn([2.0], [3.0]))
+    assert (row["test"], row["freedom"], row["verdict"]) == ("windows", 1, "undecided")
+    assert row["p"] == row["p_adjusted"] == pytest.approx(1 - 2 / math.pi * math.atan(3.0), rel=1e-12)
+    assert row["reason"] == "p = 0.20 over 2 windows"
+    row = only(run([1.0], [1.0], [1.0]), redrawn([1.0], [3.0], [2.0]))
+    assert row["p"] == pytest.approx(1 - math.sqrt(3 / 5), rel=1e-12) and row["freedom"] == 2
+    a, sure = run([1.0], [1.0], [1.0]), redrawn([2.0], [2.1], [2.2])
+    assert only(a, sure)["verdict"] == "worse" and only(sure, a)["verdict"] == "better"
+    assert only(a, sure, level=0.001)["verdict"] == "undecided"
+    assert only(a, redrawn([1.0], [1.09], [1.0]))["verdict"] == "same"  # within the tolerance, whatever its p
+
+
+def test_other_draws_of_one_window_are_tested_over_its_heads():
+    heads = [1.0 + head / 8 for head in range(12)]
+    row = only(run(heads), redrawn([2 * value for value in heads]))
+    assert (row["test"], row["freedom"], row["se"], row["verdict"]) == ("heads", None, None, "worse")
+    assert row["p"] == 2 / 2**12  # of all exchanges only that of no pair, and of every one, differ by as much
+    mixed = [value + (0.5 if head % 2 else -0.3) for head, value in enumerate(heads)]
+    row = only(run(heads), run(mixed, seed=1))
+    assert (row["paired"], row["verdict"]) == ("windows", "undecided")
+    assert row["reason"] == f"p = {row['p']:.2f} over 12 heads of one window"
+    few = only(run([1.0, 1.0]), redrawn([9.0, 9.0]))
+    assert (few["p"], few["verdict"]) == (0.5, "undecided")  # two heads show nothing
+
+
+def test_one_window_that_gives_no_test_is_undecided():
+    reason = lambda *runs: (row := only(*runs))["verdict"] == "undecided" and row["p"] is None and row["reason"]
+    assert reason(run([1.0]), redrawn([9.0])) == "one text window and one head"
+    a, b = run([1.0] * 12), run([8.0] * 12, seed=1) + run([9.0] * 12, seed=2)
+    assert reason(a, b) == "one text window, and other numbers of seeds: 1 in A, 2 in B"
+    shared = {"options": {"share_heads": True}}  # one draw for all heads: they are no twelve
+    wanted = "one text window, whose heads share their draws"
+    assert reason(run([1.0] * 12, **shared), redrawn([2.0] * 12, **shared)) == wanted
+    assert only(a + run([1.5] * 12, seed=9), b)["verdict"] == "worse"  # two seeds each
+    assert reason(run([1.0]), [cell([2.0], window=5)]) == "one text window, which the other run does not have"
+
+
+def test_p_values_are_corrected_over_the_rows_of_a_table():
+    """By hand: the smaller of two p-values is doubled, the larger stays; another layer is another table."""
+    a = run([1.0] * 12) + run([1.0] * 12, d=32) + run([1.0] * 12, layer=1) + run([1.0] * 12, d=64, draws_hash=None)
+    mixed = [2.0] * 8 + [0.5] * 4
+    b = redrawn([2.0] * 12) + redrawn(mixed, d=32) + redrawn([2.0] * 12, layer=1)
+    rows = compare_runs(a, b + run([2.0] * 12, d=64, draws_hash=None)).rows
+    first, second, certain, other = rows
+    assert first["p"] == other["p"] == 2 / 2**12 and certain["p"] is None
+    assert first["p_adjusted"] == 2 * first["p"] and other["p_adjusted"] == other["p"]
+    assert second["p_adjusted"] == second["p"] > first["p"] and second["verdict"] == "undecided"
+
+
+def rounded(values, rows, **fields):
+    """A run of one window in which heads have rounded rows."""
+    return [cell(values, metrics={METRIC: list(values), "rounded_rows": list(rows)}, **fields)]
+
+
+def test_what_rounded_rows_carry_is_judged_by_the_median():
+    """Thread counts move the error of a head with rounded rows at will."""
+    rows = [0] * 5 + [3]
+    row = only(rounded([1.0, 1.1, 1.2, 1.3, 1.4, 80.0], rows), rounded([1.0, 1.1, 1.2, 1.3, 1.4, 95.0], rows))
+    assert (row["statistic"], row["verdict"], row["difference"]) == ("median", "same", 0.0)
+    assert row["a"] == pytest.approx(1.25)
+    row = only(rounded([1.0, 1.1, 1.2, 1.3, 1.4, 80.0], rows), rounded([2.0, 2.1, 2.2, 2.3, 2.4, 10.0], rows))
+    assert (row["statistic"], row["verdict"]) == ("median", "worse")
+
+
+def test_where_rounded_rows_carry_the_median_too_the_other_heads_are_judged():
+    rows = [0, 0, 3, 3, 3, 3]
+    before = rounded([1.0, 1.2, 50.0, 60.0, 70.0, 80.0], rows)
+    row = only(before, rounded([1.0, 1.2, 90.0, 90.0, 90.0, 90.0], rows))
+    assert (row["statistic"], row["verdict"], row["values"]) == ("mean without rounded rows", "same", 2)
+    assert row["a"] == pytest.approx(1.1)
+    assert only(before, rounded([2.0, 2.2, 50.0, 60.0, 70.0, 80.0], rows))["verdict"] == "worse"
+    every = rounded([50.0, 60.0], [3, 3])
+    row = only(every, rounded([90.0, 90.0], [3, 3]))
+    assert (row["statistic"], row["verdict"]) == ("mean", "undecided")
+    assert row["reason"] == "rounded rows carry the mean and the median, and every head has some"
+    assert only(every, every)["verdict"] == "same"
 
 
 def test_no_tolerance_at_all():
@@ -198,11 +286,28 @@ def test_a_cosine_is_worse_where_it_is_smaller():
     assert judged(-0.5, -0.51) == "same"
 
 
+def test_a_cosine_is_judged_by_its_distance_from_1():
+    """Near 0 a share of the cosine itself is nothing: -0.004 to -0.046 moves 1 − x by 4.2 %."""
+    name = "output_cosine_min"
+    judged = lambda x, y, **of: only(run([x], metric=name), run([y], metric=name), name, **of)["verdict"]
+    assert judged(-0.004, -0.046) == "same" and judged(-0.004, -0.046, tolerance=0.04) == "worse"
+    assert judged(0.99, 0.98) == "worse" and judged(0.98, 0.99) == "better" and judged(0.99, 0.9896) == "same"
+    assert judged(1.0, 1 - 1e-7) == "same"  # rounding
+
+
+def test_a_share_is_judged_by_its_own_size():
+    name = "rows_within"
+    judged = lambda x, y: only(run([x], metric=name), run([y], metric=name), name)["verdict"]
+    assert (judged(0.1, 0.06), judged(0.9, 0.84), judged(0.9, 0.96)) == ("same", "worse", "better")
+
+
 def test_seconds_are_compared_where_they_are_asked_for():
     a, b = run([1.0, 1.0], [1.0, 1.0], seconds=1.0), run([1.0, 1.0], [1.0, 1.0], seconds=3.0)
     assert [row["metric"] for row in compare_runs(a, b).rows] == [METRIC]
     row = only(a, b, "seconds")
-    assert (row["a"], row["b"], row["values"], row["verdict"]) == (1.0, 3.0, 2, "worse")
+    assert (row["a"], row["b"], row["values"], row["verdict"], row["test"]) == (1.0, 3.0, 2, "worse", "windows")
+    row = only(a[:1], b[:1], "seconds")  # equal draws take other times
+    assert (row["verdict"], row["reason"]) == ("undecided", "one text window: times have no heads to pair")
 
 
 @pytest.mark.parametrize(
@@ -266,6 +371,18 @@ def test_a_method_that_lost_its_metric_is_a_regression():
 
 
 # --- which cells and which metrics
+
+
+def test_every_metric_that_is_gated_or_compared_says_how():
+    named = {name for names in METRICS_OF.values() for name in names}
+    assert named <= set(TABLE) and set(DIRECTED) == named & set(METRICS) - {"delta"}
+    assert all(one.better in ("smaller", "larger", None) for one in TABLE.values())
+    assert all(one.scale in ("relative", "absolute", "complement") for one in TABLE.values())
+    larger = {name for name, one in TABLE.items() if one.better == "larger"}
+    assert larger == {
+        *("output_cosine_min", "cosine", "embedding_cosine"),
+        *("rows_within", "top1_agreement", "holds", "slack"),
+    }
 
 
 def test_rows_are_apart_by_everything_that_is_no_head_window_or_seed():
@@ -448,10 +565,15 @@ def test_records_of_other_commands_beside_those_of_error_are_passed_over():
 def found():
     mine = dict(method="mine_%$&.py:fn", options={"x": "a|b"})
     a = run([1.0, 2.0], [1.5, 2.5]) + run([1.0], [1.0], **mine) + [cell(d=8)] + [cell(method="vmean", d=None)]
-    b = run([3.0, 4.0], [3.5, 4.75]) + [
-        cell([1.0], **mine),
-        cell([3.0], window=1, status="failed", reason="a <b>", metrics={}, **mine),
-    ]
+    a += run([1.0], [1.0], method="mss")
+    b = (
+        run([3.0, 4.0], [3.5, 4.75])
+        + redrawn([2.0], [3.0], method="mss")
+        + [
+            cell([1.0], **mine),
+            cell([3.0], window=1, status="failed", reason="a <b>", metrics={}, **mine),
+        ]
+    )
     return compare_runs(a, b + [cell(method="vmean", d=None)])
 
 
@@ -473,8 +595,8 @@ def test_every_format_says_what_got_worse(found, format, monkeypatch):
         body = re.sub(r"^%.*", "", text, flags=re.M)
         assert re.sub(r"\$[^$]*\$", "", body).isascii() and "ok became failed in 1 of 2 cells: a $<$b$>$" in body
     else:
-        assert "3.812" in text and "2.06 ± 0.062 (33)" in text  # B's mean, the difference and its s.e.
-        assert "V-Mean (reference)" in text and "(in s.e.)" in text
+        assert "3.812" in text and "2.06 ± 0.062" in text  # B's mean, the difference and its s.e.
+        assert "V-Mean (reference)" in text and "undecided" in text and "windows, 1 d.f." in text
 
 
 def test_markdown_tables_of_a_comparison_are_rectangular(found):
@@ -525,13 +647,24 @@ def test_exit_codes_and_streams(command, write):
     code, out, err = command("compare", "a", "b", "--format", "json")
     result = json.loads(out)
     assert code == 1 and result["rows"][1]["verdict"] == "worse"
-    assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "sources": [SOURCE]}
+    assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "level": 0.05, "sources": [SOURCE]}
     assert "attnprobe: regression: skyformer d=16" in err and "attnprobe: only in A, and in no mean: 1 cell" in err
     code, out, err = command("compare", "b", "a/records.jsonl")
     assert code == 0 and "better" in out and "no regression in 1 rows" in err
     assert "source: model minilm, weights pretrained, text embedded" in out
     assert command("compare", "a", "b", "--tolerance", "2")[0] == 0
     assert command("compare", "a", "a", "--metric", f"{METRIC},seconds")[0] == 0
+
+
+def test_what_is_undecided_fails_only_where_that_is_asked(command, write):
+    write("a", run([1.0], [1.0]))
+    write("b", redrawn([2.0], [3.0]))
+    code, out, err = command("compare", "a", "b")
+    assert code == 0 and "undecided" in out and "no regression in 1 rows, 1 undecided" in err
+    assert "attnprobe: undecided: skyformer d=16" in err and "(p = 0.20 over 2 windows)" in err
+    assert command("compare", "a", "b", "--strict")[0] == 1 and command("compare", "a", "a", "--strict")[0] == 0
+    assert command("compare", "a", "b", "--level", "0.3")[0] == 1
+    assert command("compare", "a", "b", "--level", "1")[0] == 2
 
 
 @pytest.mark.parametrize(

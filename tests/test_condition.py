@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
+from attnprobe.experiments.condition.view import condition_legend
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
     EXACT,
@@ -555,16 +556,24 @@ def test_every_format_names_the_matrix_and_the_method(run, file, format_):
     assert "nystromformer" in out and ("A_S" in out or r"A\_S" in out)
 
 
-def test_the_table_tells_flags_lemma_3_and_that_one_does_not_predict_the_other(run, file):
+def test_the_table_tells_flags_lemma_3_and_how_condition_and_error_go_together(run, file):
     code, out, err = run("--qkv", file, "--d", "8,70")
     assert code == 0, err
     assert "3/3" in out and "76/80" in out and "Lemma 3" in out and "holds in 3 of 3 heads" in out
-    assert "condition number does not predict the error" in " ".join(out.split())
+    assert "In this run ρ is" in " ".join(out.split())
 
 
-def test_the_help_says_that_the_condition_does_not_predict_the_error(run):
+def test_the_legend_says_what_this_run_shows_of_condition_and_error():
+    one = lambda rho, heads=12: {"spearman": rho, "spearman_count": heads}
+    told = condition_legend([one(-0.82), one(0.31), one(0.1), one(None), {}])
+    assert told.endswith("In this run ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows.")
+    assert condition_legend([one(0.5, 3)]).endswith("ρ is +0.50, over 3 heads a row, and |ρ| ≥ 0.5 in 1 of 1 row.")
+    assert "In this run" not in condition_legend([one(None)]) and "does not predict" not in told
+
+
+def test_the_help_says_that_a_small_condition_number_is_no_small_error(run):
     code, out, _ = run("--help")
-    assert code == 0 and "does not predict the error" in " ".join(out.split())
+    assert code == 0 and "does not mean a small error" in " ".join(out.split())
 
 
 def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from attnprobe.records.file import read_records
 from attnprobe.report import open_run, parts
 from attnprobe.sources import SourceSpec, open_task
 from attnprobe.sweep import StabilityRequest
-from attnprobe.tables.intervals import mean_interval, student
+from attnprobe.tables.intervals import mean_interval
 
 SMALL = ("--n", "40", "--batch", "3", "--steps", "4", "--d", "8", "--condition-tokens", "12")
 METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
@@ -604,7 +605,11 @@ def test_settings_that_do_not_pair_have_no_ratio(small):
 
 def test_intervals():
     for freedom, wanted in ((1, 12.7062047), (2, 4.30265273), (7, 2.36462425), (30, 2.04227246)):
-        assert student(0.975, freedom) == pytest.approx(wanted, rel=1e-7)
+        values = [float(place) for place in range(freedom + 1)]
+        low, high = mean_interval(values)
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        assert (high - low) / 2 / error == pytest.approx(wanted, rel=1e-7)
+        assert (high + low) / 2 == pytest.approx(freedom / 2, rel=1e-12)
     assert mean_interval([3.0]) is None and mean_interval([2.0, 2.0]) == (2.0, 2.0)
 
 

@@ -21,7 +21,6 @@ from attnprobe.theorems.chen2022 import (
     chen2022_gaussian_failure,
     chen2022_pilots_needed,
     chen2022_sampling_failure,
-    rank_correlation,
     zhou2021_sparsity,
 )
 from attnprobe.theorems.frequency import clopper_pearson
@@ -303,11 +302,16 @@ def test_a_lemma_that_fails_is_violated(monkeypatch):
             assert float(one.measured[row]) == pytest.approx(sum(beta < 3**-0.5 for beta in betas) / 20)
 
 
-def test_ranks_with_ties():
-    g = torch.Generator().manual_seed(0)
-    for top in (3, 1000):
-        x, y = (torch.randint(top, (50,), generator=g).double() for _ in "xy")
-        assert float(rank_correlation(x, y)) == pytest.approx(float(spearmanr(x, y).statistic), rel=1e-12)
+def test_the_rank_correlation_is_that_of_each_head(monkeypatch):
+    qkv = make(n=60, score=2.0)
+    wanted = [
+        float(spearmanr(m.numpy(), head.row_norms.numpy()).statistic)
+        for m, head in zip(zhou2021_sparsity(qkv), SketchedHead.of(qkv), strict=True)
+    ]
+    assert check("skeinformer-informer", qkv)[0].measured.tolist() == pytest.approx(wanted, rel=1e-12)
+    monkeypatch.setattr(chen2022, "zhou2021_sparsity", lambda qkv: torch.zeros(qkv.h, qkv.n_q))
+    equal = check("skeinformer-informer", qkv)[0]  # numbers that are all equal have no order
+    assert equal.measured.isnan().all() and set(equal.verdicts()) == {"assumption not met"}
 
 
 def test_the_sparsity_measure_goes_with_the_row_norms():

@@ -28,7 +28,7 @@ In Python:
   for head in budgets(load_qkv(layer=2), "skyformer", epsilon=0.1).heads:
       print(head.head, head.d, head.held, head.interval, head.again)
 \b
---fail-above takes d, d_over_n, unreached, not_monotone (the last two are shares of heads), and
+--fail-above takes d, d_over_n, unreached, counterexamples (the last two are shares of heads), and
 mean, se, median, p10, p90 or max; a head that is not reached fails d and d_over_n:
   --fail-above d.max=256 --fail-above unreached=0
 \b
@@ -114,9 +114,9 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     """Find the smallest budget of each layer and head at which a method's error is at most ε.
 
     By bisection between budgets that succeed and fail, all heads of a layer together. Of a random method at least a
-    share 1 - δ of the seeds must succeed. That the error falls with d is checked, not assumed: larger budgets are
-    tried too, and where one exceeds ε again the head is not monotone. A head that no budget up to --d-max is enough
-    for has none.
+    share 1 - δ of the seeds must succeed. Bisection assumes that the error falls with d. Some larger budgets are
+    tried too, and those that exceed ε again are reported as counterexamples; where none is found, budgets that were
+    not tried may still exceed ε (--scan tries all). A head that no budget up to --d-max is enough for has none.
 
     The run's folder also gets budgets-METHOD.json: the d of every layer and head, null where there is none.
     """

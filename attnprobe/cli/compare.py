@@ -12,14 +12,17 @@ In Python:
   from attnprobe.report import compare_runs
   compare_runs(read_records("outputs/a"), read_records("outputs/b")).regressions
 \b
-Worse is larger, but for cosines and rows_within. A regression is a mean that is worse than
-A's by more than --tolerance of it and, where several text windows give a standard
-error, by more than 2 of them; a value that is no longer finite; a cell whose status
-got worse. The standard error is that of the paired differences where both runs have
-the same cells, clustered by window, and of both runs together where they share none.
+Verdicts: same, a change within --tolerance; worse or better, a change beyond it that is not
+chance, a value that is no longer finite, a cell whose status got worse; undecided, a change
+beyond the tolerance that may be chance or that rows lost to rounding carry. Where both runs
+read the same inputs with the same draws there is no chance, and the tolerance decides.
+Of several windows Student's test of their differences decides, of one window with other
+draws the permutation test of its heads; --level bounds how often a table of rows without
+any change holds a worse or better. A cosine is judged by 1 − cosine. See
+docs/explanation/statistics.md.
 \b
-Exit codes: 0 no regression, 1 a regression, 2 usage, files that are no runs, or runs
-of different sources."""
+Exit codes: 0 no regression, 1 a regression, or with --strict a row that is undecided;
+2 usage, files that are no runs, or runs of different sources."""
 
 
 @click.command("compare", epilog=EPILOG)
@@ -38,11 +41,28 @@ of different sources."""
     default=0.05,
     show_default=True,
     metavar="SHARE",
-    help="How much worse than A a mean of B may be, as a share of A's.",
+    help="How much worse than A a value of B may be, as a share of A's.",
 )
+@click.option(
+    "--level",
+    default=0.05,
+    show_default=True,
+    metavar="PROBABILITY",
+    help="Two-sided level at which a change is not chance, of all rows of a table together.",
+)
+@click.option("--strict", is_flag=True, help="Exit 1 where a row is undecided, too.")
 @format_option
 @debug_option
-def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_: str, debug: bool) -> None:
+def command(
+    a: str,
+    b: str,
+    metrics: tuple[str, ...],
+    tolerance: float,
+    level: float,
+    strict: bool,
+    format_: str,
+    debug: bool,
+) -> None:
     """Compare run B with run A, cell by cell, and exit 1 where B is worse.
 
     A and B are folders of `attnprobe error` or of `attnprobe bench`, or records.jsonl files. Of bench, time over that
@@ -56,9 +76,10 @@ def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_:
 
     refuse_unknown_format(format_)
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
-    found = compare_runs(read_records(a), read_records(b), asked, tolerance)
-    facts = {"a": a, "b": b, "tolerance": tolerance, "sources": found.sources}
-    header = Header(facts, [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A", *found.sources_in_words()])
+    found = compare_runs(read_records(a), read_records(b), asked, tolerance, level)
+    facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": found.sources}
+    lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *found.sources_in_words()]
+    header = Header(facts, lines)
     click.echo(render(found.rows, [], header, format_, None, "compare"))
     for line in found.notes:
         note(line)
@@ -67,6 +88,9 @@ def command(a: str, b: str, metrics: tuple[str, ...], tolerance: float, format_:
             note(f"{verdict}, and in no mean: {alone} cell{'s' if alone > 1 else ''}")
     for row in found.regressions:
         note(f"regression: {comparison_line(row)}")
+    for row in found.undecided:
+        note(f"undecided: {comparison_line(row)}")
     if not found.regressions:
-        note(f"no regression in {sum(row['metric'] is not None for row in found.rows)} rows")
-    raise click.exceptions.Exit(1 if found.regressions else 0)
+        undecided = f", {len(found.undecided)} undecided" if found.undecided else ""
+        note(f"no regression in {sum(row['metric'] is not None for row in found.rows)} rows{undecided}")
+    raise click.exceptions.Exit(1 if found.regressions or (strict and found.undecided) else 0)

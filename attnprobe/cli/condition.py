@@ -90,7 +90,8 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **given: Any) -> None:
     """Measure condition numbers of attention matrices and of every core that a method inverts, head by head.
 
-    The condition number does not predict the error: their rank correlation over heads takes either sign. A Gaussian
+    A small condition number does not mean a small error: their rank correlation over heads takes either sign, and the
+    legend says what it is in this run. A Gaussian
     core is best conditioned where its landmarks hardly see each other, and there the method may be at its worst; six
     steps of an iteration invert an ill-conditioned core in part only, and may err less for it. So the error stands
     beside each condition number. Skyformer's default sampler repeats landmarks, which makes its core without a ridge

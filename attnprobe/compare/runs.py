@@ -1,4 +1,4 @@
-"""Two runs, cell by cell: what differs, by how much beside its standard error, and whether it is worse."""
+"""Two runs, cell by cell: what differs, by how much, and whether that is worse or may be chance."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..experiments.bench.compare import compare_bench
-from ..gates.check import METRICS
+from ..tables.metrics import ERROR, METRICS
+from .bench import bench_drafts
 from .cells import Key, Record, cells_of, grouped, shared_sources
-from .paired import Row, blank, compared, paired, per_head
+from .chance import LEVEL
+from .paired import blank, drafted
+from .samples import paired, per_head
+from .verdicts import Draft, Row, settled
 
 __all__ = ["COMPARED", "DIRECTED", "Comparison", "compare_runs"]
 
 COMPARED = ("output_spectral_relative", "matrix_spectral_relative")
-DIRECTED = tuple(metric for metric in METRICS if metric != "delta")  # a shift is neither better nor worse
+DIRECTED = tuple(metric.name for metric in ERROR if metric.better is not None)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class Comparison:
     def regressions(self) -> list[Row]:
         return [row for row in self.rows if row["verdict"] == "worse"]
 
+    @property
+    def undecided(self) -> list[Row]:
+        return [row for row in self.rows if row["verdict"] == "undecided"]
+
     def sources_in_words(self) -> list[str]:
         """A line for each source: what it is called, and what else determines it."""
         names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "dtype")
@@ -48,7 +55,11 @@ class Comparison:
 
 
 def compare_runs(
-    a: Iterable[Record], b: Iterable[Record], metrics: Sequence[str] = (), tolerance: float = 0.05
+    a: Iterable[Record],
+    b: Iterable[Record],
+    metrics: Sequence[str] = (),
+    tolerance: float = 0.05,
+    level: float = LEVEL,
 ) -> Comparison:
     """Compare the cells of run B with those of run A, from their records.
 
@@ -59,46 +70,56 @@ def compare_runs(
     - ``paired: windows``: none in common, but windows with the same heads, such as runs of different seeds.
     - ``paired: null``: neither; all cells of each run. ``seeds_a`` and ``seeds_b`` are those of the cells compared.
 
-    ``a`` and ``b`` are means over the heads where both values are finite (over all finite ones where heads do not
-    pair), ``difference = b - a``, and ``se`` its standard error, clustered by text window as `describe` has it: with
-    the differences d_w of the W windows' means, ``sqrt(Σ_w (d_w - mean)² / (W - 1) / W)``, null for one window;
-    unpaired, ``sqrt(se_a² + se_b²)``. ``difference_in_se`` is null where ``se`` is null or 0, ``ratio`` (b / a) where
-    a is 0. The verdict is
+    ``a`` and ``b`` are the ``statistic`` of the heads where both values are finite: their mean; their median
+    where rounded rows carry the mean (see `fragile_statistics`), or the mean of the heads without any where they carry
+    both. A
+    change counts where it exceeds ``tolerance`` on the metric's own scale (see `Metric`). Whether it may be chance is
+    asked by ``test``, whose p-values are corrected by Holm's method over the rows of a table:
 
-    - ``worse``: worse than A by more than ``tolerance |a|``, and by more than 2 ``se`` where there is one; or values
-      that are finite in A alone, or a cell whose status got worse. ``better``: the opposite.
-    - ``unclear``: a change beyond the tolerance that lies within 2 ``se``.
+    - null: both runs read the same cells with the same draws, so nothing differs by chance.
+    - ``windows``: Student's test of the W windows' differences, with W − 1 degrees of freedom (``freedom``).
+    - ``heads``: the permutation test of paired heads, of one window with other draws.
+    - ``two samples``: Welch's test of the window means, of runs that share no window.
+
+    ``se`` is the standard error of the difference over windows, null of one. The verdict is
+
+    - ``worse``: worse by more than is tolerated, and not by chance (no test needed, or p_adjusted ≤ ``level``); or
+      values that are finite in A alone, or a cell whose status got worse. ``better``: the opposite.
+    - ``undecided``: a change beyond the tolerance that may be chance, or that rounded rows carry; ``reason`` says which.
     - ``same``: a change within the tolerance.
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
       heads. They are in no mean.
 
-    Two runs of bench are compared by `compare_bench`.
-
-    Larger is worse, except for cosines and ``rows_within``. Lower bounds are the source's, not a method's: left out.
+    Of two runs of bench the times are compared: see `bench_drafts`. Lower bounds are the source's, not a method's: left
+    out.
 
     Args:
-        metrics: those of `METRICS` except ``delta``; by default those of `COMPARED` that both runs measured.
+        metrics: those of `DIRECTED`, by default those of `COMPARED` that both runs measured.
+        level: the two-sided level, of all rows of a table together.
 
     Raises:
         UsageError: sources that differ (the facts are named), no cell of the same row in both, records of other
-            commands, a metric that is unknown or that one run did not measure, an impossible tolerance.
+            commands, a metric that is unknown or that one run did not measure, an impossible tolerance or level.
 
     >>> cell = {"method": "x", "n": 8, "d": 2, "layer": 0, "heads": [0], "status": "ok", "source": {}, "seed": 0}
     >>> run = lambda *values: [{**cell, "window": w, "metrics": {"output_spectral": [v]}} for w, v in enumerate(values)]
     >>> (row,) = compare_runs(run(1.0, 2.0), run(2.0, 4.0), ["output_spectral"]).rows
-    >>> [row[name] for name in ("a", "b", "difference", "se", "difference_in_se", "ratio", "paired", "verdict")]
-    [1.5, 3.0, 1.5, 0.5, 3.0, 2.0, 'cells', 'worse']
+    >>> [row[name] for name in ("a", "b", "difference", "se", "freedom", "paired", "verdict", "reason")]
+    [1.5, 3.0, 1.5, 0.5, 1, 'cells', 'undecided', 'p = 0.20 over 2 windows']
     """
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise UsageError(f"tolerance={tolerance:g}: choose a share of A's value, such as 0.05")
+    if not 0 < level < 1:
+        raise UsageError(f"level={level:g}: choose a probability above 0 and below 1, such as 0.05")
     a, b = list(a), list(b)
     if all(record.get("command") == "bench" for record in (*a, *b)) and a and b:
-        return Comparison(*compare_bench(a, b, metrics, tolerance))
+        drafts, sources, notes = bench_drafts(a, b, metrics)
+        return Comparison(settled(drafts, tolerance, level), sources, notes)
     for metric in metrics:
-        if metric not in METRICS:
-            raise unknown("metric", metric, DIRECTED)
-        if metric not in DIRECTED:
+        if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: no value of it is better than another; choose another metric")
+        if metric not in DIRECTED:
+            raise unknown("metric", metric, DIRECTED)
     runs = [cells_of(records, name) for name, records in zip("AB", (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes = _notes(*runs)
@@ -108,6 +129,22 @@ def compare_runs(
             "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
         )
     asked = list(dict.fromkeys(metrics)) or _measured_by_both(*rows_of, notes)
+    _refuse_unmeasured(metrics, rows_of)
+    drafts: list[Draft | Row] = []
+    for key in sorted({**rows_of[0], **rows_of[1]}, key=_order(*rows_of)):
+        ours, theirs = rows_of[0].get(key, {}), rows_of[1].get(key, {})
+        place = _place({**ours, **theirs}, varying)
+        pairing = paired(ours, theirs)
+        drafts += drafted(place, pairing, asked) if ours and theirs else []
+        for verdict, mine, used in (("only in A", ours, pairing.a), ("only in B", theirs, pairing.b)):
+            if only := [mine[cell] for cell in mine if cell not in used]:
+                drafts.append({**place, **blank(only), "verdict": verdict, "reason": _cells_in_words(only)})
+    found = settled(drafts, tolerance, level)
+    return Comparison(found, shared, [*notes, *_pairings(found)])
+
+
+def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, Record]]]) -> None:
+    """Raise for a metric that was asked for and that one run lacks."""
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
             if not _measured(rows, metric) and _some_ok(rows):
@@ -115,17 +152,6 @@ def compare_runs(
                     f"--metric {metric}: {name} did not measure it; measure it there, or name one of "
                     f"{', '.join(_names(rows)) or 'none'}"
                 )
-    found: list[Row] = []
-    for key in sorted({**rows_of[0], **rows_of[1]}, key=_order(*rows_of)):
-        ours, theirs = rows_of[0].get(key, {}), rows_of[1].get(key, {})
-        place = _place({**ours, **theirs}, varying)
-        pairing = paired(ours, theirs)
-        if ours and theirs:
-            found += compared(place, pairing, asked, tolerance)
-        for verdict, mine, used in (("only in A", ours, pairing.a), ("only in B", theirs, pairing.b)):
-            if only := [mine[cell] for cell in mine if cell not in used]:
-                found.append({**place, **blank(only), "verdict": verdict, "reason": _cells_in_words(only)})
-    return Comparison(found, shared, [*notes, *_pairings(found)])
 
 
 def _requested(rows: Mapping[Key, Mapping[Key, Record]]) -> set[Key]:

@@ -10,8 +10,13 @@ from ..tables.numbers import method_label, short_hashes, significant
 __all__ = ["comparison_legend", "comparison_line", "comparison_tables"]
 
 Row = Mapping[str, Any]
-HEADINGS = ["method", "verdict", "d", "A", "B", "B / A", "B − A ± s.e. (in s.e.)"]
-MARKS = {"worse": "✗", "unclear": "!"}
+HEADINGS = ["method", "verdict", "d", "statistic", "A", "B", "B / A", "B − A", "p", "test"]
+MARKS = {"worse": "✗", "undecided": "!"}
+TESTS = {
+    "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
+    "heads": "heads: the permutation test of paired heads, for this text",
+    "two samples": "two samples: Welch's test of window means, as the runs share no window",
+}
 
 
 def comparison_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list[str]], list[str]]]:
@@ -27,7 +32,8 @@ def comparison_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[li
     tables = []
     for caption, here in compared.items():
         notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in here if row["reason"]]
-        tables.append((caption, *_columns(HEADINGS, [_line(row) for row in here]), notes))
+        headings = [f"{name} ± s.e." if name == "B − A" and _any_se(here) else name for name in HEADINGS]
+        tables.append((caption, *_columns(headings, [_line(row) for row in here]), notes))
     for caption, here in alone.items():
         lines = [[*_line(row)[:3], str(row["cells"]), row["reason"]] for row in here]
         tables.append((caption, *_columns([*HEADINGS[:3], "cells", "which"], lines), []))
@@ -36,18 +42,23 @@ def comparison_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[li
 
 def comparison_legend(rows: Sequence[Row]) -> str:
     """What the columns and verdicts mean, in one paragraph."""
-    parts = ["A, B: means over heads, windows and seeds; worse, better: by more than the tolerance"]
-    if any(row["se"] is not None for row in rows):
-        parts[0] += " and more than 2 s.e.; unclear: beyond the tolerance, within 2 s.e."
-        kinds = {row["paired"] for row in rows if row["se"] is not None}
-        how = {
-            "cells": "of the differences cell by cell, clustered by text window",
-            "windows": "of the differences of windows' means, as seeds or repeats differ",
-            None: "of both runs together, as they share no window",
-        }
-        parts.append("S.e.: " + "; ".join(text for kind, text in how.items() if kind in kinds) + ".")
-    else:
-        parts[0] += ". One text window has no standard error."
+    compared = [row for row in rows if row["metric"] is not None]
+    if any(row["test"] == "rounds" for row in compared) or not any("windows" in row for row in rows):
+        return (
+            "A, B: medians of the rounds, of memory and products the one number measured; worse, better: by more than "
+            "the tolerance, of times also by more than the spreads of both runs' rounds, of memory by more than 1 MiB; "
+            "undecided: beyond the tolerance, within the spreads."
+        )
+    parts = ["A, B: means over heads, windows and seeds; worse, better: by more than the tolerance, and not by chance."]
+    if any(row["verdict"] == "undecided" for row in compared):
+        parts.append("undecided: beyond the tolerance, but it may be chance, or rounded rows carry it.")
+    if any(row["statistic"] not in (None, "mean") for row in compared):
+        parts.append("statistic: what is judged where rounded rows carry the mean.")
+    tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
+    if tests:
+        parts.append(f"p: two-sided, by Holm's method over the rows of the table. {'; '.join(tests)}.")
+    if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
+        parts.append("Rows without p: the same inputs and draws in both runs, or equal values, so no chance.")
     return " ".join(parts)
 
 
@@ -77,18 +88,26 @@ def _line(row: Row) -> list[str]:
         label,
         row["verdict"],
         "" if row["d"] is None else str(row["d"]),
+        "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or "",
         significant(row["a"]),
         significant(row["b"]),
         significant(row["ratio"]),
-        _change(row),
+        significant(row["difference"], 3) + ("" if row["se"] is None else f" ± {significant(row['se'], 2)}"),
+        significant(row["p_adjusted"], 2),
+        _test(row),
     ]
 
 
-def _change(row: Row) -> str:
-    """The difference, with its standard error and how many of them it is, where there is one."""
-    size = row["difference_in_se"]
-    se = "" if row["se"] is None else f" ± {significant(row['se'], 2)}"
-    return significant(row["difference"], 3) + se + ("" if size is None else f" ({significant(size, 2)})")
+def _any_se(rows: Sequence[Row]) -> bool:
+    return any(row["se"] is not None for row in rows)
+
+
+def _test(row: Row) -> str:
+    """The test behind p, with its degrees of freedom."""
+    if row["p_adjusted"] is None:
+        return ""
+    freedom = row["freedom"]
+    return row["test"] + ("" if freedom is None else f", {freedom:.3g} d.f.")
 
 
 def _columns(headings: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:

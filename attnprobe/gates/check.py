@@ -10,37 +10,17 @@ from typing import Any
 from ..errors import nearest
 from ..experiments.bench.gates import BENCH_METRICS
 from ..experiments.budget.view import BUDGET_METRICS
-from ..experiments.error.kernels_view import KERNEL_METRICS
 from ..experiments.inject.view import INJECT_METRICS
 from ..experiments.stability.view import STABILITY_METRICS
 from ..experiments.theory.view import THEORY_METRICS, at_label
 from ..grammar.spelling import parts, short_name
 from ..tables.labels import source_heading
+from ..tables.metrics import ERROR
 from ..tables.numbers import method_label
 
-__all__ = ["GATED", "LARGER", "METRICS", "METRICS_OF", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
+__all__ = ["GATED", "METRICS", "METRICS_OF", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
 
-METRICS = (
-    "output_spectral",
-    "output_spectral_relative",
-    "output_frobenius",
-    "output_frobenius_relative",
-    "output_row_relative_max",
-    "output_cosine_min",
-    "matrix_spectral",
-    "matrix_spectral_relative",
-    "matrix_frobenius",
-    "matrix_frobenius_relative",
-    "matrix_infinity",
-    "bad_rows",
-    "guarded_rows",
-    "rounded_rows",
-    "visited_fraction",
-    "inverse_residual",
-    "delta",
-    "seconds",
-    *KERNEL_METRICS,
-)
+METRICS = tuple(metric.name for metric in ERROR)
 METRICS_OF = {  # by command
     "error": METRICS,
     "theory": THEORY_METRICS,
@@ -49,15 +29,6 @@ METRICS_OF = {  # by command
     "inject": INJECT_METRICS,
     "stability": STABILITY_METRICS,
 }
-LARGER = (  # larger is better there
-    "output_cosine_min",
-    "slack",
-    "holds",
-    "top1_agreement",
-    "embedding_cosine",
-    "cosine",
-    "rows_within",
-)
 GATED = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")

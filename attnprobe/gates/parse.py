@@ -8,7 +8,8 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..experiments.bench.gates import GROWTH_METRICS
-from .check import GATED, LARGER, METRICS_OF, NUMBERED, PLACES, Gate
+from ..tables.metrics import METRICS
+from .check import GATED, METRICS_OF, NUMBERED, PLACES, Gate
 
 __all__ = ["parse_gate", "parse_gates"]
 
@@ -43,7 +44,7 @@ def parse_gate(text: str, command: str = "error") -> Gate:
         raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
     if metric not in METRICS_OF[command]:
         raise unknown("metric", metric, METRICS_OF[command])
-    if metric in LARGER:
+    if METRICS[metric].better == "larger":
         raise UsageError(f"--fail-above {metric}: larger is better there; gate another metric")
     if dot and statistic not in GATED:
         raise unknown("statistic", statistic, GATED)
@@ -104,7 +105,7 @@ def _gate(entry: Any, where: str, command: str) -> Gate:
         raise UsageError(f"{where}: {metric} has no limit; give max, min or both")
     if most is not None and least is not None and least > most:
         raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
-    if metric in LARGER and least is None:
+    if METRICS[metric].better == "larger" and least is None:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
     if metric in GROWTH_METRICS and "n" in entry:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")

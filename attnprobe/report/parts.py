@@ -11,7 +11,13 @@ from ..experiments.bench.view import BenchReport
 from ..experiments.budget.figures import budget_figures
 from ..experiments.budget.view import budget_files, budget_rows
 from ..experiments.condition.figures import condition_figures
-from ..experiments.condition.view import LEGEND, condition_rows, condition_tables, conditions_summary, render_conditions
+from ..experiments.condition.view import (
+    condition_legend,
+    condition_rows,
+    condition_tables,
+    conditions_summary,
+    render_conditions,
+)
 from ..experiments.error.cost_figure import cost_figure
 from ..experiments.error.maps_figure import map_figures
 from ..experiments.error.paper_figure import paper_figure
@@ -133,7 +139,7 @@ def _condition(run: Run, records: Records, metric: str | None, references: Seque
     title = "\n".join([*header.lines, *header.warnings])
     draw = lambda place: condition_figures(rows, summary, title, place)
     text = lambda kind: render_conditions(rows, summary, header, kind, str(run.path))
-    tables = lambda: (condition_tables(summary), LEGEND)
+    tables = lambda: (condition_tables(summary), condition_legend(summary))
     return Part("condition", header, text, {"condition": ("condition", draw)}, tables)
 
 

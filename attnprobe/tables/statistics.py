@@ -194,16 +194,11 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     >>> rank_correlation([1, 2, math.inf], [3.0, 2.0, 1.0])
     -1.0
     """
-    if len(x) < 3:
+    from scipy.stats import spearmanr
+
+    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
         return None
-    ranks = []
-    for values in (x, y):
-        values = np.asarray(values, dtype=float)
-        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
-    a, b = (rank - rank.mean() for rank in ranks)
-    size = math.sqrt((a @ a) * (b @ b))
-    return round(float(a @ b) / size, 12) if size > 0 else None
+    return round(float(spearmanr(x, y).statistic), 12)
 
 
 def _place(record: Record, labels: Mapping[str, str | None]) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ float64, B is streamed, and a number that depends on draws comes from `Setting.s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from math import exp, log, sqrt
 from typing import Any
@@ -261,7 +262,7 @@ def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     ``(1 + ρ²/2) / (n - 3)``, as if queries were independent.
     """
     measured = zip(zhou2021_sparsity(qkv).cpu(), SketchedHead.of(qkv), strict=True)
-    rho = torch.stack([rank_correlation(m, head.row_norms) for m, head in measured])
+    rho = _column([_rank_correlation(m, head.row_norms) for m, head in measured])
     varied = rho.isfinite()  # numbers that are all equal have no order
     half = 1.96 * ((1 + rho.square() / 2) / max(1, qkv.n_q - 3)).sqrt()
     angle = torch.atanh(rho.clamp(-1 + 1e-15, 1 - 1e-15))
@@ -279,21 +280,12 @@ def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     )
 
 
-def rank_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Spearman's ρ of two (n,) tensors: Pearson's of their ranks, equal values sharing the mean of theirs.
+def _rank_correlation(x: Tensor, y: Tensor) -> float:
+    """Spearman's ρ of two (n,) tensors; NaN where the numbers of one are all equal."""
+    from scipy.stats import spearmanr
 
-    >>> round(float(rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 5.0, 50.0]))), 12)
-    1.0
-    """
-    a, b = (_ranks(one) for one in (x, y))
-    a, b = a - a.mean(), b - b.mean()
-    return (a @ b) / (a.norm() * b.norm())
-
-
-def _ranks(x: Tensor) -> Tensor:
-    _, group, count = torch.unique(x, return_inverse=True, return_counts=True)
-    last = count.cumsum(0).double()
-    return (last - (count.double() - 1) / 2)[group]
+    constant = bool((x == x[0]).all() or (y == y[0]).all())
+    return math.nan if constant else float(spearmanr(x.cpu().numpy(), y.cpu().numpy()).statistic)
 
 
 def _column(values) -> Tensor:

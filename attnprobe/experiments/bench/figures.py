@@ -12,7 +12,7 @@ from ...figures.kit import fixed_settings, legend_columns, saved, title_lines
 from ...figures.panels import COLOURS, GREY, MARKERS, styles_of, text_label
 from ...tables.columns import family
 from ...tables.labels import file_tag, source_heading
-from .growth import exponent
+from .growth import FIT_FROM, exponent
 from .rows import EXACT, frontier
 
 __all__ = ["bench_figures"]
@@ -98,7 +98,9 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
     split = len({text_label(row) for row in methods}) > MOST_IN_PANEL
     families = list(dict.fromkeys(map(family, methods))) if split else [None]
     statistic = " (median over rounds)" if cost == "seconds" else ""
-    told = f"{lead}: {label.rpartition(',')[0]}{statistic} against n; exponents in brackets are fitted for n ≥ 2048"
+    told = f"{lead}: {label.rpartition(',')[0]}{statistic} against n"
+    if any(_slope(some, cost) is not None for _, some in _lines(methods)):
+        told += f"; exponents in brackets are fitted for n ≥ {FIT_FROM}"
     longest = max(sum(1 for _ in _lines(_of(methods, name))) for name in families)
     extra = 0.19 * longest * math.ceil(len(families) / 4) / (1 if split else 2)
     figure, axes, inches = _canvas(
@@ -120,7 +122,7 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
         styles = styles_of(here)
         for key, some in _lines(here):
             x, y = _curve(some, cost, factor)
-            slope = exponent(dict(zip(x, y, strict=True)))
+            slope = _slope(some, cost)
             own[key + ("" if slope is None else f" ({slope:.2f})")] = axis.plot(x, y, **styles[key])[0]
         _log_axes(axis, lengths)
         axis.set_title(name or "")
@@ -136,6 +138,11 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
         shared.values(), shared, loc="outside lower center", frameon=False, ncols=legend_columns(list(shared), inches)
     )
     return figure
+
+
+def _slope(rows: Sequence[Row], cost: str) -> float | None:
+    """The exponent of a method's cost."""
+    return exponent({row["n"]: row[cost] for row in rows})
 
 
 def _of(rows: Sequence[Row], name: str | None) -> list[Row]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from ...records.file import strict_json
 from ...tables.labels import identity, source_labels
+from ...tables.numbers import method_label, significant
 from ...tables.statistics import describe, fragile_statistics
 from .growth import exponent, faster_from, growth
 
-__all__ = ["COSTS", "EXACT", "bench_choices", "bench_rows", "bench_summary", "conditions", "frontier"]
+__all__ = ["COSTS", "EXACT", "bench_choices", "bench_rows", "bench_summary", "conditions", "disturbances", "frontier"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -26,13 +27,22 @@ def bench_rows(records: Iterable[Record]) -> list[Row]:
     """The rows of the JSON contract, one for each (method, options, n, d, layer).
 
     ``seconds`` is the median of ``seconds_rounds`` and ``seconds_spread`` half the range between their quartiles;
-    ``ratio_to_exact`` and ``ratio_spread`` the same of the ratios round by round. ``flops`` are counted and
-    ``leading_flops`` what the registry's leading cost says, ``visited`` the entries of n², all heads each.
+    ``ratio_to_exact`` and ``ratio_spread`` the same of the ratios round by round. Exact attention is timed twice in
+    each round: its ratio is 1, and ``noise_floor``, in all rows of its place and n, that of the two times. ``flops``
+    are counted and ``leading_flops`` what the registry's leading cost says, ``visited`` the entries of n², all heads
+    each.
     ``error`` is the median over heads of ‖E‖₂/‖BV‖₂; ``metrics`` describes each error over heads.
     """
     records = list(records)
     labels = source_labels(records)
-    return [_row(record, labels[identity(record.get("source"))]) for record in records]
+    rows = [_row(record, labels[identity(record.get("source"))]) for record in records]
+    place = lambda row: (*(row[name] for name in PLACE), row["n"])
+    floors = {place(row): row["ratio_to_exact"] for row in rows if row["method"] == EXACT}
+    for row in rows:
+        row["noise_floor"] = floors.get(place(row))
+        if row["method"] == EXACT and row["ratio_rounds"]:
+            row |= {"ratio_to_exact": 1.0, "ratio_rounds": [1.0] * len(row["ratio_rounds"]), "ratio_spread": 0.0}
+    return rows
 
 
 def _row(record: Record, label: str | None) -> Row:
@@ -202,3 +212,24 @@ def conditions(records: Iterable[Record]) -> list[str]:
         told = f"timed: medians of {', '.join(map(str, rounds))} interleaved rounds" if rounds else "timed: nothing"
         lines.append(f"{told}, torch {known['torch']}, Python {known['python']}, attnprobe {known['attnprobe']}")
     return lines
+
+
+def disturbances(records: Iterable[Record], rows: Sequence[Row]) -> list[str]:
+    """Warnings of times that other programs disturbed: a load above the cores, or a spread above its median."""
+    warnings = []
+    loads = [(r["load"], r["machine"]["cores"]) for r in records if r.get("machine") and r.get("load") is not None]
+    if busy := [(load, cores) for load, cores in loads if load > cores > 0]:
+        load, cores = max(busy)
+        warnings.append(
+            f"load average {load:g} exceeds the {cores} cores: other programs ran, so times are too long; "
+            "measure again on a quiet machine"
+        )
+    if wild := [row for row in rows if row["seconds"] and (row["seconds_spread"] or 0) > row["seconds"]]:
+        worst = max(wild, key=lambda row: row["seconds_spread"] / row["seconds"])
+        time, spread = (significant(1e3 * worst[name], 3) for name in ("seconds", "seconds_spread"))
+        who = method_label(worst) + ("" if worst["d"] is None else f" d={worst['d']}")
+        warnings.append(
+            f"the rounds of {len(wild)} of {sum(bool(row['seconds']) for row in rows)} times spread by more than their "
+            f"median, most {who} at n = {worst['n']}, {time} ± {spread} ms: these times are unreliable"
+        )
+    return warnings

@@ -18,7 +18,7 @@ from ...tables.numbers import method_label, per_cent, significant
 from ...tables.terminal import family_tables, plain_tables
 from .figures import bench_figures
 from .growth import FIT_FROM
-from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, conditions
+from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, conditions, disturbances
 
 __all__ = ["BenchReport", "bench_legend", "bench_tables", "render_bench"]
 
@@ -262,7 +262,8 @@ class BenchReport:
         limits = (parse_positive(epsilon, "epsilon"), parse_positive(under_ms, "under-ms"))
         choices = bench_choices(rows, *limits) if any(row["error"] is not None for row in rows) else []
         lines = [*header.lines, *conditions(records)]
-        return cls(rows, bench_summary(rows), choices, replace(header, lines=lines))
+        warnings = [*header.warnings, *disturbances(records, rows)]
+        return cls(rows, bench_summary(rows), choices, replace(header, lines=lines, warnings=warnings))
 
     def text(self, format: str, run: str | None) -> str:
         return render_bench(self.rows, self.summary, self.choices, self.header, format, run)

@@ -1,4 +1,4 @@
-"""The search for the smallest budget: a bisection that many heads share, and the check that the error falls with d."""
+"""The search for the smallest budget: a bisection that many heads share, and larger budgets that fail again."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class HeadBudget:
     settled: int | None = None
 
     @property
-    def monotone(self) -> bool | None:
-        """Whether no larger budget that was tried fails; None where ``d`` is None."""
+    def no_counterexample(self) -> bool | None:
+        """Whether no larger budget that was tried fails, which says nothing of others; None where ``d`` is None."""
         return None if self.d is None else not self.again
 
 
@@ -95,8 +95,9 @@ def search(
 
     `coarse_budgets` are tried with all heads. Between the smallest that succeeds and the one below it each head
     bisects `fine_budgets`; heads that need the same budget in a round are asked for together, and what one ε needed
-    all know. That the error falls with d is not assumed but for what lies between: the coarse budgets above, and two
-    neighbours, are tried too, and those that fail are reported. ``scan`` tries every fine budget instead.
+    all know. The bisection assumes that the error falls with d. The coarse budgets above, and two neighbours, are tried
+    too, and those that fail, which are counterexamples, are reported; others between them are not looked for. ``scan``
+    tries every fine budget instead.
 
     Args:
         ask: the errors of some heads at a budget; a head that cannot take it is left out.

@@ -17,6 +17,7 @@ from ...qkv import QKV
 from ...reference import exact, exact_output
 from ...run.limits import with_smaller_blocks
 from ...run.plan import HELD, MOST_SHARED, MethodRequest
+from ...tables.metrics import METRICS
 from ..error.measure import NOT_FINITE
 from .bisect import Errors, HeadBudget, search, seeds_needed
 
@@ -233,7 +234,7 @@ class _Errors:
         wanted = ExactOutput(wanted.output[rows], tuple(x[rows] for x in wanted.norms), wanted.row_sizes[rows])
         name = self.question.metric
         found = torch.stack([output_errors(wanted, self._run(d, part, seed), part)[name] for seed in self.seeds])
-        return 1 - found if name == "output_cosine_min" else found
+        return METRICS[name].cost(found)
 
     def _matrices(self, d: int, part: QKV) -> Tensor:
         """Matrix errors, (seeds, h); as many seeds as memory holds share their passes over the exact matrix."""

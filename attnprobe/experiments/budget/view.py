@@ -25,7 +25,7 @@ Record = Mapping[str, Any]
 Row = dict[str, Any]
 Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
 
-BUDGET_METRICS = ("d", "d_over_n", "unreached", "not_monotone")
+BUDGET_METRICS = ("d", "d_over_n", "unreached", "counterexamples")
 HEADINGS = (
     "method",
     "ε",
@@ -36,7 +36,7 @@ HEADINGS = (
     "d max",
     "median d/n",
     "unreached",
-    "not monotone",
+    "counterexamples",
     "seeds",
     "95 % interval",
 )
@@ -46,16 +46,17 @@ MOST_NOTES = 8  # heads whose error does not fall
 LEGEND = (
     "d: the smallest budget tried at which the error of at least 1 − δ of the seeds is at most ε; min, median and max "
     "over heads and windows; > d: no budget up to d is enough; ≤ d: smaller ones were not tried. unreached: heads "
-    "without one. not monotone: heads whose error exceeds ε again at a larger budget that was tried. seeds: the fewest "
-    "that hold at d, of any head, and the exact interval of their probability there; these seeds also chose d, so it "
-    "is on the high side."
+    "without one. counterexamples: heads whose error exceeds ε again at a larger budget that was tried, which says "
+    "nothing of other budgets. seeds: the fewest that hold at d, of any head, and the exact interval of their "
+    "probability there; these seeds also chose d, so it is on the high side."
 )
 
 
 def budget_rows(records: Iterable[Record]) -> list[Row]:
     """The rows of the JSON contract: one per ε and head; a cell in which nothing was found is one with its reason.
 
-    ``again`` are the larger budgets at which too few seeds hold, and ``again_error`` the error there.
+    ``again`` are the larger budgets tried at which too few seeds hold, and ``again_error`` the error there;
+    ``no_counterexample`` says that there is none among those tried.
     """
     records = list(records)
     labels = source_labels(records)
@@ -93,7 +94,7 @@ def budget_rows(records: Iterable[Record]) -> list[Row]:
                 row |= {name: found[name][index] for name in PER_HEAD}
                 again = found["again"][index]
                 row["d_over_n"] = None if row["d"] is None else row["d"] / record["n"]
-                row["monotone"] = None if row["d"] is None else not again
+                row["no_counterexample"] = None if row["d"] is None else not again
                 rows.append({**row, "again": again, "again_error": [errors.get((d, head)) for d in again], **state})
         if not record["found"]:
             rows.append({**place, "epsilon": None, "head": None, **dict.fromkeys(PER_HEAD), **state})
@@ -149,9 +150,9 @@ def _summary(some: Sequence[Row]) -> Row:
     if first["head"] is None:
         return found | {"heads": 0, "values": 0, "metrics": {}}
     unreached = [float(row["d"] is None) for row in some]
-    not_monotone = [float(bool(row["again"])) for row in some]
+    counterexamples = [float(bool(row["again"])) for row in some]
     metrics = {name: describe([row[name] for row in some], windows) for name in ("d", "d_over_n")}
-    metrics |= {"unreached": describe(unreached, windows), "not_monotone": describe(not_monotone, windows)}
+    metrics |= {"unreached": describe(unreached, windows), "counterexamples": describe(counterexamples, windows)}
     d = sorted(math.inf if row["d"] is None else row["d"] for row in some)
     held = [row for row in some if row["lower"] is not None]
     weakest = min(held, key=lambda row: row["held"], default=None)
@@ -160,7 +161,7 @@ def _summary(some: Sequence[Row]) -> Row:
         "values": len(some),
         "range": {"min": d[0], "median": (d[(len(d) - 1) // 2] + d[len(d) // 2]) / 2, "max": d[-1]},
         "unreached": int(sum(unreached)),
-        "not_monotone": int(sum(not_monotone)),
+        "counterexamples": int(sum(counterexamples)),
         "weakest": weakest and {name: weakest[name] for name in ("head", "window", "held", "lower", "upper")},
         "again": [
             {name: row[name] for name in ("head", "window", "d", "again", "again_error", "settled")}
@@ -209,7 +210,7 @@ def _line(row: Row) -> list[str]:
         *(budget(row["range"][name]) for name in ("min", "median", "max")),
         share,
         f"{row['unreached']}/{values}",
-        f"{row['not_monotone']}/{values}",
+        f"{row['counterexamples']}/{values}",
         "" if weakest is None else f"{weakest['held']}/{row['seeds']}",
         ends,
     ]
@@ -230,10 +231,10 @@ def _notes(some: Sequence[Row]) -> list[str]:
             more = f" and at {len(one['again']) - 3} more" if len(one["again"]) > 3 else ""
             settled = "" if one["settled"] is None else f"; at most ε from {one['settled']} on"
             told.append(
-                f"not monotone: {who} ε = {row['epsilon']:g} head {one['head']}{window}: d = {one['d']}, but "
+                f"counterexample: {who} ε = {row['epsilon']:g} head {one['head']}{window}: d = {one['d']}, but "
                 f"{beyond}{more}{settled}"
             )
-    more = [f"not monotone: {len(told) - MOST_NOTES} heads more (`--format json` has all)"]
+    more = [f"counterexamples: {len(told) - MOST_NOTES} heads more (`--format json` has all)"]
     return list(dict.fromkeys(notes)) + told[:MOST_NOTES] + more * (len(told) > MOST_NOTES)
 
 
@@ -276,8 +277,10 @@ def _file(some: Sequence[Row], source: Mapping[str, Any]) -> dict[str, Any]:
     found = []
     for (layer, head), rows in sorted(heads.items()):
         d = [row["d"] for row in rows]
-        monotone = None if None in d else all(row["monotone"] for row in rows)
-        found.append({"layer": layer, "head": head, "d": None if None in d else max(d), "monotone": monotone})
+        none_found = None if None in d else all(row["no_counterexample"] for row in rows)
+        found.append(
+            {"layer": layer, "head": head, "d": None if None in d else max(d), "no_counterexample": none_found}
+        )
     return {
         "schema": SCHEMA,
         "method": first["method"],

@@ -20,7 +20,7 @@ from ...tables.labels import identity, scale_of, source_heading, source_labels
 from ...tables.numbers import brief, method_label, significant
 from ...tables.statistics import quantiles, rank_correlation
 
-__all__ = ["LEGEND", "condition_rows", "condition_tables", "conditions_summary", "render_conditions"]
+__all__ = ["condition_legend", "condition_rows", "condition_tables", "conditions_summary", "render_conditions"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -34,9 +34,9 @@ LEGEND = (
     "cond: σ₁/σ_m in float64, median over heads and windows; a matrix whose smallest singular value is rounding has no "
     "value and counts as singular. rank: σ > m eps σ₁, median, of m. effective: σ₁/σ_rank. at m/2: σ₁/σ_{m/2}. "
     "repeated: rows that repeat exactly, median. error: ‖E‖₂/‖BV‖₂ of the "
-    "method. ρ: Spearman's rank correlation of cond and error, over so many heads. ●: the method inverts this matrix. "
-    "The condition number does not predict the error."
+    "method. ρ: Spearman's rank correlation of cond and error, over so many heads. ●: the method inverts this matrix."
 )
+STRONG = 0.5  # |ρ| from which on the legend counts rows
 
 
 def condition_rows(records: Iterable[Record]) -> list[Row]:
@@ -113,7 +113,7 @@ def render_conditions(
         return render(rows, [], header, format, run, command="condition")
     tables = _tables(summary)
     if format == "table":
-        return _terminal(tables, header, run, width)
+        return _terminal(tables, condition_legend(summary), header, run, width)
     if format not in ("md", "latex"):
         raise unknown("format", format, FORMATS)
     parts = []
@@ -121,8 +121,24 @@ def render_conditions(
         plain = [{key: text.strip() for key, text in line.items()} for line in lines]
         parts.append(render(plain, [], header if index == 0 else Header(), format, None, command=caption))
         parts += notes if format == "md" else []
-    tail = [LEGEND, f"Run: {run}"] if format == "md" else [f"% {LEGEND}", f"% run: {run}"]
+    told = condition_legend(summary)
+    tail = [told, f"Run: {run}"] if format == "md" else [f"% {told}", f"% run: {run}"]
     return "\n\n".join([*parts, *tail])
+
+
+def condition_legend(summary: Sequence[Row]) -> str:
+    """What the columns mean, and how the condition numbers of this run go with its errors."""
+    known = [(row["spearman"], row["spearman_count"]) for row in summary if row.get("spearman") is not None]
+    if not known:
+        return LEGEND
+    rho, heads = zip(*known, strict=True)
+    ends = " to ".join(f"{end:+.2f}" for end in dict.fromkeys((min(rho), max(rho))))
+    counts = " to ".join(map(str, dict.fromkeys((min(heads), max(heads)))))
+    strong = sum(abs(one) >= STRONG for one in rho)
+    return (
+        f"{LEGEND} In this run ρ is {ends}, over {counts} heads a row, and |ρ| ≥ {STRONG:g} in {strong} of {len(rho)} "
+        f"row{'s' * (len(rho) != 1)}."
+    )
 
 
 def condition_tables(summary: Sequence[Row]) -> list[Plain]:
@@ -292,7 +308,7 @@ def _lemma3(row: Row) -> str | None:
     return f"Lemma 3, spectrum in (0, 1]: {name} of {method_label(row)}, d = {d}: {', '.join(parts)}; {ends}"
 
 
-def _terminal(tables: Sequence[Shown], header: Header, run: str | None, width: int | None) -> str:
+def _terminal(tables: Sequence[Shown], legend: str, header: Header, run: str | None, width: int | None) -> str:
     """The tables; a terminal too narrow goes without the columns of `SPARE`, and says which; a pipe has them all."""
     terminal = width is not None or sys.stdout.isatty()
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
@@ -319,7 +335,7 @@ def _terminal(tables: Sequence[Shown], header: Header, run: str | None, width: i
     if not drawn:
         console.print("no rows")
     console.print()
-    told = LEGEND + (f" Left out at this width: {', '.join(gone)} (`--format md` has all)." if gone else "")
+    told = legend + (f" Left out at this width: {', '.join(gone)} (`--format md` has all)." if gone else "")
     console.print(Text(told, style="dim"), width=min(console.width, max(80, min(needed, 120))))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)

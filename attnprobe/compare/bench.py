@@ -1,0 +1,112 @@
+"""Two runs of bench on one machine, row by row: what became slower or larger beyond the noise of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import UsageError, unknown
+from ..experiments.bench.rows import bench_rows
+from ..records.file import strict_json
+from ..tables.labels import identity
+from ..tables.metrics import BENCH, METRICS
+from .chance import certain, within_rounds
+from .verdicts import Draft, Row, numbers
+
+__all__ = ["BENCHED", "bench_drafts"]
+
+Record = Mapping[str, Any]
+
+BENCHED = tuple(metric.name for metric in BENCH)
+DEFAULT = ("ratio_to_exact", "peak_bytes")
+SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
+
+
+def bench_drafts(
+    a: Sequence[Record], b: Sequence[Record], metrics: Sequence[str] = ()
+) -> tuple[list[Draft | Row], list[Mapping[str, Any]], list[str]]:
+    """Drafts of the rows that both runs have, then the rows of one run alone; the sources that both share; notes.
+
+    A row is one (method, options, target, n, d, layer) of one source. The noise of a time, or of its ratio to exact
+    attention, is the sum of both runs' spreads over their rounds; of a ratio at least what the ratio of exact
+    attention to itself was off from 1 (``noise_floor``). Memory and products have none but the floor of their metric.
+
+    Raises:
+        UsageError: runs of different machines (what differs is named), no row in common, an unknown metric.
+    """
+    for metric in metrics:
+        if metric not in BENCHED:
+            raise unknown("metric", metric, BENCHED)
+    _refuse_other_machines(a, b)
+    runs = [{_key(record): (record, row) for record, row in zip(run, bench_rows(run), strict=True)} for run in (a, b)]
+    shared = [key for key in runs[0] if key in runs[1]]
+    if not any(runs[0][key][0]["requested"] for key in shared):
+        raise UsageError(
+            "A and B have no requested method at the same source, options, target, n, d and layer: nothing to compare"
+        )
+    asked = dict.fromkeys(metrics or DEFAULT)
+    drafts = [_draft(runs[0][key][1], runs[1][key][1], metric) for key in shared for metric in asked]
+    alone = [
+        _place(row) | {"verdict": verdict, "reason": "this row is not in the other run"}
+        for verdict, mine, other in (("only in A", *runs), ("only in B", *runs[::-1]))
+        for key, (_, row) in mine.items()
+        if key not in other
+    ]
+    sources = {identity(runs[0][key][0]["source"]): runs[0][key][0]["source"] for key in shared}
+    return [one for one in (*drafts, *alone) if one is not None], list(sources.values()), _notes(a, b)
+
+
+def _key(record: Record) -> tuple[Any, ...]:
+    options = strict_json(record.get("options") or {})
+    names = ("target", "n", "d", "layer", "backward")
+    return identity(record["source"]), record["method"], options, *(record.get(name) for name in names)
+
+
+def _refuse_other_machines(a: Sequence[Record], b: Sequence[Record]) -> None:
+    """Times of two machines say nothing about what was timed."""
+    ours, theirs = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
+    if ours.keys() == theirs.keys():
+        return
+    first, second = next(iter(ours.values())), next(iter(theirs.values()))
+    told = [
+        f"{name} {first.get(name)} in A, {second.get(name)} in B"
+        for name in {**first, **second}
+        if first.get(name) != second.get(name)
+    ]
+    raise UsageError(f"A and B were measured on different machines: {'; '.join(told) or 'one of them on several'}")
+
+
+def _place(row: Row) -> Row:
+    """What a row says of where it is, with nothing compared."""
+    names = ("method", "options", "target", "n", "d", "layer", "weights", "reference")
+    empty = ("metric", "statistic", "paired", "seeds_a", "seeds_b", "test", "freedom", "p", "p_adjusted", "reason")
+    return {**{name: row[name] for name in names}, "source": {}, "cells": 1, **dict.fromkeys(empty)} | numbers(
+        None, None
+    )
+
+
+def _draft(a: Row, b: Row, metric: str) -> Draft | None:
+    """One metric of one row; None where neither run has it."""
+    row = {**_place(a), "metric": metric, "statistic": "median", "paired": "cells"}
+    row |= numbers(a[metric], b[metric])
+    evidence = within_rounds(_noise(a, b, metric)) if METRICS[metric].timed else certain()
+    if a["status"] != b["status"]:
+        change = f"{a['status']} became {b['status']}"
+        worse = b["status"] != "ok"
+        return Draft(row, METRICS[metric], evidence, change if worse else None, None if worse else change)
+    return None if a[metric] is None or b[metric] is None else Draft(row, METRICS[metric], evidence)
+
+
+def _noise(a: Row, b: Row, metric: str) -> float | None:
+    """Up to which difference two times, or their ratios to exact attention, may be equal; None of single rounds."""
+    spreads = [row[SPREADS[metric]] for row in (a, b)]
+    if None in spreads:
+        return None
+    floors = [abs(row["noise_floor"] - 1) * row[metric] for row in (a, b) if row["noise_floor"] is not None]
+    return max(sum(spreads), *floors) if metric == "ratio_to_exact" and floors else sum(spreads)
+
+
+def _notes(a: Iterable[Record], b: Iterable[Record]) -> list[str]:
+    """Versions that differ: no reason to refuse, as they may be what is compared."""
+    ours, theirs = (next(iter(run))["versions"] for run in (a, b))
+    return [f"{name} {ours.get(name)} in A, {theirs.get(name)} in B" for name in ours if ours[name] != theirs.get(name)]

@@ -1,0 +1,139 @@
+"""What chance makes of a difference between two runs: tests over heads and over text windows, and Holm's correction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+__all__ = ["LEVEL", "Evidence", "certain", "holm", "over_heads", "over_windows", "two_samples", "within_rounds"]
+
+LEVEL = 0.05  # two-sided, of all rows of a table together
+EXACT = 12  # heads whose exchanges are all counted
+RESAMPLES = 9999  # exchanges of more heads
+Statistic = Callable[..., np.ndarray]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the chance in one difference.
+
+    Attributes:
+        test: ``heads``, ``windows`` or ``two samples``, which give ``p``; ``rounds``, which give ``noise``; None where
+            no test applies.
+        p: the two-sided p-value. freedom: degrees of freedom of Student's distribution. se: the standard error.
+        noise: a difference up to here is noise.
+        certain: nothing differs by chance between the runs, so every difference is of the program.
+        why: in words, what the test rests on, or why there is none.
+    """
+
+    test: str | None = None
+    p: float | None = None
+    freedom: float | None = None
+    se: float | None = None
+    noise: float | None = None
+    certain: bool = False
+    why: str = ""
+
+
+def certain(se: float | None = None) -> Evidence:
+    return Evidence(se=se, certain=True)
+
+
+def over_windows(differences: Sequence[float]) -> Evidence:
+    """Student's test that the mean of the windows' differences is 0, with one degree of freedom less than windows.
+
+    Rests on windows that are independent draws of text, with differences that are near to normal.
+
+    >>> found = over_windows([0.5, 1.5])
+    >>> round(found.se, 12), found.freedom, round(found.p, 3)
+    (0.5, 1, 0.295)
+    """
+    from scipy.stats import t
+
+    count, se = len(differences), standard_error(differences)
+    if se is None:
+        return Evidence(why="one text window, and no heads to pair")
+    mean = math.fsum(differences) / count
+    p = 2 * float(t.sf(abs(mean) / se, count - 1)) if se else float(mean == 0)
+    return Evidence("windows", p, count - 1, se, why=f"{count} windows")
+
+
+def over_heads(x: Sequence[float], y: Sequence[float], statistic: Statistic = np.mean) -> Evidence:
+    """The permutation test of paired values: in every pair, which of the two is A's is as likely as not.
+
+    The p-value is the share of exchanges under which the statistics of y and of x differ by at least as much: of all
+    2^h up to `EXACT` pairs, of `RESAMPLES` fixed ones and the identity beyond. Rests on pairs that are drawn
+    independently of each other; it says nothing of other texts.
+
+    >>> over_heads([1.0] * 6, [2.0] * 6).p, over_heads([1.0, 2.0], [5.0, 5.0]).p
+    (0.03125, 0.5)
+    """
+    if len(x) < 2:
+        return Evidence(why="one text window and one head")
+    one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    exchanged = _exchanges(len(one))
+    change = lambda x, y: np.abs(statistic(y, axis=-1) - statistic(x, axis=-1))
+    found = change(np.where(exchanged, other, one), np.where(exchanged, one, other))
+    p = float(np.mean(found >= change(one, other) * (1 - 1e-12)))  # equal up to the order of a sum
+    return Evidence("heads", p, why=f"{len(one)} heads of one window")
+
+
+@cache
+def _exchanges(pairs: int) -> np.ndarray:
+    """Which pairs are exchanged, (exchanges, pairs); the first exchanges none."""
+    if pairs <= EXACT:
+        return (np.arange(2**pairs)[:, None] >> np.arange(pairs) & 1).astype(bool)
+    drawn = np.random.default_rng(0).integers(2, size=(RESAMPLES + 1, pairs)).astype(bool)
+    drawn[0] = False
+    return drawn
+
+
+def two_samples(x: Sequence[float], y: Sequence[float]) -> Evidence:
+    """Welch's test of the window means of two runs that share no window.
+
+    >>> found = two_samples([1.0, 3.0], [2.0, 8.0, 5.0])
+    >>> round(found.se, 12), round(found.freedom, 3), round(found.p, 3)
+    (2.0, 2.909, 0.233)
+    """
+    from scipy.stats import t
+
+    ses = [standard_error(values) for values in (x, y)]
+    if None in ses:
+        return Evidence(why="one text window, which the other run does not have")
+    se = math.hypot(*ses)
+    change = math.fsum(y) / len(y) - math.fsum(x) / len(x)
+    if not se:
+        return Evidence("two samples", float(change == 0), se=se, why="other windows")
+    shares = (ses[0] / se) ** 4 / (len(x) - 1) + (ses[1] / se) ** 4 / (len(y) - 1)
+    freedom = 1 / shares
+    return Evidence("two samples", 2 * float(t.sf(abs(change) / se, freedom)), freedom, se, why="other windows")
+
+
+def within_rounds(noise: float | None) -> Evidence:
+    """The noise of timings, of which rounds of one process give no p-value: they share its caches and its load."""
+    return Evidence("rounds", noise=noise, why="one round has no spread" if noise is None else "the rounds")
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """That of the mean of independent values; None of fewer than 2."""
+    return None if len(values) < 2 else float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def holm(p: Iterable[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given: at most α of them under no change at all, with probability 1 − α.
+
+    With the m values in rising order, ``max_{j ≤ i} min(1, (m − j + 1) p_(j))``.
+
+    >>> [round(value, 12) for value in holm([0.03, 0.01, 0.04])]
+    [0.06, 0.03, 0.06]
+    """
+    values = list(p)
+    adjusted, largest = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
+        adjusted[place] = largest
+    return adjusted

@@ -1,0 +1,226 @@
+"""What two runs measured of one metric in one row: the values that pair, their statistics, and the chance in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..tables.metrics import Metric
+from ..tables.statistics import doubtful_heads, fragile_statistics, sortable
+from .cells import Key, Record
+from .chance import Evidence, certain, over_heads, over_windows, standard_error, two_samples
+
+__all__ = ["Measured", "Pairing", "measured", "paired", "per_head"]
+
+Statistic = Callable[..., Any]
+SOUND = "mean without rounded rows"
+MEASURED = ("ok", "diverged")
+STATISTICS: Mapping[str, Statistic] = {"mean": np.mean, "median": np.median, SOUND: np.mean}
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How the cells of a row are paired (see `compare_runs`), and those of each run that take part.
+
+    With ``kind`` "cells" both hold the same keys.
+    """
+
+    kind: str | None
+    a: Mapping[Key, Record]
+    b: Mapping[Key, Record]
+
+    @property
+    def pairs(self) -> list[tuple[Record, Record]]:
+        return [(cell, self.b[key]) for key, cell in self.a.items()] if self.kind == "cells" else []
+
+    @property
+    def same_draws(self) -> bool:
+        """Whether all cells that both runs could measure had the same random numbers, or drew none."""
+        both = [pair for pair in self.pairs if all(cell["status"] in MEASURED for cell in pair)]
+        known = all("draws_hash" in cell for pair in both for cell in pair)
+        return bool(both) and known and all(x["draws_hash"] == y["draws_hash"] for x, y in both)
+
+
+def paired(ours: Mapping[Key, Record], theirs: Mapping[Key, Record]) -> Pairing:
+    """The pairing of a row's cells; where one run has none, no cell takes part."""
+    if not ours or not theirs:
+        return Pairing(None, {}, {})
+    common = [key for key in ours if key in theirs]
+    if common:
+        return Pairing("cells", {key: ours[key] for key in common}, {key: theirs[key] for key in common})
+    places = [{(window, heads) for window, _, heads in cells} for cells in (ours, theirs)]
+    both = places[0] & places[1]
+    if not both:
+        return Pairing(None, ours, theirs)
+    kept = ({key: cell for key, cell in cells.items() if (key[0], key[2]) in both} for cells in (ours, theirs))
+    return Pairing("windows", *kept)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a metric in one row.
+
+    Attributes:
+        statistic: one of `STATISTICS`, of ``count`` values in each run, which is ``a`` in A and ``b`` in B.
+        lost, gained: how many values are finite in A alone, and in B alone.
+        evidence: of chance in the difference.
+    """
+
+    statistic: str
+    a: float | None
+    b: float | None
+    count: int
+    lost: int
+    gained: int
+    evidence: Evidence
+
+
+def per_head(cell: Record, metric: str) -> list[float | None] | None:
+    """The values of a cell, None where there is none finite; None where it was not measured at all."""
+    found = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
+    if found is None:
+        return None
+    values = found if isinstance(found, (list, tuple)) else [found]
+    return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in values]
+
+
+class _Value(NamedTuple):
+    window: Any
+    seed: Any
+    head: Any
+    number: float | None
+    doubtful: bool
+
+
+class _Unit(NamedTuple):
+    """What is paired: the values of both runs at one window and head, and seed where the runs share it."""
+
+    window: Any
+    a: list[_Value]
+    b: list[_Value]
+
+    @property
+    def numbers(self) -> tuple[float | None, float | None]:
+        return _mean(self.a), _mean(self.b)
+
+    @property
+    def doubtful(self) -> bool:
+        return any(value.doubtful for value in (*self.a, *self.b))
+
+
+def measured(metric: Metric, pairing: Pairing) -> Measured:
+    """What was measured of a metric in the cells of a pairing, by the first statistic that rounded rows do not carry."""
+    a, b = (_values(cells.values(), metric) for cells in (pairing.a, pairing.b))
+    carried = {name for cells in (pairing.a, pairing.b) for name in fragile_statistics(cells.values(), metric.name)}
+    statistic = next((name for name in ("mean", "median") if name not in carried), SOUND)
+    if pairing.kind is None:
+        return _unpaired(statistic, a, b)
+    units = _units(a, b, pairing.kind)
+    lost, gained = _lost([(unit.a, unit.b) for unit in units] if pairing.kind == "cells" else [(a, b)])
+    whole = [unit for unit in units if None not in unit.numbers]
+    if statistic == SOUND:
+        sound = [unit for unit in whole if not unit.doubtful]
+        if not sound:
+            why = "rounded rows carry the mean and the median, and every head has some"
+            return Measured("mean", *_ends(whole or units, np.mean), len(whole), lost, gained, Evidence(why=why))
+        whole = sound
+    ends = _ends(whole or units, STATISTICS[statistic])
+    evidence = _evidence(metric, pairing, whole, STATISTICS[statistic]) if whole else certain()
+    return Measured(statistic, *ends, len(whole), lost, gained, evidence)
+
+
+def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statistic: Statistic) -> Evidence:
+    """The chance in units that both runs have."""
+    windows: dict[Any, list[_Unit]] = {}
+    for unit in units:
+        windows.setdefault(unit.window, []).append(unit)
+    ends = (_ends(some, statistic) for some in windows.values())
+    differences = [y - x for x, y in ends if x is not None and y is not None]
+    if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
+        return certain(standard_error(differences))
+    if len(windows) > 1:
+        return over_windows(differences)
+    if metric.timed:
+        return Evidence(why="one text window: times have no heads to pair")
+    if any((cell.get("options") or {}).get("share_heads") for cell in pairing.a.values()):
+        return Evidence(why="one text window, whose heads share their draws")
+    counts = {(len(unit.a), len(unit.b)) for unit in units}
+    if uneven := [counted for counted in counts if counted[0] != counted[1]]:
+        return Evidence(why="one text window, and other numbers of seeds: {} in A, {} in B".format(*uneven[0]))
+    return over_heads(*zip(*(unit.numbers for unit in units), strict=True), statistic)
+
+
+def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
+    """Of runs that share no window, whose means over windows are two samples."""
+    lost, gained = _lost([(a, b)])
+    kept = [
+        [value for value in values if value.number is not None and not (statistic == SOUND and value.doubtful)]
+        for values in (a, b)
+    ]
+    of = STATISTICS[statistic]
+    means = [list(_by_window(values, of).values()) for values in kept]
+    evidence = two_samples(*means) if all(means) else certain()
+    ends = (_of([value.number for value in values if value.number is not None], of) for values in kept)
+    return Measured(statistic, *ends, min(map(len, kept)), lost, gained, evidence)
+
+
+def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, float]:
+    windows: dict[Any, list[float]] = {}
+    for value in values:
+        windows.setdefault(value.window, []).append(value.number or 0.0)
+    return {window: float(statistic(numbers)) for window, numbers in windows.items()}
+
+
+def _values(cells: Iterable[Record], metric: Metric) -> list[_Value]:
+    """All values, in an order of their own; of a metric that a cell lacks, one without a number for each head."""
+    found = []
+    for cell in cells:
+        heads = [tuple(cell["heads"])] if metric.name == "seconds" else cell["heads"]
+        numbers = per_head(cell, metric.name) or [None] * len(heads)
+        doubts = [*doubtful_heads(cell), *[False] * len(heads)]
+        for head, number, doubtful in zip(heads, numbers, doubts, strict=False):
+            found.append(_Value(cell.get("window"), cell.get("seed"), head, number, doubtful))
+    return sorted(found, key=lambda value: (sortable(value.window), sortable(value.seed), value.head))
+
+
+def _units(a: Sequence[_Value], b: Sequence[_Value], kind: str) -> list[_Unit]:
+    """The units of a pairing: each window, head and seed, or each window and head where the seeds differ."""
+    units: dict[Any, _Unit] = {}
+    for run, values in (("a", a), ("b", b)):
+        for value in values:
+            key = (value.window, value.head, value.seed if kind == "cells" else None)
+            getattr(units.setdefault(key, _Unit(value.window, [], [])), run).append(value)
+    return [unit for unit in units.values() if unit.a and unit.b]
+
+
+def _lost(groups: Iterable[tuple[Sequence[_Value], Sequence[_Value]]]) -> tuple[int, int]:
+    """How many values are finite in A alone and in B alone, by their shares in each group."""
+    lost = gained = 0
+    for a, b in groups:
+        finite = [sum(value.number is not None for value in values) / max(len(values), 1) for values in (a, b)]
+        lost += math.ceil(max(finite[0] - finite[1], 0) * len(b) - 1e-9)
+        gained += math.ceil(max(finite[1] - finite[0], 0) * len(a) - 1e-9)
+    return lost, gained
+
+
+def _ends(units: Sequence[_Unit], statistic: Statistic) -> tuple[float | None, float | None]:
+    """The statistic of the finite values of A and of B."""
+    sides = zip(*(unit.numbers for unit in units), strict=True) if units else ((), ())
+    a, b = (_of([number for number in side if number is not None], statistic) for side in sides)
+    return a, b
+
+
+def _of(numbers: Sequence[float], statistic: Statistic) -> float | None:
+    if not numbers:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = float(statistic(numbers))
+    return found if math.isfinite(found) else None
+
+
+def _mean(values: Sequence[_Value]) -> float | None:
+    return _of([value.number for value in values if value.number is not None], np.mean)

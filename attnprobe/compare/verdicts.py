@@ -1,0 +1,101 @@
+"""From what two runs measured to a verdict: same, better, worse or undecided, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..records.file import strict_json
+from ..tables.metrics import Metric
+from ..tables.numbers import significant
+from .chance import Evidence, holm
+
+__all__ = ["Draft", "Row", "numbers", "settled"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A row before its verdict.
+
+    Attributes:
+        row: where it is, and its numbers; ``a`` and ``b`` are None where a run has none.
+        worse: why B is worse whatever the numbers say. better: why it is better unless they say worse.
+    """
+
+    row: Row
+    metric: Metric
+    evidence: Evidence
+    worse: str | None = None
+    better: str | None = None
+
+    @property
+    def table(self) -> Any:
+        """The table that the row stands in, over whose rows p-values are corrected."""
+        return self.metric.name, strict_json([self.row.get(name) for name in ("source", "layer", "n", "target")])
+
+
+def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:
+    """The two values of a row and what follows from them."""
+    difference = None if a is None or b is None else b - a
+    return {
+        "a": a,
+        "b": b,
+        "difference": difference,
+        "se": se,
+        "difference_in_se": difference / se if difference is not None and se else None,
+        "ratio": b / a if difference is not None and a else None,
+    }
+
+
+def settled(drafts: Iterable[Draft | Row], tolerance: float, level: float) -> list[Row]:
+    """The rows with their verdicts; p-values are corrected by Holm's method over the rows of each table.
+
+    A row that is no draft has its verdict already.
+    """
+    drafts = list(drafts)
+    tables: dict[Any, dict[int, float]] = {}
+    for place, draft in enumerate(drafts):
+        if isinstance(draft, Draft) and draft.evidence.p is not None:
+            tables.setdefault(draft.table, {})[place] = draft.evidence.p
+    adjusted: dict[int, float] = {}
+    for values in tables.values():
+        adjusted |= zip(values, holm(values.values()), strict=True)
+    return [
+        _row(draft, adjusted.get(place), tolerance, level) if isinstance(draft, Draft) else draft
+        for place, draft in enumerate(drafts)
+    ]
+
+
+def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Row:
+    """A draft as a row, with its corrected p-value."""
+    verdict, reason = _judged(draft, p, tolerance, level)
+    if draft.worse:
+        verdict, reason = "worse", draft.worse
+    elif draft.better and verdict != "worse":
+        verdict, reason = "better", draft.better
+    found = draft.evidence
+    tested = {"test": found.test, "freedom": found.freedom, "p": found.p, "p_adjusted": p}
+    return {**draft.row, **tested, "verdict": verdict, "reason": reason or draft.row["reason"]}
+
+
+def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tuple[str, str | None]:
+    """The verdict on the numbers alone, with the corrected p-value."""
+    metric, found = draft.metric, draft.evidence
+    a, b = draft.row["a"], draft.row["b"]
+    if a is None or b is None:
+        return "same", None
+    change = metric.cost(b) - metric.cost(a)
+    if abs(change) <= metric.tolerated(a, tolerance):
+        return "same", None
+    verdict = "worse" if change > 0 else "better"
+    if found.certain:
+        return verdict, None
+    if found.noise is not None:
+        within = abs(change) <= found.noise
+        return ("undecided", f"within the noise of {found.why}, {found.noise:.3g}") if within else (verdict, None)
+    if p is None:
+        return "undecided", found.why
+    return ("undecided", f"p = {significant(p, 2)} over {found.why}") if p > level else (verdict, None)

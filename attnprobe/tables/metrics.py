@@ -1,0 +1,127 @@
+"""How each metric compares: which way is better, and on which scale a change of it is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["BENCH", "ERROR", "METRICS", "Metric"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What it means that a metric's value a became b.
+
+    Attributes:
+        better: ``smaller`` or ``larger``; None where no value is better than another.
+        scale: what a tolerance is a share of. ``relative``: of the size of a. ``complement``: of that of 1 − a, for
+            cosines, whose distance from 1 is the error. ``absolute``: of 1, for shares of rows or heads.
+        floor: a change of at most this size counts as none, in the units of `cost`.
+        timed: whether two equal runs differ in it, as they do in times.
+    """
+
+    name: str
+    better: str | None = "smaller"
+    scale: str = "relative"
+    floor: float = 0.0
+    timed: bool = False
+
+    def cost(self, value: Any) -> Any:
+        """The value, a number or a tensor, as a quantity of which less is better: 1 − x of a cosine.
+
+        >>> METRICS["output_cosine_min"].cost(0.75), METRICS["slack"].cost(2.0), METRICS["delta"].cost(0.5)
+        (0.25, -2.0, 0.5)
+        """
+        if self.scale == "complement":
+            return 1 - value
+        return -value if self.better == "larger" else value
+
+    def tolerated(self, a: float, tolerance: float) -> float:
+        """The largest change from ``a`` that a tolerance lets pass.
+
+        >>> METRICS["output_spectral"].tolerated(4.0, 0.25), METRICS["cosine"].tolerated(-0.5, 0.5)
+        (1.0, 0.75)
+        """
+        size = 1.0 if self.scale == "absolute" else abs(self.cost(a))
+        return max(tolerance * size, self.floor)
+
+
+def _cosine(name: str) -> Metric:
+    return Metric(name, "larger", "complement", floor=1e-6)  # rounding of float32 moves 1 − x by about as much
+
+
+def _share(name: str, better: str = "smaller") -> Metric:
+    return Metric(name, better, "absolute")
+
+
+ERROR = (  # of `attnprobe error`
+    Metric("output_spectral"),
+    Metric("output_spectral_relative"),
+    Metric("output_frobenius"),
+    Metric("output_frobenius_relative"),
+    Metric("output_row_relative_max"),
+    _cosine("output_cosine_min"),
+    Metric("matrix_spectral"),
+    Metric("matrix_spectral_relative"),
+    Metric("matrix_frobenius"),
+    Metric("matrix_frobenius_relative"),
+    Metric("matrix_infinity"),
+    Metric("bad_rows"),
+    Metric("guarded_rows"),
+    Metric("rounded_rows"),
+    Metric("visited_fraction"),
+    Metric("inverse_residual"),
+    Metric("delta", None),  # a shift
+    Metric("seconds", timed=True),
+    _cosine("cosine"),
+    Metric("max_abs"),
+    Metric("relative_frobenius"),
+    Metric("row_error_p50"),
+    Metric("row_error_p99"),
+    Metric("row_error_p99_9"),
+    _share("rows_within", "larger"),
+    Metric("ratio_to_framework"),
+    Metric("ratio_to_framework_frobenius"),
+    Metric("framework_max_abs"),
+    Metric("framework_relative_frobenius"),
+)
+BENCH = (  # costs that two runs of `attnprobe bench` are compared by
+    Metric("ratio_to_exact", timed=True),
+    Metric("seconds", timed=True),
+    Metric("peak_bytes", floor=2.0**20),  # the allocator's pages: two equal runs differ by less
+    Metric("flops"),
+)
+GATED = (  # of the other commands, where gates alone ask which way is better
+    _share("holds", "larger"),
+    _share("violated"),
+    _share("vacuous"),
+    _share("assumption_not_met"),
+    Metric("measured", None),
+    Metric("bound", None),
+    Metric("slack", "larger"),
+    Metric("d"),
+    Metric("d_over_n"),
+    _share("unreached"),
+    _share("counterexamples"),
+    Metric("time_exponent"),
+    Metric("memory_exponent"),
+    Metric("faster_from"),
+    Metric("smaller_from"),
+    Metric("drift"),
+    Metric("logits_drift"),
+    Metric("kl"),
+    _share("top1_agreement", "larger"),
+    Metric("loss"),
+    Metric("loss_own"),
+    Metric("loss_change"),
+    Metric("perplexity"),
+    Metric("perplexity_own"),
+    Metric("perplexity_change"),
+    _cosine("embedding_cosine"),
+    Metric("local_error"),
+    Metric("ratio"),
+    Metric("ratio_before_norm"),
+    Metric("tau"),
+    Metric("gradient_norm"),
+)
+METRICS = {metric.name: metric for metric in (*ERROR, *BENCH, *GATED)}
