@@ -85,7 +85,7 @@ def compare_runs(
 
     - ``worse``: worse by more than is tolerated, and not by chance (no test needed, or p_adjusted ≤ ``level``); or
       values that are finite in A alone, or a cell whose status got worse. ``better``: the opposite.
-    - ``undecided``: a change beyond the tolerance that may be chance, or that rounded rows carry; ``reason`` says which.
+    - ``undecided``: a change beyond the tolerance that may be chance or that rounded rows carry, as ``reason`` says.
     - ``same``: a change within the tolerance.
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
       heads. They are in no mean.

@@ -113,7 +113,7 @@ class _Unit(NamedTuple):
 
 
 def measured(metric: Metric, pairing: Pairing) -> Measured:
-    """What was measured of a metric in the cells of a pairing, by the first statistic that rounded rows do not carry."""
+    """What the cells of a pairing have of a metric, by the first statistic that rounded rows do not carry."""
     a, b = (_values(cells.values(), metric) for cells in (pairing.a, pairing.b))
     carried = {name for cells in (pairing.a, pairing.b) for name in fragile_statistics(cells.values(), metric.name)}
     statistic = next((name for name in ("mean", "median") if name not in carried), SOUND)
