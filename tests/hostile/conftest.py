@@ -1,0 +1,99 @@
+"""What is promised of every input, however hostile: a code, one line, and no file outside the run's folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from attnprobe.cli import main
+
+SECONDS = 60  # that a case may take
+CODES = (0, 2, 3, 4)  # 1 is a gate's or a comparison's, 130 is Ctrl-C's, 70 is never right
+
+
+class Broken(AssertionError):
+    """A promise that did not hold."""
+
+
+@contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """Raise where a block takes longer."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Broken(f"still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def tree(folder: Path, without: str) -> dict[str, tuple[int, int]]:
+    """Size and time of every file below a folder, but for what stands in one folder of it."""
+    found = {}
+    for place, folders, files in os.walk(folder):
+        if Path(place) == folder and without in folders:
+            folders.remove(without)
+        for name in files:
+            facts = os.lstat(os.path.join(place, name))
+            found[os.path.relpath(os.path.join(place, name), folder)] = (facts.st_size, facts.st_mtime_ns)
+    return found
+
+
+@pytest.fixture
+def promise(capsys, monkeypatch, tmp_path, no_hub) -> Callable[..., None]:
+    """Run the command line in this process and hold it to what is promised.
+
+    The code is one of `CODES`; a refusal is a line of stderr that begins with ``attnprobe:``; no traceback is shown;
+    nothing on either stream could move a terminal's cursor; and no file beside the folder ``run`` was touched.
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+
+    def call(*args: str) -> int:
+        before = tree(tmp_path, "run") | tree(home, "run")
+        with deadline(SECONDS), pytest.raises(SystemExit) as stop:
+            main(list(args))
+        code = stop.value.code or 0
+        out, err = capsys.readouterr()
+        if code not in CODES:
+            raise Broken(f"code {code}: {err.strip()[-300:]}")
+        if "Traceback" in err or "Traceback" in out:
+            raise Broken(f"a traceback: {err[-300:]}")
+        if code in (2, 3) and not any(line.startswith("attnprobe: ") for line in err.splitlines()):
+            raise Broken(f"code {code} without a line that says why: {err!r}")
+        if any(ord(letter) < 32 and letter not in "\n\t" for letter in out + err):
+            raise Broken("a control character reaches the terminal")
+        after = {name: facts for name, facts in (tree(tmp_path, "run") | tree(home, "run")).items()}
+        changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+        changed = [name for name in changed if not name.startswith(("home/run/", "home/outputs/", "outputs/"))]
+        if changed:
+            raise Broken(f"touched outside its folder: {sorted(changed)[:3]}")
+        return code
+
+    return call
+
+
+@pytest.fixture
+def held() -> Callable[..., None]:
+    """Try every case, and name all that broke a promise."""
+
+    def call(attempt: Callable[..., object], cases: Iterable[tuple[object, ...]]) -> None:
+        broken = []
+        for case in cases:
+            try:
+                attempt(*case)
+            except Broken as error:
+                broken.append(f"{' '.join(map(ascii, case))[:300]}: {error}")
+        assert not broken, "\n".join(broken)
+
+    return call
