@@ -7,15 +7,16 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
 from .errors import AttnprobeError, UsageError
 
-__all__ = ["GIB", "MIB", "open_regular", "read_json", "read_regular", "reading"]
+__all__ = ["GIB", "MIB", "open_regular", "parse_json", "read_json", "read_regular", "reading", "writing"]
 
 MIB = 1 << 20
 GIB = 1 << 30
+DEEPEST = 64  # levels of nested JSON
 KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
@@ -70,15 +71,37 @@ def read_json(path: str | os.PathLike[str], limit: int) -> Any:
     Raises:
         OSError: as `open_regular`. ValueError: it is no JSON, or nested too deep.
     """
-    data = read_regular(path, limit)
+    return parse_json(read_regular(path, limit))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON text holds.
+
+    Raises:
+        ValueError: it is no JSON, or nested deeper than `DEEPEST`: what walks it may recurse.
+
+    >>> parse_json("[" * 500 + "]" * 500)
+    Traceback (most recent call last):
+        ...
+    ValueError: it is nested deeper than 64 levels
+    """
     try:
-        return json.loads(data)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {error}") from error
+    level = [found]
+    for _ in range(DEEPEST):
+        held = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = [one for some in held for one in some]
+        if not level:
+            return found
+    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
 
 
 @contextmanager
-def reading(name: str | os.PathLike[str], error: type[AttnprobeError] = UsageError) -> Iterator[None]:
+def reading(
+    name: str | os.PathLike[str], error: type[AttnprobeError] = UsageError, what: str = "cannot be read"
+) -> Iterator[None]:
     """Turn whatever reading a foreign file raises into one line of ``error`` that begins with the file's name.
 
     Errors of the package pass: they name what is wrong already.
@@ -95,7 +118,17 @@ def reading(name: str | os.PathLike[str], error: type[AttnprobeError] = UsageErr
         raise
     except BaseException as why:  # parsers of five libraries raise a dozen kinds, and one of Rust panics
         text = getattr(why, "strerror", None) or str(why) or type(why).__name__
-        raise error(f"{os.fspath(name)}: cannot be read: {' '.join(text.split())}") from why
+        raise error(f"{_short(name)}: {what}: {_short(' '.join(text.split()), 300)}") from why
+
+
+def writing(name: str | os.PathLike[str]) -> AbstractContextManager[None]:
+    """`reading` for a file or folder that is written: a name that can be none, a disk without room."""
+    return reading(name, UsageError, "cannot be written")
+
+
+def _short(text: str | os.PathLike[str], most: int = 200) -> str:
+    shown = os.fspath(text)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def _refuse(path: str | os.PathLike[str], found: os.stat_result, limit: int | None) -> None:

@@ -5,6 +5,7 @@ Nothing heavy is imported before a command's body runs, so ``attnprobe --help`` 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -35,6 +36,8 @@ COMMANDS = {
     "extract": "Write Q, K and V with their provenance to a safetensors file.",
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",
 }
+
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
 
 
 class LazyGroup(click.Group):
@@ -112,6 +115,8 @@ def _dispatch(args: list[str], debug: bool) -> None:
     except Exception as error:
         if debug:
             raise
+        if getattr(error, "errno", None) in SCARCE:
+            _stop(f"{error}: the machine or a limit of this shell (see `ulimit -a`) gives no more", 4)
         first = str(error).strip().split("\n")[0]
         _stop(f"internal error, {type(error).__name__}: {first}; run again with --debug to see where", 70)
     sys.exit(code if isinstance(code, int) else 0)

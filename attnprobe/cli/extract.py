@@ -35,7 +35,7 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
 
     spec = source_from(given)
     if os.path.exists(out):
-        if spec.qkv is not None and os.path.samefile(out, spec.qkv):
+        if spec.qkv is not None and os.path.exists(spec.qkv) and os.path.samefile(out, spec.qkv):
             raise UsageError(f"--out {out} is the --qkv file itself: choose another name")
         if os.path.isfile(out) and not force:
             raise UsageError(f"{out} exists: choose another name, or --force")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from reprlib import repr as shown
 from typing import Any
 
 from ..errors import UsageError, unknown
@@ -130,9 +132,14 @@ def _number(entry: Mapping[str, Any], key: str, where: str) -> float | None:
     value = entry[key]
     if isinstance(value, str) and _is_number(value):  # YAML 1.1 reads 1e-3 as text
         raise UsageError(f"{where}: {key}: '{value}' is text; write {float(value)!r} without quotes, with a point")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise UsageError(f"{where}: {key}: {value!r} is not a finite number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+        raise UsageError(f"{where}: {key}: {shown(value)} is not a finite number")
     return value
+
+
+def _is_finite(value: float) -> bool:
+    """Whether a number is finite as a float: a whole number may be too large to be one."""
+    return abs(value) <= sys.float_info.max
 
 
 def _is_number(text: str) -> bool:

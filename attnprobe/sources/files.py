@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SourceError, UsageError
+from ..files import parse_json, reading, writing
 from ..qkv import QKV
 from .folder import sha256_of
 from .spec import DTYPES, Source, SourceSpec, check_sizes, path_of
@@ -27,7 +28,7 @@ __all__ = ["SCHEMA", "FileSource", "save_qkv"]
 
 SCHEMA = 1
 ENTRY = "attnprobe"
-OURS = re.compile(r"layer(\d+)\.window(\d+)\.([qkv])")
+OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv])")
 PLAIN = ("q", "k", "v", "mask")
 FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -43,9 +44,10 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
     """
     if not str(path).strip():
         raise UsageError("the file to write has no name")
-    path = path_of(str(path)).resolve()
-    if path.exists() and not path.is_file():
-        raise UsageError(f"cannot write {path}: it is not a regular file")
+    with writing(path):
+        path = Path(path).expanduser().resolve()
+        if path.exists() and not path.is_file():
+            raise UsageError(f"cannot write {path}: it is not a regular file")
     source.check(n, windows, layers)
     with _replacing(path) as write:
         tensors: dict[str, Tensor] = {}
@@ -112,21 +114,22 @@ class FileSource(Source):
         if not self.path.is_file():
             what = "is a directory" if self.path.is_dir() else "does not exist"
             raise SourceError(f"--qkv {self.name} {what}: name a safetensors file with {FORMS}")
-        with self._opened() as file:
-            names = list(file.keys())
-            self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-            stored = {name: file.get_slice(name).get_dtype() for name in names}
-            metadata = file.metadata() or {}
-        self._places = self._find_places()
-        self.entry = self._read_entry(metadata)
-        self.n = self.default_n = min(self._tokens(*place) for place in self._places)
-        layers = [layer for layer, _ in self._places]
-        self.layers, self.windows = max(layers) + 1, 1 + max(window for _, window in self._places)
-        shapes = [self._shape(*place, "q") for place in self._places]
-        self.heads, p = shapes[0][0], shapes[0][2]
-        dtypes = sorted({self._dtype_name(name, dtype) for name, dtype in stored.items() if name != "mask"})
-        if "float64" in dtypes and self.dtype != torch.float64:
-            notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
+        with reading(self.name, SourceError):  # a header of anything
+            with self._opened() as file:
+                names = list(file.keys())
+                self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+                stored = {name: file.get_slice(name).get_dtype() for name in names}
+                metadata = file.metadata() or {}
+            self._places = self._find_places()
+            self.entry = self._read_entry(metadata)
+            self.n = self.default_n = min(self._tokens(*place) for place in self._places)
+            layers = [layer for layer, _ in self._places]
+            self.layers, self.windows = max(layers) + 1, 1 + max(window for _, window in self._places)
+            shapes = [self._shape(*place, "q") for place in self._places]
+            self.heads, p = shapes[0][0], shapes[0][2]
+            dtypes = sorted({self._dtype_name(name, dtype) for name, dtype in stored.items() if name != "mask"})
+            if "float64" in dtypes and self.dtype != torch.float64:
+                notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
         origin = self.entry.get("facts")
         if "mask" in self._shapes and self._shapes["mask"] != (self.n,):
             has = self._shapes["mask"]
@@ -240,14 +243,14 @@ class FileSource(Source):
     def _find_places(self) -> set[tuple[int, int]]:
         """The (layer, window) pairs that are there, each whole and of fitting shapes."""
         names = list(self._shapes)
-        has = f"it has {', '.join(names[:8]) or 'no tensors'}{' …' if len(names) > 8 else ''}"
+        has = f"it has {', '.join(name[:80] for name in names[:8]) or 'no tensors'}{' …' if len(names) > 8 else ''}"
         ours = [match for name in names if (match := OURS.fullmatch(name))]
         places = {(int(match[1]), int(match[2])) for match in ours} or {(0, 0)}
         expected = {self._name(*place, axis) for place in places for axis in "qkv"}
         absent = sorted(expected - set(names))
         strange = sorted(set(names) - expected - ({"mask"} if not ours else set()))
         if absent or strange:
-            wrong = f"no tensor {absent[0]}" if absent else f"an unknown tensor {strange[0]}"
+            wrong = f"no tensor {absent[0]}" if absent else f"an unknown tensor {strange[0][:80]}"
             raise SourceError(f"{self.name} has {wrong}: it needs {FORMS}; {has}")
         for name in sorted(expected):
             if len(self._shapes[name]) not in (2, 3):
@@ -265,9 +268,9 @@ class FileSource(Source):
         if ENTRY not in metadata:
             return {name: metadata[name] for name in ("scale", "causal") if name in metadata}
         try:
-            entry = json.loads(metadata[ENTRY])
+            entry = parse_json(metadata[ENTRY])
             schema = entry["schema"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{self.name}: its metadata '{ENTRY}' are damaged: {error}") from error
         if schema != SCHEMA:
             raise SourceError(f"{self.name}: schema {schema}, but this version reads schema {SCHEMA}")

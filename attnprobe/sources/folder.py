@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 from ..errors import SourceError, nearest
+from ..files import MIB, read_json, reading
 from .spec import path_of
 
 __all__ = ["ModelFolder", "Seal", "directory", "looks_like_a_path", "sha256_of"]
 
+LARGEST = 64 * MIB  # of a configuration, or of the list of a model's shards
+MOST = {"layer": 10_000, "head": 100_000, "expert": 100_000, "label": 1_000_000}  # by a word in a setting's name
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
 
@@ -113,12 +116,11 @@ class ModelFolder:
         file = self.path / "config.json"
         if not file.is_file():
             raise SourceError(f"{self.name} has no config.json: name a directory written by save_pretrained")
-        try:
-            settings = json.loads(file.read_bytes())
+        with reading(f"{self.name}/config.json", SourceError, "is not valid"):
+            settings = read_json(file, LARGEST)
             if not isinstance(settings, dict):
                 raise ValueError("no object at the top level")
-        except (OSError, ValueError, RecursionError) as error:
-            raise SourceError(f"{self.name}/config.json is not valid: {error}") from error
+            _refuse_counts(settings)
         return settings
 
     def tensors(self) -> list[Path]:
@@ -144,12 +146,11 @@ class ModelFolder:
         return files
 
     def _shards(self, index: Path) -> list[str]:
-        try:
-            shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-            if not all(isinstance(shard, str) for shard in shards):
-                raise ValueError("a shard's name is no string")
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise SourceError(f"{self.name}/{index.name} is not valid: {error}") from error
+        with reading(f"{self.name}/{index.name}", SourceError, "is not valid"):
+            shards = sorted(set(read_json(index, LARGEST)["weight_map"].values()))
+            for shard in shards:
+                if not isinstance(shard, str) or shard in ("", ".", "..") or set(shard) & {"/", "\\", "\0"}:
+                    raise ValueError(f"a shard's name is {shown(shard)}, and not that of a file beside it")
         for shard in shards:
             if not (self.path / shard).is_file():
                 raise SourceError(f"{self.name}/{shard} is missing ({index.name} lists it)")
@@ -163,6 +164,17 @@ class ModelFolder:
                 pass
         except (SafetensorError, OSError, ValueError) as error:
             raise SourceError(f"{self.name}/{file.name} is damaged: {error}") from error
+
+
+def _refuse_counts(settings: Any, where: str = "") -> None:
+    """Refuse a configuration of more layers, heads, experts or labels than a model can have: each is built."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            _refuse_counts(value, f"{where}{name}.")
+        elif isinstance(value, (int, float)):
+            for word, most in MOST.items():
+                if word in name and value > most:
+                    raise ValueError(f"{where}{name} is {shown(value)}, and more than {most}")
 
 
 def combined_sha256(files: Sequence[Path]) -> str:

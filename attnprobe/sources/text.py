@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import SourceError, nearest
+from ..files import GIB, read_regular
 from ..grammar.texts import WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
 from .spec import path_of
@@ -126,7 +127,7 @@ def _file(name: str) -> Text:
     if not path.is_file():
         raise SourceError(f"text {name} is not a regular file")
     try:
-        data = path.read_bytes()
+        data = read_regular(path, GIB)
         text = data.decode("utf-8")
     except OSError as error:
         raise SourceError(f"text {name} cannot be read: {error.strerror}") from error

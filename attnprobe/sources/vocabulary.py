@@ -11,11 +11,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
+from ..files import MIB, read_json, read_regular, reading
 from .folder import directory, looks_like_a_path
 from .hub import SENTENCEPIECE, fetch, quiet
 from .packaged import MINILM, minilm
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Vocabulary", "fallback_vocabulary", "of_folder", "open_tokenizer", "wordpiece"]
 
+LARGEST = 256 * MIB  # of a tokenizer
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST = 1_000_000  # above it, a model_max_length only means "unset"
 COUNTED = 4_000_000  # characters that the fallback vocabulary is counted over
@@ -52,16 +55,22 @@ class Vocabulary:
     unknown: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
-        before, after = _around(self.tokenizer)
-        object.__setattr__(self, "before", before)
-        object.__setattr__(self, "after", after)
-        object.__setattr__(self, "unknown", _unknown(self.tokenizer))
+        with self._used():
+            self.tokenizer.no_truncation()
+            self.tokenizer.no_padding()
+            before, after = _around(self.tokenizer)
+            object.__setattr__(self, "before", before)
+            object.__setattr__(self, "after", after)
+            object.__setattr__(self, "unknown", _unknown(self.tokenizer))
+
+    def _used(self) -> AbstractContextManager[None]:
+        """What a tokenizer without its unknown token raises, or one whose pattern has no end."""
+        return reading(f"tokenizer {self.name}", SourceError, "cannot be used")
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The token ids of each line by itself, without special tokens."""
-        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(lines), add_special_tokens=False)]
+        with self._used():
+            return [encoding.ids for encoding in self.tokenizer.encode_batch(list(lines), add_special_tokens=False)]
 
 
 def open_tokenizer(name: str) -> Vocabulary:
@@ -162,20 +171,16 @@ def fallback_vocabulary(text: Text, size: int) -> Vocabulary:
 def _of_json(name: str, path: Path, longest: int | None = None) -> Vocabulary:
     from tokenizers import Tokenizer
 
-    data = path.read_bytes()
-    try:
+    with reading(path, SourceError, "not a tokenizer.json"):
+        data = read_regular(path, LARGEST)
         tokenizer = Tokenizer.from_buffer(data)
-    except Exception as error:  # tokenizers raises bare Exception
-        raise SourceError(f"{path} is not a tokenizer.json: {error}") from error
     return Vocabulary(name, tokenizer, hashlib.sha256(data).hexdigest(), longest)
 
 
 def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vocabulary:
-    data = path.read_bytes()
-    try:
+    with reading(path, SourceError, "not a vocabulary"):
+        data = read_regular(path, LARGEST)
         tokens = data.decode("utf-8").replace("\r\n", "\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not a vocabulary: byte {error.start} is not UTF-8") from error
     if tokens[-1] == "":
         tokens.pop()
     if "[UNK]" not in tokens:
@@ -187,8 +192,8 @@ def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vo
 
 def _longest(folder: Path) -> int | None:
     try:
-        longest: Any = json.loads((folder / "tokenizer_config.json").read_bytes()).get("model_max_length")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        longest: Any = read_json(folder / "tokenizer_config.json", LARGEST).get("model_max_length")
+    except (OSError, ValueError, AttributeError):
         return None
     return int(longest) if isinstance(longest, (int, float)) and 2 <= longest < LONGEST else None
 

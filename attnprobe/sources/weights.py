@@ -76,7 +76,7 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) 
     missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
         raise _incomplete(folder, missing)
-    return _encoder(model, whole)
+    return _encoder(model, whole, folder.name)
 
 
 def language_kind(config: PreTrainedConfig) -> str | None:
@@ -176,7 +176,7 @@ def initialized(
                 parameter.data[paddings[parameter_name]] = 0
         else:
             parameter.data.fill_(1.0 if parameter_name.endswith("weight") else 0.0)
-    return _encoder(model.to(dtype), whole)
+    return _encoder(model.to(dtype), whole, name)
 
 
 def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
@@ -206,10 +206,14 @@ def _draw(parameter: torch.Tensor, seed: int, name: str, std: float) -> None:
     parameter.data.copy_(values.normal_(0.0, std, generator=generator(seed, "weights", name)))
 
 
-def _encoder(model: PreTrainedModel, whole: bool) -> PreTrainedModel:
+def _encoder(model: PreTrainedModel, whole: bool, name: str) -> PreTrainedModel:
     """The half that reads a text, or all of it, without gradients."""
+    from transformers import PreTrainedModel
+
     if not whole and getattr(model.config, "is_encoder_decoder", False):
-        model = model.get_encoder()
+        kind, model = model.config.model_type, model.get_encoder()
+        if not isinstance(model, PreTrainedModel):
+            raise SourceError(f"{name}: config.json says is_encoder_decoder, and a {kind} is none; set it to false")
     return model.eval().requires_grad_(False)
 
 

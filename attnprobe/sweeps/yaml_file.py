@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 from ..errors import UsageError, nearest
+from ..files import MIB, read_regular, reading
 
 __all__ = ["Config", "Setting", "read_config"]
 
+LARGEST = 4 * MIB  # of a file
 ALIASES = {"methods": "method", "theorems": "theorem", "figures": "plot", "tasks": "task"}
 
 
@@ -108,32 +111,29 @@ def _pairs(path: Path) -> dict[str, _Entry]:
     """The top-level keys with their lines and values."""
     import yaml
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        if not isinstance(root, yaml.MappingNode):
-            raise UsageError(f"{path}:1: a mapping of option names to values is needed, such as 'n: [512, 1024]'")
-        pairs: dict[str, _Entry] = {}
-        for key_node, value_node in root.value:
-            line = key_node.start_mark.line + 1
-            key = loader.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise UsageError(f"{path}:{line}: the key {key!r} is no option name")
-            if key in pairs:
-                raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key].line} already")
-            listed = value_node.value if isinstance(value_node, yaml.SequenceNode) else ()
-            items = tuple(node.start_mark.line + 1 for node in listed)
-            pairs[key] = _Entry(line, loader.construct_object(value_node, deep=True), items)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        raise UsageError(f"{path}:{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
-    except (ValueError, TypeError, RecursionError) as error:  # a timestamp of month 13, an unhashable key
-        raise UsageError(f"{path}: no YAML: {error}") from error
+    with reading(path):
+        text = read_regular(path, LARGEST).decode("utf-8")
+    with reading(path, UsageError, "no YAML"):
+        try:
+            loader = yaml.SafeLoader(text)
+            root = loader.get_single_node()
+            if not isinstance(root, yaml.MappingNode):
+                raise UsageError(f"{path}:1: a mapping of option names to values is needed, such as 'n: [512, 1024]'")
+            pairs: dict[str, _Entry] = {}
+            for key_node, value_node in root.value:
+                line = key_node.start_mark.line + 1
+                key = loader.construct_object(key_node, deep=True)
+                if not isinstance(key, str):
+                    raise UsageError(f"{path}:{line}: the key {shown(key)} is no option name")
+                if key in pairs:
+                    raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key].line} already")
+                listed = value_node.value if isinstance(value_node, yaml.SequenceNode) else ()
+                items = tuple(node.start_mark.line + 1 for node in listed)
+                pairs[key] = _Entry(line, loader.construct_object(value_node, deep=True), items)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = mark.line + 1 if mark else 1
+            raise UsageError(f"{path}:{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
     return pairs
 
 
@@ -156,7 +156,7 @@ def _value(value: Any, setting: Setting, where: str) -> Any:
         return ",".join(_text(item, where) for item in items)
     if setting.kind == "flag":
         if not isinstance(value, bool):
-            raise UsageError(f"{where} takes true or false, not {value!r}")
+            raise UsageError(f"{where} takes true or false, not {shown(value)}")
         return value
     if setting.kind in ("integer", "number"):
         return _number(value, setting.kind, where)
@@ -168,13 +168,13 @@ def _number(value: Any, kind: str, where: str) -> int | float:
         with suppress(ValueError):
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, int if kind == "integer" else (int, float)):
-        raise UsageError(f"{where} takes {'a whole number' if kind == 'integer' else 'a number'}, not {value!r}")
+        raise UsageError(f"{where} takes {'a whole number' if kind == 'integer' else 'a number'}, not {shown(value)}")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)) or value == "":
-        raise UsageError(f"{where} takes text or numbers, not {value!r}")
+        raise UsageError(f"{where} takes text or numbers, not {shown(value)}")
     return str(value)
 
 
@@ -189,6 +189,6 @@ def _method(value: Mapping[str, Any], where: str) -> str:
     given = []
     for key, item in options.items():
         if not isinstance(item, (str, int, float)) or "," in str(item):
-            raise UsageError(f"{where}: option {key} of {name} takes one value, not {item!r}")
+            raise UsageError(f"{where}: option {key} of {name} takes one value, not {shown(item)}")
         given.append(f"{key}={str(item).lower() if isinstance(item, bool) else item}")
     return f"{name}:{','.join(given)}" if given else name

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 from ...errors import UsageError, nearest
+from ...files import MIB, read_regular, reading
 from ...tables.numbers import method_label
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
 Row = Mapping[str, Any]
 
 COLUMNS = ("init", "n", "d", "method", "value", "digitisation_uncertainty")
+LARGEST = 64 * MIB  # of a file
 METRIC = "output_spectral"  # the error of the papers' figures
 # what the papers call initialized: a pretrained embedding with random projections, else what comes nearest
 WEIGHTS = {"initialized": ("initialized-qkv", "initialized")}
@@ -62,18 +65,15 @@ def read_reference(path: str | Path) -> Reference:
         UsageError: no such file, a column that is missing, a line that is no point; the message names file and line.
     """
     path = Path(path).expanduser()
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--reference {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    lines = csv.DictReader(io.StringIO(text))
-    names = [name.strip() for name in lines.fieldnames or ()]
-    lines.fieldnames = names
-    for column in COLUMNS[:-1]:
-        if column not in names:
-            near = nearest(column, names) if names else ""
-            raise UsageError(f"--reference {path}: it has no column '{column}'{near}")
-    values = [_value(line, f"--reference {path}:{lines.line_num}") for line in lines]
+    with reading(f"--reference {path}"):
+        lines = csv.DictReader(io.StringIO(read_regular(path, LARGEST).decode("utf-8-sig")))
+        names = [name.strip() for name in lines.fieldnames or ()]
+        lines.fieldnames = names
+        for column in COLUMNS[:-1]:
+            if column not in names:
+                near = nearest(column, names) if names else ""
+                raise UsageError(f"--reference {path}: it has no column '{column}'{near}")
+        values = [_value(line, f"--reference {path}:{lines.line_num}") for line in lines]
     if not values:
         raise UsageError(f"--reference {path}: it holds no values")
     return Reference(path.name, values)
@@ -88,9 +88,9 @@ def _value(line: Mapping[str, str | None], where: str) -> Value:
         try:
             numbers[name] = kind(text)
         except ValueError:
-            raise UsageError(f"{where}: {name} is '{text}', not a number") from None
-        if not math.isfinite(numbers[name]) or numbers[name] < 0:
-            raise UsageError(f"{where}: {name} is {text}, not a finite number from 0 on")
+            raise UsageError(f"{where}: {name} is {shown(text)}, not a number") from None
+        if not 0 <= numbers[name] <= sys.float_info.max:
+            raise UsageError(f"{where}: {name} is {shown(numbers[name])}, not a finite number from 0 on")
     words = [(line.get(name) or "").strip() for name in ("init", "method")]
     if not all(words):
         raise UsageError(f"{where}: init or method is empty")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SourceError
+from ...files import GIB, read_regular, reading
 from ...sources.hub import Unreachable, hub_reachable
 from ...sources.spec import SourceSpec, path_of
 from ...sources.text import embedded, open_text, prepared, settled
@@ -90,7 +91,7 @@ def _halves(text: Any, n: int, *fallback: str) -> Documents:
 def _lines(name: str, path: Path) -> Documents:
     """``label<TAB>text``, a document a line."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, GIB)
         lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     except OSError as error:
         raise SourceError(f"text {name} cannot be read: {error.strerror}") from error
@@ -108,11 +109,12 @@ def _lines(name: str, path: Path) -> Documents:
 def _folders(name: str, path: Path) -> Documents:
     """A folder for each label."""
     digest, pairs = hashlib.sha256(), []
-    for folder in sorted(one for one in path.iterdir() if one.is_dir()):
-        for file in sorted(folder.glob("*.txt")):
-            data = file.read_bytes()
-            digest.update(f"{folder.name}/{file.name} {len(data)}\n".encode() + data)
-            pairs.append((folder.name, data))
+    with reading(f"text {name}", SourceError):
+        for folder in sorted(one for one in path.iterdir() if one.is_dir()):
+            for file in sorted(folder.glob("*.txt")):
+                data = read_regular(file, GIB)
+                digest.update(f"{folder.name}/{file.name} {len(data)}\n".encode() + data)
+                pairs.append((folder.name, data))
     if not pairs:
         raise SourceError(f"text {name} is a directory without a folder of .txt files for each label")
     return _of_pairs(name, pairs, f"the folder, of {len({label for label, _ in pairs})}", digest.hexdigest())

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SourceError, UsageError, unknown
+from ...files import GIB, open_regular
 from ...rng import generator
 from ...sources.spec import DTYPES, SourceSpec, choose_device, path_of
 from .labelled import Documents, labelled_text
@@ -243,7 +244,8 @@ def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
     """The arrays of a file, and its hash."""
     place = path_of(path)
     try:
-        digest = hashlib.sha256(place.read_bytes()).hexdigest()
+        with open_regular(place, 16 * GIB) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise SourceError(f"data {path} cannot be read: {error.strerror}") from error
     try:

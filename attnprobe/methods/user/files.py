@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, nearest
+from ...files import MIB, read_regular, reading
 from ...grammar.spelling import file_and_function, short_name
 from ..registry import Method, Provenance
 from .claims import as_method
 
 __all__ = ["contents", "digest", "from_file", "line_of", "loading"]
 
+LARGEST = 16 * MIB  # of a module
 PREFIX = "attnprobe_user_"  # of the names that loaded modules have
 _helpers: dict[str, bytes] = {}  # what stood in the modules that a loaded file brought in, by their names
 
@@ -38,7 +40,7 @@ def from_file(name: str) -> Method:
     files = contents(path)
     if not function:
         raise UsageError(f"{file}: which function? write {file}:FUNCTION{_offered(files[path.resolve()])}")
-    module = _module(path.resolve(), digest(files), tuple(files))
+    module = _module(path.resolve(), digest(files), tuple(files), files[path.resolve()])
     if not hasattr(module, function):
         have = [
             key
@@ -56,19 +58,15 @@ def contents(path: Path) -> dict[Path, bytes]:
     Raises:
         UsageError: the file cannot be read.
     """
-    try:
-        found = {path.resolve(): path.read_bytes()}
-    except (OSError, RuntimeError) as error:
-        raise UsageError(
-            f"{path}: {getattr(error, 'strerror', None) or error}: no method can be loaded from it"
-        ) from error
-    waiting = list(found)
-    while waiting:
-        one = waiting.pop()
-        for other in _beside(one, found[one]):
-            if other not in found:
-                found[other] = other.read_bytes()
-                waiting.append(other)
+    with reading(path, UsageError, "no method can be loaded from it"):
+        found = {path.resolve(): read_regular(path, LARGEST)}
+        waiting = list(found)
+        while waiting:
+            one = waiting.pop()
+            for other in _beside(one, found[one]):
+                if other not in found:
+                    found[other] = read_regular(other, LARGEST)
+                    waiting.append(other)
     return found
 
 
@@ -102,14 +100,14 @@ def _beside(path: Path, text: bytes) -> Iterator[Path]:
 
 
 @lru_cache(maxsize=64)
-def _module(path: Path, sha256: str, files: tuple[Path, ...]) -> types.ModuleType:
+def _module(path: Path, sha256: str, files: tuple[Path, ...], text: bytes) -> types.ModuleType:
     """The module of a file with these contents, executed once; an edited file is another module.
 
     Modules beside it that changed since another version of the file brought them in are imported again.
     """
-    for name, text in list(_helpers.items()):
+    for name, known in list(_helpers.items()):
         helper = sys.modules.get(name)
-        if helper is not None and _text(helper) != text:
+        if helper is not None and _text(helper) != known:
             del sys.modules[name], _helpers[name]
     before = set(sys.modules)
     module = types.ModuleType(f"{PREFIX}{path.stem}_{sha256[:12]}")
@@ -117,7 +115,7 @@ def _module(path: Path, sha256: str, files: tuple[Path, ...]) -> types.ModuleTyp
     sys.modules[module.__name__] = module  # dataclasses and pickle look there
     try:
         with loading(path, path.parent):
-            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+            exec(compile(text, str(path), "exec"), module.__dict__)
     except BaseException:
         sys.modules.pop(module.__name__, None)
         raise

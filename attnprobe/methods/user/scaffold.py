@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...errors import UsageError
+from ...files import writing
 
 __all__ = ["write_method"]
 
@@ -81,19 +82,18 @@ def write_method(name: str, folder: str | Path = ".") -> tuple[Path, Path]:
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
         raise UsageError(f"'{name}' is no name of a function; use letters, digits and _, such as my_method")
-    folder = Path(folder).expanduser()
-    files = folder / f"{name}.py", folder / f"test_{name}.py"
-    for file in files:
-        if file.exists():
-            raise UsageError(f"{file} exists; choose another name, or remove it")
+    with writing(folder):
+        folder = Path(folder).expanduser()
+        files = folder / f"{name}.py", folder / f"test_{name}.py"
+        for file in files:
+            if file.exists():
+                raise UsageError(f"{file} exists; choose another name, or remove it")
     if find_spec(name) is not None:
         raise UsageError(f"'{name}' is the name of a module that Python finds already; choose another")
     title = name.replace("_", " ").strip().capitalize() or name
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in zip(files, (METHOD, TEST), strict=True):
             with file.open("x", encoding="utf-8") as out:
                 out.write(text.format(name=name, title=title))
-    except OSError as error:
-        raise UsageError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
     return files
