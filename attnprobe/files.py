@@ -100,9 +100,9 @@ def parse_json(text: str | bytes) -> Any:
 
 @contextmanager
 def reading(
-    name: str | os.PathLike[str], error: type[AttnprobeError] = UsageError, what: str = "cannot be read"
+    name: str | os.PathLike[str], error: type[AttnprobeError] = UsageError, what: str = ": cannot be read"
 ) -> Iterator[None]:
-    """Turn whatever reading a foreign file raises into one line of ``error`` that begins with the file's name.
+    """Turn whatever reading a foreign file raises into one line of ``error``: the file's name, ``what``, and why.
 
     Errors of the package pass: they name what is wrong already.
 
@@ -118,12 +118,14 @@ def reading(
         raise
     except BaseException as why:  # parsers of five libraries raise a dozen kinds, and one of Rust panics
         text = getattr(why, "strerror", None) or str(why) or type(why).__name__
-        raise error(f"{_short(name)}: {what}: {_short(' '.join(text.split()), 300)}") from why
+        if isinstance(why, UnicodeDecodeError):
+            text = f"byte {why.start} is not UTF-8"
+        raise error(f"{_short(name)}{what}: {_short(' '.join(text.split()), 300)}") from why
 
 
 def writing(name: str | os.PathLike[str]) -> AbstractContextManager[None]:
     """`reading` for a file or folder that is written: a name that can be none, a disk without room."""
-    return reading(name, UsageError, "cannot be written")
+    return reading(name, UsageError, ": cannot be written")
 
 
 def _short(text: str | os.PathLike[str], most: int = 200) -> str:

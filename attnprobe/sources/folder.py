@@ -116,7 +116,7 @@ class ModelFolder:
         file = self.path / "config.json"
         if not file.is_file():
             raise SourceError(f"{self.name} has no config.json: name a directory written by save_pretrained")
-        with reading(f"{self.name}/config.json", SourceError, "is not valid"):
+        with reading(f"{self.name}/config.json", SourceError, " is not valid"):
             settings = read_json(file, LARGEST)
             if not isinstance(settings, dict):
                 raise ValueError("no object at the top level")
@@ -146,7 +146,7 @@ class ModelFolder:
         return files
 
     def _shards(self, index: Path) -> list[str]:
-        with reading(f"{self.name}/{index.name}", SourceError, "is not valid"):
+        with reading(f"{self.name}/{index.name}", SourceError, " is not valid"):
             shards = sorted(set(read_json(index, LARGEST)["weight_map"].values()))
             for shard in shards:
                 if not isinstance(shard, str) or shard in ("", ".", "..") or set(shard) & {"/", "\\", "\0"}:

@@ -65,7 +65,7 @@ class Vocabulary:
 
     def _used(self) -> AbstractContextManager[None]:
         """What a tokenizer without its unknown token raises, or one whose pattern has no end."""
-        return reading(f"tokenizer {self.name}", SourceError, "cannot be used")
+        return reading(f"tokenizer {self.name}", SourceError, " cannot be used")
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The token ids of each line by itself, without special tokens."""
@@ -171,14 +171,14 @@ def fallback_vocabulary(text: Text, size: int) -> Vocabulary:
 def _of_json(name: str, path: Path, longest: int | None = None) -> Vocabulary:
     from tokenizers import Tokenizer
 
-    with reading(path, SourceError, "not a tokenizer.json"):
+    with reading(path, SourceError, " is not a tokenizer.json"):
         data = read_regular(path, LARGEST)
         tokenizer = Tokenizer.from_buffer(data)
     return Vocabulary(name, tokenizer, hashlib.sha256(data).hexdigest(), longest)
 
 
 def _of_vocabulary_file(name: str, path: Path, longest: int | None = None) -> Vocabulary:
-    with reading(path, SourceError, "not a vocabulary"):
+    with reading(path, SourceError, " is not a vocabulary"):
         data = read_regular(path, LARGEST)
         tokens = data.decode("utf-8").replace("\r\n", "\n").split("\n")
     if tokens[-1] == "":

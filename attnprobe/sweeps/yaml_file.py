@@ -113,7 +113,7 @@ def _pairs(path: Path) -> dict[str, _Entry]:
 
     with reading(path):
         text = read_regular(path, LARGEST).decode("utf-8")
-    with reading(path, UsageError, "no YAML"):
+    with reading(path, UsageError, ": no YAML"):
         try:
             loader = yaml.SafeLoader(text)
             root = loader.get_single_node()

@@ -58,7 +58,7 @@ def contents(path: Path) -> dict[Path, bytes]:
     Raises:
         UsageError: the file cannot be read.
     """
-    with reading(path, UsageError, "no method can be loaded from it"):
+    with reading(path, UsageError, ": no method can be loaded from it"):
         found = {path.resolve(): read_regular(path, LARGEST)}
         waiting = list(found)
         while waiting:
