@@ -198,6 +198,7 @@ def test_what_the_theorem_assumes_against_loops():
             d_stat = sum(value / (value + ridge) for value in np.linalg.eigvalsh(kernel))
             coherence = min(d_stat / (60 * score) for score in scores)
             details = {name: float(value[head]) for name, value in one.details.items()}
+            assert {value.dtype for value in one.details.values()} == {torch.float64}
             assert details["d_stat"] == pytest.approx(d_stat, rel=1e-4)
             assert details["coherence"] == pytest.approx(coherence, rel=1e-4)
             assert details["norm_lifted"] == pytest.approx(np.linalg.norm(kernel, 2), rel=1e-4)

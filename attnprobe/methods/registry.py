@@ -37,6 +37,7 @@ TAGS = {
     "shift_invariant": "adding one vector to every key leaves B~ unchanged",
     "psd_below": "the lifted C̄ - C̄~ is positive semidefinite",
     "own_scale": "not a function of the scores: 2Q and 2K at scale s are not Q and K at 4s",
+    "vanishing_normaliser": "the normaliser of a row may vanish at large scores; such rows are counted",
     "diagnostic": "costs n² or more: a yardstick, not a way to save work",
     "causal": "has a causal form, in which no later token moves an earlier row",
     "causal_target": "stands for the causal matrix too, but looks ahead itself",

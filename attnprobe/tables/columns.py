@@ -119,6 +119,12 @@ def shown(row: Row, metric: str, name: str, digits: int = 4) -> str:
     return OPEN + text if text and is_fragile(row, metric, name) else text
 
 
+def is_drawn(row: Row) -> bool:
+    """Whether the row has a standard error of weights that are drawn at random."""
+    drawn = str(row.get("weights") or "").startswith("initialized")
+    return drawn and statistic(row, "output_spectral", "se") is not None
+
+
 def is_fragile(row: Row, metric: str, name: str) -> bool:
     return name in (row.get("fragile") or {}).get(metric, ())
 
@@ -254,7 +260,7 @@ COLUMNS = (
         ("‖B − B~‖₂", "/ ‖B‖₂ median"),
         _matrix,
         (("", ""), ("", "")),
-        "‖B − B~‖₂: of whole matrices",
+        "‖B − B~‖₂: of whole matrices (in half precision: of the stored factors, in float32)",
         spare=4,
     ),
     Column(
@@ -326,6 +332,8 @@ def legend(groups: Iterable[Group], columns: Iterable[Column]) -> str:
     if any(group.target == "gaussian" for group in groups):
         parts.append("For the target gaussian, B is C.")
     rows = [row for group in groups for row in group.rows]
+    if any(is_drawn(row) for row in rows):
+        parts.append("s.e.: of one draw of the weights (--weights-seed); another may differ by as much.")
     if any(column.name == "matrix" for column in columns) and any(_matrix(row)[0] for row in rows):
         parts.append(f"{OPEN}: in some heads the certified interval of ‖B − B~‖₂ did not close to --tol.")
     if any(mark(row) for group in groups for row in group.rows):

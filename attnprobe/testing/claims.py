@@ -13,8 +13,8 @@ from ..reference import exact, exact_output
 from ..rng import generator
 from .bands import eps
 from .cases import Case, Skip, demand
-from .inputs import permuted
-from .properties import in_kit, scaled
+from .inputs import permuted, reaching
+from .properties import TOPS, in_kit, scaled
 
 __all__ = ["claim"]
 
@@ -48,6 +48,13 @@ def row_sums_one(case: Case) -> None:
 def nonnegative(case: Case) -> None:
     least = float(case.operator(case.run()).dense().min())
     demand(least >= 0, f"the smallest entry is {least:.3g}")
+
+
+@claim("vanishing_normaliser", scores=(1.0,))
+def vanishing_normaliser(case: Case) -> None:
+    sizes = {"h": case.h, "n": case.n, "p": case.p, "p_v": case.p_v, "dtype": case.dtype, "seed": case.seed}
+    bad = [case.run(reaching(top, **sizes)).diagnostics["bad_rows"].any() for top in TOPS]
+    demand(any(bad), f"no row is bad at scores up to {TOPS[-1]:g}: drop the tag")
 
 
 @claim("uses_values", scores=(1.0,), dtypes=(torch.float64,))

@@ -178,9 +178,9 @@ def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
     return {
         "lambda": lambdas,
-        "norm": torch.tensor(size),
-        "norm_lifted": torch.tensor(whole),
-        "rows": torch.tensor(float(lifted.rows)),
+        "norm": torch.tensor(size, dtype=torch.float64),
+        "norm_lifted": torch.tensor(whole, dtype=torch.float64),
+        "rows": torch.tensor(lifted.rows, dtype=torch.float64),
         "d_stat": dimension.d_stat,
         "d_stat_error": dimension.error,
         "largest_leverage": dimension.largest,

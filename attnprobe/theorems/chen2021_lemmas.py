@@ -58,14 +58,15 @@ def lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 @theorem(
     "skyformer-lemma-3",
     paper=f"{PAPER}, lemma 3",
-    says="the scaled core D^-½ (SᵀC̄S + γI) D^-½ has its spectrum in (0, 1]",
+    says="the scaled core D^-½ (SᵀC̄S + γI) D^-½ has its spectrum in (0, 1]; printed as (0, 1), which is false",
     cost="d³ for each seed",
 )
 def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The ends of the spectrum of the scaled core over uniform landmarks, the worst of all seeds, at γ = 0.1.
 
-    ``D = diag((SᵀC̄S + γI) 1)``. The paper's interval is open at 1; but 1 is always an eigenvalue, with eigenvector
-    ``D^½ 1``: the core is similar to a row-stochastic matrix. So 1 is what the largest is compared with.
+    ``D = diag((SᵀC̄S + γI) 1)``. The paper's interval is open at 1, and as printed the lemma is false of every core: 1
+    is always an eigenvalue, with eigenvector ``D^½ 1``, since the core is similar to a row-stochastic matrix. The
+    verdict is of the interval closed at 1, which holds.
     """
     heads, never = [Lifted(qkv, row) for row in range(qkv.h)], torch.zeros(qkv.h, dtype=torch.bool)
     for d in setting.budgets:
@@ -75,9 +76,9 @@ def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             ends.append(lemma3_interval(_scaled_core(torch.cat(picked).double(), heads[0].scale))[:2])
         low, high = (torch.stack(end) for end in zip(*ends, strict=True))
         rounding = 16 * d * torch.finfo(torch.float64).eps
-        for name, measured, bound, sense in (
-            ("largest", high.amax(0), 1.0, "at most"),
-            ("smallest", low.amin(0), 0.0, "at least"),
+        for name, measured, bound, sense, printed in (
+            ("largest", high.amax(0), 1.0, "at most", " (printed: below 1, which is false: it is 1)"),
+            ("smallest", low.amin(0), 0.0, "at least", ""),
         ):
             yield Finding(
                 theorem="skyformer-lemma-3",
@@ -85,7 +86,7 @@ def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                 at={"gamma": RIDGE, "end": name},
                 assumption="γ > 0",
                 met=~never,
-                promise=f"the {name} eigenvalue of D^-½ (SᵀC̄S + γI) D^-½ is {sense} {bound:g}",
+                promise=f"the {name} eigenvalue of D^-½ (SᵀC̄S + γI) D^-½ is {sense} {bound:g}{printed}",
                 bound=torch.full_like(measured, bound),
                 measured=measured,
                 rounding=rounding,

@@ -305,7 +305,8 @@ def _lemma3(row: Row) -> str | None:
     parts += [f"violated in {counts['violated']}"] if counts["violated"] else []
     least, d = max(row["eigen_min"], 0.0) if counts["zero"] else row["eigen_min"], row["d"]
     ends = f"eigenvalues from {significant(least, 2)} to {row['eigen_max']:.12g}"
-    return f"Lemma 3, spectrum in (0, 1]: {name} of {method_label(row)}, d = {d}: {', '.join(parts)}; {ends}"
+    statement = "Lemma 3, spectrum in (0, 1] (printed open at 1, which is always reached)"
+    return f"{statement}: {name} of {method_label(row)}, d = {d}: {', '.join(parts)}; {ends}"
 
 
 def _terminal(tables: Sequence[Shown], legend: str, header: Header, run: str | None, width: int | None) -> str:
