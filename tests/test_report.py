@@ -28,6 +28,7 @@ from attnprobe.report import (
     summarise,
     timings_table,
 )
+from attnprobe.tables import formats
 from attnprobe.tables.numbers import aligned, significant
 from attnprobe.tables.terminal import flat_table, plain_tables
 
@@ -266,6 +267,17 @@ def test_markdown_tables_are_rectangular(run):
     assert len(table) == len(run[0]) + len(run[1]) + 2 * 2
     assert r"minilm\_l6" in text
     assert text.count("the hub is out of reach") == 1
+
+
+@pytest.mark.parametrize("command", ["error", "theory", "inject", "anything"])
+def test_infinity_is_the_same_text_in_every_json(command, monkeypatch):
+    monkeypatch.setattr(formats, "SUMMARIES", {})
+    row = {"method": "x", "cond": math.inf, "steps": [1.0, -math.inf, math.nan], "metrics": {"m": {"max": math.inf}}}
+    (one,) = json.loads(render([row], [], HEADER, "json", None, command))["rows"]
+    assert one == json.loads(render([row], [], HEADER, "jsonl", None, command))
+    assert one["cond"] == one["metrics"]["m"]["max"] == "inf" and one["steps"] == [1.0, "-inf", None]
+    (line,) = csv.DictReader(io.StringIO(render([row], [], HEADER, "csv", None, command)))
+    assert line["cond"] == line["m.max"] == "inf" and line["steps"] == '[1.0,"-inf",null]'
 
 
 def test_latex_is_balanced_and_escaped(run):

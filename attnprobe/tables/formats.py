@@ -94,7 +94,8 @@ def render(
     """The rows of a command as text, without a final newline.
 
     ``json`` is the one object of the contract; ``jsonl`` and ``csv`` are one line per row, the bounds last (their
-    method is ``lower-bound``), at full precision; ``table``, ``md`` and ``latex`` round to three or four digits.
+    method is ``lower-bound``), at full precision, infinity as the text ``"inf"`` and NaN as null; ``table``, ``md``
+    and ``latex`` round to three or four digits.
 
     Args:
         header: the source and its warnings; see `Header`.
@@ -117,10 +118,10 @@ def render(
         if header.inputs:
             whole["inputs"] = header.inputs
         if command in SUMMARIES:
-            whole["summary"] = spelt(SUMMARIES[command](rows))
-        return strict_json(whole, indent=2)
+            whole["summary"] = SUMMARIES[command](rows)
+        return strict_json(spelt(whole), indent=2)
     if format == "jsonl":
-        return "\n".join(strict_json(row) for row in [*rows, *bounds])
+        return "\n".join(strict_json(spelt(row)) for row in [*rows, *bounds])
     if format == "csv":
         return _csv([*rows, *bounds])
     if format == "table" and command in ("spectrum", "compare", "inject", *SUMMARISED):
@@ -158,7 +159,7 @@ def flattened(row: Row) -> dict[str, Any]:
         elif name == "over_vmean":
             flat.update({f"{name}.{metric}": x for metric, x in value.items()})
         elif isinstance(value, (Mapping, list, tuple)):
-            flat[name] = strict_json(value)
+            flat[name] = strict_json(spelt(value))
         else:
             flat[name] = value
     return flat

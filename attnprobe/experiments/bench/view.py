@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import unknown
 from ...grammar.lists import parse_positive
-from ...records.file import SCHEMA, strict_json
+from ...records.file import SCHEMA, spelt, strict_json
 from ...tables.columns import Column, family, grouped, label, mark, notes, shown
 from ...tables.console import Header
 from ...tables.formats import FORMATS, Plain, latex, markdown, render
@@ -54,7 +54,7 @@ def render_bench(
             "bounds": [],
             "run": run,
         }
-        return strict_json(whole, indent=2)
+        return strict_json(spelt(whole), indent=2)
     if format in ("jsonl", "csv"):
         return render(rows, [], header, format, run, command="bench")
     if format == "table":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...records.file import SCHEMA, STATUSES, strict_json
+from ...records.file import SCHEMA, STATUSES, spelt, strict_json
 from ...tables.console import Header
 from ...tables.formats import FORMATS, Plain, latex, markdown, render
 from ...tables.intervals import mean_interval
@@ -78,7 +78,7 @@ class StabilityReport:
                 "bounds": [],
                 "run": run,
             }
-            return strict_json(whole, indent=2)
+            return strict_json(spelt(whole), indent=2)
         if format in ("jsonl", "csv"):
             return render(self.rows, [], self.header, format, run, command="stability")
         tables, told = self.tables()
@@ -178,7 +178,7 @@ def _conditions(entries: Sequence[Mapping[str, Any]]) -> Row:
         values = [math.inf if value is None else value for entry in some for value in entry["cond"]]
         median = quantiles(values)["median"] if values else math.inf
         found[name] = {
-            "median": median if math.isfinite(median) else None,
+            "median": median,
             "singular": sum(map(math.isinf, values)),
             "of": len(values),
             "inverted": any(entry["inverted"] for entry in some),
@@ -186,16 +186,15 @@ def _conditions(entries: Sequence[Mapping[str, Any]]) -> Row:
     return found
 
 
-def _per_step(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    """The median over layers and heads of each matrix, step by step; null where it is singular."""
+def _per_step(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """The median over layers and heads of each matrix, step by step; infinite where it is singular."""
     found = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
         lists = [entry["cond"] for entry in entries if entry["matrix"] == name]
-        medians = [
+        found[name] = [
             quantiles([math.inf if value is None else value for value in some])["median"]
             for some in zip(*lists, strict=False)
         ]
-        found[name] = [value if math.isfinite(value) else None for value in medians]
     return found
 
 
@@ -257,10 +256,8 @@ def _summary(some: Sequence[Row]) -> Row:
 
 
 def _over_seeds(entries: Sequence[Row]) -> Row:
-    medians = [math.inf if entry["median"] is None else entry["median"] for entry in entries]
-    middle = quantiles(medians)["median"]
     return {
-        "median": middle if math.isfinite(middle) else None,
+        "median": quantiles([entry["median"] for entry in entries])["median"],
         **{name: sum(entry[name] for entry in entries) for name in ("singular", "of")},
         "inverted": entries[0]["inverted"],
     }
