@@ -72,7 +72,7 @@ MAY_HEAVY = {
     "gates": {"numpy", "rich"},
 }
 # modules of a command that read records and never measure
-VIEWS = {"view", "figures", "rows", "growth", "gates", "compare", "names", "curves", "file"}
+VIEWS = {"view", "figures", "rows", "growth", "gates", "names", "curves", "file"}
 VIEWS |= {"kernels_view", "maps_figure", "map_scale", "paper_figure", "papers", "cost_figure"}
 FILES = sorted(ROOT.rglob("*.py"))
 
