@@ -151,7 +151,8 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     counts = {(len(unit.a), len(unit.b)) for unit in units}
     if uneven := [counted for counted in counts if counted[0] != counted[1]]:
         return Evidence(why="one text window, and other numbers of seeds: {} in A, {} in B".format(*uneven[0]))
-    return over_heads(*zip(*(unit.numbers for unit in units), strict=True), statistic)
+    x, y = zip(*(unit.numbers for unit in units), strict=True)
+    return over_heads(x, y, statistic)
 
 
 def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
@@ -163,9 +164,9 @@ def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measu
     ]
     of = STATISTICS[statistic]
     means = [list(_by_window(values, of).values()) for values in kept]
-    evidence = two_samples(*means) if all(means) else certain()
-    ends = (_of([value.number for value in values if value.number is not None], of) for values in kept)
-    return Measured(statistic, *ends, min(map(len, kept)), lost, gained, evidence)
+    evidence = two_samples(means[0], means[1]) if all(means) else certain()
+    a_of, b_of = (_of([value.number for value in values if value.number is not None], of) for values in kept)
+    return Measured(statistic, a_of, b_of, min(map(len, kept)), lost, gained, evidence)
 
 
 def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, float]:
