@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
 from .errors import AttnprobeError, UsageError
+from .grammar.foreign import message
 
 __all__ = ["GIB", "MIB", "open_regular", "parse_json", "read_json", "read_regular", "reading", "writing"]
 
@@ -117,7 +118,7 @@ def reading(
     except (AttnprobeError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as why:  # parsers of five libraries raise a dozen kinds, and one of Rust panics
-        text = getattr(why, "strerror", None) or str(why) or type(why).__name__
+        text = getattr(why, "strerror", None) or message(why)
         if isinstance(why, UnicodeDecodeError):
             text = f"byte {why.start} is not UTF-8"
         raise error(f"{_short(name)}{what}: {_short(' '.join(text.split()), 300)}") from why

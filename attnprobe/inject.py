@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import SourceError, Unsupported, UsageError
+from .grammar.foreign import message
 from .hooks.call import AttentionCall, blocks, exact_rows, repeated
 from .hooks.capture import call_of
 from .hooks.interface import Selection, bypassed, eager_of, put, switched
@@ -90,7 +91,7 @@ class _Replacement:
         try:
             rows = [self._row(full, row, heads) for row in range(len(call.q))]
         except UsageError as error:
-            line = str(error)
+            line = message(error)
             raise type(error)(line if line.startswith(call.module) else f"{call.module}: {line}") from error
         return torch.stack(rows).transpose(1, 2).to(call.q.dtype)
 

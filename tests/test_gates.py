@@ -334,7 +334,7 @@ def test_junit_xml_is_one_case_per_gate_and_row(tmp_path):
     by_method = {case.get("name").split(": ")[-1].split()[0]: case for case in cases[:3]}
     assert by_method["skyformer"].find("failure").get("message") == "123.456 is above 1"
     told = by_method["mss"].find("failure").get("message")
-    assert told == "failed: it \ufffd[31mbroke\ufffd & <that> \ufffd ]]> was it"  # what XML cannot hold is replaced
+    assert told == r"failed: it \x1b[31mbroke\x00 & <that> \ud800 ]]> was it"  # what XML cannot hold is escaped
     assert by_method["mss"].find("failure").text.endswith(told)
     assert [float(case.get("time")) for case in cases] == [0.25, 0.0, 0.25, 0.0]
     assert float(suite.get("time")) == 0.5

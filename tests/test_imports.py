@@ -22,7 +22,7 @@ MAY = {
     "__init__": {"approximation", "inject", "methods", "metrics", "operators", "qkv", "reference", "sources", "sweep"},
     "__main__": {"cli"},
     "errors": set(),
-    "files": {"errors"},
+    "files": {"errors", "grammar"},
     "rng": set(),
     "timings": set(),
     "qkv": {"errors"},
@@ -36,7 +36,7 @@ MAY = {
     "hooks": {"errors", "grammar", "qkv", "sources"},
     "sources": {"files", "qkv", "rng", "errors", "timings", "grammar", "hooks", "experiments"},
     "grammar": {"errors"},
-    "records": {"errors", "files"},
+    "records": {"errors", "files", "grammar"},
     "config": {"experiments", "sweeps"},
     "sweeps": READS,
     "compare": READS | {"experiments", "gates", "tables"},
@@ -45,11 +45,11 @@ MAY = {
     "gates": READS | {"experiments", "tables"},
     "report": READS | {"compare", "experiments", "figures", "gates", "tables"},
     "testing": CORE | {"methods", "grammar"},
-    "inject": CORE | {"methods", "hooks"},
+    "inject": CORE | {"grammar", "methods", "hooks"},
     "run": MEASURES | READS | {"__init__", "experiments"},
     "experiments": MEASURES | READS | {"config", "figures", "run", "tables"},
     "sweep": {"experiments", "grammar", "run"},
-    "cli": {"__init__", "config", "errors"},
+    "cli": {"__init__", "config", "errors", "grammar", "sweeps"},
 }
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
 MAY_HEAVY = {

@@ -8,13 +8,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
+import traceback
 from importlib import import_module
+from typing import Any, NoReturn
 
 import click
 
 from .. import __version__
 from ..errors import AttnprobeError, nearest
+from ..grammar.foreign import message, reason
+from .streams import answer, answers_last, note, open_streams, unwritten
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -60,14 +63,27 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no such command '{args[0]}'{nearest(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what click would make an exit code of its own out of is an error like any other."""
+        try:
+            return super().invoke(ctx)
+        except (SystemExit, BrokenPipeError) as error:
+            raise RuntimeError(reason(error)) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="attnprobe")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Measure what an attention approximation does to real queries, keys and values.
 
     \b
@@ -77,89 +93,61 @@ def cli() -> None:
     attnprobe methods skyformer
     attnprobe doctor
     """
+    if ctx.invoked_subcommand is None:
+        answer(ctx.get_help())
+        ctx.exit(2)
 
 
-def main(args: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; a traceback is shown only with ``--debug``."""
+def main(args: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code; a traceback is shown only with ``--debug``.
+
+    The answer is printed last. A reader of stdout that goes away changes nothing; an answer that cannot be written
+    for another reason, such as a full disk, makes a 0 a 4.
+    """
     args = sys.argv[1:] if args is None else args
-    _open_streams()
-    try:
-        _dispatch(args, debug="--debug" in args)
-    finally:
-        _settle_stderr()
-
-
-def _dispatch(args: list[str], debug: bool) -> None:
-    """Run a command and turn whatever it raises into one line and an exit code."""
-    try:
-        code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
-    except click.exceptions.Exit as error:
-        code = error.exit_code
-    except click.ClickException as error:
-        _stop(f"{error.format_message()}{_help_hint(error)}", 2)
-    except (KeyboardInterrupt, click.Abort) as stop:
-        if "told" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
-            _told("interrupted")
-        _leave(130)
-    except AttnprobeError as error:
-        if debug:
-            raise
-        _stop(str(error), error.exit_code)
-    except MemoryError:
-        if debug:
-            raise
-        _stop("out of memory; choose a smaller n or fewer heads", 4)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:
-        if debug:
-            raise
-        if getattr(error, "errno", None) in SCARCE:
-            _stop(f"{error}: the machine or a limit of this shell (see `ulimit -a`) gives no more", 4)
-        first = str(error).strip().split("\n")[0]
-        _stop(f"internal error, {type(error).__name__}: {first}; run again with --debug to see where", 70)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _told(line: str) -> None:
-    """One line on stderr."""
-    with suppress(OSError):
-        click.echo(f"attnprobe: {' '.join(line.split())}", err=True)
-
-
-def _stop(line: str, code: int) -> None:
-    """One line on stderr, and the exit code."""
-    _told(line)
-    sys.exit(code)
-
-
-def _leave(code: int) -> None:
-    """Exit; at once where Ray's threads are in the middle of something, which may crash an interpreter that ends."""
-    if "ray" in sys.modules:
-        _settle_stderr()
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
+    open_streams()
+    code = _run(args, debug="--debug" in args)
+    if (lost := unwritten()) is not None:
+        note(f"stdout: the answer is not written: {lost.strerror or lost}")
+        code = code or 4
+    if code == 130 and "ray" in sys.modules:  # its threads may crash an interpreter that ends meanwhile
+        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
 
-def _settle_stderr() -> None:
-    """Drop a stderr that cannot be written to: flushing it at exit would turn the exit code into 120."""
+def _run(args: list[str], debug: bool) -> int:
+    """The exit code of a command; whatever it raises is one line on stderr."""
     try:
-        sys.stderr.flush()
-    except OSError:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        with answers_last():
+            code = cli.main(args=args, prog_name="attnprobe", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        return _failed(f"{error.format_message()}{_help_hint(error)}", 2)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        if "told" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
+            note("interrupted")
+        return 130
+    except AttnprobeError as error:
+        return _failed(message(error), error.exit_code, debug)
+    except MemoryError:
+        return _failed("out of memory; choose a smaller n or fewer heads", 4, debug)
+    except SystemExit:  # of click, for a shell's completion
+        raise
+    except BaseException as error:
+        if getattr(error, "errno", None) in SCARCE:
+            return _failed(f"{message(error)}: the machine or a limit of this shell (see `ulimit -a`) gives no more", 4)
+        return _failed(f"internal error, {reason(error)}; run again with --debug to see where", 70, debug)
 
 
-def _open_streams() -> None:
-    """Make stdout and stderr usable where they are closed, or encode less than what tables hold."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the process ends)
-        elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+def _failed(line: str, code: int, debug: bool = False) -> int:
+    """One line on stderr, after the traceback where that is asked for."""
+    if debug:
+        traceback.print_exc()
+    note(line)
+    return code
 
 
 def _help_hint(error: click.ClickException) -> str:

@@ -153,7 +153,7 @@ def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) 
     from ..records.ownership import write_output
     from ..report import budget_files, render
     from .output import draw, header_of, show
-    from .progress import note
+    from .streams import note
 
     records = session.outcome.records
     header = header_of(session.sources, session.path, records)

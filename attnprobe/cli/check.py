@@ -64,6 +64,7 @@ def command(
     from ..report import Header, conformance_table, render
     from ..testing import examine
     from .progress import progress_bar
+    from .streams import answer
 
     refuse_unknown_format(format_)
     fixed = {name: value for name, value in sizes.items() if value is not None}
@@ -73,9 +74,9 @@ def command(
     with progress_bar() as (progress, _):
         rows = [asdict(one) for one in examine(method, only=names, target=target, fixed=fixed, progress=progress)]
     if format_ == "table":
-        click.echo(conformance_table(rows))
+        answer(conformance_table(rows))
     else:
-        click.echo(render(rows, [], Header(), format_, None, "check"))
+        answer(render(rows, [], Header(), format_, None, "check"))
     raise click.exceptions.Exit(1 if any(row["status"] == "failed" for row in rows) else 0)
 
 

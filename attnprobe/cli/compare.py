@@ -72,7 +72,7 @@ def command(
     """
     from ..records.file import read_records
     from ..report import Header, compare_runs, comparison_line, render
-    from .progress import note
+    from .streams import answer, note
 
     refuse_unknown_format(format_)
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
@@ -80,7 +80,7 @@ def command(
     facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": found.sources}
     lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *found.sources_in_words()]
     header = Header(facts, lines)
-    click.echo(render(found.rows, [], header, format_, None, "compare"))
+    answer(render(found.rows, [], header, format_, None, "compare"), styled=format_ == "table")
     for line in found.notes:
         note(line)
     for verdict in ("only in A", "only in B"):

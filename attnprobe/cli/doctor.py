@@ -25,15 +25,17 @@ def command(model: str | None, weights: str, debug: bool) -> None:
     With --model: every attention module by name, with its heads, scale and mask, how exactly it is captured, and
     whether Q, K and V alone describe it, as methods need, or why it is refused.
     """
+    from .streams import answer
+
     if model is not None:
         from ..sources import survey
 
         for line in survey(model, weights):
-            click.echo(line)
+            answer(line)
         return
     from ..run.provenance import examine
 
     width = 12
     for heading, lines in examine().items():
         for position, line in enumerate(lines or ["none"]):
-            click.echo(f"{heading if position == 0 else '':{width}}{line}")
+            answer(f"{heading if position == 0 else '':{width}}{line}")

@@ -7,9 +7,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-import click
-
-from .progress import duration, note
+from .progress import duration
+from .streams import answer, note
 
 __all__ = ["show_plan"]
 
@@ -34,15 +33,15 @@ def show_plan(request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]
         row["cells"] += 1
         row["done"] += cell.done
     start = perf_counter() - begin
-    click.echo(plan_table(rows))
+    answer(plan_table(rows))
     left = [cell for cell in cells if not cell.done]
     memory = max((cell.bytes for cell in left), default=0)
     share = ""
     if request.shard is not None:
         share = f"shard {request.shard}: {len(cells)} of {len(listed(replace(request, shard=None)))} cells\n"
-    click.echo(f"{share}{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
+    answer(f"{share}{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
     if left:
-        click.echo(
+        answer(
             f"about {duration(start + seconds_of(cells))}, {duration(start)} of it until it starts, and "
             f"{memory / 2**20:.0f} MiB beside the model, Q, K and V"
         )

@@ -152,6 +152,7 @@ def command(
     from .gating import gates_of, settled
     from .output import ended, pictures, whatever_fits
     from .progress import progress_bar
+    from .streams import echo
 
     refuse_unknown_format(format_)
     maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
@@ -165,7 +166,7 @@ def command(
     if show_timings:
         from ..report import timings_table
 
-        click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
+        echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failed = settled(rows, asked_gates, junit)
     raise ended(session.outcome.records, lost, failed)
 

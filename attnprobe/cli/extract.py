@@ -31,7 +31,8 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
     from ..errors import UsageError
     from ..sources import resolve, save_qkv
     from ..sweep import parse_layers
-    from .progress import note, progress_bar
+    from .progress import progress_bar
+    from .streams import note
 
     spec = source_from(given)
     if os.path.exists(out):

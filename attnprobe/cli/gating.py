@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .progress import note
+from .streams import echo, note
 
 __all__ = ["gates_of", "settled"]
 
@@ -36,6 +36,7 @@ def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | N
 
     With ``--strict`` an undecided gate is a failed one.
     """
+    from ..errors import UsageError
     from ..report import check, gates_table, junit_xml
     from .output import shard_asked
 
@@ -54,8 +55,13 @@ def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | N
         note(f"gates passed: {', '.join(map(str, gates))}")
     config = click.get_current_context().obj
     if config is not None and config.gates:
-        click.echo(gates_table(results), err=True)
+        echo(gates_table(results), err=True, styled=True)
     if junit is not None:
-        junit_xml(results, junit)
-        note(f"gates: {junit}")
+        try:
+            junit_xml(results, junit)
+            note(f"gates: {junit}")
+        except UsageError as error:
+            if not failed:
+                raise
+            note(str(error))  # the exit code is the gate's
     return failed

@@ -26,13 +26,13 @@ def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
     from ..methods import by_family, get
     from ..methods.user import plugins
     from ..report import Header, render
-    from .progress import note
+    from .streams import answer, note
 
     refuse_unknown_format(format_)
     if pages and (name is not None or format_ not in ("table", "md")):
         raise UsageError("--pages shows every method, as Markdown; drop the name and --format")
     if pages:
-        click.echo(methods_page())
+        answer(methods_page())
         return
     entries = [get(name)] if name is not None else by_family(kernels=True)
     if name is None:
@@ -41,12 +41,12 @@ def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
         for line in lines:
             note(line)
     if format_ == "table":
-        click.echo("\n\n".join(entry.card() if name is None else entry.explain() for entry in entries))
+        answer("\n\n".join(entry.card() if name is None else entry.explain() for entry in entries))
         return
     rows = [entry.row() for entry in entries]
     if format_ in ("md", "latex", "csv"):
         rows = [_for_people(row) for row in rows]
-    click.echo(render(rows, [], Header(), format_, None, command="methods"))
+    answer(render(rows, [], Header(), format_, None, command="methods"))
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:

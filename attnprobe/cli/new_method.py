@@ -26,9 +26,10 @@ def command(name: str, out: str, debug: bool) -> None:
     from shlex import quote
 
     from ..methods.user.scaffold import write_method
+    from .streams import answer, echo
 
     method, test = write_method(name, out)
     shown = quote(f"{method if method.is_absolute() else f'./{method}'}:{name}")
-    click.echo(f"{method}\n{test}")
+    answer(f"{method}\n{test}")
     for line in (f"attnprobe error --method {shown} --d 16,32,64 --plot", f"attnprobe check {shown}", f"pytest {test}"):
-        click.echo(f"  {line}", err=True)
+        echo(f"  {line}", err=True)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
-from .progress import note
+from .streams import answer, note
 
 __all__ = ["draw", "ended", "header_of", "pictures", "shard_asked", "show", "whatever_fits"]
 
@@ -29,14 +29,14 @@ def show(
     header: Any = None,
     kinds: Sequence[str] = ("md", "csv", "json"),
 ) -> None:
-    """Print ``rendered(format_)`` and write it into ``tables/COMMAND.…`` in every one of ``kinds``.
+    """Answer with ``rendered(format_)``, and write it into ``tables/COMMAND.…`` in every one of ``kinds``.
 
     What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
     rows are printed alone: tables in the folder are of all shards.
     """
     from ..records.ownership import write_output
 
-    click.echo(rendered(format_))
+    answer(rendered(format_), styled=format_ == "table")
     if shard := shard_asked():
         note(
             f"shard {shard}: these rows are its own; once all have run, `attnprobe report {folder}` or this command "

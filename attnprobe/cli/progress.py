@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from time import monotonic
 
-import click
+from ..grammar.foreign import one_line
+from .streams import note
 
-__all__ = ["duration", "note", "progress_bar"]
+__all__ = ["duration", "progress_bar"]
 
 LOG_EVERY = 60.0  # seconds between lines where stderr is no terminal
-
-
-def note(line: str) -> None:
-    """One line for a person, on stderr."""
-    with suppress(OSError):  # a stderr that cannot be written to is no reason to lose a run
-        click.echo(f"attnprobe: {' '.join(line.split())}", err=True)
 
 
 def pace(done: int, left: int, seconds: float) -> str:
@@ -81,6 +76,6 @@ def progress_bar() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[
             if first is None:
                 first, begin = done, monotonic()
             rate = f"{60 * (done - first) / (monotonic() - begin):.3g}/min" if done > first else ""
-            bar.update(task, completed=done, total=total, description=label, rate=rate)
+            bar.update(task, completed=done, total=total, description=one_line(label), rate=rate)
 
-        yield update, lambda line: console.print(f"attnprobe: {line}", soft_wrap=True)
+        yield update, lambda line: console.print(f"attnprobe: {one_line(line)}", soft_wrap=True)

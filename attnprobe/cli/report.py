@@ -75,7 +75,7 @@ def command(
     from ..errors import UsageError, unknown
     from ..records.ownership import write_output
     from ..report import GATED_METRICS, PLOTS, html_page, open_run, parts, read_reference
-    from .progress import note
+    from .streams import note
 
     refuse_unknown_format(format_)
     asked = kinds_from(plots, (*PLOTS, "all", "none"))

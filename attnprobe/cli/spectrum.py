@@ -114,6 +114,7 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
         refuse_unknown_format(format_)  # which imports what makes the tables
     from .output import ended, whatever_fits
     from .progress import progress_bar
+    from .streams import echo
 
     request = request_of({"of": of, **given})
     with progress_bar() as (progress, notify):
@@ -123,7 +124,7 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
     if show_timings:
         from ..report import timings_table
 
-        click.echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
+        echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     raise ended(session.outcome.records, lost)
 
 
@@ -140,7 +141,7 @@ def _report(session: Any, format_: str, plot: bool) -> None:
     from ..experiments.spectrum.figures import spectrum_figures
     from ..report import render, spectrum_rows
     from .output import draw, header_of, show
-    from .progress import note
+    from .streams import note
 
     rows = spectrum_rows(session.outcome.records)
     header = header_of(session.sources, session.path, session.outcome.records)

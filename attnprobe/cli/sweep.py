@@ -13,6 +13,7 @@ from ..config import Config, Setting, read_config
 from ..errors import UsageError
 from ..sweeps.packaged import packaged_sweeps, sweep_file
 from .options import refuse_contradictions
+from .streams import answer
 
 EPILOG = """\b
 A file holds the long option names of a command, and their values:
@@ -82,7 +83,7 @@ def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, 
     """
     if file is None and listing:
         width = max(map(len, packaged_sweeps()))
-        return click.echo("\n".join(f"{name:{width}}  {line}" for name, line in packaged_sweeps().items()))
+        return answer("\n".join(f"{name:{width}}  {line}" for name, line in packaged_sweeps().items()))
     if file is None:
         raise UsageError("sweep: name a FILE or a packaged sweep (`attnprobe sweep --list`)")
     config = read_config(sweep_file(file), settings_of)

@@ -113,10 +113,11 @@ def command(
     from .gating import gates_of, settled
     from .output import ended, whatever_fits
     from .progress import progress_bar
+    from .streams import answer
 
     refuse_unknown_format(format_)
     if listing:
-        click.echo(listed(format_))
+        answer(listed(format_), styled=format_ == "table")
         return
     asked = gates_of("theory", gates, junit)
     request = request_of(given)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..grammar.foreign import printable
 from ..records.file import write_bytes
 from ..tables.columns import family
 from ..tables.labels import source_heading
@@ -91,17 +93,21 @@ def error_figure(
 def saved(figure: Any, stem: Path) -> list[Path]:
     """The figure as SVG and PNG, byte for byte the same wherever the same rows are drawn.
 
-    Laid out once for both: a layout takes as long as a drawing, and each file would have made it twice.
+    Laid out once for both: a layout takes as long as a drawing, and each file would have made it twice. A character
+    that the font lacks is drawn as a box; SVG, which holds every text as a comment, holds it as `printable`.
     """
-    paths = []
-    figure.draw_without_rendering()
-    figure.set_layout_engine(None)
-    for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-        file = io.BytesIO()
-        figure.savefig(file, format=kind, metadata=metadata)
-        paths.append(stem.with_name(f"{stem.name}.{kind}"))
-        write_bytes(paths[-1], file.getvalue())
-    return paths
+    drawn: dict[Path, bytes] = {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.draw_without_rendering()
+        figure.set_layout_engine(None)
+        for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, metadata=metadata)
+            drawn[stem.with_name(f"{stem.name}.{kind}")] = file.getvalue()
+    for path, data in drawn.items():
+        write_bytes(path, printable(data.decode()).encode() if path.suffix == ".svg" else data)
+    return list(drawn)
 
 
 @contextmanager
@@ -306,6 +312,6 @@ def _panel_title(place: Place, budgets: Sequence[int] = ()) -> str:
 
 def title_lines(title: str, width: int) -> list[str]:
     """The title's lines, wrapped, without one that another holds already; a SHA-256 shows its first 12 digits."""
-    lines = [short_hashes(line) for line in dict.fromkeys(title.splitlines())]
+    lines = [printable(short_hashes(line)) for line in dict.fromkeys(title.split("\n"))]
     lines = [line for line in lines if line and not any(line != other and line in other for other in lines)]
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]

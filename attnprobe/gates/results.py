@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import xml.etree.ElementTree as ET
@@ -13,15 +12,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ..grammar.foreign import one_line
 from ..records.file import write_bytes
 from ..tables.console import STYLES, UNLIMITED, console_of, finished, width_of
 from ..tables.numbers import aligned, significant
 from .check import GateResult
 
 __all__ = ["gates_table", "junit_xml"]
-
-# what XML 1.0 cannot hold, not even escaped
-FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
@@ -48,7 +45,7 @@ def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
     if remarks:
         console.print()
     for result in remarks:
-        console.print(Text(f"{_sign(result)} {_legal(result.line)}", style=STYLES[_sign(result)]), soft_wrap=True)
+        console.print(Text(f"{_sign(result)} {one_line(result.line)}", style=STYLES[_sign(result)]), soft_wrap=True)
     console.print()
     failed, undecided = (sum(getattr(result, name) for result in results) for name in ("failed", "undecided"))
     count = f"{len(results)} checked, {failed} failed" + (f", {undecided} undecided" if undecided else "")
@@ -78,22 +75,13 @@ def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> No
         root, "testsuite", {"name": "attnprobe gates", **counts, "skipped": skipped, "time": f"{sum(times):.3f}"}
     )
     for result, seconds in zip(results, times, strict=True):
-        names = {"classname": f"attnprobe.{result.gate.metric}", "name": _legal(result.name)}
+        names = {"classname": f"attnprobe.{one_line(result.gate.metric)}", "name": one_line(result.name)}
         case = ET.SubElement(suite, "testcase", {**names, "time": f"{seconds:.3f}"})
         if result.undecided:
-            ET.SubElement(case, "skipped", {"message": _legal(result.message)})
+            ET.SubElement(case, "skipped", {"message": one_line(result.message)})
         elif not result.passed:
-            told = _legal(result.message)
+            told = one_line(result.message)
             failure = ET.SubElement(case, "failure", {"message": told, "type": "gate"})
-            failure.text = _legal(result.line)
+            failure.text = one_line(result.line)
     ET.indent(root)
     write_bytes(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
-
-
-def _legal(text: str) -> str:
-    """``text`` with a replacement character for each one that XML cannot hold.
-
-    >>> ascii(_legal("a\\x1b[31m < b"))
-    "'a\\\\ufffd[31m < b'"
-    """
-    return FORBIDDEN.sub("\ufffd", text)

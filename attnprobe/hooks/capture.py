@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SourceError, UsageError
+from ..grammar.foreign import reason
 from .call import AttentionCall, blocks
 from .interface import Selection, bypassed, eager_of, is_cross, put, switched
 from .masks import Pattern, pattern_of, split_mask
@@ -166,8 +167,7 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
     except (SourceError, UsageError):
         raise
     except Exception as error:  # whatever a model raises that does not read its inputs as we feed them
-        line = (str(error).strip().splitlines() or [""])[0]
-        raise SourceError(f"{recorder.model}: its forward failed ({type(error).__name__}: {line})") from error
+        raise SourceError(f"{recorder.model}: its forward failed ({reason(error)})") from error
     finally:
         _active.reset(token)
     if recorder.calls == 0:

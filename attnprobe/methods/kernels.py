@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import Unsupported
+from ..grammar.foreign import reason
 from ..operators import row_blocks
 from ..qkv import QKV
 from ..reference import attention
@@ -143,9 +144,9 @@ def flex(
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of the compiler, of what it calls, or of a device without the kernel
-            told = " ".join(str(error).split())[:120]
+            told = reason(error)[:160]
             way_out = "; torch:flex:compiled=false runs it unfused" if compiled else ""
-            raise Unsupported(f"torch:flex cannot run here ({type(error).__name__}: {told}){way_out}") from error
+            raise Unsupported(f"torch:flex cannot run here ({told}){way_out}") from error
 
     return _run(qkv, dtype, kernel)
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..grammar.foreign import printable
 
 try:
     import fcntl
@@ -70,21 +71,25 @@ LOWER_BOUND = "lower-bound"
 def plain(value: Any) -> Any:
     """``value`` as JSON can hold it: NaN and infinity become null, tuples and arrays become lists, paths strings.
 
+    Strings and keys become `printable`: what is read from a record can be shown, whoever wrote the text in it.
+
     >>> plain({"x": (1.5, float("nan")), 2: Path("a")})
     {'x': [1.5, None], '2': 'a'}
     """
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, int)):
+    if isinstance(value, str):
+        return printable(value)
+    if value is None or isinstance(value, int):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {printable(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(plain(item) for item in value)
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return printable(str(os.fspath(value)))
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -362,8 +367,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """`write_bytes` of UTF-8."""
-    write_bytes(path, text.encode())
+    """`write_bytes` of `printable` text in UTF-8."""
+    write_bytes(path, printable(text).encode())
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import Unsupported, UsageError
+from ..grammar.foreign import message
 from ..grammar.spelling import parts
 from ..methods import Method, by_family, get
 from ..qkv import QKV
@@ -267,7 +268,7 @@ def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str |
     try:
         entry.check_budget(d, n, n)
     except Unsupported as error:
-        return str(error)
+        return message(error)
     return None
 
 

@@ -182,4 +182,4 @@ def combined_sha256(files: Sequence[Path]) -> str:
     if len(files) == 1:
         return sha256_of(files[0])
     lines = "".join(f"{file.name} {sha256_of(file)}\n" for file in sorted(files))
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()

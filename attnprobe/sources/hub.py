@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..errors import SourceError
+from ..grammar.foreign import one_line
 from .folder import ModelFolder
 
 __all__ = ["Unreachable", "cached_folder", "cached_models", "fetch", "hub_reachable", "quiet"]
@@ -177,4 +178,4 @@ def quiet() -> Iterator[None]:
 
 def note(line: str) -> None:
     """The default `notify`: one line on stderr."""
-    print(f"attnprobe: {line}", file=sys.stderr, flush=True)
+    print(f"attnprobe: {one_line(line)}", file=sys.stderr, flush=True)

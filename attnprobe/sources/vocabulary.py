@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,14 +64,33 @@ class Vocabulary:
             object.__setattr__(self, "after", after)
             object.__setattr__(self, "unknown", _unknown(self.tokenizer))
 
-    def _used(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _used(self) -> Iterator[None]:
         """What a tokenizer without its unknown token raises, or one whose pattern has no end."""
-        return reading(f"tokenizer {self.name}", SourceError, " cannot be used")
+        with reading(f"tokenizer {self.name}", SourceError, " cannot be used"), _silenced():
+            yield
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The token ids of each line by itself, without special tokens."""
         with self._used():
             return [encoding.ids for encoding in self.tokenizer.encode_batch(list(lines), add_special_tokens=False)]
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Drop what compiled code prints to stderr in the block: a panic prints its own trace."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def open_tokenizer(name: str) -> Vocabulary:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ..errors import SourceError, UsageError
+from ..grammar.foreign import first_line, message
 from ..rng import generator
 from .folder import ModelFolder
 from .hub import quiet
@@ -126,7 +127,7 @@ def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[Pr
                 dtype=dtype,
             )
     except Exception as error:  # OSError, ValueError, RuntimeError, SafetensorError, KeyError by model and file
-        what = "a weight's shape differs from what config.json says" if "mismatch" in str(error) else _line(error)
+        what = "a weight's shape differs from what config.json says" if "mismatch" in message(error) else _line(error)
         raise SourceError(f"{folder.name}: its weights cannot be loaded: {what}") from error
     folder.hold()
     return model, sorted(info["missing_keys"])
@@ -227,6 +228,5 @@ def _without_drawing(config: PreTrainedConfig) -> AbstractContextManager[None]:
 
 def _line(error: BaseException) -> str:
     """The first line of an exception, short."""
-    text = str(error).strip().splitlines()
-    line = text[0] if text else type(error).__name__
+    line = first_line(message(error))
     return line if len(line) <= 200 else line[:197] + "..."

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from ..grammar.foreign import printable
 from .numbers import short_hashes
 
 __all__ = ["STYLES", "UNLIMITED", "Header", "console_of", "finished", "print_header", "width_of"]
@@ -50,9 +52,25 @@ def print_header(console: Console, header: Header, terminal: bool) -> None:
         console.print(Text(line, style="dim"), soft_wrap=not terminal)
 
 
+class Printable(RenderHook):
+    """Makes what a console prints `printable`, before colours are added."""
+
+    def process_renderables(self, renderables: list[Any]) -> list[Any]:
+        return [_PrintableParts(one) for one in renderables]
+
+
+@dataclass(frozen=True)
+class _PrintableParts:
+    renderable: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.renderable, options):
+            yield Segment(printable(segment.text), segment.style, segment.control)
+
+
 def console_of(width: int, terminal: bool) -> Console:
-    """A console that writes into a string."""
-    return Console(
+    """A console that writes `printable` text into a string."""
+    console = Console(
         file=io.StringIO(),
         width=width,
         force_terminal=True if terminal else None,
@@ -62,6 +80,8 @@ def console_of(width: int, terminal: bool) -> Console:
         emoji=False,
         markup=False,
     )
+    console.push_render_hook(Printable())
+    return console
 
 
 def finished(console: Console) -> str:

@@ -16,6 +16,7 @@ from ..experiments.error.kernels_view import KERNEL_SPARE, kernel_legend, kernel
 from ..experiments.inject.view import INJECT_SPARE, inject_legend, inject_summary, inject_tables
 from ..experiments.spectrum.view import spectrum_legend, spectrum_tables
 from ..experiments.theory.view import SPARE, theory_legend, theory_summary, theory_tables
+from ..grammar.foreign import one_line
 from ..records.file import SCHEMA, spelt, strict_json
 from .columns import columns_of, grouped, legend, mark, notes
 from .console import Header
@@ -25,6 +26,9 @@ from .terminal import error_tables, flat_table, plain_tables
 __all__ = ["FORMATS", "Plain", "latex", "markdown", "render", "tables_of"]
 
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
+# what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
+MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
+FORMULA = tuple("=+-@＝＋－＠")
 Row = Mapping[str, Any]
 
 SUMMARISED = {  # rows per head, tables of their summary
@@ -166,12 +170,24 @@ def flattened(row: Row) -> dict[str, Any]:
 
 
 def _csv(rows: Sequence[Row]) -> str:
-    flat = [flattened(row) for row in rows]
+    flat = [{_csv_cell(name): _csv_cell(value) for name, value in flattened(row).items()} for row in rows]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return file.getvalue().rstrip("\n")
+
+
+def _csv_cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: an apostrophe stands before text that begins like one.
+
+    >>> _csv_cell("=1+1"), _csv_cell("-inf"), _csv_cell(-0.5), _csv_cell("skyformer")
+    ("'=1+1", '-inf', -0.5, 'skyformer')
+    """
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.lstrip().startswith(FORMULA) and text not in ("inf", "-inf") else text
 
 
 @dataclass(frozen=True)
@@ -225,7 +241,7 @@ def tables_of(rows: Sequence[Row], bounds: Sequence[Row], command: str) -> tuple
 
 def markdown(tables: Sequence[Plain], told: str, header: Header, run: str | None) -> str:
     """Tables and their legend as Markdown."""
-    escape = lambda text: re.sub(r"([\\|*_~<`])", r"\\\1", text.replace("\n", " "))
+    escape = lambda text: MARKDOWN.sub(r"\\\g<0>", one_line(text))
     lines = [f"- {escape(line)}" for line in header.facts]
     lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
     lines += [f"- {escape(line)}" for line in header.measured]
@@ -247,7 +263,7 @@ def latex(tables: Sequence[Plain], told: str, header: Header, run: str | None) -
     """Tables and their legend as LaTeX."""
     lines = [r"% needs \usepackage{booktabs}"]
     if run is not None:
-        lines.append(f"% run: {run}".replace("\n", " "))
+        lines.append(f"% run: {one_line(run)}")
     for table in tables:
         facts = [table.caption, *header.facts, *(f"Warning: {line}" for line in header.warnings)]
         lines += [
@@ -278,6 +294,6 @@ def _tex(text: str) -> str:
     bound = "σ_{d+1}(BV)"  # the one formula of the legend
     if bound in text:
         return r"$\sigma_{d+1}(BV)$".join(map(_tex, text.split(bound)))
-    escaped = "".join(LATEX.get(character, character) for character in text.replace("\n", " "))
+    escaped = "".join(LATEX.get(character, character) for character in one_line(text))
     escaped = re.sub("([A-Za-z])\u0304", r"$\\bar{\1}$", escaped)
     return re.sub(r"(?<!\\)\$\$", "", escaped).replace(r"$\|$F", r"$\|_F$")

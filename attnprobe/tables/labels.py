@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..grammar.foreign import printable
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
 
@@ -69,7 +70,8 @@ def file_tag(label: str | None) -> str:
     if not label:
         return ""
     tag = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-")[:60]
-    return f"-{tag}" if tag == label else f"-{tag}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+    digest = hashlib.sha256(printable(label).encode()).hexdigest()
+    return f"-{tag}" if tag == label else f"-{tag}-{digest[:6]}"
 
 
 def _word(facts: Mapping[str, Any]) -> str:

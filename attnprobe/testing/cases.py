@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..approximation import Approximation
 from ..errors import UsageError
+from ..grammar.foreign import message
 from ..methods import Method, approximate
 from ..operators import Operator
 from ..qkv import QKV
@@ -134,7 +135,7 @@ class Case:
         try:
             self.method.check_budget(self.budget, self.n, self.n)
         except UsageError as error:
-            return str(error)
+            return message(error)
         return None
 
 

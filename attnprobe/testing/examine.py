@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported, UsageError, unknown
+from ..grammar.foreign import first_line, message, reason
 from ..grammar.spelling import parts
 from ..methods import Method, get, line_of
 from .cases import Case, Fault, Skip
@@ -123,11 +124,11 @@ def _verdict(one: Property, base: Case, fixed: dict[str, Any], spelt: str | None
     verdict = partial(Verdict, one.name, one.says, base.target)
     if one.tag is not None and not base.method.claims(one.tag, base.target):
         return verdict("skipped", reason="not claimed")
-    reason, tried = None, 0
+    why, tried = None, 0
     for case in _cases(one, base, fixed):
         error = _tried(one, case)
         if isinstance(error, Skip):
-            reason = reason or str(error)
+            why = why or message(error)
             continue
         tried += 1
         if error is not None:
@@ -141,7 +142,7 @@ def _verdict(one: Property, base: Case, fixed: dict[str, Any], spelt: str | None
                 replay=spelt and _replay(one, small, spelt),
             )
     if not tried:
-        return verdict("skipped", reason=reason)
+        return verdict("skipped", reason=why)
     return verdict("ok", cases=tried)
 
 
@@ -159,7 +160,7 @@ def _tried(one: Property, case: Case) -> Exception | None:
     try:
         one.hold(case)
     except Unsupported as error:
-        return Skip(str(error))
+        return Skip(message(error))
     except Exception as error:  # whatever a method raises is a failure of its property
         return error
     return None
@@ -189,8 +190,7 @@ def _shrunk(one: Property, case: Case, error: Exception) -> Case:
 def _said(error: Exception | None) -> str:
     if error is None:
         return "fails only now and then"
-    text = str(error).splitlines()[0] if str(error) else ""
-    return text if isinstance(error, Fault) else f"{type(error).__name__}: {text}{line_of(error)}"
+    return first_line(message(error)) if isinstance(error, Fault) else f"{reason(error)}{line_of(error)}"
 
 
 def _facts(case: Case) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...errors import BadResult, Unsupported
+from ...grammar.foreign import first_line, message
 from ...methods import Method, approximate, get
 from ...qkv import QKV
 from ...reference import attention
@@ -86,7 +87,7 @@ def differentiated(work: Work, qkv: QKV) -> str:
     try:
         found = work.call(qkv)()
     except RuntimeError as error:
-        raise Unsupported(f"does not differentiate: {str(error).splitlines()[0][:160]}") from error
+        raise Unsupported(f"does not differentiate: {first_line(message(error))[:160]}") from error
     return "".join(axis for axis, one in zip("QKV", found, strict=True) if one is not None)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported, UsageError
+from ...grammar.foreign import message
 from ...metrics import ExactOutput, output_errors
 from ...metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from ...qkv import QKV
@@ -165,7 +166,7 @@ class _Bench:
                     result["gradient"] = differentiated(cell.work, self.qkv)
                     flops = counted_flops(cell.work.call(self.qkv))
         except Unsupported as error:
-            return result | {"status": "skipped", "reason": str(error)}
+            return result | {"status": "skipped", "reason": message(error)}
         except UsageError:
             raise
         except Exception as error:  # whatever a method raises is its result, and the loop goes on

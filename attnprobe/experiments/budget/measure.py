@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import Unsupported, UsageError
+from ...grammar.foreign import message
 from ...grammar.lists import parse_numbers, parse_positive
 from ...qkv import QKV
 from ...records.file import cell_key, determining
@@ -215,7 +216,7 @@ def _measured(
         with time_limit(limit):
             search = answered(question, cell.request, qkv, tell)
     except Unsupported as error:
-        return _result("skipped", str(error))
+        return _result("skipped", message(error))
     except UsageError:
         raise
     except Exception as error:  # whatever a method raises is its result, and the loop goes on

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError, unknown
+from ...grammar.foreign import message
 from ...methods import Approximation, Method, approximate, get
 from ...metrics import MATRIX_METRICS, OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
 from ...qkv import QKV
@@ -218,7 +219,7 @@ class _Errors:
         except Unsupported as error:
             if len(heads) > 1:
                 return {head: found for one in heads for head, found in self._of(d, [one]).items()}
-            self.refused.setdefault(d, str(error))
+            self.refused.setdefault(d, message(error))
             return {}
         values = torch.nan_to_num(values.double().cpu(), nan=math.inf).sort(0).values  # (seeds, h)
         return {head: tuple(column.tolist()) for head, column in zip(heads, values.T, strict=True)}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported, UsageError
+from ...grammar.foreign import message
 from ...grammar.lists import parse_numbers
 from ...linalg.condition import LARGEST, Condition, certified_condition, condition
 from ...methods import approximate
@@ -170,7 +171,7 @@ def _measured(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV)
         with time_limit(request.cell_timeout):
             return _exact(cell, request, qkv) if cell.request is None else _cores(cell, request, plan, qkv)
     except Unsupported as error:
-        return _result("skipped", str(error))
+        return _result("skipped", message(error))
     except UsageError:
         raise
     except Exception as error:  # whatever a method or a decomposition raises is the cell's result

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...errors import BadResult, Unsupported, UsageError
+from ...grammar.foreign import first_line, message, reason
 from ...linalg.norms import tail_singular_values
 from ...methods import approximate, line_of, working_dtype
 from ...metrics import (
@@ -59,7 +60,7 @@ class Outcome:
         try:
             writer.append(record)
         except UsageError as error:
-            record |= {"status": "failed", "reason": f"measured, but not kept: {error}"}
+            record |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
         self.records.append(record)
         self.measured += 1
         return record
@@ -160,7 +161,7 @@ class Bench:
                 if self.qkv.device.type == "cuda":
                     torch.cuda.synchronize(self.qkv.device)
             except Unsupported as error:
-                return result_of("skipped", str(error)), None, None
+                return result_of("skipped", message(error)), None, None
             except UsageError:
                 raise
             except Exception as error:  # whatever a method raises is its result, and the loop goes on
@@ -219,7 +220,4 @@ def ending(approx: Approximation, qkv: QKV) -> tuple[str, str | None]:
 
 def said(error: Exception) -> str:
     """What a cell's record says of an error that a method raised, and in which line of a user's file."""
-    first = str(error).splitlines()[0] if str(error) else ""
-    if isinstance(error, BadResult):
-        return first
-    return f"{type(error).__name__}: {first}{line_of(error)}"
+    return first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"

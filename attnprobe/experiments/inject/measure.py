@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported, UsageError
+from ...grammar.foreign import message
 from ...inject import injected, replaced
 from ...metrics import Outputs, local_errors, model_drift
 from ...records.file import SCHEMA, RecordWriter
@@ -222,9 +223,9 @@ class _Bench:
                 begin = perf_counter()
                 got = with_smaller_blocks(lambda: self._injected(work))
         except Unsupported as error:
-            return [_result("skipped", str(error)) for _ in self.rows]
+            return [_result("skipped", message(error)) for _ in self.rows]
         except UsageError as error:  # Q, K or V of a later layer is not finite: what was asked for is checked before
-            return [_result("diverged", str(error)) for _ in self.rows]
+            return [_result("diverged", message(error)) for _ in self.rows]
         except Exception as error:  # whatever a method raises is its result, and the loop goes on
             return [_result("failed", said(error)) for _ in self.rows]
         seconds = (perf_counter() - begin) / len(self.rows)

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from ...errors import UsageError, nearest, unknown
+from ...grammar.foreign import message
 from ...grammar.lists import parse_numbers
 from ...grammar.spelling import parts
 from ...methods import METHODS, approximate, is_method
@@ -316,7 +317,7 @@ def _measured(
         with timings("spectra"):
             found = spectra(one, of, request.kind, k=request.k, seed=request.seed)[0]
     except UsageError as error:
-        return _result("skipped", str(error))
+        return _result("skipped", message(error))
     except Exception as error:  # whatever a method raises is its result, and the loop goes on
         return _result("failed", said(error))
     if not found.finite:

@@ -113,7 +113,8 @@ def _folders(name: str, path: Path) -> Documents:
         for folder in sorted(one for one in path.iterdir() if one.is_dir()):
             for file in sorted(folder.glob("*.txt")):
                 data = read_regular(file, GIB)
-                digest.update(f"{folder.name}/{file.name} {len(data)}\n".encode() + data)
+                head = f"{folder.name}/{file.name} {len(data)}\n"
+                digest.update(head.encode("utf-8", "surrogateescape") + data)
                 pairs.append((folder.name, data))
     if not pairs:
         raise SourceError(f"text {name} is a directory without a folder of .txt files for each label")

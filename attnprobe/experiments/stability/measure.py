@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from ...errors import Unsupported, UsageError
+from ...grammar.foreign import message
 from ...records.file import SCHEMA, RecordWriter
 from ...run.folder import recorded
 from ...run.limits import time_limit
@@ -95,11 +96,11 @@ def _measured(
                 if len(steps) < request.steps:
                     show(len(steps))
     except Unsupported as error:
-        status, reason = "skipped", str(error)
+        status, reason = "skipped", message(error)
     except UsageError as error:  # Q, K and V that are not finite are refused by name
         status, reason = (
-            ("diverged", f"step {len(steps) + 1}: {error}")
-            if "value at head" in str(error)
+            ("diverged", f"step {len(steps) + 1}: {message(error)}")
+            if "value at head" in message(error)
             else ("failed", said(error))
         )
     except Exception as error:  # whatever a method raises is its result, and the loop goes on

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Unsupported
+from ...grammar.foreign import message
 from ...qkv import QKV
 from ...records.file import cell_key, determining, spelt
 from ...run.cells import Place, PlannedCells
@@ -194,8 +195,8 @@ def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float
         elif lost := sum(None in finding.verdicts() for finding in found):
             status, reason = "diverged", f"{lost} of {len(found)} findings are NaN in some head"
     except Unsupported as error:  # what was found before stands
-        status, reason = ("ok", None) if found else ("skipped", str(error))
-        reasons = {**reasons, None: str(error)}
+        status, reason = ("ok", None) if found else ("skipped", message(error))
+        reasons = {**reasons, None: message(error)}
     except Exception as error:  # whatever a check or a method raises is the cell's result
         status, reason = "failed", said(error)
     return _result(status, reason, [_as_record(finding) for finding in found], reasons)

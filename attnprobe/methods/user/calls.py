@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...approximation import Approximation
 from ...errors import BadResult, Unsupported, UsageError
+from ...grammar.foreign import message
 from ...operators import Dense, Operator, Stacked
 from ...qkv import QKV
 from ...rng import Streams
@@ -91,9 +92,9 @@ class UserFunction:
         except Unsupported:
             raise
         except SystemExit as error:
-            raise BadResult(f"{self.name} ends the process: {error or 'SystemExit'}") from error
+            raise BadResult(f"{self.name} ends the process: {message(error)}") from error
         except UsageError as error:  # of the package's own parts, misused
-            raise BadResult(f"{self.name}: {error}") from error
+            raise BadResult(f"{self.name}: {message(error)}") from error
         for axis, x in (("q", q), ("k", k), ("v", v)):
             if not torch.equal(x, getattr(qkv, axis)):
                 raise BadResult(f"{self.name} writes into its input {axis}; work on {axis}.clone()")

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import UsageError, nearest
 from ...files import MIB, read_regular, reading
+from ...grammar.foreign import reason
 from ...grammar.spelling import file_and_function, short_name
 from ..registry import Method, Provenance
 from .claims import as_method
@@ -74,7 +75,9 @@ def digest(files: dict[Path, bytes]) -> str:
     """SHA-256 of their contents in the order of their names; their folder has no part in it."""
     found = hashlib.sha256()
     for path in sorted(files):
-        found.update(hashlib.sha256(path.name.encode()).digest() + hashlib.sha256(files[path]).digest())
+        found.update(
+            hashlib.sha256(path.name.encode("utf-8", "surrogateescape")).digest() + hashlib.sha256(files[path]).digest()
+        )
     return found.hexdigest()
 
 
@@ -173,8 +176,7 @@ def _where(path: Path | str, error: BaseException) -> str:
 
 
 def _told(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {' '.join(text.split())}" if text else type(error).__name__
+    return f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else reason(error)
 
 
 def _offered(text: bytes) -> Any:

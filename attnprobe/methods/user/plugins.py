@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from ...errors import AttnprobeError, UsageError
+from ...grammar.foreign import message
 from ..registry import METHODS, Method, Provenance
 from .claims import as_method
 from .files import contents, digest, loading
@@ -60,7 +61,7 @@ def from_plugin(point: EntryPoint) -> Method:
     try:
         return as_method(function, point.name, Provenance(file.name, sha256, package))
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
+        raise UsageError(f"{where}: {message(error)}") from error
 
 
 def every(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], list[str]]:
@@ -70,5 +71,5 @@ def every(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], lis
         try:
             methods.append(from_plugin(point))
         except AttnprobeError as error:
-            lines.append(str(error))
+            lines.append(message(error))
     return methods, lines

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...errors import AttnprobeError, UsageError
+from ...grammar.foreign import reason
 
 __all__ = ["TRIES", "Alone", "Backend", "Crew", "Crewed", "Died", "Listener", "Member", "Send", "Work", "raisable"]
 
@@ -185,4 +186,4 @@ class Crewed:
 
 def raisable(error: Exception) -> Exception:
     """An error as another process can raise it: its own kind where it is this project's, else its name in words."""
-    return error if isinstance(error, AttnprobeError) else RuntimeError(f"{type(error).__name__}: {error}")
+    return error if isinstance(error, AttnprobeError) else RuntimeError(reason(error))

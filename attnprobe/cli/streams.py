@@ -1,0 +1,114 @@
+"""What leaves by stdout and stderr: printable text alone, the answer last, and no error where nobody reads it."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import click
+
+from ..grammar.foreign import one_line, printable
+
+__all__ = ["answer", "answers_last", "echo", "note", "open_streams", "unwritten"]
+
+_waiting: ContextVar[list[tuple[str, bool]] | None] = ContextVar("answers that wait for an end", default=None)
+
+
+class Tolerant(io.RawIOBase):
+    """A stream that keeps the first error of its writes in ``error``, and drops what comes after it."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self.raw = raw
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        while self.error is None:
+            try:
+                written = self.raw.write(data)
+                if written is not None:
+                    return written
+                select.select([], [self.raw], [])  # another process made it non-blocking
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.raw.fileno()
+
+    def isatty(self) -> bool:
+        return self.raw.isatty()
+
+
+def open_streams() -> None:
+    """Make stdout and stderr usable where they are closed, lose their reader, or encode less than what tables hold."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        raw = _raw(stream)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the process ends)
+        elif isinstance(raw, io.FileIO):
+            stream.flush()
+            buffer = io.BufferedWriter(Tolerant(raw))
+            lines = stream.line_buffering or stream.write_through
+            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _raw(stream: Any) -> Any:
+    """What a stream writes to, beneath its buffer; Python may have been told to do without one."""
+    buffer = getattr(stream, "buffer", None)
+    return getattr(buffer, "raw", buffer)
+
+
+def unwritten() -> OSError | None:
+    """Why a part of the answer is lost; None where all of it arrived, or where its reader left."""
+    sys.stdout.flush()
+    raw = _raw(sys.stdout)
+    error = raw.error if isinstance(raw, Tolerant) else None
+    return None if isinstance(error, ConnectionError) else error
+
+
+def echo(text: str, err: bool = False, styled: bool = False) -> None:
+    """Print text on stdout or stderr.
+
+    Args:
+        styled: whether it is of `console_of`, which made it printable before it added colours.
+    """
+    click.echo(text if styled else printable(text), err=err)
+
+
+def note(line: str) -> None:
+    """One line for a person, on stderr."""
+    echo(f"attnprobe: {one_line(line.strip())}", err=True)
+
+
+def answer(text: str, styled: bool = False) -> None:
+    """Print text on stdout once the block of `answers_last` has ended, without one at once."""
+    waiting = _waiting.get()
+    if waiting is None:
+        echo(text, styled=styled)
+    else:
+        waiting.append((text, styled))
+
+
+@contextmanager
+def answers_last() -> Iterator[None]:
+    """Print every `answer` of the block when it ends: no reader keeps a command from its files, gates and exit code."""
+    waiting: list[tuple[str, bool]] = []
+    token = _waiting.set(waiting)
+    try:
+        yield
+    finally:
+        _waiting.reset(token)
+        for text, styled in waiting:
+            echo(text, styled=styled)

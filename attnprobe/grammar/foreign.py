@@ -1,0 +1,85 @@
+"""Text from elsewhere: names of files, keys, metadata, messages of exceptions.
+
+Such text may hold characters that move a cursor, change colours, reverse a line or have no encoding. Everything that
+leaves the program passes `printable` on its way to a terminal, a file or a page, and records hold text that has passed
+it. The result is plain text in every encoding of Unicode, and passing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["first_line", "message", "one_line", "printable", "reason"]
+
+# Controls of ASCII and Latin-1 but for newline and tab; the soft hyphen; what is invisible or turns the direction of
+# writing; separators of lines; halves of surrogate pairs; what Unicode keeps out of text. Joiners of emoji and of
+# Persian words stay.
+UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
+    "\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f"
+    + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(1, 17))
+    + "]"
+)
+LINE_BREAKS = re.compile(r"\s*[\r\n]\s*|[\t\v\f]")
+
+
+def printable(text: str) -> str:
+    r"""``text`` with every character that steers a terminal or has no encoding as its escape; newlines and tabs stay.
+
+    >>> print(printable("a\x1b[31mb\u202ec\udc80 \U000e0041"))
+    a\x1b[31mb\u202ec\udc80 \U000e0041
+    """
+    return UNPRINTABLE.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    r"""`printable` text with its line breaks as spaces.
+
+    >>> print(one_line("  first,\n  then\tsecond\r\x1b"))
+      first, then second \x1b
+    """
+    return printable(LINE_BREAKS.sub(" ", text))
+
+
+def first_line(text: str) -> str:
+    r"""The first line that is not empty.
+
+    >>> first_line("\n  mat1 and mat2 do not fit\nat aten/src"), first_line("")
+    ('mat1 and mat2 do not fit', '')
+    """
+    return one_line(re.split(r"[\r\n]", text.strip(), maxsplit=1)[0])
+
+
+def message(error: BaseException) -> str:
+    """What an exception says; the name of its type where it says nothing, or raises when it is asked.
+
+    >>> message(ValueError("no such head")), message(KeyError())
+    ('no such head', 'KeyError')
+    """
+    return _said(error) or _name(error)
+
+
+def reason(error: BaseException) -> str:
+    """The type of an exception and the first line of its message.
+
+    >>> reason(ValueError("no such head")), reason(KeyError())
+    ('ValueError: no such head', 'KeyError')
+    """
+    said = first_line(_said(error))
+    return f"{_name(error)}: {said}" if said else _name(error)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return printable(re.sub(r"\r\n?", "\n", str(error))).strip()
+    except Exception:  # it is foreign code too
+        return ""
+
+
+def _name(error: BaseException) -> str:
+    return one_line(type(error).__name__)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,146 @@
+"""Text from elsewhere is shown, never obeyed: the functions that it passes, and each exit by itself."""
+
+from __future__ import annotations
+
+import csv
+import io
+import unicodedata
+import warnings
+import xml.etree.ElementTree as ET
+
+import pytest
+from rich.text import Text
+
+from attnprobe.figures.kit import fixed_settings, saved
+from attnprobe.gates.parse import Gate
+from attnprobe.gates.results import junit_xml
+from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
+from attnprobe.records.file import RecordWriter, plain, read_records, strict_json, write_text
+from attnprobe.tables.console import Header, console_of, finished
+from attnprobe.tables.formats import FORMULA, latex, markdown, render
+
+HOSTILE = "a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041\r!"
+SEEN = r"a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041 !"  # on one line
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+KINDS = {"Cc", "Cs", "Zl", "Zp"}
+DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+def obeyed(text: str) -> set[str]:
+    """The characters of a text that a terminal or a page obeys, or that have no encoding."""
+    found = {c for c in set(text) if unicodedata.category(c) in KINDS or unicodedata.bidirectional(c) in DIRECTIONS}
+    return found - {"\n", "\t"}
+
+
+def test_of_all_characters_those_that_are_obeyed_are_escaped_and_words_stay():
+    every = "".join(map(chr, range(0x110000)))
+    shown = printable(every)
+    assert not {hex(ord(c)) for c in obeyed(shown)}
+    assert printable(shown) == shown and shown.encode().decode() == shown
+    assert not set("\n\r\t\v\f") & set(one_line(every))
+    words = "".join(c for c in every if unicodedata.category(c)[0] in "LMNPS" or c in "\u200c\u200d\xa0")
+    assert printable(words) == words and one_line(words) == words
+    for code in (0x200B, 0x200F, 0xFEFF, 0xFFFE, 0xFDD0, 0x10FFFF, 0xE0041, 0x061C):
+        assert printable(chr(code)) in (f"\\u{code:04x}", f"\\U{code:08x}")
+
+
+def test_one_line_folds_breaks():
+    assert one_line(HOSTILE) == SEEN
+    assert one_line("a\r\n  b\tc\n") == "a b c "
+    assert first_line("\n\n one\x1b\ntwo") == r"one\x1b"
+
+
+def test_exceptions_say_what_they_can():
+    assert (message(Mute()), reason(Mute())) == ("Mute", "Mute")
+    assert (message(KeyError()), reason(ValueError("\n"))) == ("KeyError", "ValueError")
+    assert reason(ValueError(f"{HOSTILE}\nsecond")) == f"ValueError: {SEEN.removesuffix(' !')}"
+    assert message(type("E\x1b[31m", (Exception,), {})()) == r"E\x1b[31m"
+
+
+# --- exits
+
+
+def test_records_hold_printable_text(tmp_path):
+    with RecordWriter(tmp_path / "records.jsonl") as writer:
+        writer.append({"key": "k", "status": "ok", "method": HOSTILE, "options": {HOSTILE: [HOSTILE]}})
+    (record,) = read_records(tmp_path / "records.jsonl")
+    assert record["method"] == printable(HOSTILE) and record["options"] == {printable(HOSTILE): [printable(HOSTILE)]}
+    assert plain({"path": tmp_path / HOSTILE.replace("\x00", "")})["path"].endswith(r"\U000e0041\x0d!")
+    assert not obeyed(strict_json(HOSTILE))
+
+
+def test_a_file_holds_printable_text(tmp_path):
+    write_text(tmp_path / "page.html", f"{HOSTILE}\n")
+    assert (tmp_path / "page.html").read_text() == f"{printable(HOSTILE)}\n"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_console_prints_printable_text_and_its_own_colours(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console = console_of(200, terminal)
+    console.print(Text(HOSTILE, style="bold"))
+    console.print(HOSTILE)
+    text = finished(console)
+    assert obeyed(text.replace("\x1b[1m", "").replace("\x1b[0m", "")) == set()
+    assert ("\x1b[1m" in text) is terminal
+
+
+CELLS = [HOSTILE, "=1+1", "+1", "-1+1", "@SUM(A1)", " =1", "＝1", "a,b\"c\n'd", "ok", "-inf", "−3", "💾 文", "<b>&amp;"]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_csv_is_read_back_and_holds_no_formula(cell):
+    text = render([{"name": cell, cell: 1, "number": -0.5}], [], Header(), "csv", None, "check")
+    assert not obeyed(text)
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert row["number"] == "-0.5" and row["name"].removeprefix("'") == one_line(cell)
+    cells = [*row, *row.values()]
+    assert not [one for one in cells if one.lstrip().startswith(FORMULA) and one not in ("-0.5", "-inf")]
+
+
+def test_markdown_begins_no_link_picture_html_or_code():
+    row = {"name": f"![x](http://a/b) [y](z) [i]: j `k` <b> &#27; | *e* {HOSTILE}", "interval": "[0.1 – 0.2]"}
+    text = render([row], [], Header(), "md", None, "check")
+    line = text.splitlines()[-1]
+    assert line.count(" | ") == 1 and not obeyed(text)
+    assert r"!\[x\](http" in line and r"\[y" not in line and r"[y\](z)" in line and r"[i\]: j" in line
+    assert r"\`k\`" in line and r"\<b>" in line and r"\&#27;" in line and r"\|" in line
+    assert "[0.1 – 0.2]" in line  # brackets alone begin nothing
+
+
+def test_latex_has_no_command_of_a_cell():
+    from attnprobe.tables.formats import Plain
+
+    table = Plain(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
+    text = latex([table], "", Header(lines=[HOSTILE]), f"run\n{HOSTILE}")
+    assert not obeyed(text) and r"\input" not in text and r"\textbackslash{}input\{x\} \$y\$ \% \& \#" in text
+    assert r"\textbackslash{}x1b" in text
+    assert markdown([table], "", Header(), None)
+
+
+def test_junit_xml_is_well_formed(tmp_path):
+    from attnprobe.gates.check import GateResult
+
+    result = GateResult(Gate("seconds", max=1.0), HOSTILE, None, HOSTILE)
+    junit_xml([result], tmp_path / "gates.xml")
+    root = ET.parse(tmp_path / "gates.xml").getroot()
+    assert root.find(".//failure").get("message") == SEEN
+
+
+def test_figures_are_well_formed_and_draw_without_a_word(tmp_path):
+    from matplotlib.figure import Figure
+
+    with fixed_settings(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = Figure()
+        figure.suptitle(HOSTILE.replace("\udc80", "") + "文 -->", parse_math=False)
+        svg, png = saved(figure, tmp_path / "figure")
+    ET.parse(svg)
+    assert not obeyed(svg.read_text()) and png.stat().st_size

@@ -1,0 +1,161 @@
+"""How the command line ends: the answer last, and whoever reads it changes neither files nor the exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import click
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe import cli as command_line
+from attnprobe.cli import main
+from attnprobe.cli.streams import answer, answers_last, echo, note
+
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a small file of Q, K and V."""
+    place = tmp_path_factory.mktemp("order")
+    q, k, v = torch.randn(3, 2, 16, 4, generator=torch.Generator().manual_seed(0))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, place / "q.safetensors")
+    return place
+
+
+def ran(folder, command, unbuffered=""):
+    """What a shell says of ``attnprobe COMMAND``, whose exit code it prints last."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "HF_HUB_OFFLINE": "1"}
+    program = f"{sys.executable} -m attnprobe"
+    done = subprocess.run(
+        ["sh", "-c", command.replace("attnprobe", program, 1)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout, done.stderr
+
+
+ERROR = "error --qkv q.safetensors --method svd --d 2 --plot"
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted", "unbuffered"),
+    [
+        pytest.param("1e-9", 1, "", id="gate fails"),
+        pytest.param("1e9", 0, "1", id="gate holds", marks=pytest.mark.slow),
+    ],
+)
+def test_a_reader_that_leaves_at_once_changes_nothing(folder, limit, wanted, unbuffered):
+    command = f"attnprobe {ERROR} --fail-above output_spectral={limit} --junit j{wanted}.xml --out r{wanted}"
+    _, err = ran(folder, f"({command}; echo $? >&2) | true", unbuffered)
+    assert err.splitlines()[-1] == str(wanted) and "rror:" not in err
+    assert {"records.jsonl", "tables", "figures"} <= set(os.listdir(folder / f"r{wanted}"))
+    assert (folder / f"r{wanted}/tables/error.md").exists()
+    assert ET.parse(folder / f"j{wanted}.xml").getroot().get("failures") == str(wanted)
+
+
+@FULL
+@pytest.mark.parametrize(
+    ("limit", "wanted"),
+    [pytest.param("1e-9", 1, id="gate fails", marks=pytest.mark.slow), pytest.param("1e9", 4, id="gate holds")],
+)
+def test_a_full_disk_beneath_stdout_is_one_line(folder, limit, wanted):
+    gate = f"--fail-above output_spectral={limit}"
+    out, err = ran(folder, f"attnprobe {ERROR} {gate} --out f{wanted} > /dev/full; echo $?")
+    assert out.split() == [str(wanted)]
+    assert err.splitlines()[-1] == "attnprobe: stdout: the answer is not written: No space left on device"
+    assert (folder / f"f{wanted}/tables/error.md").exists()
+
+
+@FULL
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", ["error --help", ""])
+def test_what_click_prints_meets_the_same_end(folder, args, unbuffered):
+    out, err = ran(folder, f"attnprobe {args} > /dev/full; echo $?", unbuffered)
+    assert out.split() == ["4" if args else "2"] and len(err.splitlines()) == 1
+    out, err = ran(folder, f"(sleep 0.3; attnprobe {args}; echo $? >&2) | true", unbuffered)
+    assert err.split() == ["0" if args else "2"]
+
+
+def test_a_reader_that_takes_a_line_gets_it(folder):
+    out, err = ran(folder, "attnprobe --help | head -n 1")
+    assert out == "Usage: attnprobe [OPTIONS] COMMAND [ARGS]...\n" and not err
+
+
+def test_stderr_may_be_gone_too(folder):
+    out, err = ran(folder, "attnprobe nosuch 2>/dev/full; echo $?")
+    assert out.split() == ["2"] and not err
+
+
+def test_without_arguments_the_help_is_the_answer(folder, capsys):
+    out, err = ran(folder, "attnprobe; echo $?")
+    assert out.splitlines()[-1] == "2" and not err
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0 and capsys.readouterr().out == out.removesuffix("2\n")
+
+
+# --- the functions
+
+
+def test_answers_come_last_in_their_order(capsys):
+    with answers_last():
+        answer("first")
+        note("a note\nin two lines\x1b")
+        answer("second\x1b")
+        assert capsys.readouterr() == ("", "attnprobe: a note in two lines\\x1b\n")
+    assert capsys.readouterr().out == "first\nsecond\\x1b\n"
+    answer("alone")
+    assert capsys.readouterr().out == "alone\n"
+    with pytest.raises(ZeroDivisionError), answers_last():
+        answer("all the same")
+        raise ZeroDivisionError
+    assert capsys.readouterr().out == "all the same\n"
+    echo("\x1b[31mred\udc80", err=True)
+    assert capsys.readouterr().err == "\\x1b[31mred\\udc80\n"
+
+
+class Mute(BaseException):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+RAISED = {
+    "exit": (SystemExit(1), "RuntimeError: SystemExit: 1"),
+    "pipe": (BrokenPipeError(32, "Broken pipe"), "RuntimeError: BrokenPipeError: [Errno 32] Broken pipe"),
+    "generator": (GeneratorExit(), "GeneratorExit"),
+    "mute": (Mute(), "Mute"),
+    "steering": (ValueError("\x1b]0;x\x07\udc80"), r"ValueError: \x1b]0;x\x07\udc80"),
+}
+
+
+@pytest.mark.parametrize(("error", "says"), RAISED.values(), ids=RAISED)
+def test_exit_1_is_a_gate_and_nothing_else(error, says, capsys, monkeypatch):
+    @click.command("methods")
+    def broken() -> None:
+        answer("what there is")
+        raise error
+
+    monkeypatch.setattr(command_line.LazyGroup, "get_command", lambda *_: broken)
+    with pytest.raises(SystemExit) as stop:
+        main(["methods"])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 70 and out == "what there is\n"
+    assert err == f"attnprobe: internal error, {says}; run again with --debug to see where\n"
+
+
+def test_a_gate_that_fails_is_told_where_its_file_cannot_be_written(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "file").write_text("")
+    for limit, wanted in (("1e-9", 1), ("1e9", 2)):
+        with pytest.raises(SystemExit) as stop:
+            main([*ERROR.split()[:-1], "--fail-above", f"output_spectral={limit}", "--junit", "file/j.xml"])
+        assert stop.value.code == wanted
+        assert "file" in capsys.readouterr().err.splitlines()[-1]
