@@ -145,10 +145,10 @@ class Seen:
         assert self.places == sorted(self.places) and self.places[-1] == (total, total)
 
 
-LATER = [pytest.param(name, marks=pytest.mark.slow) for name in ("condition", "theory", "budget")]
+LATER = [pytest.param(name, marks=pytest.mark.slow) for name in ("spectrum", "condition", "theory", "budget")]
 
 
-@pytest.mark.parametrize("command", ["error", "spectrum", *LATER])
+@pytest.mark.parametrize("command", ["error", *LATER])
 def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path):
     labels = []
     seen = Seen(labels.append)
@@ -164,7 +164,7 @@ def test_a_pool_makes_the_records_of_one_process(command, file, alone, tmp_path)
     assert (tmp_path / "r/records.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("command", ["error", pytest.param("spectrum", marks=pytest.mark.slow), *LATER])
+@pytest.mark.parametrize("command", ["error", *LATER])
 def test_ray_makes_the_records_of_one_process(command, file, alone, address, tmp_path):
     seen = Seen()
     run = measured(command, file, tmp_path / "r", seen, backend="ray", ray_address=address, jobs=2)
@@ -172,6 +172,7 @@ def test_ray_makes_the_records_of_one_process(command, file, alone, address, tmp
     seen.check(len(run.outcome.records))
 
 
+@pytest.mark.slow
 def test_shards_make_the_records_of_one_process(file, alone, tmp_path):
     for shard in ("1/2", "2/2"):
         measured("error", file, tmp_path / "r", shard=shard, jobs=2 if shard == "2/2" else 1)
@@ -284,9 +285,10 @@ def gone():
 
 
 SLOW_RAY = pytest.param("ray", marks=pytest.mark.slow)
+SLOW_POOL = pytest.param("pool", marks=pytest.mark.slow)  # each of its processes imports torch
 
 
-@pytest.mark.parametrize("name", ["alone", "pool", SLOW_RAY])
+@pytest.mark.parametrize("name", ["alone", SLOW_POOL, SLOW_RAY])
 def test_every_group_is_done_once_and_heard_in_order(name, request, tmp_path):
     heard = Heard()
     with backend_of(name, request) as backend:
@@ -301,7 +303,7 @@ def test_every_group_is_done_once_and_heard_in_order(name, request, tmp_path):
     assert heard.losses == {} and len(heard.begun) in ((0,) if name == "alone" else (1, 2))
 
 
-@pytest.mark.parametrize("name", ["pool", SLOW_RAY])
+@pytest.mark.parametrize("name", [SLOW_POOL, SLOW_RAY])
 def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name, request, tmp_path):
     heard = Heard()
     with backend_of(name, request) as backend:
@@ -326,7 +328,7 @@ def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name,
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("name", ["alone", "pool", SLOW_RAY])
+@pytest.mark.parametrize("name", ["alone", SLOW_POOL, SLOW_RAY])
 def test_what_work_raises_is_raised_here_and_no_process_is_left(name, request, tmp_path):
     with pytest.raises(SourceError, match="is gone"), backend_of(name, request) as backend:
         backend.run("abc", Dying(tmp_path, {}, refuses=True), Heard())
@@ -345,7 +347,7 @@ def test_processes_that_cannot_begin_end_the_run(name, request, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["alone", "pool", SLOW_RAY])
+@pytest.mark.parametrize("name", ["alone", SLOW_POOL, SLOW_RAY])
 def test_an_interruption_ends_every_process(name, request, tmp_path):
     def interrupt():
         raise KeyboardInterrupt
@@ -383,6 +385,7 @@ def test_the_end_of_a_process_is_heard_though_it_left_another_behind(tmp_path):
     assert len(left) == TRIES and list(heard.losses) == ["a"]
 
 
+@pytest.mark.slow
 def test_what_a_process_prints_is_not_on_stdout(file, tmp_path):
     (tmp_path / "loud.py").write_text("""import os
 
@@ -630,6 +633,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(given, message, file, tm
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow  # starts a cluster
 def test_a_cluster_that_has_no_room_is_refused_before_anything_runs(file, address, tmp_path):
     where = {"backend": "ray", "ray_address": address}
     for given, message in ((where | {"jobs": 3}, "room for 2"), (where | {"cpus_per_task": 3}, "largest with 2 CPU")):
@@ -705,6 +709,7 @@ def test_the_token_of_a_private_cluster_is_for_its_owner_alone(file, tmp_path):
     assert (tmp_path / "r/records.jsonl").stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.slow
 def test_the_cluster_of_this_node_is_the_one_that_was_left_here(file, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))

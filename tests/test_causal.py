@@ -294,7 +294,7 @@ def test_gradients_are_those_of_differences_and_none_comes_from_the_future(name,
 @pytest.mark.parametrize("target", ["softmax", "gaussian"])
 def test_the_exact_causal_matrix(target, score):
     """Operator, output and errors; torch's own causal kernel for the softmax target."""
-    qkv = causal(n=150, score=score)
+    qkv = causal(n=70, score=score)
     twin = last_rows(lambda some, *_: exact_twin(some, target))
     dense = torch.stack([twin(one_head(qkv, row), None, {}, target) for row in range(2)])
     operator = exact(qkv, target)

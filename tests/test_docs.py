@@ -115,13 +115,21 @@ def follow(page: Path, run, folder: Path) -> None:
             assert language in ("", "text")
 
 
-def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path):
+@pytest.fixture(params=["small", pytest.param("whole", marks=pytest.mark.slow)])
+def size(request, monkeypatch):
+    """Whether a page's commands run as they stand, or on fewer tokens and heads where they name none."""
+    if request.param == "small":
+        monkeypatch.setenv("ATTNPROBE_N", "256")
+        monkeypatch.setenv("ATTNPROBE_HEAD", "4-5")
+
+
+def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path, size):
     follow(TUTORIAL, run, tmp_path)
     assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {".svg", ".png"}
     assert (tmp_path / "gates.xml").exists()
 
 
-def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path):
+def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
     follow(KERNELS_PAGE, run, tmp_path)
     text = KERNELS_PAGE.read_text()
     for name in (*KERNELS, *KERNEL_METRICS):
