@@ -77,7 +77,7 @@ def test_on_rank_one_the_bound_fails_exactly_as_often_as_it_says(s):
 
 
 @every_spectrum
-@pytest.mark.parametrize("delta", [0.1, 0.01])
+@pytest.mark.parametrize("delta", [0.1, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_the_interval_misses_no_more_often_than_it_says(name, delta):
     """Any number of passes and the smallest bound of all. Turning E is as good as drawing Ω anew: 300 rotations."""
     values, trials = SPECTRA[name], 300

@@ -250,8 +250,8 @@ def test_cuda_asked_for_and_absent_is_exit_3(run, qkv):
     assert code == 3 and "--device cpu" in one_line(err)
 
 
-def test_debug_shows_the_traceback(qkv):
-    command = [sys.executable, "-m", "attnprobe", "error", "--method", "skyfromer"]
+def test_debug_shows_the_traceback():
+    command = [sys.executable, "-m", "attnprobe", "report", "nowhere"]
     assert "Traceback" not in subprocess.run(command, capture_output=True, text=True).stderr
     assert "Traceback" in subprocess.run([*command, "--debug"], capture_output=True, text=True).stderr
 
@@ -349,11 +349,12 @@ def test_every_command_has_help_with_its_python(name):
         assert parameter.param_type_name == "argument" or parameter.help, f"{name} {parameter.name} has no help"
 
 
-def test_no_color_is_honoured(qkv, tmp_path):
+def test_no_color_is_honoured(run, qkv, tmp_path):
+    assert run("error", "--qkv", qkv, "--d", "8", "--out", "r")[0] == 0
     environment = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", str(qkv), "--d", "8"]
+    command = [sys.executable, "-m", "attnprobe", "report", "r"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
-    assert "\x1b[" not in out
+    assert "skyformer" in out and "\x1b[" not in out
 
 
 def test_extract_never_overwrites_what_it_was_not_told_to(run, tmp_path, qkv):
@@ -417,15 +418,16 @@ def test_a_budget_that_only_the_mask_forbids_is_exit_2(run, tmp_path):
     assert code == 2 and not out and "choose d in 1..8" in one_line(err)
 
 
-@pytest.mark.parametrize("redirect", [">&-", "2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("redirect", [">&-", *(pytest.param(to, marks=pytest.mark.slow) for to in ("2>&-", "2>/dev/full"))])
 def test_a_closed_stream_is_no_crash(qkv, tmp_path, redirect):
     command = f"{sys.executable} -m attnprobe error --qkv {qkv} --d 8 --plot --out r {redirect}"
     assert subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True).returncode == 0
 
 
-def test_a_terminal_without_the_symbols_still_gets_its_table(qkv, tmp_path):
+def test_a_terminal_without_the_symbols_still_gets_its_table(run, qkv, tmp_path):
+    assert run("error", "--qkv", qkv, "--d", "8", "--out", "r")[0] == 0
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    command = [sys.executable, "-m", "attnprobe", "error", "--qkv", str(qkv), "--d", "8", "--format", "md"]
+    command = [sys.executable, "-m", "attnprobe", "report", "r", "--format", "md"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment)
     assert done.returncode == 0 and b"skyformer" in done.stdout
 

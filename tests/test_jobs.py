@@ -57,6 +57,7 @@ def test_cells_whose_process_always_dies_have_failed_and_can_be_tried_again(file
     assert bits(read_records(out)) == bits(read_records(tmp_path / "one"))
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_is_done(file, tmp_path):
     held = tmp_path / "held.py"  # the first process that calls it stays in it, the other one goes on
     held.write_text(f"""import time

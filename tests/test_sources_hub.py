@@ -92,6 +92,7 @@ def test_a_hub_and_then_its_cache(repositories, tiny_bert, tmp_path):
     assert offline["reachable"] is False and offline["seconds"] < 15
 
 
+@pytest.mark.slow
 def test_a_partly_cached_model_is_completed(repositories, tmp_path):
     with serving(repositories) as (endpoint, asked):
         environment = clean_environment(tmp_path, HF_ENDPOINT=endpoint)
