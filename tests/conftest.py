@@ -17,6 +17,29 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of th
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of what tests start
 
 
+#: files whose tests make no process, draw nothing and load no model: `pytest -m quick`
+QUICK = {
+    f"test_{name}.py"
+    for name in (
+        "config dimension files fragile gates imports informer large_scores linalg linformer ma metrics nystromformer "
+        "operators performer qkv records reference registry reformer rng skeinformer skyformer sparse_methods "
+        "spectral_shift theory_dong2021 theory_finding theory_frequency theory_verma2021 theory_xiong2021"
+    ).split()
+}
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Quick tests do not wait for the others to be imported."""
+    quick = config.option.markexpr == "quick" and collection_path.suffix == ".py"
+    return True if quick and collection_path.name not in QUICK else None
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name in QUICK and item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.quick)
+
+
 @pytest.fixture
 def hearing():
     """Ctrl-C as in a shell's foreground, whatever these tests were started from."""

@@ -418,7 +418,9 @@ def test_a_budget_that_only_the_mask_forbids_is_exit_2(run, tmp_path):
     assert code == 2 and not out and "choose d in 1..8" in one_line(err)
 
 
-@pytest.mark.parametrize("redirect", [">&-", *(pytest.param(to, marks=pytest.mark.slow) for to in ("2>&-", "2>/dev/full"))])
+@pytest.mark.parametrize(
+    "redirect", [">&-", *(pytest.param(to, marks=pytest.mark.slow) for to in ("2>&-", "2>/dev/full"))]
+)
 def test_a_closed_stream_is_no_crash(qkv, tmp_path, redirect):
     command = f"{sys.executable} -m attnprobe error --qkv {qkv} --d 8 --plot --out r {redirect}"
     assert subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True).returncode == 0

@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from ..config import Config, Setting, read_config
+from ..config import Config, Setting, packaged_sweeps, read_config, sweep_file
 from ..errors import UsageError
-from ..sweeps.packaged import packaged_sweeps, sweep_file
 from .options import refuse_contradictions
 from .streams import answer
 
