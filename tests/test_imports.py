@@ -33,7 +33,7 @@ MAY = {
     "methods": CORE | {"files", "grammar"},
     "metrics": CORE | {"experiments"},
     "theorems": CORE | {"metrics"},
-    "hooks": {"errors", "grammar", "qkv", "sources"},
+    "hooks": {"errors", "grammar", "qkv"},
     "sources": {"files", "qkv", "rng", "errors", "timings", "grammar", "hooks", "experiments"},
     "grammar": {"errors"},
     "records": {"errors", "files", "grammar"},
@@ -193,3 +193,22 @@ def test_no_submodule_shares_a_name_with_a_public_one():
 def test_an_unknown_public_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nothing_here"):
         _ = attnprobe.nothing_here
+
+
+FIRST = """
+import os, sys, torch, transformers, attnprobe
+for name in attnprobe.__all__:
+    if os.fork() == 0:  # as in a process of its own, which has torch already
+        try:
+            getattr(attnprobe, name)
+        except Exception as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    assert os.wait()[1] == 0, name
+"""
+
+
+def test_every_public_name_may_be_the_first_that_is_imported():
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import SourceError, UsageError
 from ..grammar.lists import parse_numbers
-from ..sources.hub import quiet
+from .quiet import quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

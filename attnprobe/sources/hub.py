@@ -1,4 +1,4 @@
-"""The model hub: whether it can be reached, what its cache holds, and quiet downloads.
+"""The model hub: whether it can be reached, what its cache holds, and downloads.
 
 Without a network each miss costs 20 to 50 seconds of retries inside the hub's client. So the cache is looked into
 first; then the hub's host is probed once per process, for two seconds at most; and where it does not answer, nothing
@@ -11,8 +11,6 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,7 +18,7 @@ from ..errors import SourceError
 from ..grammar.foreign import one_line
 from .folder import ModelFolder
 
-__all__ = ["Unreachable", "cached_folder", "cached_models", "fetch", "hub_reachable", "quiet"]
+__all__ = ["Unreachable", "cached_folder", "cached_models", "fetch", "hub_reachable"]
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -153,27 +151,6 @@ def _complete(folder: Path, weights: bool, tokenizer: bool) -> bool:
             return False
     names = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE)
     return not tokenizer or any((folder / name).is_file() for name in names)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers' log lines, progress bars and warnings in a block, and restore them after it."""
-    import warnings
-    from logging import CRITICAL
-
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def note(line: str) -> None:

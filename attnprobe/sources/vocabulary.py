@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
 from ..files import MIB, read_json, read_regular, reading
+from ..hooks.quiet import quiet
 from .folder import directory, looks_like_a_path
-from .hub import SENTENCEPIECE, fetch, quiet
+from .hub import SENTENCEPIECE, fetch
 from .packaged import MINILM, minilm
 from .spec import path_of
 from .text import Text

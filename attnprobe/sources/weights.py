@@ -14,9 +14,9 @@ import torch
 
 from ..errors import SourceError, UsageError
 from ..grammar.foreign import first_line, message
+from ..hooks.quiet import quiet
 from ..rng import generator
 from .folder import ModelFolder
-from .hub import quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -1,0 +1,29 @@
+"""Calls of transformers without what it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["quiet"]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' log lines, progress bars and warnings in a block, and restore them after it."""
+    import warnings
+    from logging import CRITICAL
+
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
