@@ -95,8 +95,18 @@ SMALL = {
     "theory": ("theory", "--theorem", "ma-property,rank-collapse", "--repeats", "2", "--d", "4"),
     "budget": ("budget", "--method", "svd", "--epsilon", "0.3"),
 }
-every_command = pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
-small_command = pytest.mark.parametrize("args", SMALL.values(), ids=SMALL)
+DRAWS_MANY = ("condition", "theory")  # figures take most of the time here
+
+
+def each(commands, slow=DRAWS_MANY):
+    """The commands, those in ``slow`` as slow tests."""
+    mark = lambda name: pytest.mark.slow if name in slow else ()
+    return pytest.mark.parametrize(
+        "args", [pytest.param(commands[name], id=name, marks=mark(name)) for name in commands]
+    )
+
+
+every_command, small_command = each(COMMANDS), each(SMALL)
 
 
 def left(folder):
@@ -137,7 +147,7 @@ def test_what_the_command_left_is_rebuilt_to_the_byte(run, qkv, tmp_path, args):
     assert left(tmp_path / "r") == after  # and once more
 
 
-@every_command
+@each(COMMANDS, slow=list(COMMANDS)[1:])
 def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, qkv, tmp_path, args):
     """An interrupted run that goes on appends what is missing at the end."""
     run(*args, "--qkv", qkv, "--out", "r")
@@ -264,18 +274,21 @@ def test_python_has_the_same_parts(run, qkv, tmp_path):
 @pytest.mark.parametrize(
     "args",
     [
-        (
-            "error",
-            "--method",
-            "performer,skyformer",
-            "--d",
-            "8,4",
-            "--n",
-            "24,16",
-            "--layer",
-            "0,1",
-            "--plot",
-            "errors,maps",
+        pytest.param(
+            (
+                "error",
+                "--method",
+                "performer,skyformer",
+                "--d",
+                "8,4",
+                "--n",
+                "24,16",
+                "--layer",
+                "0,1",
+                "--plot",
+                "errors,maps",
+            ),
+            marks=pytest.mark.slow,
         ),
         ("spectrum", "--of", "softmax,skyformer", "--d", "8,4", "--n", "24,16", "--layer", "0,1", "--plot"),
     ],
@@ -331,7 +344,9 @@ def together(run, tiny_bert, text_file, tmp_path):
     return made
 
 
-@pytest.mark.parametrize("command", SMALL)
+@pytest.mark.parametrize(
+    "command", ["error", "spectrum", *(pytest.param(name, marks=pytest.mark.slow) for name in list(SMALL)[2:])]
+)
 def test_records_of_several_sources_are_never_averaged_together(run, together, command):
     alone, folder = together(command)
     code, out, err = run("report", folder, "--format", "json")
@@ -348,7 +363,9 @@ def test_records_of_several_sources_are_never_averaged_together(run, together, c
         assert result.get(name, []) == wanted
 
 
-@pytest.mark.parametrize("command", SMALL)
+@pytest.mark.parametrize(
+    "command", ["error", "spectrum", *(pytest.param(name, marks=pytest.mark.slow) for name in list(SMALL)[2:])]
+)
 def test_tables_and_figures_tell_the_sources_apart(run, together, command):
     alone, folder = together(command, "--plot")
     for format_ in ("table", "md", "latex"):
