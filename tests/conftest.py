@@ -20,11 +20,38 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of th
 #: files whose tests make no process, draw nothing and load no model: `pytest -m quick`
 QUICK = {
     f"test_{name}.py"
-    for name in (
-        "config dimension files fragile gates imports informer large_scores linalg linformer ma metrics nystromformer "
-        "operators performer qkv records reference registry reformer rng skeinformer skyformer sparse_methods "
-        "spectral_shift theory_dong2021 theory_finding theory_frequency theory_verma2021 theory_xiong2021"
-    ).split()
+    for name in [
+        "config",
+        "dimension",
+        "files",
+        "fragile",
+        "gates",
+        "imports",
+        "informer",
+        "large_scores",
+        "linalg",
+        "linformer",
+        "ma",
+        "metrics",
+        "nystromformer",
+        "operators",
+        "performer",
+        "qkv",
+        "records",
+        "reference",
+        "registry",
+        "reformer",
+        "rng",
+        "skeinformer",
+        "skyformer",
+        "sparse_methods",
+        "spectral_shift",
+        "theory_dong2021",
+        "theory_finding",
+        "theory_frequency",
+        "theory_verma2021",
+        "theory_xiong2021",
+    ]
 }
 
 
