@@ -98,7 +98,7 @@ def saved(figure: Any, stem: Path) -> list[Path]:
     """
     drawn: dict[Path, bytes] = {}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        warnings.simplefilter("ignore", UserWarning)  # of glyphs that the font lacks, of names longer than a panel
         figure.draw_without_rendering()
         figure.set_layout_engine(None)
         for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):

@@ -8,8 +8,9 @@ it. The result is plain text in every encoding of Unicode, and passing it again 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-__all__ = ["first_line", "message", "one_line", "printable", "reason"]
+__all__ = ["first_line", "message", "one_line", "printable", "printable_within", "reason"]
 
 # Controls of ASCII and Latin-1 but for newline and tab; the soft hyphen; what is invisible or turns the direction of
 # writing; separators of lines; halves of surrogate pairs; what Unicode keeps out of text. Joiners of emoji and of
@@ -30,6 +31,19 @@ def printable(text: str) -> str:
     a\x1b[31mb\u202ec\udc80 \U000e0041
     """
     return UNPRINTABLE.sub(_escaped, text)
+
+
+def printable_within(value: Any) -> Any:
+    r"""What JSON holds, with every string and key `printable`.
+
+    >>> printable_within({"a\x1b": [1, None, "b\x07"]})
+    {'a\\x1b': [1, None, 'b\\x07']}
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): printable_within(one) for key, one in value.items()}
+    return [printable_within(one) for one in value] if isinstance(value, list) else value
 
 
 def one_line(text: str) -> str:

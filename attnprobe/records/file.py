@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..grammar.foreign import printable
+from ..grammar.foreign import printable, printable_within
 
 try:
     import fcntl
@@ -339,6 +339,8 @@ def _read_file(path: Path) -> Iterator[dict[str, Any]]:
         if not _is_object(line):
             raise UsageError(f"{where}: this line is no JSON object; repair or remove it")
         record = json.loads(line)
+        if b"\\" in line or not line.isascii():
+            record = printable_within(record)  # whoever wrote it
         schema = record.get("schema")
         if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
             raise UsageError(f"{where}: this is no record: its schema is {schema!r}")

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..grammar.foreign import printable
+from ..grammar.foreign import one_line
 from ..records.file import STATUSES, strict_json
 from ..tables.formats import Plain, tables_of
 from ..tables.numbers import short_hashes
@@ -95,7 +95,7 @@ def inline_svg(text: str, prefix: str, label: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return escape(printable(str(value)), quote=True)
+    return escape(one_line(str(value)), quote=True)
 
 
 def _under(run: Run, name: str) -> str:
