@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shutil
 
 import pytest
 import torch
@@ -129,6 +130,7 @@ def test_a_run_that_goes_on_has_the_numbers_of_one_without_interruption(source, 
     lines = (tmp_path / "whole/records.jsonl").read_bytes().splitlines(keepends=True)
     torn = lines[kept][:50] if kept < len(lines) else b""
     path.write_bytes(b"".join(lines[:kept]) + torn)
+    shutil.copy(tmp_path / "whole/manifest.json", path.parent)  # without it the folder is not a run's
     again, outcome, _ = measured(source, tmp_path, **MANY)
     assert outcome.measured == len(lines) - kept and outcome.done_before == kept
     assert without_time(again) == without_time(whole)

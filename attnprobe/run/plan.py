@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,10 +14,22 @@ from ..methods import Method, by_family, get
 from ..qkv import QKV
 from ..records.file import LOWER_BOUND, cell_key, determining
 
-__all__ = ["Cell", "ErrorPlan", "Group", "MethodRequest", "determines", "listed", "parse_methods", "told"]
+__all__ = [
+    "Cell",
+    "ErrorPlan",
+    "Group",
+    "MethodRequest",
+    "determines",
+    "listed",
+    "parse_methods",
+    "refuse_endless",
+    "told",
+]
 
 MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
 HELD = 2**29  # bytes of operators
+MOST_CELLS = 10_000_000  # of a request: every one is listed before the first is measured
+NOTED = 100_000  # cells, from which listing them takes so long that it is said
 
 
 @dataclass(frozen=True)
@@ -172,6 +184,23 @@ class ErrorPlan:
         facts = determining(facts)
         return {place: self.cells(*place, facts) for place in self.places()}
 
+    @property
+    def count(self) -> int:
+        """How many cells `listed` gives without shards, counted without listing them.
+
+        >>> plan = ErrorPlan(
+        ...     (MethodRequest("skyformer"), MethodRequest("svd")), (64, 128), (4, 8, 16), (0,), None, 5, 0, 7
+        ... )
+        >>> plan.count, sum(map(len, plan.listed({}).values()))
+        (280, 280)
+        """
+        vmean = all((one.name, dict(one.options)) != ("vmean", {}) for one in self.methods)
+        each = len(self.d) + vmean  # with the lower bounds
+        for one in self.methods:
+            repeats = 1 if "deterministic" in one.entry.tags else self.repeats
+            each += repeats * (len(self.d) if one.entry.budget is not None else 1)
+        return each * len(self.n) * self.windows * len(self.layers)
+
     def size(self, facts: Mapping[str, Any]) -> int:
         """How many cells there are."""
         return sum(map(len, self.listed(facts).values()))
@@ -258,6 +287,20 @@ class ErrorPlan:
                         return None
                     reason = reason or why
         return reason
+
+
+def refuse_endless(cells: int, notify: Callable[[str], None] = lambda line: None) -> None:
+    """Refuse more cells than can be listed, and say so where it takes a while.
+
+    Raises:
+        UsageError: more than `MOST_CELLS`.
+    """
+    if cells > MOST_CELLS:
+        raise UsageError(
+            f"{cells:,} cells are more than {MOST_CELLS:,}; choose fewer lengths, windows, layers, budgets or seeds"
+        )
+    if cells >= NOTED:
+        notify(f"{cells:,} cells: listing them takes a while")
 
 
 def refused(request: MethodRequest, target: str, n: int, d: int | None) -> str | None:

@@ -18,7 +18,7 @@ from ..reference import TARGETS
 from ..timings import Timings
 from .cells import Place, PlannedCells
 from .loop import Session, measure_cells
-from .plan import Cell, ErrorPlan, MethodRequest, parse_methods, told
+from .plan import Cell, ErrorPlan, MethodRequest, parse_methods, refuse_endless, told
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .row_devices import row_devices
 
@@ -149,6 +149,7 @@ def prepared(
             tol=request.tol if request.matrix else None,
             row_tolerance=request.row_tolerance,
         )
+        refuse_endless(plan.count, notify)
         if refuse:
             _refuse_impossible(plan)
         for length in plan.n:
@@ -197,8 +198,10 @@ def _asked(
     for length in n:
         if length < 2:
             raise UsageError(f"n={length}: attention needs at least 2 tokens")
+    least = ErrorPlan(methods, n, d, (0,), None, request.windows, repeats=request.repeats, target=request.target)
+    refuse_endless(least.count)
     if refuse:
-        _refuse_impossible(ErrorPlan(methods, n, d, (), None, target=request.target))
+        _refuse_impossible(least)
     return methods, n, d
 
 

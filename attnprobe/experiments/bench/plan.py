@@ -10,7 +10,7 @@ from ...errors import UsageError, unknown
 from ...grammar.lists import parse_numbers, parse_positive
 from ...records.file import cell_key, determining
 from ...reference import TARGETS
-from ...run.plan import MethodRequest, determines, parse_methods, refused
+from ...run.plan import MethodRequest, determines, parse_methods, refuse_endless, refused
 from ...run.provenance import machine
 from ...run.request import RunRequest, parse_layers, sources_of
 from ...sources import RandomSource
@@ -109,6 +109,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
         source.check(length, 1, layers)
     heads = None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers))
     plan = BenchPlan(methods, n, d, layers, heads)
+    refuse_endless(len(methods) * len(n) * len(d) * len(layers))
     reasons = [
         why_not(request, one, length, budget)
         for one in methods

@@ -19,7 +19,7 @@ from ...reference import TARGETS
 from ...run.cells import Cells, Place
 from ...run.limits import time_limit
 from ...run.loop import Session, measure_cells
-from ...run.plan import Group, MethodRequest, determines, listed, parse_methods, refused, told
+from ...run.plan import Group, MethodRequest, determines, listed, parse_methods, refuse_endless, refused, told
 from ...run.prepare import share_of
 from ...run.request import MOST, RunRequest, parse_layers, sources_of
 from ...timings import Timings
@@ -220,6 +220,8 @@ def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[i
     for length in n or ():
         if length < 2:
             raise UsageError(f"n={length}: attention needs at least 2 tokens")
+    each = sum(len(_budgets(one, d)) for one in of)
+    refuse_endless(each * len(n or (0,)) * request.windows)
     _refuse_sizes(request, of, n or ())
     reasons = [
         _refused(one, request.target, length, budget) for one in of for length in n or () for budget in _budgets(one, d)
@@ -260,6 +262,8 @@ def _listed(
         layers, lengths = parse_layers(request.layer, source), n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
         facts = determining(source.facts)
+        each = sum(len(_budgets(one, d)) for one in of) * len(heads)
+        refuse_endless(each * len(lengths) * request.windows * len(layers))
         for length in lengths:
             source.check(length, request.windows, layers)
             for window in range(request.windows):

@@ -10,7 +10,7 @@ from ...errors import UsageError, nearest, unknown
 from ...grammar.lists import parse_numbers
 from ...records.file import cell_key, determining
 from ...reference import TARGETS
-from ...run.plan import MethodRequest, determines, parse_methods, refused
+from ...run.plan import MethodRequest, determines, parse_methods, refuse_endless, refused
 from ...run.request import MOST, RunRequest
 from ...sources import TASKS, TaskSource, open_task
 
@@ -150,6 +150,7 @@ def stability_prepared(
     methods = (*(first or [MethodRequest(SELF_ATTENTION, requested=False)]), *others)
     shared = {"n": _length(request.n), "batch": request.batch, "rate": request.rate}
     plan = StabilityPlan(methods, tuple(parse_numbers(request.d, "d")))
+    refuse_endless(len(tasks) * len(methods) * len(plan.d) * request.seeds)
     opened = [open_task(name, request.source, notify=notify, **{**shared, **options}) for name, options in tasks]
     _refuse_impossible(request, plan, opened)
     return opened, plan
