@@ -13,6 +13,7 @@ from inputs import make
 from safetensors.torch import save_file
 
 from attnprobe.experiments.error import cost_figure, paper_figure
+from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures import kit
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.results import gates_table, junit_xml
@@ -24,7 +25,6 @@ from attnprobe.tables.statistics import (
     describe,
     doubtful_heads,
     fragile_statistics,
-    summarise,
 )
 
 ALL = list(STATISTICS[:-1])

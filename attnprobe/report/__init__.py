@@ -16,6 +16,7 @@ from ..experiments.error.cost_figure import cost_figure
 from ..experiments.error.maps_figure import map_figures
 from ..experiments.error.paper_figure import paper_figure
 from ..experiments.error.papers import Reference, read_reference
+from ..experiments.error.rows import summarise
 from ..experiments.inject.figures import inject_figures
 from ..experiments.inject.view import inject_rows, inject_summary
 from ..experiments.spectrum.figures import spectrum_figures
@@ -35,7 +36,7 @@ from ..tables.console import Header
 from ..tables.formats import FORMATS, render
 from ..tables.inputs import input_lines, input_rows
 from ..tables.labels import source_labels
-from ..tables.statistics import rank_correlation, summarise
+from ..tables.statistics import rank_correlation
 from ..tables.terminal import plan_table, timings_table
 from .page import html_page
 from .parts import PLOTS, Part, parts

@@ -22,6 +22,7 @@ from ..experiments.error.cost_figure import cost_figure
 from ..experiments.error.maps_figure import map_figures
 from ..experiments.error.paper_figure import paper_figure
 from ..experiments.error.papers import METRIC, Reference, reference_rows
+from ..experiments.error.rows import summarise
 from ..experiments.inject.figures import inject_figures
 from ..experiments.inject.view import inject_rows
 from ..experiments.spectrum.figures import spectrum_figures
@@ -34,7 +35,6 @@ from ..figures.kit import error_figure
 from ..tables.console import Header
 from ..tables.formats import Plain, render, tables_of
 from ..tables.numbers import significant
-from ..tables.statistics import summarise
 from .run import Run
 
 __all__ = ["PLOTS", "Part", "parts"]

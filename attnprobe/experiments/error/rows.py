@@ -1,0 +1,158 @@
+"""The rows of `error`'s JSON, from the records of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...records.file import LOWER_BOUND
+from ...tables.labels import identity, scale_of, source_labels
+from ...tables.statistics import RATIOS, describe, finite, fragile_statistics, per_head, sortable, worst_status
+
+__all__ = ["summarise"]
+
+Record = Mapping[str, Any]
+Row = dict[str, Any]
+
+ROUNDING = 1e-5  # relative errors below it may be rounding alone
+
+
+def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
+    """The rows of `error`'s JSON and its bounds, from the records of one run.
+
+    A row is one (source, method, options, target, n, d, layer); its values run over heads x windows x repeats, and
+    ``seconds`` over cells. ``source`` is a label where the run has several, which are never averaged together (see
+    `source_labels`), else null. Per metric: `describe`. A value that is null enters no statistic and not ``count``; the
+    row's ``values`` and ``cells`` say how many there should have been. ``status`` is the worst of the cells' (failed,
+    then diverged, skipped, ok) and ``reason`` says of how many; a row whose output or matrix error is null in an ok
+    cell is ``diverged``. ``matrix_open`` counts the values of ‖B − B~‖₂ whose interval did not close, null where none
+    was measured. ``over_vmean`` is the ratio of means
+
+        ``Σ_i e_i / Σ_i v_i``,   v_i the V-Mean's error at the same source, window, head, layer, n and target as e_i,
+
+    null where V-Mean was not measured there. ``fragile`` lists by metric the statistics that are not reproducible (see
+    `fragile_statistics`). Rows are ordered by source, layer, n, target, references last, the
+    method's first appearance, and d. Bounds are the records of the method `LOWER_BOUND`, summarised alike.
+
+    >>> cell = {"method": "x", "target": "softmax", "n": 8, "d": 2, "layer": 0, "heads": [0, 1], "status": "ok"}
+    >>> rows, bounds = summarise([{**cell, "window": w, "metrics": {"output_spectral": [w, 3.0]}} for w in (0, 1)])
+    >>> rows[0]["metrics"]["output_spectral"]["mean"], rows[0]["metrics"]["output_spectral"]["se"], bounds
+    (1.75, 0.25, [])
+    """
+    records = list(records)
+    labels = source_labels(records)
+    sources = {label: place for place, label in enumerate(labels.values())}
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    rank: dict[tuple[str, str], int] = {}
+    for record in records:
+        who = (record["method"], json.dumps(record.get("options") or {}, sort_keys=True))
+        rank.setdefault(who, len(rank))
+        place = _place(record, labels)
+        groups.setdefault((*who, *place, record.get("d")), []).append(record)
+    for cells in groups.values():  # sums do not depend on the order in which a sweep was run
+        cells.sort(key=lambda cell: (sortable(cell.get("window")), sortable(cell.get("repeat"))))
+    vmean = _vmean_errors(groups)
+    rows = [_row(cells, key[2:6], vmean) for key, cells in groups.items()]
+    rows.sort(
+        key=lambda row: (
+            sources[row["source"]],
+            *(sortable(row[name]) for name in ("layer", "n", "target")),
+            row["reference"],
+            rank[row["method"], json.dumps(row["options"], sort_keys=True)],
+            sortable(row["d"]),
+        )
+    )
+    bounds = [row for row in rows if row["method"] == LOWER_BOUND]
+    return [row for row in rows if row["method"] != LOWER_BOUND], bounds
+
+
+def _place(record: Record, labels: Mapping[str, str | None]) -> tuple[Any, ...]:
+    """Where methods are compared: source, layer, n, target."""
+    label = labels[identity(record.get("source"))]
+    return label, record.get("layer"), record.get("n"), record.get("target")
+
+
+def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]) -> Row:
+    """One row from the cells that differ only in window, repeat and heads."""
+    first = cells[0]
+    names = sorted({name for cell in cells for name in cell.get("metrics") or {}})  # as in records that were read back
+    metrics = {}
+    for name in names:
+        values, windows = [], []
+        for cell in cells:
+            found = per_head(cell, name)
+            values += found
+            windows += [cell.get("window")] * len(found)
+        metrics[name] = describe(values, windows)
+    if any(cell.get("seconds") is not None for cell in cells):
+        windows = [cell.get("window") for cell in cells]
+        metrics["seconds"] = describe([cell.get("seconds") for cell in cells], windows)
+    status, reason = worst_status(cells)
+    return {
+        "method": first["method"],
+        "options": dict(first.get("options") or {}),
+        "target": first.get("target"),
+        "n": first.get("n"),
+        "d": first.get("d"),
+        "realised_d": metrics["realised_d"]["mean"] if "realised_d" in metrics else None,
+        "layer": first.get("layer"),
+        "weights": (first.get("source") or {}).get("weights"),
+        "source": place[0],
+        "scale_inputs": scale_of(first.get("source")),
+        "heads": len({head for cell in cells for head in cell.get("heads") or ()}),
+        "windows": len({cell.get("window") for cell in cells}),
+        "repeats": len({cell.get("repeat") for cell in cells}),
+        "cells": len(cells),
+        "values": sum(len(cell.get("heads") or ()) for cell in cells),
+        "status": status,
+        "reason": reason,
+        "reference": any(cell.get("reference") for cell in cells),
+        "requested": any(cell.get("requested") for cell in cells),
+        "family": first.get("family"),
+        "duplicates": max((cell.get("duplicates") or 0 for cell in cells), default=0),
+        "matrix_open": _matrix_open(cells),
+        "matrix_skipped": next((cell["matrix_skipped"] for cell in cells if cell.get("matrix_skipped")), None),
+        **{name: first[name] for name in ("kernel_dtype", "row_tolerance") if name in first},
+        "metrics": metrics,
+        "fragile": {name: found for name in names if (found := fragile_statistics(cells, name))},
+        "over_vmean": {name: _over_vmean(cells, name, place, vmean) for name in RATIOS if name in metrics},
+    }
+
+
+def _matrix_open(cells: list[Record]) -> int | None:
+    measured = [cell["matrix_open"] for cell in cells if isinstance(cell.get("matrix_open"), (list, tuple))]
+    return sum(map(sum, measured)) if measured else None
+
+
+def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, float]:
+    """V-Mean's error by (metric, source, layer, n, target, window, head)."""
+    found: dict[Any, float] = {}
+    for (method, _, *place, _), cells in groups.items():
+        if method != "vmean":
+            continue
+        for cell in cells:
+            for name in RATIOS:
+                for head, value in zip(cell.get("heads") or (), per_head(cell, name), strict=False):
+                    if value is not None and math.isfinite(value):
+                        found[name, *place, cell.get("window"), head] = value
+                relative = [value for value in per_head(cell, f"{name}_relative") if value is not None]
+                for head in cell.get("heads") or () if relative and max(relative) < ROUNDING else ():
+                    found[name, *place, cell.get("window"), head] = 0.0  # V-Mean is exact here: no measure of others
+    return found
+
+
+def _over_vmean(cells: list[Record], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]) -> float | None:
+    """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
+    if cells[0].get("target") != "softmax":
+        return None  # V-Mean's rows sum to 1 and those of C do not: it is no baseline there
+    ours, theirs = [], []
+    for cell in cells:
+        for head, value in zip(cell.get("heads") or (), per_head(cell, name), strict=False):
+            if value is not None and math.isfinite(value):
+                ours.append(value)
+                theirs.append(vmean.get((name, *place, cell.get("window"), head)))
+    if not ours or None in theirs or sum(theirs) == 0:
+        return None
+    return finite(sum(ours) / sum(theirs))
