@@ -19,15 +19,16 @@ import tempfile
 from measuring import Goal, arguments, finish
 
 from attnprobe.experiments.bench.rows import EXACT
-from attnprobe.report import BenchReport, Header
+from attnprobe.report import open_run, views
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BenchRequest, measure_bench
 from attnprobe.tables.numbers import method_label
+from attnprobe.tables.view import View
 
 LINEAR, EXACT_GOAL, BAND, FASTER_AT, SHARE = 1.15, 2.0, 0.15, 4096, 0.25
 
 
-def goals(found: BenchReport) -> list[Goal]:
+def goals(found: View) -> list[Goal]:
     """What the rows say beside what they should."""
     listed = []
     for row in found.summary:
@@ -75,10 +76,8 @@ def main() -> int:
             quadratic_n=args.quadratic_n,
             out=folder,
         )
-        session = measure_bench(request)
-    header = Header({}, session.sources[0].describe())
-    found = BenchReport.of(session.outcome.records, header, request.epsilon, request.under_ms)
-    print(found.text("table", None))
+        [found] = views(open_run(measure_bench(request).path))
+    print(found.text("table"))
     return finish(goals(found), args.json)
 
 

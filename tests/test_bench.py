@@ -12,27 +12,21 @@ import click
 import numpy as np
 import pytest
 import torch
+from showing import view_of
 
+from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
 from attnprobe.experiments.bench import figures
 from attnprobe.experiments.bench.calls import Work
-from attnprobe.experiments.bench.growth import faster_from, growth
-from attnprobe.experiments.bench.rows import bench_choices, disturbances, frontier
-from attnprobe.experiments.bench.view import BenchReport
+from attnprobe.experiments.bench.gates import GATED as BENCH
+from attnprobe.experiments.bench.gates import bench_judged
+from attnprobe.experiments.bench.growth import exponent, faster_from, growth
+from attnprobe.experiments.bench.rows import bench_choices, bench_rows, bench_summary, disturbances, frontier
+from attnprobe.gates.check import check
+from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from attnprobe.records.file import read_records
-from attnprobe.report import (
-    Header,
-    bench_judged,
-    bench_rows,
-    bench_summary,
-    check,
-    compare_runs,
-    exponent,
-    parse_gate,
-    parse_gates,
-)
 from attnprobe.run.provenance import machine
 from attnprobe.sources import RandomSource, SourceSpec
 from attnprobe.sweep import BenchRequest, measure_bench
@@ -561,8 +555,7 @@ def test_times_of_a_busy_machine_are_warned_of():
     lines = disturbances(wild, bench_rows(wild))
     assert len(lines) == 1 and lines[0].startswith("the rounds of 2 of 2 times spread by more than their median")
     assert "performer d=8 at n = 64, 1000 ± 2000 ms" in lines[0]
-    report = BenchReport.of(busy, Header(), "0.1", "1")
-    assert "! load average 17.5 exceeds the 2 cores" in report.text("table", None)
+    assert "! load average 17.5 exceeds the 2 cores" in view_of("bench", busy).text("table")
 
 
 def test_a_figure_speaks_of_exponents_where_there_are_some(monkeypatch):
@@ -583,7 +576,7 @@ def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
 
 def judged(text, rows):
     """What became of a gate, by method and n."""
-    results = check(bench_judged(rows, bench_summary(rows)), [parse_gate(text, "bench")])
+    results = check(bench_judged(rows, bench_summary(rows)), [parse_gate(text, BENCH)])
     return {result.where: result.passed for result in results}
 
 
@@ -615,7 +608,7 @@ def test_gates_on_what_was_not_measured_fail():
     half = {"output_spectral": {"mean": 0.1, "count": 1}}
     assert set(judged("output_spectral=9", [{**row, "metrics": half} for row in rows]).values()) == {False}
     with pytest.raises(UsageError, match="time_exponent is of all n together"):
-        parse_gates([{"metric": "time_exponent", "max": 1, "n": 64}], "bench")
+        parse_gates([{"metric": "time_exponent", "max": 1, "n": 64}], BENCH)
 
 
 def test_a_failed_gate_exits_1(run, tmp_path):

@@ -12,12 +12,15 @@ from safetensors.torch import save_file
 
 from attnprobe import QKV, Approximation, approximate, budgets, exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.experiments import experiment
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
+from attnprobe.experiments.budget.view import budget_files, budget_rows, budget_summary
+from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.binomial import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
 from attnprobe.records.file import read_records
 from attnprobe.reference import exact_output
-from attnprobe.report import budget_files, budget_rows, budget_summary, open_run, parse_gates, parts
+from attnprobe.report import open_run, views
 from attnprobe.rng import generator
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BudgetRequest, measure_budgets
@@ -573,7 +576,7 @@ def test_the_command_prints_every_format_and_leaves_a_run(run, file, tmp_path):
     code, again, err = run("report", "r")
     assert code == 0 and again == out, err
     assert {name: (tmp_path / "r" / name).read_bytes() for name in before} == before
-    assert [part.command for part in parts(open_run("r"))] == ["budget"]
+    assert [view.command for view in views(open_run("r"))] == ["budget"]
 
 
 def test_gates_fail_closed(run, file):
@@ -588,7 +591,7 @@ def test_gates_fail_closed(run, file):
     assert code == 1 and "only 0 of 3 values are finite" in err
     assert run(*args, "--fail-above", "seconds=1")[0] == 2
     with pytest.raises(UsageError, match="unknown key 'd'"):
-        parse_gates([{"metric": "d", "max": 64, "d": 8}], "budget")
+        parse_gates([{"metric": "d", "max": 64, "d": 8}], experiment("budget").gated())
 
 
 def test_exit_codes(run, file):

@@ -81,7 +81,7 @@ def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
     assert len({record["key"] for record in records}) == 5
     sky = next(record for record in records if record["method"] == "skyformer")
     assert sky["heads"] == [0, 1] and len(sky["metrics"]["output_spectral"]) == 2 and sky["draws_hash"]
-    tables = {f"{stem}.{kind}" for stem in ("error", "error-inputs") for kind in ("md", "csv", "json")}
+    tables = {f"{stem}.{kind}" for stem in ("error", "error-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     assert {path.suffix for path in (tmp_path / "r/figures").iterdir()} == {".svg", ".png"}
 

@@ -15,12 +15,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attnprobe.compare.runs import DIRECTED
+from attnprobe.compare.runs import DIRECTED, compare_runs
+from attnprobe.compare.view import comparison_line, comparison_view
 from attnprobe.errors import UsageError
-from attnprobe.gates.check import METRICS, METRICS_OF
+from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.experiments.error.gates import METRICS
 from attnprobe.records.file import LOWER_BOUND, RecordWriter, read_records
-from attnprobe.report import FORMATS, Header, compare_runs, comparison_line, render
+from attnprobe.tables.console import Header
 from attnprobe.tables.metrics import METRICS as TABLE
+from attnprobe.tables.view import FORMATS
 
 SOURCE = {
     "model": "minilm",
@@ -374,7 +377,8 @@ def test_a_method_that_lost_its_metric_is_a_regression():
 
 
 def test_every_metric_that_is_gated_or_compared_says_how():
-    named = {name for names in METRICS_OF.values() for name in names}
+    gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
+    named = {name for one in gated for name in one.metrics}
     assert named <= set(TABLE) and set(DIRECTED) == named & set(METRICS) - {"delta"}
     assert all(one.better in ("smaller", "larger", None) for one in TABLE.values())
     assert all(one.scale in ("relative", "absolute", "complement") for one in TABLE.values())
@@ -505,7 +509,7 @@ def test_several_sources_stay_apart():
         (10.0, "initialized", "same"),
     ]
     assert found.rows[1]["source"] == {"weights": "initialized", "weights_seed": 0}
-    text = render(found.rows, [], Header(), "md", None, "compare")
+    text = comparison_view(found.rows, Header()).text("md")
     assert "weights pretrained" in text and "weights initialized" in text
     part = compare_runs(a, b[:1])
     assert [(row["weights"], row["verdict"]) for row in part.rows] == [
@@ -580,7 +584,7 @@ def found():
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_says_what_got_worse(found, format, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    text = render(found.rows, [], Header({}, ["A: x", "B: y"]), format, None, "compare")
+    text = comparison_view(found.rows, Header({}, ["A: x", "B: y"])).text(format)
     assert "worse" in text and "only in A" in text and "skyformer" in text and "same" in text
     if format == "json":
         parsed = json.loads(text)
@@ -600,7 +604,7 @@ def test_every_format_says_what_got_worse(found, format, monkeypatch):
 
 
 def test_markdown_tables_of_a_comparison_are_rectangular(found):
-    text = render(found.rows, [], Header(), "md", None, "compare")
+    text = comparison_view(found.rows, Header()).text("md")
     for block in text.split("\n\n"):
         if block.startswith("|"):
             assert len({len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
@@ -610,7 +614,7 @@ def test_markdown_tables_of_a_comparison_are_rectangular(found):
 def test_a_narrow_terminal_keeps_the_verdict(found, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     for width in (50, 80, 120):
-        text = render(found.rows, [], Header(), "table", None, "compare", width=width)
+        text = comparison_view(found.rows, Header()).text("table", width)
         text = " ".join(re.sub(r"\x1b\[\d*m", "", text).split())
         assert "worse" in text and "✗ mine_%$&.py:fn:x=a|b d=16: ok became failed in 1 of 2 cells: a <b>" in text
 

@@ -10,11 +10,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 from inputs import make
+from rich.cells import cell_len
 from safetensors.torch import save_file
+from showing import view_of
 
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
-from attnprobe.experiments.condition.view import condition_legend
+from attnprobe.experiments.condition.view import condition_legend, condition_rows, conditions_summary
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
     EXACT,
@@ -26,10 +28,10 @@ from attnprobe.metrics import (
     schulz_residuals,
     sensitivity,
 )
-from attnprobe.report import Header, condition_rows, conditions_summary, rank_correlation, render_conditions
 from attnprobe.rng import generator
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ConditionRequest, measure_conditions
+from attnprobe.tables.statistics import rank_correlation
 
 EPS = torch.finfo(torch.float64).eps
 needs_flint = pytest.mark.skipif(
@@ -483,9 +485,7 @@ def test_a_method_that_fails_is_a_row_and_the_loop_goes_on(file, tmp_path, monke
     states = {record["method"]: (record["status"], record["reason"]) for record in outcome.records}
     assert states["nystromformer"] == ("failed", "RuntimeError: the matrix has a bad day")
     assert states["performer"] == ("skipped", "performer inverts no core") and states["skyformer"] == ("ok", None)
-    rows = condition_rows(outcome.records)
-    summary = conditions_summary(rows)
-    text = render_conditions(rows, summary, Header(), "table", None)
+    text = view_of("condition", outcome.records).text("table")
     assert "bad day" in text and "inverts no core" in text
 
 
@@ -542,7 +542,7 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     names = {path.name for path in (tmp_path / "r/figures").iterdir()}
     stems = [f"condition{kind}-n80-d{d}" for kind in ("", "-error", "-iterations") for d in (4, 8)]
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
-    tables = {f"{stem}.{kind}" for stem in ("condition", "condition-inputs") for kind in ("md", "csv", "json")}
+    tables = {f"{stem}.{kind}" for stem in ("condition", "condition-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     before = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
     run("--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--out", "r")
@@ -577,11 +577,17 @@ def test_the_help_says_that_a_small_condition_number_is_no_small_error(run):
 
 
 def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
-    rows = condition_rows(measured(file, tmp_path).records)
-    text = render_conditions(rows, conditions_summary(rows), Header(), "table", None, width=90)
+    text = view_of("condition", measured(file, tmp_path).records).text("table", 90)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    assert "Left out at this width: at m/2" in " ".join(plain.split()) and "effective" not in plain.split("cond:")[0]
-    assert max(len(line) for line in plain.splitlines()) <= 90
+    assert (
+        "Left out at this width: effective, at m/2" in " ".join(plain.split())
+        and "effective" not in plain.split("cond:")[0]
+    )
+    assert max(map(cell_len, plain.splitlines())) <= 90
+    places = {
+        cell_len(line.partition("skyformer")[0]) for line in plain.splitlines() if re.match(r"S\S+ .*skyformer ", line)
+    }
+    assert len(places) == 1  # a combining mark takes no column
 
 
 @pytest.mark.parametrize(

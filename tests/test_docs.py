@@ -16,7 +16,7 @@ from sources_helpers import SHARED, needs_shared
 
 import attnprobe
 from attnprobe.cli.methods import methods_page
-from attnprobe.gates.check import METRICS_OF
+from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.methods.registry import KERNELS, TAGS
 from attnprobe.methods.user.claims import GIVEN, Claims
 from attnprobe.methods.user.plugins import GROUP
@@ -163,7 +163,8 @@ def test_the_methods_page_is_the_registrys():
 
 def test_the_metrics_page_has_every_metric_of_every_command():
     text = METRICS_PAGE.read_text()
-    wanted = {name for names in METRICS_OF.values() for name in names} | set(INPUT_STATISTICS)
+    gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
+    wanted = {name for one in gated for name in one.metrics} | set(INPUT_STATISTICS)
     for name in sorted(wanted):
         assert f"`{name}`" in text, name
 

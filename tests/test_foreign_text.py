@@ -17,7 +17,9 @@ from attnprobe.gates.results import junit_xml
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
 from attnprobe.records.file import RecordWriter, plain, read_records, strict_json, write_text
 from attnprobe.tables.console import Header, console_of, finished
-from attnprobe.tables.formats import FORMULA, latex, markdown, render
+from attnprobe.tables.formats import FORMULA, latex, markdown
+from attnprobe.tables.table import Table
+from attnprobe.tables.view import flat_view
 
 HOSTILE = "a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041\r!"
 SEEN = r"a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041 !"  # on one line
@@ -98,7 +100,7 @@ CELLS = [HOSTILE, "=1+1", "+1", "-1+1", "@SUM(A1)", " =1", "＝1", "a,b\"c\n'd",
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_csv_is_read_back_and_holds_no_formula(cell):
-    text = render([{"name": cell, cell: 1, "number": -0.5}], [], Header(), "csv", None, "check")
+    text = flat_view("check", [{"name": cell, cell: 1, "number": -0.5}]).text("csv")
     assert not obeyed(text)
     (row,) = csv.DictReader(io.StringIO(text))
     assert row["number"] == "-0.5" and row["name"].removeprefix("'") == one_line(cell)
@@ -108,7 +110,7 @@ def test_csv_is_read_back_and_holds_no_formula(cell):
 
 def test_markdown_begins_no_link_picture_html_or_code():
     row = {"name": f"![x](http://a/b) [y](z) [i]: j `k` <b> &#27; | *e* {HOSTILE}", "interval": "[0.1 – 0.2]"}
-    text = render([row], [], Header(), "md", None, "check")
+    text = flat_view("check", [row]).text("md")
     line = text.splitlines()[-1]
     assert line.count(" | ") == 1 and not obeyed(text)
     assert r"!\[x\](http" in line and r"\[y" not in line and r"[y\](z)" in line and r"[i\]: j" in line
@@ -117,9 +119,7 @@ def test_markdown_begins_no_link_picture_html_or_code():
 
 
 def test_latex_has_no_command_of_a_cell():
-    from attnprobe.tables.formats import Plain
-
-    table = Plain(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
+    table = Table(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
     text = latex([table], "", Header(lines=[HOSTILE]), f"run\n{HOSTILE}")
     assert not obeyed(text) and r"\input" not in text and r"\textbackslash{}input\{x\} \$y\$ \% \& \#" in text
     assert r"\textbackslash{}x1b" in text

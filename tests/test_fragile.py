@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 
 from attnprobe.experiments.error import cost_figure, paper_figure
 from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.error.view import errors_view
 from attnprobe.figures import kit
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.results import gates_table, junit_xml
 from attnprobe.tables.console import Header
-from attnprobe.tables.formats import render
 from attnprobe.tables.statistics import (
     FRAGILE,
     STATISTICS,
@@ -153,22 +153,22 @@ def test_rows_say_which_of_their_statistics_are_fragile():
 @pytest.mark.parametrize("format_", ["table", "md", "latex"])
 def test_tables_mark_what_is_fragile_and_say_why_in_a_line(format_):
     sign = r"$\approx$" if format_ == "latex" else "≈"
-    text = render(*summarise(records_of()), Header(), format_, None, width=300)
+    text = errors_view(*summarise(records_of()), Header()).text(format_, 300)
     (fragile,) = [line for line in text.splitlines() if "skyformer" in line and "45.50" in line and sign in line]
     for number in ("45.50", "22.5", "4.90", "40.1", "44.5"):  # mean, median, p10, p90, max
         assert f"{sign}{number}" in fragile
     assert fragile.count(sign) == 6  # and the mean over that of V-Mean
     (note,) = [line for line in text.splitlines() if "not reproducible" in line]
     assert "skyformer d=8:" in note and "guard=sampled" in note
-    sound = render(*summarise(records_of(rounded=(0.0, 0.0))), Header(), format_, None, width=300)
+    sound = errors_view(*summarise(records_of(rounded=(0.0, 0.0))), Header()).text(format_, 300)
     assert sign not in sound and "reproducible" not in sound
 
 
 def test_data_formats_hold_the_names_and_the_plain_numbers():
     rows = summarise(records_of())
-    (row, *_) = json.loads(render(*rows, Header(), "json", None))["rows"]
+    (row, *_) = json.loads(errors_view(*rows, Header()).text("json"))["rows"]
     assert row["fragile"]["output_spectral"] == ["mean", "median", "p10", "p90", "max"]
-    (line, *_) = csv.DictReader(io.StringIO(render(*rows, Header(), "csv", None)))
+    (line, *_) = csv.DictReader(io.StringIO(errors_view(*rows, Header()).text("csv")))
     assert json.loads(line["fragile"]) == row["fragile"] and line["output_spectral.mean"] == "45.5"
 
 

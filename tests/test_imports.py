@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import attnprobe
+from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
@@ -40,18 +41,31 @@ MAY = {
     "config": {"experiments", "sweeps"},
     "sweeps": READS,
     "compare": READS | {"experiments", "gates", "tables"},
-    "tables": READS | {"compare", "experiments"},
+    "tables": READS,
     "figures": READS | {"tables"},
-    "gates": READS | {"experiments", "tables"},
-    "report": READS | {"compare", "experiments", "figures", "gates", "tables"},
+    "gates": READS | {"tables"},
+    "report": READS | {"experiments", "tables"},
     "testing": CORE | {"methods", "grammar"},
     "inject": CORE | {"grammar", "methods", "hooks"},
     "run": MEASURES | READS | {"__init__", "experiments"},
-    "experiments": MEASURES | READS | {"config", "figures", "run", "tables"},
+    "experiments": MEASURES | READS | {"config", "gates", "figures", "run", "tables"},
     "sweep": {"experiments", "grammar", "run"},
-    "cli": {"__init__", "config", "errors", "grammar", "sweeps"},
+    "cli": {"__init__", "config", "errors", "experiments", "grammar", "sweeps"},
 }
-HEAVY = {"torch", "transformers", "datasets", "matplotlib", "numpy", "scipy", "safetensors", "tokenizers", "rich"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "pandas",
+    "pydantic",
+    "jinja2",
+    "datasets",
+    "matplotlib",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "tokenizers",
+    "rich",
+}
 MAY_HEAVY = {
     "errors": set(),
     "files": set(),
@@ -81,13 +95,19 @@ def part(file: Path) -> str:
     return file.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+def _is_lazy(top: ast.stmt) -> bool:
+    """Whether what a statement imports is not imported with the module."""
+    typing_only = isinstance(top, ast.If) and isinstance(top.test, ast.Name) and top.test.id == "TYPE_CHECKING"
+    return typing_only or isinstance(top, ast.FunctionDef | ast.ClassDef)
+
+
 def imports(file: Path, module_level: bool) -> set[str]:
     """Absolute names imported by a file, ``attnprobe.x.y`` for relative ones."""
     tree = ast.parse(file.read_text())
     package = ["attnprobe", *file.relative_to(ROOT).parts[:-1]]
     nodes = ast.walk(tree)
     if module_level:
-        nodes = [n for top in tree.body if not isinstance(top, ast.FunctionDef | ast.ClassDef) for n in ast.walk(top)]
+        nodes = [n for top in tree.body if not _is_lazy(top) for n in ast.walk(top)]
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -131,6 +151,53 @@ def test_what_reads_records_never_imports_torch():
         assert not any(name.split(".")[0] == "torch" for name in imports(file, module_level=False)), file
 
 
+# what still imports the modules of a command; nothing is added here
+KNOW_A_COMMAND = {
+    "compare/bench.py": {"bench"},
+    "config/__init__.py": {"budget"},
+    "metrics/__init__.py": {"inject"},
+    "run/estimate.py": {"bench", "budget", "condition", "inject", "spectrum", "stability", "theory"},
+    "run/folder.py": {"error"},
+    "run/inputs.py": {"error"},
+    "run/ledger.py": {"error"},
+    "run/loop.py": {"error"},
+    "run/prepare.py": {"error"},
+    "sources/__init__.py": {"inject", "stability"},
+    "sweep/__init__.py": {*EXPERIMENTS},
+}
+
+
+KNOW_ANOTHER = {
+    "bench/measure.py": {"error"},
+    "budget/measure.py": {"error"},
+    "budget/search.py": {"error"},
+    "condition/measure.py": {"error"},
+    "inject/measure.py": {"error"},
+    "spectrum/measure.py": {"error"},
+    "stability/measure.py": {"error"},
+    "theory/measure.py": {"error"},
+}
+
+
+def commands_in(file: Path) -> set[str]:
+    """The commands whose modules a file imports anywhere."""
+    parts = [name.split(".") for name in imports(file, module_level=False)]
+    return {one[2] for one in parts if one[:2] == ["attnprobe", "experiments"] and one[2:3] and one[2] in EXPERIMENTS}
+
+
+def test_kits_know_no_command():
+    kits = [file for file in FILES if part(file) not in ("cli", "experiments")]
+    known = {str(file.relative_to(ROOT)): commands_in(file) for file in kits}
+    assert {name: found for name, found in known.items() if found} == KNOW_A_COMMAND
+
+
+def test_a_command_does_not_import_another():
+    files = [file for file in FILES if part(file) == "experiments" and file.parent.name in EXPERIMENTS]
+    for file in files:
+        others = commands_in(file) - {file.parent.name}
+        assert others == KNOW_ANOTHER.get(str(file.relative_to(ROOT / "experiments")), set()), file
+
+
 def test_a_method_does_not_import_another_method():
     shared = {"lookup", "registry"}
     files = {file.stem for file in (ROOT / "methods").glob("*.py")} - shared - {"__init__"}
@@ -146,26 +213,13 @@ try:
     main(sys.argv[1:])
 except SystemExit as stop:
     assert not stop.code
-heavy = {"torch", "transformers", "datasets", "matplotlib", "numpy"} & set(sys.modules)
+heavy = {"torch", "transformers", "datasets", "matplotlib", "numpy", "pandas", "pydantic", "jinja2", "rich"}
+heavy &= set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-COMMANDS = (
-    "error",
-    "spectrum",
-    "condition",
-    "theory",
-    "budget",
-    "inject",
-    "stability",
-    "compare",
-    "methods",
-    "new-method",
-    "check",
-    "report",
-    "sweep",
-)
+COMMANDS = (*EXPERIMENTS, "compare", "methods", "new-method", "check", "report", "sweep")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

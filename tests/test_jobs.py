@@ -16,7 +16,7 @@ import pytest
 
 from attnprobe.errors import UsageError
 from attnprobe.records.file import read_records
-from attnprobe.report import open_run, parts
+from attnprobe.report import open_run, views
 from attnprobe.run.where import pool
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BenchRequest, ErrorRequest, measure_bench, measure_errors
@@ -51,7 +51,7 @@ def test_cells_whose_process_always_dies_have_failed_and_can_be_tried_again(file
     failed = [record for record in run.outcome.records if record["status"] == "failed"]
     assert failed and {record["layer"] for record in failed} <= {0, 2} and 2 in {record["layer"] for record in failed}
     assert all("ended by SIGKILL, 3 times" in record["reason"] and record["heads"] == [0, 1] for record in failed)
-    assert [part.text("md") for part in parts(open_run(out))]
+    assert [view.text("md") for view in views(open_run(out))]
     measure_errors(request(file, out, retry_failed=True, **few))
     measure_errors(request(file, tmp_path / "one", **{**few, "jobs": 1}))
     assert bits(read_records(out)) == bits(read_records(tmp_path / "one"))

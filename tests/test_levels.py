@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnprobe.report import summarise
+from attnprobe.experiments.error.rows import summarise
 from attnprobe.sources import SourceSpec, packaged_weights
 from attnprobe.sweep import ErrorRequest, measure_errors
 

@@ -33,14 +33,13 @@ from attnprobe.experiments.error.map_scale import (
     palette,
     ticks_of,
 )
-from attnprobe.experiments.error.maps_figure import _heading
+from attnprobe.experiments.error.maps_figure import _heading, map_figures
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
 from attnprobe.qkv import QKV
 from attnprobe.records.file import exact_map_path, map_path, mapped
 from attnprobe.reference import TARGETS, exact
-from attnprobe.report import map_figures
 from attnprobe.sources import SourceSpec, load_qkv
 from attnprobe.sources.files import FileSource
 from attnprobe.sweep import ErrorRequest, measure_errors
@@ -507,7 +506,7 @@ def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
 
 DRAW = """
 import json, sys
-from attnprobe.report import map_figures
+from attnprobe.experiments.error.maps_figure import map_figures
 map_figures(json.load(open(sys.argv[1])), sys.argv[2], "a source; a fallback", sys.argv[3])
 assert "torch" not in sys.modules
 """

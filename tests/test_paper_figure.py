@@ -15,8 +15,8 @@ from test_report import a_run, cell
 import attnprobe
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error.paper_figure import paper_figure
-from attnprobe.experiments.error.papers import beside, reference_notes, reference_rows
-from attnprobe.report import read_reference, summarise
+from attnprobe.experiments.error.papers import beside, read_reference, reference_notes, reference_rows
+from attnprobe.experiments.error.rows import summarise
 
 HEADER = "init,n,d,method,value,digitisation_uncertainty\n"
 
@@ -184,7 +184,8 @@ def test_panels_of_what_went_wrong_and_of_many(tmp_path):
 
 DRAW = """
 import json, sys
-from attnprobe.report import paper_figure, read_reference
+from attnprobe.experiments.error.paper_figure import paper_figure
+from attnprobe.experiments.error.papers import read_reference
 paper_figure(json.load(open(sys.argv[1])), "a source", sys.argv[3], references=[read_reference(sys.argv[2])])
 """
 

@@ -13,7 +13,7 @@ from test_report_page import EVIL, a_folder, page_of, records
 
 from attnprobe.report import page as page_module
 from attnprobe.report.style import SCRIPT, STYLE
-from attnprobe.tables.formats import Plain
+from attnprobe.tables.table import Table
 
 pytestmark = [
     pytest.mark.slow,
@@ -158,7 +158,7 @@ WORDS = ["2-stage", "! 2.5", "! alpha", "beta", "beta d=64", "beta d=128"]
 
 def test_every_kind_of_cell_has_its_place(browser, tmp_path):
     """Numbers by value whatever their notation, then words whatever their mark, then what is empty."""
-    table = page_module._table(Plain("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)], []))
+    table = page_module._table(Table("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)], []))
     (tmp_path / "table.html").write_text(f"<meta charset=utf-8><style>{STYLE}</style>{table}<script>{SCRIPT}</script>")
     browser.open(tmp_path / "table.html")
     browser.click(header(0))

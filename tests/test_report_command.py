@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 import attnprobe
 from attnprobe.methods import METHODS
-from attnprobe.report import FORMATS, open_run, parts
+from attnprobe.report import open_run, views
+from attnprobe.tables.view import FORMATS
 
 
 def qkv_file(path, seed=0):
@@ -262,10 +263,10 @@ def test_a_papers_values_stand_in_a_table_and_a_figure(run, qkv, tmp_path):
     assert run("report", "r", "--reference", "nowhere.csv")[0] == 2
 
 
-def test_python_has_the_same_parts(run, qkv, tmp_path):
+def test_python_has_the_same_views(run, qkv, tmp_path):
     run("error", "--qkv", qkv, "--d", "4", "--out", "r")
-    (part,) = parts(open_run("r"))
-    assert part.command == "error" and part.text("md") + "\n" == (tmp_path / "r/tables/error.md").read_text()
+    (view,) = views(open_run("r"))
+    assert view.command == "error" and view.text("md") + "\n" == (tmp_path / "r/tables/error.md").read_text()
 
 
 # --- several sources in one run

@@ -17,11 +17,14 @@ from test_report import a_run, cell
 
 from attnprobe.cli import main
 from attnprobe.experiments.error import cost_figure, paper_figure
+from attnprobe.experiments.error.rows import summarise
+from attnprobe.figures.heat import head_figures
+from attnprobe.figures.kit import error_figure
 from attnprobe.records.file import strict_json
-from attnprobe.report import FORMATS, error_figure, head_figures, summarise
 from attnprobe.report.page import inline_svg
 from attnprobe.report.style import SCRIPT
 from attnprobe.tables.numbers import significant
+from attnprobe.tables.view import FORMATS
 
 EVIL = "<script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>--></style>"
 VOID = {"meta", "br", "img", "hr", "input", "link"}

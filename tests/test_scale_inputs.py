@@ -12,8 +12,13 @@ from safetensors.torch import save_file
 from attnprobe import QKV, exact
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error.gates import GATED
+from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.spectrum.view import spectrum_rows
-from attnprobe.report import check, hopeless, open_run, parse_gates, parts, summarise
+from attnprobe.gates.check import check
+from attnprobe.gates.parse import parse_gates
+from attnprobe.gates.plan import hopeless
+from attnprobe.report import open_run, views
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
 from attnprobe.sweep import (
     ConditionRequest,
@@ -188,8 +193,8 @@ def test_a_report_has_every_factor_apart(command, file, tmp_path, capsys):
     assert command_line("report", tmp_path / "run") == 0
     for folder, before in (("figures", figures), ("tables", tables)):
         assert {name: (tmp_path / "run" / folder / name).read_bytes() for name in before} == before
-    [part] = parts(open_run(tmp_path / "run"))
-    assert len(part.header.measured) == 2 and len(part.header.source) == 2
+    [view] = views(open_run(tmp_path / "run"))
+    assert len(view.header.measured) == 2 and len(view.header.source) == 2
 
 
 def test_one_factor_alone_has_a_column(file, tmp_path, capsys):
@@ -231,7 +236,9 @@ def test_gates_narrow_by_factor():
         }
         for s, v in ((1, 0.0), (4.0, 7.0))
     ]
-    gates = parse_gates([{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)])
+    gates = parse_gates(
+        [{"metric": "bad_rows", "stat": "max", "max": 0, "scale_inputs": s} for s in (1, [1, 4], 2)], GATED
+    )
     found = check(rows, gates)
     assert [(one.gate.scale_inputs, one.passed) for one in found] == [
         ((1,), True),
@@ -243,7 +250,7 @@ def test_gates_narrow_by_factor():
     assert hopeless(gates[2], {"scale_inputs": "1,4"}) == "scale_inputs=2 is not measured; scale_inputs is 1,4"
     assert hopeless(gates[1], {"scale_inputs": "1,4"}) is None
     with pytest.raises(UsageError, match="is no number and no list"):
-        parse_gates([{"metric": "bad_rows", "max": 0, "scale_inputs": "four"}])
+        parse_gates([{"metric": "bad_rows", "max": 0, "scale_inputs": "four"}], GATED)
 
 
 @pytest.mark.parametrize("key", ["scale-inputs", "scale_inputs"])

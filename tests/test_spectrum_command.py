@@ -13,8 +13,7 @@ from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError
 from attnprobe.experiments.spectrum.figures import spectrum_figures
 from attnprobe.experiments.spectrum.measure import parse_epsilons, parse_of
-from attnprobe.experiments.spectrum.view import moduli, spectrum_tables
-from attnprobe.report import spectrum_rows
+from attnprobe.experiments.spectrum.view import moduli, spectrum_rows, spectrum_tables
 from attnprobe.tables.console import Header
 from attnprobe.tables.terminal import plain_tables
 
@@ -77,7 +76,7 @@ def test_a_run_leaves_its_folder_and_is_not_computed_again(run, qkv, tmp_path):
     assert manifest["config"]["of"] == {"value": ["softmax,output"], "origin": "command line"}
     records = (tmp_path / "r/records.jsonl").read_bytes()
     assert len(records.splitlines()) == 4  # one for each head
-    tables = {f"{stem}.{kind}" for stem in ("spectrum", "spectrum-inputs") for kind in ("md", "csv", "json")}
+    tables = {f"{stem}.{kind}" for stem in ("spectrum", "spectrum-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     names = {f"spectrum-{name}.{kind}" for name in ("decay", "cumulative") for kind in ("svg", "png")}
     figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}

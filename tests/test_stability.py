@@ -22,7 +22,7 @@ from attnprobe.experiments.stability.listops import DEPTH, SYMBOLS, evaluated, e
 from attnprobe.experiments.stability.plan import stability_cells, stability_prepared
 from attnprobe.experiments.stability.training import training_steps
 from attnprobe.records.file import read_records
-from attnprobe.report import open_run, parts
+from attnprobe.report import open_run, views
 from attnprobe.sources import SourceSpec, open_task
 from attnprobe.sweep import StabilityRequest
 from attnprobe.tables.intervals import mean_interval
@@ -597,10 +597,10 @@ def test_settings_that_do_not_pair_have_no_ratio(small):
     path = Path("r/records.jsonl")
     lines = [line for line in path.read_text().splitlines() if '"method":"softmax"' not in line]
     path.write_text("\n".join(lines) + "\n")
-    [part] = parts(open_run("r"))
-    [row] = json.loads(part.text("json"))["rows"]
+    [view] = views(open_run("r"))
+    [row] = json.loads(view.text("json"))["rows"]
     assert row["method"] == "kernelized" and row["ratio"] is None and row["tau"] > 0
-    assert "kernelized" in part.text("table")
+    assert "kernelized" in view.text("table")
 
 
 def test_intervals():

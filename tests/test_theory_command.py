@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from showing import view_of
 
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.records.file import read_records
-from attnprobe.report import Header, render, theory_rows, theory_summary
 from attnprobe.rng import Streams, generator
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import TheoryRequest, measure_theory
@@ -315,7 +316,8 @@ def test_methods_matter_to_statements_about_methods_alone(file, tmp_path):
 
 
 def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
-    rows = theory_rows(measured(file, tmp_path, methods=("nystromformer,performer",), d="16,64").records)
+    records = measured(file, tmp_path, methods=("nystromformer,performer",), d="16,64").records
+    rows = theory_rows(records)
     worst = [row for row in rows if row["theorem"] == "worst"]
     told = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row["verdict"] is None]
     assert told == [("nystromformer", 64, "skipped", "nystromformer: d=64 exceeds n=48; choose d in 1..48")]
@@ -324,7 +326,7 @@ def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
         ("performer", 16),
         ("performer", 64),
     }
-    text = render(rows, [], Header(), "table", None, "theory")
+    text = view_of("theory", records).text("table")
     assert "– nystromformer layer 0 n = 48 d = 64: skipped, nystromformer: d=64 exceeds n=48" in text
     outcome = measured(file, tmp_path, "s", methods=("nystromformer,performer",), d="64")
     state = [(r["method"], r["status"]) for r in outcome.records if r["theorem"] == "worst"]
@@ -443,7 +445,7 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     assert {"schema", "command", "source", "rows", "summary", "run"} <= set(found) and found["command"] == "theory"
     assert {row["verdict"] for row in found["rows"]} == set(VERDICTS)
     assert {row["method"] for row in found["rows"]} == {None, "skyformer", "nystromformer"}
-    tables = {f"{stem}.{kind}" for stem in ("theory", "theory-inputs") for kind in ("md", "csv", "json")}
+    tables = {f"{stem}.{kind}" for stem in ("theory", "theory-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
     assert set(figures) == {f"theory-bounds-n48.{kind}" for kind in ("svg", "png")}
@@ -485,12 +487,12 @@ def test_every_format_names_theorems_and_verdicts(run, file, format_):
 
 
 def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
-    rows = theory_rows(measured(file, tmp_path).records)
-    text = render(rows, [], Header(), "table", None, "theory", width=76)
+    shown = view_of("theory", measured(file, tmp_path).records)
+    text = shown.text("table", 76)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     told = "Left out at this width: measured p10 – p90, bound p10 – p90, slack p10 – p90"
     assert told in " ".join(plain.split()) and "holds 1, violated 1, vacuous 1, assumption not met 1" in plain
-    assert "Left out" not in render(rows, [], Header(), "table", None, "theory", width=400)
+    assert "Left out" not in shown.text("table", 400)
 
 
 def test_the_list_runs_nothing(run):

@@ -8,10 +8,10 @@ import math
 import matplotlib
 import numpy as np
 import pytest
+from showing import view_of
 
 from attnprobe.experiments.theory.figures import theory_figures
-from attnprobe.experiments.theory.view import theory_summary
-from attnprobe.report import Header, render, theory_rows
+from attnprobe.experiments.theory.view import theory_rows, theory_summary
 
 MODULES = [importlib.import_module(f"attnprobe.experiments.theory.{name}") for name in ("curves", "figures")]
 HEADS, SEEDS = [0, 1, 2], 4
@@ -236,7 +236,7 @@ def test_a_table_counts_heads_and_windows_and_shows_their_quantiles():
         for word, n in (("holds", int((measured <= bound).sum())), ("violated", int((measured > bound).sum())))
         if n
     }
-    text = render(theory_rows(records), [], Header(), "csv", None, "theory").splitlines()
+    text = view_of("theory", records).text("csv").splitlines()
     names = text[0].split(",")
     for row, line in zip([(w, head) for w in (0, 1) for head in HEADS], text[1:], strict=True):
         cells = dict(zip(names, line.split(","), strict=True))

@@ -16,20 +16,14 @@ import click
 
 from .. import __version__
 from ..errors import AttnprobeError, nearest
+from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import message, reason
 from .streams import answer, answers_last, note, open_streams, unwritten
 
 __all__ = ["COMMANDS", "cli", "main"]
 
 COMMANDS = {
-    "error": "Measure how far a method's output lies from exact attention.",
-    "spectrum": "Compute singular values and effective ranks of attention matrices.",
-    "condition": "Condition numbers of attention matrices and of the cores that methods invert.",
-    "theory": "What the papers' theorems assume, promise and reach, with a verdict head by head.",
-    "budget": "Find the smallest budget of each head at which a method's error is at most ε.",
-    "bench": "Measure what each method costs beside exact attention, and how the cost grows.",
-    "inject": "Put a method in place of a model's attention, and measure what the model loses.",
-    "stability": "Train with each method as the attention, and measure how far each step moves the embedding.",
+    **{name: experiment(name).summary for name in EXPERIMENTS},
     "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
     "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
     "report": "Rebuild every table and figure of a run from its records, and a page of them all.",

@@ -30,7 +30,7 @@ Examples:
 \b
 In Python:
   from attnprobe.sweep import BenchRequest, measure_bench
-  from attnprobe.report import bench_rows
+  from attnprobe.experiments.bench.rows import bench_rows
   run = measure_bench(BenchRequest(methods=("skyformer",), n="1024,4096"))
   bench_rows(run.outcome.records)
 \b
@@ -133,24 +133,13 @@ def command(
     refuses two runs of different ones.
     """
     refuse_contradictions()
-    from ..report import BenchReport, bench_judged
-    from ..sweep import measure_bench
-    from .gating import gates_of, settled
-    from .output import draw, ended, header_of, show, whatever_fits
-    from .progress import progress_bar
+    from ..experiments import experiment
+    from .measuring import measure_and_show
 
     refuse_unknown_format(format_)
-    asked = gates_of("bench", gates, junit)
     request = request_of({"methods": methods, **given})
-    with progress_bar() as (progress, notify):
-        session = measure_bench(request, notify=notify, progress=progress)
-    header = header_of(session.sources, session.path, session.outcome.records)
-    found = BenchReport.of(session.outcome.records, header, request.epsilon, request.under_ms)
-    with whatever_fits(session.path) as lost:
-        show(session.path, "bench", format_, lambda kind: found.text(kind, str(session.path)))
-        draw(session.path, plot, "bench", found.figures, "nothing was measured that could be drawn")
-    failed = settled(bench_judged(found.rows, found.summary), asked, junit)
-    raise ended(session.outcome.records, lost, failed)
+    kinds = ["bench"] if plot else []
+    measure_and_show(experiment("bench"), request, format_, kinds=kinds, gates=gates, junit=junit)
 
 
 def request_of(given: dict[str, Any]) -> Any:

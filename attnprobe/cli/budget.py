@@ -121,22 +121,13 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     The run's folder also gets budgets-METHOD.json: the d of every layer and head, null where there is none.
     """
     refuse_contradictions()
-    from ..report import budget_rows, budget_summary
-    from ..sweep import measure_budgets
-    from .gating import gates_of, settled
-    from .output import ended, whatever_fits
-    from .progress import progress_bar
+    from ..experiments import experiment
+    from .measuring import measure_and_show
 
     refuse_unknown_format(format_)
-    asked = gates_of("budget", gates, junit)
     request = request_of(given)
-    with progress_bar() as (progress, notify):
-        session = measure_budgets(request, notify=notify, progress=progress)
-    rows = budget_rows(session.outcome.records)
-    with whatever_fits(session.path) as lost:
-        _report(session, rows, format_, plot)
-    failed = settled(budget_summary(rows), asked, junit)
-    raise ended(session.outcome.records, lost, failed)
+    kinds = ["budget"] if plot else []
+    measure_and_show(experiment("budget"), request, format_, kinds=kinds, gates=gates, junit=junit)
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -144,29 +135,3 @@ def request_of(given: dict[str, Any]) -> Any:
     from ..sweep import BudgetRequest
 
     return BudgetRequest(source=source_from(given), origin=origins(), **given)
-
-
-def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
-    """Print the rows, and leave tables, figures and the files of budgets in the run's folder."""
-    from ..experiments.budget.figures import budget_figures
-    from ..records.file import strict_json
-    from ..records.ownership import write_output
-    from ..report import budget_files, render
-    from .output import draw, header_of, show
-    from .streams import note
-
-    records = session.outcome.records
-    header = header_of(session.sources, session.path, records)
-    run = str(session.path)
-    show(session.path, "budget", format_, lambda kind: render(rows, [], header, kind, run, "budget"), header)
-    for name, value in budget_files(records).items():
-        path = write_output(session.path, name, strict_json(value, indent=2) + "\n")
-        note(f"budgets: {path}")
-    title = "\n".join([*header.lines, *header.warnings])
-    draw(
-        session.path,
-        plot,
-        "budget",
-        lambda place: budget_figures(records, title, place),
-        "nothing was found that could be drawn",
-    )

@@ -61,7 +61,8 @@ def command(
     """
     from dataclasses import asdict
 
-    from ..report import Header, conformance_table, render
+    from ..tables.conformance import conformance_table
+    from ..tables.view import flat_view
     from ..testing import examine
     from .progress import progress_bar
     from .streams import answer
@@ -76,7 +77,7 @@ def command(
     if format_ == "table":
         answer(conformance_table(rows))
     else:
-        answer(render(rows, [], Header(), format_, None, "check"))
+        answer(flat_view("check", rows).text(format_))
     raise click.exceptions.Exit(1 if any(row["status"] == "failed" for row in rows) else 0)
 
 

@@ -9,7 +9,7 @@ from .options import debug_option, format_option, refuse_unknown_format
 EPILOG = """\b
 In Python:
   from attnprobe.records.file import read_records
-  from attnprobe.report import compare_runs
+  from attnprobe.compare.runs import compare_runs
   compare_runs(read_records("outputs/a"), read_records("outputs/b")).regressions
 \b
 Verdicts: same, a change within --tolerance; worse or better, a change beyond it that is not
@@ -70,8 +70,10 @@ def command(
     flops; runs of different machines are refused. Only runs of the same sources are compared: the
     same weights, text, tokenizer, positions and dtype, by their hashes.
     """
+    from ..compare.runs import compare_runs
+    from ..compare.view import comparison_line, comparison_view
     from ..records.file import read_records
-    from ..report import Header, compare_runs, comparison_line, render
+    from ..tables.console import Header
     from .streams import answer, note
 
     refuse_unknown_format(format_)
@@ -80,7 +82,7 @@ def command(
     facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": found.sources}
     lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *found.sources_in_words()]
     header = Header(facts, lines)
-    answer(render(found.rows, [], header, format_, None, "compare"), styled=format_ == "table")
+    answer(comparison_view(found.rows, header).text(format_), styled=format_ == "table")
     for line in found.notes:
         note(line)
     for verdict in ("only in A", "only in B"):

@@ -103,17 +103,13 @@ def command(methods: tuple[str, ...], format_: str, plot: bool, debug: bool, **g
     segments) and landmarks drawn twice make exactly singular matrices: they are counted.
     """
     refuse_contradictions()
-    from ..sweep import measure_conditions
-    from .output import ended, whatever_fits
-    from .progress import progress_bar
+    from ..experiments import experiment
+    from .measuring import measure_and_show
 
     refuse_unknown_format(format_)
     request = request_of({"methods": methods, **given})
-    with progress_bar() as (progress, notify):
-        session = measure_conditions(request, notify=notify, progress=progress)
-    with whatever_fits(session.path) as lost:
-        _report(session, format_, plot)
-    raise ended(session.outcome.records, lost)
+    kinds = ["condition"] if plot else []
+    measure_and_show(experiment("condition"), request, format_, kinds=kinds)
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -121,24 +117,3 @@ def request_of(given: dict[str, Any]) -> Any:
     from ..sweep import ConditionRequest
 
     return ConditionRequest(source=source_from(given), origin=origins(), **given)
-
-
-def _report(session: Any, format_: str, plot: bool) -> None:
-    """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.condition.figures import condition_figures
-    from ..report import condition_rows, conditions_summary, render_conditions
-    from .output import draw, header_of, show
-
-    rows = condition_rows(session.outcome.records)
-    summary = conditions_summary(rows)
-    header = header_of(session.sources, session.path, session.outcome.records)
-    run = str(session.path)
-    show(session.path, "condition", format_, lambda kind: render_conditions(rows, summary, header, kind, run), header)
-    title = "\n".join([*header.lines, *header.warnings])
-    draw(
-        session.path,
-        plot,
-        "condition",
-        lambda place: condition_figures(rows, summary, title, place),
-        "nothing was measured that could be drawn",
-    )

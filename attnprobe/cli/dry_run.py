@@ -20,8 +20,8 @@ def show_plan(request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]
     """
     begin = perf_counter()
     request = request_of(asked)
-    from ..report import plan_table
     from ..sweep import listed, seconds_of
+    from ..tables.terminal import plan_table
 
     cells = listed(request, note)
     rows: dict[tuple[str, int, int], dict[str, Any]] = {}

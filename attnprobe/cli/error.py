@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -142,33 +141,29 @@ def command(
     """
     begin = perf_counter()
     refuse_contradictions()
-    asked = kinds_from(plots, PLOTS)
+    kinds = kinds_from(plots, PLOTS)
+    from ..experiments import experiment
     from ..timings import Timings
-
-    timings = Timings()
-    with timings("imports"):
-        from ..report import summarise
-        from ..sweep import measure_errors
-    from .gating import gates_of, settled
-    from .output import ended, pictures, whatever_fits
-    from .progress import progress_bar
-    from .streams import echo
+    from .measuring import measure_and_show
+    from .output import pictures
 
     refuse_unknown_format(format_)
-    maps = "maps" in asked or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
-    asked_gates = gates_of("error", gates, junit)
-    request = request_of({"methods": methods, **given})
-    with progress_bar() as (progress, notify):
-        session = measure_errors(request, maps=maps, notify=notify, progress=progress, timings=timings)
-    rows, bounds = summarise(session.outcome.records)
-    with whatever_fits(session.path) as lost:
-        _report(session, rows, bounds, format_, asked)
-    if show_timings:
-        from ..report import timings_table
-
-        echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    failed = settled(rows, asked_gates, junit)
-    raise ended(session.outcome.records, lost, failed)
+    timings = Timings()
+    maps = "maps" in kinds or bool(pictures(given["out"], "maps"))  # an older picture is drawn again
+    with timings("imports"):
+        request = request_of({"methods": methods, **given})
+    measure_and_show(
+        experiment("error"),
+        request,
+        format_,
+        kinds=kinds,
+        gates=gates,
+        junit=junit,
+        shown_timings=timings if show_timings else None,
+        begin=begin,
+        maps=maps,
+        timings=timings,
+    )
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -177,29 +172,3 @@ def request_of(given: dict[str, Any]) -> Any:
 
     weights = weights_from(given)
     return ErrorRequest(source=source_from(given), weights=weights, origin=origins(), **given)
-
-
-def _report(session: Any, rows: list[Any], bounds: list[Any], format_: str, plots: Sequence[str]) -> None:
-    """Print the rows, and leave tables and figures in the run's folder."""
-    from ..report import error_figure, map_figures, render
-    from .output import draw, header_of, show
-
-    header = header_of(session.sources, session.path, session.outcome.records)
-    run = str(session.path)
-    show(session.path, "error", format_, lambda kind: render(rows, bounds, header, kind, run), header)
-    title = "\n".join([*header.lines, *header.warnings])
-    draw(
-        session.path,
-        "errors" in plots,
-        "error",
-        lambda place: error_figure(rows, bounds, title, place),
-        "no requested method has an error to draw",
-    )
-    records, missing = session.outcome.records, session.unmapped
-    draw(
-        session.path,
-        "maps" in plots,
-        "maps",
-        lambda place: map_figures(records, run, title, place, missing),
-        "no requested method has a matrix to draw",
-    )

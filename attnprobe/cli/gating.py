@@ -21,11 +21,13 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
         UsageError: as `parse_gate` says; ``--junit`` of a name that no file can have.
     """
     from ..errors import UsageError
-    from ..report import parse_gate, parse_gates
+    from ..experiments import experiment
+    from ..gates.parse import parse_gate, parse_gates
 
     config = click.get_current_context().obj  # of a sweep
-    declared = [] if config is None else parse_gates(config.gates, command)
-    asked = [*declared, *(parse_gate(text, command) for text in texts)]
+    gated = experiment(command).gated()
+    declared = [] if config is None else parse_gates(config.gates, gated)
+    asked = [*declared, *(parse_gate(text, gated) for text in texts)]
     if junit is not None and (not junit.strip() or Path(junit).is_dir()):
         raise UsageError(f"--junit '{junit}' is no file's name; name one such as gates.xml")
     return asked
@@ -37,7 +39,8 @@ def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | N
     With ``--strict`` an undecided gate is a failed one.
     """
     from ..errors import UsageError
-    from ..report import check, gates_table, junit_xml
+    from ..gates.check import check
+    from ..gates.results import gates_table, junit_xml
     from .output import shard_asked
 
     if shard := shard_asked():

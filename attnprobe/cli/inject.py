@@ -108,22 +108,13 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     drift stands the local error of the method on the Q, K and V of the layers that it replaces.
     """
     refuse_contradictions()
-    from ..report import inject_rows
-    from ..sweep import measure_drift
-    from .gating import gates_of, settled
-    from .output import ended, whatever_fits
-    from .progress import progress_bar
+    from ..experiments import experiment
+    from .measuring import measure_and_show
 
     refuse_unknown_format(format_)
-    asked = gates_of("inject", gates, junit)
     request = request_of(given)
-    with progress_bar() as (progress, notify):
-        session = measure_drift(request, notify=notify, progress=progress)
-    rows = inject_rows(session.outcome.records)
-    with whatever_fits(session.path) as lost:
-        _report(session, rows, format_, plot)
-    failed = settled(rows, asked, junit)
-    raise ended(session.outcome.records, lost, failed)
+    kinds = ["inject"] if plot else []
+    measure_and_show(experiment("inject"), request, format_, kinds=kinds, gates=gates, junit=junit)
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -134,22 +125,3 @@ def request_of(given: dict[str, Any]) -> Any:
     given |= {"qkv": None, "positions": "segment"}
     given["dtype"] = "float64" if given["model_dtype"] == "float64" else "float32"  # that methods run in
     return InjectRequest(source=source_from(given), weights=weights, origin=origins(), **given)
-
-
-def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
-    """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.inject.figures import inject_figures
-    from ..report import render
-    from .output import draw, header_of, show
-
-    header = header_of(session.sources, session.path, session.outcome.records)
-    run = str(session.path)
-    show(session.path, "inject", format_, lambda kind: render(rows, [], header, kind, run, "inject"), header)
-    title = "\n".join([*header.lines, *header.warnings])
-    draw(
-        session.path,
-        plot,
-        "inject",
-        lambda place: inject_figures(rows, title, place),
-        "no layer was replaced by itself; --per-layer does",
-    )

@@ -25,7 +25,7 @@ def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
     from ..errors import UsageError
     from ..methods import by_family, get
     from ..methods.user import plugins
-    from ..report import Header, render
+    from ..tables.view import flat_view
     from .streams import answer, note
 
     refuse_unknown_format(format_)
@@ -46,7 +46,7 @@ def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
     rows = [entry.row() for entry in entries]
     if format_ in ("md", "latex", "csv"):
         rows = [_for_people(row) for row in rows]
-    answer(render(rows, [], Header(), format_, None, command="methods"))
+    answer(flat_view("methods", rows).text(format_))
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:

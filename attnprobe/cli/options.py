@@ -277,7 +277,7 @@ def refuse_contradictions() -> None:
 def refuse_unknown_format(format_: str) -> None:
     """Refuse a ``--format`` that nothing is rendered in."""
     from ..errors import unknown
-    from ..report import FORMATS
+    from ..tables.view import FORMATS
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import UsageError
 from .streams import answer, note
 
-__all__ = ["draw", "ended", "header_of", "pictures", "shard_asked", "show", "whatever_fits"]
+if TYPE_CHECKING:
+    from ..tables.view import Figure, View
+
+__all__ = ["draw", "ended", "keep_files", "pictures", "shard_asked", "show", "whatever_fits"]
 
 
 def shard_asked() -> str | None:
@@ -21,38 +24,40 @@ def shard_asked() -> str | None:
     return None if ctx is None else ctx.params.get("shard")
 
 
-def show(
-    folder: Path,
-    command: str,
-    format_: str,
-    rendered: Callable[[str], str],
-    header: Any = None,
-    kinds: Sequence[str] = ("md", "csv", "json"),
-) -> None:
-    """Answer with ``rendered(format_)``, and write it into ``tables/COMMAND.…`` in every one of ``kinds``.
+KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
 
-    What the inputs are like stands beside them in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
+
+def show(view: View, folder: Path, format_: str) -> None:
+    """Answer with a view, and write it into ``tables/COMMAND.…`` in every kind of `KINDS`.
+
+    What the inputs are like stands beside it in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
     rows are printed alone: tables in the folder are of all shards.
     """
     from ..records.ownership import write_output
 
-    answer(rendered(format_), styled=format_ == "table")
+    answer(view.text(format_), styled=format_ == "table")
     if shard := shard_asked():
         note(
             f"shard {shard}: these rows are its own; once all have run, `attnprobe report {folder}` or this command "
             "without --shard makes tables and figures of the whole"
         )
         return
-    forms = {kind: "latex" if kind == "tex" else kind for kind in kinds}
-    for kind, form in forms.items():
-        write_output(folder, f"tables/{command}.{kind}", rendered(form) + "\n")
-    if header is not None and header.inputs:
-        from ..report import Header, render
+    named = {view.command: view, **{one.command: one for one in view.beside}}
+    if (inputs := view.inputs) is not None:
+        named[f"{view.command}-inputs"] = inputs
+    for name, one in named.items():
+        for kind, form in KINDS.items():
+            write_output(folder, f"tables/{name}.{kind}", one.text(form) + "\n")
 
-        plain = Header(header.source, header.lines, header.warnings)
-        for kind, form in forms.items():
-            text = render(header.inputs, [], plain, form, None, "inputs")
-            write_output(folder, f"tables/{command}-inputs.{kind}", text + "\n")
+
+def keep_files(view: View, folder: Path) -> None:
+    """Write what a view keeps beside the records."""
+    from ..records.file import strict_json
+    from ..records.ownership import write_output
+
+    for name, value in view.files.items():
+        path = write_output(folder, name, strict_json(value, indent=2) + "\n")
+        note(f"{name.partition('-')[0]}: {path}")
 
 
 @contextmanager
@@ -64,26 +69,6 @@ def whatever_fits(folder: Path) -> Iterator[list[str]]:
     except UsageError as error:
         lost.append(str(error))
         note(f"{error}: tables and figures are not all there; `attnprobe report {folder}` makes them from the records")
-
-
-def header_of(sources: Sequence[Any], folder: Path, records: Sequence[Any]) -> Any:
-    """What stands above the tables and figures of a run: what its sources share once, and what each has of its own.
-
-    Args:
-        folder: where the inputs' statistics stand. records: of the run's cells.
-    """
-    from ..records.file import read_inputs
-    from ..report import Header, input_lines, input_rows, source_labels
-
-    facts = [source.facts for source in sources]
-    told = [source.describe() for source in sources]
-    shared = [line for line in told[0] if all(line in other for other in told)]
-    lines = [*(line for own in told for line in own if line not in shared), *shared]
-    warnings = list(dict.fromkeys(line for fact in facts for line in fact.get("fallback", ())))
-    labels = source_labels({"source": fact} for fact in facts).values()
-    source = facts[0] if len(facts) == 1 else dict(zip(labels, facts, strict=True))
-    rows = input_rows(read_inputs(folder), records)
-    return Header(source, lines, warnings, rows, input_lines(rows))
 
 
 def pictures(folder: str | Path | None, stem: str) -> list[str]:
@@ -98,31 +83,39 @@ def pictures(folder: str | Path | None, stem: str) -> list[str]:
     return []
 
 
-def draw(folder: Path, plot: bool, stem: str, figures: Callable[[Path], list[Path]], nothing: str | None) -> list[Path]:
-    """Draw into ``figures/`` where asked to, or where an older picture would contradict the new table.
+def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
+    """Draw the figures of a view into ``figures/`` that are asked for, or that an older picture is there of.
 
-    Older pictures of the kind that are not drawn again show what the table does not, and go; a user's own stay.
+    Older pictures that are not drawn again show what the table does not, and go; a user's own stay. A shard draws
+    nothing.
 
     Args:
-        stem: what the names of this kind of figure begin with. figures: draws into a folder and returns the files.
-        nothing: why there may be none; None says nothing of it.
-
-    A shard draws nothing.
+        kinds: what is asked for, of those in ``view.figures``; ``all`` is every one.
     """
-    from ..records.ownership import remove_output, scratch, write_output
-
     if shard_asked():
         return []
-    older = pictures(folder, stem)
-    if not plot and not older:
+    paths = []
+    for kind, figure in view.figures.items():
+        paths += _drawn(figure, folder, wanted=kind in kinds or "all" in kinds, named=kind in kinds)
+    return paths
+
+
+def _drawn(figure: Figure, folder: Path, wanted: bool, named: bool) -> list[Path]:
+    """The files of one kind of figure; that there are none is said where it is asked for by name."""
+    from ..records.ownership import remove_output, scratch, write_output
+
+    older = pictures(folder, figure.stem)
+    if not wanted and not older:
         return []
     with scratch(folder) as place:
-        drawn = {f"figures/{file.name}": file.read_bytes() for file in figures(place)}
+        drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}
     paths = [write_output(folder, name, data) for name, data in drawn.items()]
     for path in paths:
         note(f"figure: {path}")
-    if not paths and nothing:
-        note(f"no figure: {nothing}")
+    if not paths and named:
+        note(f"no figure: {figure.nothing}")
+    if paths and figure.remark:
+        note(figure.remark)
     for name in older:
         if name not in drawn and remove_output(folder, name):
             note(f"removed, as it shows an earlier run: {folder / name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,9 +17,9 @@ Examples:
 \b
 In Python:
   from pathlib import Path
-  from attnprobe.report import open_run, parts
-  for part in parts(open_run("outputs/RUN")):
-      print(part.text("md"))
+  from attnprobe.report import open_run, views
+  for view in views(open_run("outputs/RUN")):
+      print(view.text("md"))
 \b
 Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 130 interrupted."""
 
@@ -73,14 +72,17 @@ def command(
     page that needs no network: figures inline, tables that sort, and the run's provenance.
     """
     from ..errors import UsageError, unknown
+    from ..experiments.error.gates import METRICS
+    from ..experiments.error.papers import read_reference
     from ..records.ownership import write_output
-    from ..report import GATED_METRICS, PLOTS, html_page, open_run, parts, read_reference
+    from ..report import html_page, open_run, plot_kinds, views
+    from .output import draw, keep_files, show
     from .streams import note
 
     refuse_unknown_format(format_)
-    asked = kinds_from(plots, (*PLOTS, "all", "none"))
-    if metric is not None and metric not in GATED_METRICS:
-        raise unknown("metric", metric, GATED_METRICS)
+    asked = kinds_from(plots, (*plot_kinds(), "all", "none"))
+    if metric is not None and metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
     papers = [read_reference(path) for path in references]
@@ -88,30 +90,14 @@ def command(
     folder = opened.path if out is None else Path(out).expanduser()
     for line in opened.notes:
         note(line)
-    found = parts(opened, metric, papers)
-    figures = [path for part in found for path in _write(part, folder, format_, asked)]
+    found, figures = views(opened, metric, papers), []
+    for view in found:
+        show(view, folder, format_)
+        keep_files(view, folder)
+        figures += draw(view, folder, asked)
     pictures = [path for path in figures if path.suffix == ".svg"]
     page = write_output(folder, "report.html", html_page(opened, found, pictures))
     note(f"page: {page}")
     for kind in asked:
-        if kind in PLOTS and not any(kind in part.figures for part in found):
+        if kind in plot_kinds() and not any(kind in view.figures for view in found):
             note(f"no figure of {kind}: this run left nothing to draw it from")
-
-
-def _write(part: Any, folder: Path, format_: str, asked: list[str]) -> list[Path]:
-    """Print a part, leave its tables and figures in the folder, and return the figures."""
-    from ..records.file import strict_json
-    from ..records.ownership import write_output
-    from .output import draw, show
-
-    show(folder, part.command, format_, part.text, part.header, ("md", "csv", "json", "tex"))
-    for name, text in part.more.items():
-        for kind in ("md", "csv", "json"):
-            write_output(folder, f"tables/{name}.{kind}", text(kind) + "\n")
-    for name, value in part.files.items():
-        write_output(folder, name, strict_json(value, indent=2) + "\n")
-    paths: list[Path] = []
-    for kind, (stem, figures) in part.figures.items():
-        nothing = "the records hold nothing to draw" if kind in asked else None
-        paths += draw(folder, kind in asked or "all" in asked, stem, figures, nothing)
-    return paths

@@ -105,27 +105,23 @@ def command(of: tuple[str, ...], format_: str, plot: bool, show_timings: bool, d
     """
     begin = perf_counter()
     refuse_contradictions()
+    from ..experiments import experiment
     from ..timings import Timings
+    from .measuring import measure_and_show
 
+    refuse_unknown_format(format_)
     timings = Timings()
     with timings("imports"):
-        from ..sweep import measure_spectra
-
-        refuse_unknown_format(format_)  # which imports what makes the tables
-    from .output import ended, whatever_fits
-    from .progress import progress_bar
-    from .streams import echo
-
-    request = request_of({"of": of, **given})
-    with progress_bar() as (progress, notify):
-        session = measure_spectra(request, notify=notify, progress=progress, timings=timings)
-    with whatever_fits(session.path) as lost:
-        _report(session, format_, plot)
-    if show_timings:
-        from ..report import timings_table
-
-        echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    raise ended(session.outcome.records, lost)
+        request = request_of({"of": of, **given})
+    measure_and_show(
+        experiment("spectrum"),
+        request,
+        format_,
+        kinds=["spectrum"] if plot else [],
+        shown_timings=timings if show_timings else None,
+        begin=begin,
+        timings=timings,
+    )
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -134,22 +130,3 @@ def request_of(given: dict[str, Any]) -> Any:
 
     weights = weights_from(given)
     return SpectrumRequest(source=source_from(given), weights=weights, origin=origins(), **given)
-
-
-def _report(session: Any, format_: str, plot: bool) -> None:
-    """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.spectrum.figures import spectrum_figures
-    from ..report import render, spectrum_rows
-    from .output import draw, header_of, show
-    from .streams import note
-
-    rows = spectrum_rows(session.outcome.records)
-    header = header_of(session.sources, session.path, session.outcome.records)
-    run = str(session.path)
-    show(session.path, "spectrum", format_, lambda kind: render(rows, [], header, kind, run, "spectrum"), header)
-    title = "\n".join([*header.lines, *header.warnings])
-    paths = draw(
-        session.path, plot, "spectrum", lambda place: spectrum_figures(rows, title, place), "no spectrum to draw"
-    )
-    if paths and not any("cumulative" in path.name for path in paths):
-        note("no cumulative figure: only leading values are known")

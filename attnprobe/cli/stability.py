@@ -127,23 +127,13 @@ def command(format_: str, plot: bool, gates: tuple[str, ...], junit: str | None,
     other commands measure.
     """
     refuse_contradictions()
-    from ..report import StabilityReport
-    from ..sweep import measure_stability
-    from .gating import gates_of, settled
-    from .output import ended, header_of, whatever_fits
-    from .progress import progress_bar
+    from ..experiments import experiment
+    from .measuring import measure_and_show
 
     refuse_unknown_format(format_)
-    asked = gates_of("stability", gates, junit)
     request = request_of(given)
-    with progress_bar() as (progress, notify):
-        session = measure_stability(request, notify=notify, progress=progress)
-    records = session.outcome.records
-    report = StabilityReport.of(records, header_of(session.sources, session.path, records))
-    with whatever_fits(session.path) as lost:
-        _report(session, report, format_, plot)
-    failed = settled(report.summary, asked, junit)
-    raise ended(records, lost, failed)
+    kinds = ["stability"] if plot else []
+    measure_and_show(experiment("stability"), request, format_, kinds=kinds, gates=gates, junit=junit)
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -153,11 +143,3 @@ def request_of(given: dict[str, Any]) -> Any:
 
     source = SourceSpec(**{name: given.pop(name) for name in ("text", "split", "device", "dtype", "strict")})
     return StabilityRequest(source=source, origin=origins(), **given)
-
-
-def _report(session: Any, report: Any, format_: str, plot: bool) -> None:
-    """Print the rows, and leave tables and figures in the run's folder."""
-    from .output import draw, show
-
-    show(session.path, "stability", format_, lambda kind: report.text(kind, str(session.path)))
-    draw(session.path, plot, "stability", report.figures, "nothing was trained that could be drawn")

@@ -11,6 +11,7 @@ import click
 
 from ..config import Config, Setting, packaged_sweeps, read_config, sweep_file
 from ..errors import UsageError
+from ..experiments import EXPERIMENTS, experiment
 from .options import refuse_contradictions
 from .streams import answer
 
@@ -44,8 +45,6 @@ In Python:
 \b
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
-COMMANDS = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject", "stability")
-GATED = ("error", "theory", "budget", "bench", "inject", "stability")
 # these say how results are shown, not which
 SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
 # at these values they change no cell: a folder that was named before they were there is found again
@@ -110,12 +109,15 @@ def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
     """Refuse gates that are none, and those that no run of these settings could pass."""
     if not config.gates:
         return
-    if config.command not in GATED:
+    gated = experiment(config.command).gated
+    if gated is None:
         where = f"{config.path}:{config.lines['gates']}"
-        raise UsageError(f"{where}: gates are of command {', '.join(GATED)}; {config.command} has none")
-    from ..report import hopeless, parse_gates
+        others = [name for name in EXPERIMENTS if experiment(name).gated is not None]
+        raise UsageError(f"{where}: gates are of command {', '.join(others)}; {config.command} has none")
+    from ..gates.parse import parse_gates
+    from ..gates.plan import hopeless
 
-    for gate, where in zip(parse_gates(config.gates, config.command, config.places), config.places, strict=True):
+    for gate, where in zip(parse_gates(config.gates, gated(), config.places), config.places, strict=True):
         if (why := hopeless(gate, params)) is not None:
             raise UsageError(f"{where}: {why}")
 
@@ -131,7 +133,7 @@ def folder(config: Config, params: Mapping[str, Any]) -> Path:
 
 def settings_of(name: str) -> dict[str, Setting] | None:
     """The options of a command that a file may set, by long name."""
-    if name not in COMMANDS:
+    if name not in EXPERIMENTS:
         return None
     found = {}
     for option in import_module(f".{name}", __package__).command.params:

@@ -108,26 +108,17 @@ def command(
     Probabilities are measured over seeds, with an interval.
     """
     refuse_contradictions()
-    from ..report import theory_rows, theory_summary
-    from ..sweep import measure_theory
-    from .gating import gates_of, settled
-    from .output import ended, whatever_fits
-    from .progress import progress_bar
+    from ..experiments import experiment
+    from .measuring import measure_and_show
     from .streams import answer
 
     refuse_unknown_format(format_)
     if listing:
         answer(listed(format_), styled=format_ == "table")
         return
-    asked = gates_of("theory", gates, junit)
     request = request_of(given)
-    with progress_bar() as (progress, notify):
-        session = measure_theory(request, notify=notify, progress=progress)
-    rows = theory_rows(session.outcome.records)
-    with whatever_fits(session.path) as lost:
-        _report(session, rows, format_, plot)
-    failed = settled(theory_summary(rows), asked, junit)
-    raise ended(session.outcome.records, lost, failed)
+    kinds = ["theory"] if plot else []
+    measure_and_show(experiment("theory"), request, format_, kinds=kinds, gates=gates, junit=junit)
 
 
 def request_of(given: dict[str, Any]) -> Any:
@@ -142,7 +133,7 @@ def listed(format_: str) -> str:
     """Every theorem: its name, paper, what it says and its cost."""
     import textwrap
 
-    from ..report import Header, render
+    from ..tables.view import flat_view
     from ..theorems import THEOREMS
 
     if format_ == "table":
@@ -157,24 +148,4 @@ def listed(format_: str) -> str:
         {"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
         for one in THEOREMS.values()
     ]
-    return render(rows, [], Header(), format_, None, command="theorems")
-
-
-def _report(session: Any, rows: list[dict[str, Any]], format_: str, plot: bool) -> None:
-    """Print the rows, and leave tables and figures in the run's folder."""
-    from ..experiments.theory.figures import theory_figures
-    from ..report import render
-    from .output import draw, header_of, show
-
-    records = session.outcome.records
-    header = header_of(session.sources, session.path, session.outcome.records)
-    run = str(session.path)
-    show(session.path, "theory", format_, lambda kind: render(rows, [], header, kind, run, "theory"), header)
-    title = "\n".join([*header.lines, *header.warnings])
-    draw(
-        session.path,
-        plot,
-        "theory",
-        lambda place: theory_figures(records, title, place),
-        "nothing was found that could be drawn",
-    )
+    return flat_view("theorems", rows).text(format_)

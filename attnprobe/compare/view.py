@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..tables.console import Header
 from ..tables.numbers import method_label, short_hashes, significant
+from ..tables.table import Table
+from ..tables.view import View
 
-__all__ = ["comparison_legend", "comparison_line", "comparison_tables"]
+__all__ = ["comparison_line", "comparison_tables", "comparison_view"]
 
 Row = Mapping[str, Any]
 HEADINGS = ["method", "verdict", "d", "statistic", "A", "B", "B / A", "B − A", "p", "test"]
@@ -19,10 +22,15 @@ TESTS = {
 }
 
 
-def comparison_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list[str]], list[str]]]:
+def comparison_view(rows: Sequence[Row], header: Header) -> View:
+    """What two runs side by side show."""
+    return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows))
+
+
+def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     """One table per metric, source, layer, n and target, then those of cells that one run alone has.
 
-    Each is (caption, headings, lines, notes); the notes are the reasons behind verdicts.
+    The notes are the reasons behind verdicts.
     """
     compared: dict[str, list[Row]] = {}
     alone: dict[str, list[Row]] = {}
@@ -33,10 +41,10 @@ def comparison_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[li
     for caption, here in compared.items():
         notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in here if row["reason"]]
         headings = [f"{name} ± s.e." if name == "B − A" and _any_se(here) else name for name in HEADINGS]
-        tables.append((caption, *_columns(headings, [_line(row) for row in here]), notes))
+        tables.append(Table(caption, *_columns(headings, [_line(row) for row in here]), notes))
     for caption, here in alone.items():
         lines = [[*_line(row)[:3], str(row["cells"]), row["reason"]] for row in here]
-        tables.append((caption, *_columns([*HEADINGS[:3], "cells", "which"], lines), []))
+        tables.append(Table(caption, *_columns([*HEADINGS[:3], "cells", "which"], lines)))
     return tables
 
 

@@ -1,0 +1,16 @@
+"""The commands that measure, one folder each. This is the only list of their names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .base import Experiment
+
+__all__ = ["EXPERIMENTS", "experiment"]
+
+EXPERIMENTS = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject", "stability")
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of a command."""
+    return import_module(f".{name}", __package__).EXPERIMENT

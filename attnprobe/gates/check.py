@@ -8,35 +8,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import nearest
-from ..experiments.bench.gates import BENCH_METRICS
-from ..experiments.budget.view import BUDGET_METRICS
-from ..experiments.inject.view import INJECT_METRICS
-from ..experiments.stability.view import STABILITY_METRICS
-from ..experiments.theory.view import THEORY_METRICS, at_label
 from ..grammar.spelling import parts, short_name
-from ..tables.labels import source_heading
-from ..tables.metrics import ERROR
+from ..tables.labels import at_label, source_heading
 from ..tables.numbers import method_label
 
-__all__ = ["GATED", "METRICS", "METRICS_OF", "NUMBERED", "PLACES", "Gate", "GateResult", "check"]
+__all__ = ["KEYS", "NUMBERED", "PLACES", "STATISTICS", "Gate", "GateResult", "Gated", "check"]
 
-METRICS = tuple(metric.name for metric in ERROR)
-METRICS_OF = {  # by command
-    "error": METRICS,
-    "theory": THEORY_METRICS,
-    "budget": BUDGET_METRICS,
-    "bench": BENCH_METRICS,
-    "inject": INJECT_METRICS,
-    "stability": STABILITY_METRICS,
-}
-GATED = ("mean", "se", "median", "p10", "p90", "max")
+STATISTICS = ("mean", "se", "median", "p10", "p90", "max")
 NUMBERED = ("d", "n", "layer")
 PLACES = (*NUMBERED, "target", "weights", "scale_inputs")
 UNDECIDED = (
     "the {stat} {value:.3g} is not reproducible, rows whose normaliser rounding decides carry it; gate the median"
 )
+KEYS = ("metric", "stat", "method", *PLACES, "max", "min")  # of a gate in a sweep's file
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What the gates of a command may be about.
+
+    Attributes:
+        metrics: their names. whole: those that are of all n together. keys: of a gate in a sweep's file.
+    """
+
+    metrics: tuple[str, ...]
+    whole: tuple[str, ...] = ()
+    keys: tuple[str, ...] = KEYS
 
 
 @dataclass(frozen=True)

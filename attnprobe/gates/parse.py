@@ -9,34 +9,22 @@ from reprlib import repr as shown
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..experiments.bench.gates import GROWTH_METRICS
 from ..tables.metrics import METRICS
-from .check import GATED, METRICS_OF, NUMBERED, PLACES, Gate
+from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
 
 __all__ = ["parse_gate", "parse_gates"]
 
-KEYS = ("metric", "stat", "method", *PLACES, "max", "min")
-SEARCHED = tuple(key for key in KEYS if key != "d")  # d is what is found
-KEYS_OF = {
-    "error": KEYS,
-    "theory": ("theorem", *KEYS),
-    "budget": SEARCHED,
-    "bench": KEYS,
-    "inject": KEYS,
-    "stability": ("task", *KEYS),
-}
 
-
-def parse_gate(text: str, command: str = "error") -> Gate:
+def parse_gate(text: str, gated: Gated) -> Gate:
     """``METRIC[.STAT]=VALUE`` as a gate of a command, whose ``max`` is the value; the statistic defaults to the mean.
 
     Raises:
         UsageError: another form, an unknown metric or statistic (with the nearest one), a value that is no finite
             number.
 
-    >>> str(parse_gate("output_spectral.median=0.5"))
-    'output_spectral.median <= 0.5'
-    >>> parse_gate("output_spectral.medain=0.5")
+    >>> str(parse_gate("bad_rows.median=0.5", Gated(("bad_rows",))))
+    'bad_rows.median <= 0.5'
+    >>> parse_gate("bad_rows.medain=0.5", Gated(("bad_rows",)))
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown statistic 'medain'; did you mean 'median'?
     """
@@ -44,12 +32,12 @@ def parse_gate(text: str, command: str = "error") -> Gate:
     metric, dot, statistic = name.partition(".")
     if not equals or not metric or (dot and not statistic):
         raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
-    if metric not in METRICS_OF[command]:
-        raise unknown("metric", metric, METRICS_OF[command])
+    if metric not in gated.metrics:
+        raise unknown("metric", metric, gated.metrics)
     if METRICS[metric].better == "larger":
         raise UsageError(f"--fail-above {metric}: larger is better there; gate another metric")
-    if dot and statistic not in GATED:
-        raise unknown("statistic", statistic, GATED)
+    if dot and statistic not in STATISTICS:
+        raise unknown("statistic", statistic, STATISTICS)
     try:
         limit = float(value)
     except ValueError:
@@ -59,9 +47,7 @@ def parse_gate(text: str, command: str = "error") -> Gate:
     return Gate(metric, statistic or "mean", max=limit)
 
 
-def parse_gates(
-    entries: Sequence[Mapping[str, Any]], command: str = "error", names: Sequence[str] | None = None
-) -> list[Gate]:
+def parse_gates(entries: Sequence[Mapping[str, Any]], gated: Gated, names: Sequence[str] | None = None) -> list[Gate]:
     """The gates of a config: mappings ``{metric, stat, method, d, n, layer, target, weights, scale_inputs, max, min}``.
 
     ``metric`` and one of ``max`` and ``min`` are needed; ``stat`` defaults to the mean. What else there is narrows the
@@ -75,23 +61,23 @@ def parse_gates(
         UsageError: no list of mappings, an unknown key, metric or statistic (with the nearest one), a value of another
             type, no limit, limits that no value can keep.
 
-    >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "stat": "max", "max": 0, "d": [64, 128]}])]
-    ['bad_rows.max <= 0 for d=64,128']
-    >>> parse_gates([{"metric": "bad_rows", "maxi": 0}])
+    >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "max": 0, "d": [64, 128]}], Gated(("bad_rows",)))]
+    ['bad_rows.mean <= 0 for d=64,128']
+    >>> parse_gates([{"metric": "bad_rows", "maxi": 0}], Gated(("bad_rows",)))
     Traceback (most recent call last):
     attnprobe.errors.UsageError: gate 1: unknown key 'maxi'; did you mean 'max'?
     """
     if not isinstance(entries, (list, tuple)):
         raise UsageError(f"gates: need a list of mappings such as [{{metric: bad_rows, max: 0}}], not {entries!r}")
     names = names or [f"gate {number}" for number in range(1, len(entries) + 1)]
-    return [_gate(entry, name, command) for entry, name in zip(entries, names, strict=True)]
+    return [_gate(entry, name, gated) for entry, name in zip(entries, names, strict=True)]
 
 
-def _gate(entry: Any, where: str, command: str) -> Gate:
+def _gate(entry: Any, where: str, gated: Gated) -> Gate:
     """One entry of a config's ``gates``."""
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where}: {entry!r} is no mapping; write {{metric: bad_rows, max: 0}}")
-    keys, metrics = KEYS_OF[command], METRICS_OF[command]
+    keys, metrics = gated.keys, gated.metrics
     for key in entry:
         if key not in keys:
             raise UsageError(f"{where}: {unknown('key', str(key), keys)}")
@@ -100,8 +86,8 @@ def _gate(entry: Any, where: str, command: str) -> Gate:
     metric, stat = _text(entry, "metric", where), _text(entry, "stat", where) or "mean"
     if metric not in metrics:
         raise UsageError(f"{where}: {unknown('metric', metric, metrics)}")
-    if stat not in GATED:
-        raise UsageError(f"{where}: {unknown('statistic', stat, GATED)}")
+    if stat not in STATISTICS:
+        raise UsageError(f"{where}: {unknown('statistic', stat, STATISTICS)}")
     most, least = _number(entry, "max", where), _number(entry, "min", where)
     if most is None and least is None:
         raise UsageError(f"{where}: {metric} has no limit; give max, min or both")
@@ -109,7 +95,7 @@ def _gate(entry: Any, where: str, command: str) -> Gate:
         raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
     if METRICS[metric].better == "larger" and least is None:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
-    if metric in GROWTH_METRICS and "n" in entry:
+    if metric in gated.whole and "n" in entry:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
     places = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..grammar.foreign import one_line
 from ..records.file import STATUSES, strict_json
-from ..tables.formats import Plain, tables_of
 from ..tables.numbers import short_hashes
-from .parts import Part
+from ..tables.table import Table
+from ..tables.view import View
 from .run import Run
 from .style import SCRIPT, STYLE
 
@@ -24,19 +24,9 @@ __all__ = ["html_page", "inline_svg"]
 
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
-TITLES = {
-    "error": "Errors of attention approximations",
-    "spectrum": "Spectra of attention matrices",
-    "condition": "Condition numbers",
-    "theory": "What the theorems promise, and what is",
-    "budget": "The smallest budget that is enough",
-    "bench": "Cost of attention approximations",
-    "inject": "Drift of a model with a method in it",
-    "stability": "The first steps of training",
-}
 
 
-def html_page(run: Run, parts: Sequence[Part], figures: Iterable[Path]) -> str:
+def html_page(run: Run, parts: Sequence[View], figures: Iterable[Path]) -> str:
     """The whole report as text: every word from the run is escaped, and nothing is fetched from anywhere.
 
     A content security policy allows the page's own script alone, by its hash, so that even a word that slipped through
@@ -48,7 +38,7 @@ def html_page(run: Run, parts: Sequence[Part], figures: Iterable[Path]) -> str:
     figures = list(figures)
     name = run.path.resolve().name or "run"
     commands = " · ".join(part.command for part in parts)
-    title = " and ".join(TITLES.get(part.command, part.command) for part in parts)
+    title = " and ".join(part.title or part.command for part in parts)
     body = [
         f'<header><p class="over">attnprobe {_text(commands)}</p><h1>{_text(title)}</h1>{_under(run, name)}</header>',
         _warnings(run, parts),
@@ -126,12 +116,12 @@ def _class(word: Any) -> str:
     return str(word) if str(word) in (*STATUSES, "finished", "interrupted", "running") else "other"
 
 
-def _warnings(run: Run, parts: Sequence[Part]) -> str:
+def _warnings(run: Run, parts: Sequence[View]) -> str:
     lines = [*run.notes, *dict.fromkeys(line for part in parts for line in part.header.warnings)]
     return "".join(f'<p class="warning">{_text(line)}</p>' for line in lines)
 
 
-def _tiles(run: Run, parts: Sequence[Part]) -> str:
+def _tiles(run: Run, parts: Sequence[View]) -> str:
     """What was measured, in numbers."""
     records = run.everything
     found = Counter(record["status"] for record in records)
@@ -152,7 +142,7 @@ def _tiles(run: Run, parts: Sequence[Part]) -> str:
     return f'<dl class="tiles">{inner}</dl>'
 
 
-def _sources(parts: Sequence[Part]) -> str:
+def _sources(parts: Sequence[View]) -> str:
     lines = dict.fromkeys(line for part in parts for line in part.header.facts)
     return '<ul class="facts">' + "".join(f"<li>{_fact(line)}</li>" for line in lines) + "</ul>"
 
@@ -163,7 +153,7 @@ def _fact(line: str) -> str:
     return f"<b>{_text(name)}</b> {_text(rest)}" if colon else _text(name)
 
 
-def _navigation(figures: Sequence[Path], parts: Sequence[Part]) -> str:
+def _navigation(figures: Sequence[Path], parts: Sequence[View]) -> str:
     links = [("figures", "Figures")] if figures else []
     links += [(f"tables-{index}", f"Tables of {part.command}") for index, part in enumerate(parts)]
     links += [("provenance", "Provenance")]
@@ -187,16 +177,15 @@ def _figures(figures: Sequence[Path]) -> str:
     return f'<section id="figures"><h2>Figures</h2>{"".join(shown)}</section>' if shown else ""
 
 
-def _tables(part: Part, index: int) -> str:
-    inputs = tables_of(part.header.inputs, [], "inputs") if part.header.inputs else ([], "")
+def _tables(part: View, index: int) -> str:
     inner = "".join(
         "".join(map(_table, tables)) + (f'<p class="legend">{_text(told)}</p>' if told else "")
-        for tables, told in (part.tables(), inputs)
+        for tables, told in ((one.tables, one.whole_legend) for one in (part, part.inputs) if one is not None)
     )
     return f'<section id="tables-{index}"><h2>Tables of {_text(part.command)}</h2>{inner}</section>'
 
 
-def _table(table: Plain) -> str:
+def _table(table: Table) -> str:
     sides = table.sides
     heads = "".join(
         f'<th class="{side}" scope="col"><button type="button">{_text(name) or "&nbsp;"}</button></th>'
@@ -224,7 +213,7 @@ def _key(text: str) -> str:
     return f' data-k="{found[1].replace("−", "-").replace("∞", "1e999")}"' if found else ""
 
 
-def _provenance(run: Run, parts: Sequence[Part]) -> str:
+def _provenance(run: Run, parts: Sequence[View]) -> str:
     manifest = run.manifest
     blocks = []
     facts = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,11 @@ class Run:
         return {identity(fact): (fact, list(map(str, some))) for fact, some in pairs if isinstance(fact, dict)}
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Path, keys: Iterable[str] | None = None) -> Run:
     """Read a run's folder. Records stand in the order of the plan, whatever order interruptions left them in.
+
+    Args:
+        keys: of the records that are meant; None is all but those of other settings.
 
     Raises:
         UsageError: no folder, no records, a line that is none, records of another program or a newer version.
@@ -152,9 +155,13 @@ def open_run(path: str | Path) -> Run:
         raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
     for record in records:
         _check(record, path)
-    others = manifest.get("other_settings")
-    others = set(others) if isinstance(others, list) else set()
-    kept = [record for record in records if record["key"] not in others] or records
+    if keys is None:
+        others = manifest.get("other_settings")
+        others = set(others) if isinstance(others, list) else set()
+        kept = [record for record in records if record["key"] not in others] or records
+    else:
+        asked = set(keys)
+        kept = [record for record in records if record["key"] in asked]
     by_command: dict[str, list[Record]] = {}
     for record in kept:
         by_command.setdefault(record["command"], []).append(record)

@@ -9,6 +9,7 @@ from typing import Any
 from ..records.file import LOWER_BOUND
 from .labels import source_heading
 from .numbers import aligned, method_label, per_cent, significant
+from .table import Table
 
 __all__ = [
     "COLUMNS",
@@ -16,6 +17,7 @@ __all__ = [
     "Group",
     "columns_of",
     "family",
+    "family_table",
     "grouped",
     "legend",
     "mark",
@@ -102,6 +104,16 @@ def grouped(rows: Iterable[Row], bounds: Iterable[Row]) -> list[Group]:
         zero = [row for row in group.bounds if statistic(row, "output_spectral", "max") == 0]
         group.bounds[:] = [row for row in group.bounds if row not in zero[1:]]
     return list(groups.values())
+
+
+def family_table(group: Group, columns: Sequence[Column]) -> Table:
+    """A group as a table of strings, each row with its mark."""
+    cells = [column.cells(group.rows, pad=False) for column in columns]
+    lines = [list(line) for line in zip(*cells, strict=True)]
+    for line, row in zip(lines, group.rows, strict=True):
+        line[0] = f"{mark(row)} {line[0]}".lstrip()
+    headings = [" ".join(part for part in column.heading if part) for column in columns]
+    return Table(group.caption, headings, lines, [line for _, line in notes(group.rows)])
 
 
 def statistic(row: Row, metric: str, name: str) -> float | None:

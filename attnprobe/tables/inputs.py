@@ -10,11 +10,11 @@ from typing import Any
 
 from .labels import identity, scale_of, source_heading, source_labels
 from .numbers import per_cent, significant
+from .table import Table
 
 __all__ = ["INPUTS_LEGEND", "input_lines", "input_rows", "input_tables"]
 
 Row = Mapping[str, Any]
-Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
 
 three = lambda value: significant(value, 3)
 COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
@@ -110,7 +110,7 @@ def input_tables(rows: Sequence[Row]) -> list[Table]:
         headings = ["layer", *(heading for heading, _, _ in COLUMNS)]
         if some[0].get("causal"):  # a uniform row over the keys up to its own has less than ln n
             headings[headings.index("of ln n")] = "of uniform"
-        tables.append((caption, headings, lines, []))
+        tables.append(Table(caption, headings, lines))
     return tables
 
 

@@ -12,8 +12,9 @@ from ..grammar.foreign import printable
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
 
-__all__ = ["file_tag", "identity", "scale_of", "source_heading", "source_labels"]
+__all__ = ["at_label", "file_tag", "identity", "scale_of", "source_heading", "source_labels"]
 
+LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
 # asked in turn
 TELLING = ("scale_inputs", "weights_seed", "model_sha256", "text_sha256", "tokenizer_sha256", "positions", "dtype")
 BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "tokenizer", "qkv_sha256": "qkv"}
@@ -87,3 +88,16 @@ def _told(name: str, found: Mapping[str, Mapping[str, Any]], tied: list[str], ke
     if short and len({found[other].get(short) for other in tied}) == len(tied):
         return f"{short} {found[key].get(short)}"
     return f"{name.replace('_', ' ')} {short_hashes(str(found[key].get(name)))}"
+
+
+def at_label(row: Mapping[str, Any]) -> str:
+    """The parameters of a statement but its budget and its method.
+
+    >>> at_label({"at": {"epsilon": 0.5, "delta": 0.1, "norm": "spectral"}})
+    'ε = 0.5, δ = 0.1, norm = spectral'
+    """
+    told = ((name, value) for name, value in (row["at"] or {}).items() if name != "method" or not row.get("method"))
+    shown = lambda value: f"{value:g}" if isinstance(value, float) else str(value)
+    order = [*LETTERS]
+    told = sorted(told, key=lambda pair: (order.index(pair[0]) if pair[0] in order else len(order), pair[0]))
+    return ", ".join(f"{LETTERS.get(name, name.replace('_', ' '))} = {shown(value)}" for name, value in told)

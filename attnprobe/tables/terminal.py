@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.table import Table
+from rich.cells import cell_len
+from rich.table import Table as Drawn
 from rich.text import Text
 
 from .columns import Column, Group, columns_of, family, grouped, legend, mark, notes
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
 from .numbers import aligned, significant
+from .table import Table, legend_of
 
 __all__ = ["error_tables", "family_tables", "flat_table", "plain_tables", "timings_table"]
 
@@ -91,7 +93,7 @@ def flat_table(
     """
     terminal = width is not None or sys.stdout.isatty()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    table = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for name in names:
         values = [row.get(name) for row in rows]
         number = all(value is None or isinstance(value, (int, float)) for value in values)
@@ -113,47 +115,50 @@ def flat_table(
 
 
 def plain_tables(
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]],
-    told: str,
+    tables: Sequence[Table],
+    legend: str,
     header: Header,
     run: str | None = None,
     width: int | None = None,
-    spare: Sequence[str] = (),
 ) -> str:
-    """Tables of strings, (caption, headings, lines, notes) each, between the header and a legend.
+    """Tables between the header and a legend.
 
     Columns of words are on the left, others aligned at the decimal point; a table that is wider than the terminal
-    goes without some of its columns, and the legend says which. ``width`` as in `error_tables`.
-
-    Args:
-        spare: headings in the order in which they go; without them some of the columns of numbers do.
+    goes without its spare columns, or where it names none some of the columns of numbers. The legend says which, and
+    what the others mean, before ``legend``.
+    ``width`` as in `error_tables`.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    kept = [_columns_for(headings, lines, room, spare) for _, headings, lines, _ in tables]
-    made = [_of_strings(table[1], table[2], some, terminal) for table, some in zip(tables, kept, strict=True)]
+    kept = [_columns_for(table.headings, table.lines, room, table.spare) for table in tables]
+    made = [_of_strings(one.headings, one.lines, some, terminal) for one, some in zip(tables, kept, strict=True)]
     needed = max(map(width_of, made), default=0)
     console = console_of(max(needed, room if terminal else 100), terminal)
     print_header(console, header, terminal)
-    for (caption, _, _, remarks), table in zip(tables, made, strict=True):
+    for table, drawn in zip(tables, made, strict=True):
         console.print()
-        console.print(Text(caption, style="bold"), soft_wrap=not terminal)
-        console.print(table)
-        if remarks:
+        console.print(Text(table.caption, style="bold"), soft_wrap=not terminal)
+        console.print(drawn)
+        if table.notes:
             console.print()
-        for line in remarks:
+        for line in table.notes:
             console.print(Text(line, style=STYLES.get(line[:1], "")), soft_wrap=not terminal)
     if not tables:
         console.print("no rows")
     console.print()
-    pairs = zip(tables, kept, strict=True)
-    left_out = [name for table, some in pairs for i, name in enumerate(table[1]) if i not in some]
+    shown = [table.headings[i] for table, some in zip(tables, kept, strict=True) for i in some]
+    left_out = [name for table, some in zip(tables, kept, strict=True) for name in _others(table.headings, some)]
+    legend = f"{legend_of(tables, shown)} {legend}".strip()
     if left_out:
-        told += f" Left out at this width: {', '.join(dict.fromkeys(left_out))} (`--format md` has all)."
-    console.print(Text(told, style="dim"), width=max(80, min(needed, 120)))
+        legend += f" Left out at this width: {', '.join(dict.fromkeys(left_out))} (`--format md` has all)."
+    console.print(Text(legend, style="dim"), width=max(80, min(needed, 120)))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return finished(console)
+
+
+def _others(headings: Sequence[str], kept: Sequence[int]) -> list[str]:
+    return [heading for i, heading in enumerate(headings) if i not in kept]
 
 
 def _wordy(lines: Sequence[Sequence[str]], i: int) -> bool:
@@ -164,7 +169,7 @@ def _wordy(lines: Sequence[Sequence[str]], i: int) -> bool:
 def _columns_for(headings: Sequence[str], lines: Sequence[Sequence[str]], room: int, spare: Sequence[str]) -> list[int]:
     """The columns that fit: ``spare`` ones go, or of more than four columns of numbers every second, then the last."""
     cells = [aligned([line[i] for line in lines]) for i in range(len(headings))]
-    size = lambda i: max(map(len, [headings[i], *cells[i]])) + 2
+    size = lambda i: max(map(cell_len, [headings[i], *cells[i]])) + 2
     kept = list(range(len(headings)))
     for name in spare:
         if sum(map(size, kept)) - 2 > room and name in headings:
@@ -175,18 +180,23 @@ def _columns_for(headings: Sequence[str], lines: Sequence[Sequence[str]], room: 
     return kept
 
 
-def _of_strings(headings: Sequence[str], lines: Sequence[Sequence[str]], kept: Sequence[int], terminal: bool) -> Table:
+def _padded(text: str, width: int, left: bool) -> str:
+    """The text in so many columns of a terminal; a combining mark, as in C̄, takes none."""
+    spaces = " " * (width - cell_len(text))
+    return text + spaces if left else spaces + text
+
+
+def _of_strings(headings: Sequence[str], lines: Sequence[Sequence[str]], kept: Sequence[int], terminal: bool) -> Drawn:
     """One table of strings; on a terminal a word that the line above begins with too is not repeated."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    table = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     columns = []
     for i in kept:
         cells = [line[i] for line in lines]
         wordy = _wordy(lines, i)
         cells = cells if wordy else aligned(cells)
-        width = max(map(len, [headings[i], *cells]))
-        pad = str.ljust if wordy else str.rjust
-        table.add_column(Text(pad(headings[i], width)), no_wrap=True)
-        columns.append([pad(cell, width) for cell in cells])
+        width = max(map(cell_len, [headings[i], *cells]))
+        table.add_column(Text(_padded(headings[i], width, wordy)), no_wrap=True)
+        columns.append([_padded(cell, width, wordy) for cell in cells])
     for place, line in enumerate(lines):
         again = terminal and place > 0 and lines[place - 1][0] == line[0]
         if place and terminal and not again:
@@ -216,7 +226,7 @@ def timings_table(seconds: Mapping[str, float], total: float) -> str:
 
 def plan_table(rows: Mapping[tuple[str, int, int], Mapping[str, Any]]) -> str:
     """What a sweep would measure, a line per weights, n and layer."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("weights", "n", "layer", "windows", "d", "cells", "done", "of"):
         table.add_column(heading, justify="left" if heading in ("weights", "of", "d") else "right")
     for (weights, n, layer), row in rows.items():
@@ -228,12 +238,12 @@ def plan_table(rows: Mapping[tuple[str, int, int], Mapping[str, Any]]) -> str:
     return finished(console)
 
 
-def _table(group: Group, columns: Sequence[Column], terminal: bool = True) -> Table:
+def _table(group: Group, columns: Sequence[Column], terminal: bool = True) -> Drawn:
     """One group; on a terminal a method's name stands on the first of its rows only, and families have headings.
 
     A pipe may be searched: there each row says it all.
     """
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    table = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     marks = [mark(row) for row in group.rows]
     if any(marks):
         table.add_column("", no_wrap=True)

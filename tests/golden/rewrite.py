@@ -5,6 +5,7 @@ of it in every format, and ``keys.json`` the keys of cells, by which older runs 
 compares. After a deliberate change of what is shown:
 
     python tests/golden/rewrite.py            # shown/ is written again; review the diff
+    python tests/golden/rewrite.py condition  # of one command alone
     python tests/golden/rewrite.py runs       # the commands are measured again first: a change of records
     python tests/golden/rewrite.py keys       # keys of new cases; keys that were there do not change
 """
@@ -93,8 +94,8 @@ CASES = {  # of keys alone, by command
     ],
     "stability": [
         "--task listops:n=64,batch=2 --method skyformer --d 8 --steps 2 --seeds 1 --condition-tokens 0",
-        "--task text:n=64,batch=2,rate=0.001 --text labelled.tsv --method linear --steps 2 --seeds 1 --seed 3 --eps 1e-7 "
-        "--target softmax --condition-tokens 8",
+        "--task text:n=64,batch=2,rate=0.001 --text labelled.tsv --method linear --steps 2 --seeds 1 --seed 3 "
+        "--eps 1e-7 --target softmax --condition-tokens 8",
     ],
 }
 DETERMINING = ("command", "method", "options", "target", "n", "layer", "d", "seed", "backward")  # of a bench
@@ -251,13 +252,16 @@ def _json(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
+    asked = set(sys.argv[1:])
+    names = asked & {*COMMANDS} or COMMANDS
     if "runs" in asked:
-        for name in COMMANDS:
+        for name in names:
             measure(name, RUNS)
     if "keys" in asked:
         _write(KEYS, _json(keys()))
     _write(MATPLOTLIB, version("matplotlib"))
-    shutil.rmtree(SHOWN, ignore_errors=True)
-    for name in COMMANDS:
-        shown(name, SHOWN)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            shown(name, Path(folder))
+            shutil.rmtree(SHOWN / name, ignore_errors=True)
+            shutil.copytree(Path(folder) / name, SHOWN / name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...gates.check import Gated
 from ...tables.statistics import describe
 
-__all__ = ["BENCH_METRICS", "GROWTH_METRICS", "bench_judged"]
+__all__ = ["GATED", "bench_judged"]
 
 GROWTH_METRICS = ("time_exponent", "memory_exponent", "faster_from", "smaller_from")
 COST_METRICS = ("seconds", "ratio_to_exact", "peak_bytes", "flops", "visited_fraction")
@@ -20,7 +21,7 @@ ERROR_METRICS = (
     "output_cosine_min",
     "bad_rows",
 )
-BENCH_METRICS = (*COST_METRICS, *GROWTH_METRICS, *ERROR_METRICS)
+GATED = Gated((*COST_METRICS, *GROWTH_METRICS, *ERROR_METRICS), whole=GROWTH_METRICS)
 
 Row = Mapping[str, Any]
 

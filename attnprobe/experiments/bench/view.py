@@ -3,82 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from ...errors import unknown
 from ...grammar.lists import parse_positive
-from ...records.file import SCHEMA, spelt, strict_json
-from ...tables.columns import Column, family, grouped, label, mark, notes, shown
+from ...tables.columns import Column, family, family_table, grouped, label, mark, shown
 from ...tables.console import Header
-from ...tables.formats import FORMATS, Plain, latex, markdown, render
 from ...tables.labels import source_heading
 from ...tables.numbers import method_label, per_cent, significant
+from ...tables.table import Table
 from ...tables.terminal import family_tables, plain_tables
-from .figures import bench_figures
+from ...tables.view import Figure, View
+from ..base import Recorded
+from .gates import bench_judged
 from .growth import FIT_FROM
 from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, conditions, disturbances
 
-__all__ = ["BenchReport", "bench_legend", "bench_tables", "render_bench"]
+__all__ = ["bench_legend", "bench_tables", "view"]
 
 Row = dict[str, Any]
 
+LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # where no manifest says
 GROWTH = ("method", "d", "claimed", "time ~ n^", "memory ~ n^", "faster from n", "smaller from n")
 CROSSINGS = {"faster_from": "lengths", "smaller_from": "memory_lengths"}  # and of how many n they are known
 
 
-def render_bench(
+def view(recorded: Recorded) -> View:
+    """What records of ``attnprobe bench`` show, with the conditions of their times in the header."""
+    from .figures import bench_figures
+
+    rows = bench_rows(recorded.records)
+    summary = bench_summary(rows)
+    limits = [_limits(recorded.config, name) for name in LIMITS]
+    choices = bench_choices(rows, *limits) if any(row["error"] is not None for row in rows) else []
+    above = recorded.header
+    warnings = [*above.warnings, *disturbances(recorded.records, rows)]
+    header = replace(above, lines=[*above.lines, *conditions(recorded.records)], warnings=warnings)
+    draw = lambda folder: bench_figures(rows, header.title, folder)
+    return View(
+        "bench",
+        header,
+        rows,
+        *bench_tables(rows, summary, choices),
+        title="Cost of attention approximations",
+        summary=summary,
+        more={"choices": choices},
+        terminal=lambda above, run, width: _terminal(rows, summary, choices, above, run, width),
+        judged=bench_judged(rows, summary),
+        figures={"bench": Figure("bench", draw, "nothing was measured that could be drawn")},
+    )
+
+
+def _limits(config: Mapping[str, Any], name: str) -> list[float]:
+    """The limits of the tables of choices, of the run where its manifest has them."""
+    found = (config.get(name) or {}).get("value") or LIMITS[name]
+    return parse_positive(found, name.replace("_", "-")) if isinstance(found, str) else list(found)
+
+
+def _terminal(
     rows: Sequence[Row],
     summary: Sequence[Row],
     choices: Sequence[Row],
     header: Header,
-    format: str,
     run: str | None,
-    width: int | None = None,
+    width: int | None,
 ) -> str:
-    """The rows as text: ``json`` holds rows, summary and choices, ``jsonl`` and ``csv`` the rows, the others tables.
-
-    Args:
-        rows, summary, choices: of `bench_rows`, `bench_summary` and `bench_choices`.
-        width: the terminal's width; None is as wide as needed.
-    """
-    if format == "json":
-        whole = {
-            "schema": SCHEMA,
-            "command": "bench",
-            "source": header.source,
-            "rows": rows,
-            "summary": summary,
-            "choices": choices,
-            "bounds": [],
-            "run": run,
-        }
-        return strict_json(spelt(whole), indent=2)
-    if format in ("jsonl", "csv"):
-        return render(rows, [], header, format, run, command="bench")
-    if format == "table":
-        groups = grouped(rows, [])
-        costs = family_tables(groups, _shown(rows), lambda columns: bench_legend(rows, columns), header, None, width)
-        more = [(one.caption, one.headings, one.lines, one.notes) for one in _more(summary, choices)]
-        return costs + ("\n" + plain_tables(more, _more_legend(summary, choices), Header(), run, width) if more else "")
-    if format not in ("md", "latex"):
-        raise unknown("format", format, FORMATS)
-    tables, told = bench_tables(rows, summary, choices)
-    return (markdown if format == "md" else latex)(tables, told, header, run)
+    groups = grouped(rows, [])
+    costs = family_tables(groups, _shown(rows), lambda columns: bench_legend(rows, columns), header, None, width)
+    more = _more(summary, choices)
+    return costs + ("\n" + plain_tables(more, _more_legend(summary, choices), Header(), run, width) if more else "")
 
 
-def bench_tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> tuple[list[Plain], str]:
+def bench_tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> tuple[list[Table], str]:
     """The tables for people and their legend."""
     columns = _shown(rows)
-    headings = [" ".join(part for part in column.heading if part) for column in columns]
-    tables = []
-    for group in grouped(rows, []):
-        cells = [column.cells(group.rows, pad=False) for column in columns]
-        lines = [list(line) for line in zip(*cells, strict=True)]
-        for line, row in zip(lines, group.rows, strict=True):
-            line[0] = f"{mark(row)} {line[0]}".lstrip()
-        tables.append(Plain(group.caption, headings, lines, [line for _, line in notes(group.rows)]))
+    tables = [family_table(group, columns) for group in grouped(rows, [])]
     return tables + _more(summary, choices), f"{bench_legend(rows, columns)} {_more_legend(summary, choices)}".strip()
 
 
@@ -92,7 +91,7 @@ def bench_legend(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     return " ".join(parts)
 
 
-def _more(summary: Sequence[Row], choices: Sequence[Row]) -> list[Plain]:
+def _more(summary: Sequence[Row], choices: Sequence[Row]) -> list[Table]:
     """Growth, and choices, for each place."""
     several = [row for row in summary if row["lengths"] > 1]
     tables = [_growth(some) for some in _by(several, lambda row: (source_heading(row), row["layer"], row["target"]))]
@@ -121,7 +120,7 @@ def _by(rows: Sequence[Row], place: Callable[[Row], Any]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def _growth(some: Sequence[Row]) -> Plain:
+def _growth(some: Sequence[Row]) -> Table:
     """How costs grow: methods by family, then references."""
     families = list(dict.fromkeys(family(row) for row in some if not row["reference"]))
     known = [row for row in some if row["longest_n"] is not None]
@@ -144,10 +143,10 @@ def _growth(some: Sequence[Row]) -> Plain:
     kept = [i for i in range(len(GROWTH)) if any(line[i] for line in lines)]
     where = [source_heading(some[0]), f"layer {some[0]['layer']}", f"target {some[0]['target']}"]
     caption = f"Growth with n · {' · '.join(filter(None, where))}"
-    return Plain(caption, [GROWTH[i] for i in kept], [[line[i] for i in kept] for line in lines], [])
+    return Table(caption, [GROWTH[i] for i in kept], [[line[i] for i in kept] for line in lines], [])
 
 
-def _choice(some: Sequence[Row]) -> Plain:
+def _choice(some: Sequence[Row]) -> Table:
     first, limited = some[0], some[0]["limit"] == "error"
     where = [source_heading(first), f"layer {first['layer']}", f"target {first['target']}"]
     caption = "Fastest method under an error" if limited else "Smallest error under a time"
@@ -161,7 +160,7 @@ def _choice(some: Sequence[Row]) -> Plain:
         costs = (1e3 * row["seconds"], row["ratio_to_exact"], _mib(row["peak_bytes"]), row["error"])
         numbers = [significant(value, 3) for value in costs]
         lines.append([str(row["n"]), f"{row['value']:g}", method_label(row), budget, *numbers])
-    return Plain(f"{caption} · {' · '.join(filter(None, where))}", headings, lines, [])
+    return Table(f"{caption} · {' · '.join(filter(None, where))}", headings, lines)
 
 
 def _name(row: Row) -> str:
@@ -244,32 +243,3 @@ COLUMNS = (
     ),
     Column("status", ("", "status"), lambda row: ("" if row["status"] == "ok" else row["status"],), spare=5),
 )
-
-
-@dataclass(frozen=True)
-class BenchReport:
-    """All that a run of bench shows, made from its records."""
-
-    rows: list[Row]
-    summary: list[Row]
-    choices: list[Row]
-    header: Header
-
-    @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]], header: Header, epsilon: str, under_ms: str) -> BenchReport:
-        """From records, with the conditions of their times in the header, and the limits of the tables of choices."""
-        rows = bench_rows(records)
-        limits = (parse_positive(epsilon, "epsilon"), parse_positive(under_ms, "under-ms"))
-        choices = bench_choices(rows, *limits) if any(row["error"] is not None for row in rows) else []
-        lines = [*header.lines, *conditions(records)]
-        warnings = [*header.warnings, *disturbances(records, rows)]
-        return cls(rows, bench_summary(rows), choices, replace(header, lines=lines, warnings=warnings))
-
-    def text(self, format: str, run: str | None) -> str:
-        return render_bench(self.rows, self.summary, self.choices, self.header, format, run)
-
-    def tables(self) -> tuple[list[Plain], str]:
-        return bench_tables(self.rows, self.summary, self.choices)
-
-    def figures(self, out_dir: Path) -> list[Path]:
-        return bench_figures(self.rows, "\n".join([*self.header.lines, *self.header.warnings]), out_dir)

@@ -6,26 +6,30 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...gates.check import KEYS, Gated
 from ...records.file import SCHEMA, strict_json
 from ...tables.labels import file_tag, identity, scale_of, source_heading, source_labels
 from ...tables.numbers import brief, method_label, per_cent, significant
 from ...tables.statistics import describe
+from ...tables.table import Table
+from ...tables.view import Figure, View
+from ..base import Recorded
 
 __all__ = [
-    "BUDGET_METRICS",
-    "BUDGET_SPARE",
+    "GATED",
     "budget_files",
     "budget_legend",
     "budget_rows",
     "budget_summary",
     "budget_tables",
+    "view",
 ]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
-Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
 
 BUDGET_METRICS = ("d", "d_over_n", "unreached", "counterexamples")
+GATED = Gated(BUDGET_METRICS, keys=tuple(key for key in KEYS if key != "d"))  # d is what is found
 HEADINGS = (
     "method",
     "ε",
@@ -50,6 +54,29 @@ LEGEND = (
     "nothing of other budgets. seeds: the fewest that hold at d, of any head, and the exact interval of their "
     "probability there; these seeds also chose d, so it is on the high side."
 )
+
+
+def view(recorded: Recorded) -> View:
+    """What records of ``attnprobe budget`` show."""
+    from .figures import budget_figures
+
+    records, title = recorded.records, recorded.header.title
+    rows = budget_rows(records)
+    summary = budget_summary(rows)
+    tables = budget_tables(summary)
+    draw = lambda folder: budget_figures(records, title, folder)
+    return View(
+        "budget",
+        recorded.header,
+        rows,
+        tables,
+        budget_legend(tables),
+        title="The smallest budget that is enough",
+        summary=summary,
+        judged=summary,
+        figures={"budget": Figure("budget", draw, "nothing was found that could be drawn")},
+        files=budget_files(records),
+    )
 
 
 def budget_rows(records: Iterable[Record]) -> list[Row]:
@@ -192,7 +219,8 @@ def _table(source: str, target: str, metric: str, some: Sequence[Row]) -> Table:
     )
     lines = [_line(row) for row in some]
     kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
-    return caption, [HEADINGS[i] for i in kept], [[line[i] for i in kept] for line in lines], _notes(some)
+    lines = [[line[i] for i in kept] for line in lines]
+    return Table(caption, [HEADINGS[i] for i in kept], lines, _notes(some), BUDGET_SPARE)
 
 
 def _line(row: Row) -> list[str]:
@@ -240,7 +268,7 @@ def _notes(some: Sequence[Row]) -> list[str]:
 
 def budget_legend(tables: Sequence[Table]) -> str:
     """What the columns mean, where there is a number."""
-    return LEGEND if any("d median" in headings for _, headings, _, _ in tables) else ""
+    return LEGEND if any("d median" in table.headings for table in tables) else ""
 
 
 def budget_files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from ...tables.columns import grouped, statistic
 from ...tables.numbers import method_label, significant
+from ...tables.table import Table
 
 __all__ = ["KERNEL_COLUMNS", "KERNEL_METRICS", "KERNEL_SPARE", "kernel_legend", "kernel_tables"]
 
 Row = Mapping[str, Any]
-Table = tuple[str, list[str], list[list[str]], list[str]]
 
 KERNEL_METRICS = (
     "cosine",
@@ -65,11 +65,11 @@ def _judged(row: Row) -> bool:
 
 
 def kernel_tables(rows: Sequence[Row]) -> list[Table]:
-    """``(caption, headings, lines, notes)`` for each place at which kernels ran; none where none did."""
+    """A table for each place at which kernels ran; none where none did."""
     tables = []
     for group in grouped([row for row in rows if _judged(row)], []):
         lines = [[of(row) for of in KERNEL_COLUMNS.values()] for row in group.rows]
-        tables.append((f"kernels · {group.caption}", list(KERNEL_COLUMNS), lines, []))
+        tables.append(Table(f"kernels · {group.caption}", list(KERNEL_COLUMNS), lines, spare=KERNEL_SPARE))
     return tables
 
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...gates.check import Gated
 from ...records.file import strict_json
 from ...tables.labels import identity, source_heading, source_labels
 from ...tables.numbers import method_label, per_cent, significant
 from ...tables.statistics import describe, rank_correlation, sortable, worst_status
+from ...tables.table import Table
+from ...tables.view import Figure, View
+from ..base import Recorded
 
 __all__ = [
-    "INJECT_METRICS",
-    "INJECT_SPARE",
+    "GATED",
     "inject_legend",
     "inject_points",
     "inject_rows",
     "inject_summary",
     "inject_tables",
+    "view",
 ]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
-Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
 
 INJECT_METRICS = (
     "drift",
@@ -38,6 +41,7 @@ INJECT_METRICS = (
     "embedding_cosine",
     "local_error",
 )
+GATED = Gated(INJECT_METRICS)
 HEADINGS = {  # of the table, and how a value is written
     "drift": "drift",
     "local_error": "local error",
@@ -61,6 +65,25 @@ MEANINGS = {
     "perplexity_change": "perplexity change: over the model's own",
 }
 RHO = "ρ: Spearman's rank correlation of local error and drift over the layers that were replaced one by one."
+
+
+def view(recorded: Recorded) -> View:
+    """What records of ``attnprobe inject`` show."""
+    from .figures import inject_figures
+
+    rows, title = inject_rows(recorded.records), recorded.header.title
+    draw = lambda folder: inject_figures(rows, title, folder)
+    return View(
+        "inject",
+        recorded.header,
+        rows,
+        inject_tables(rows),
+        inject_legend(rows),
+        title="Drift of a model with a method in it",
+        summary=inject_summary(rows),
+        judged=rows,
+        figures={"inject": Figure("inject", draw, "no layer was replaced by itself; --per-layer does")},
+    )
 
 
 def inject_rows(records: Iterable[Record]) -> list[Row]:
@@ -232,7 +255,7 @@ def _drifts(some: Sequence[Row], where: str) -> Table:
         if row["layer"] is None and (row["budgets"] or {}).get("exact"):
             kept = f"{row['budgets']['exact']} of {row['budgets']['heads']} heads keep exact attention"
             notes.append(f"{_place(row, True)}: {kept}, for which no budget was enough")
-    return f"Drift · {where}", *_filled(headings, lines), notes
+    return Table(f"Drift · {where}", *_filled(headings, lines), notes, INJECT_SPARE)
 
 
 def _layers(summary: Sequence[Row], where: str) -> Table:
@@ -247,7 +270,7 @@ def _layers(summary: Sequence[Row], where: str) -> Table:
             text for name in ("best", "worst") for text in (str(one[name]["layer"]), significant(one[name]["drift"], 3))
         ]
         lines.append([method_label(one), _budget(one), significant(one["drift"], 3), *ends, rho])
-    return f"Layers · {where}", *_filled(headings, lines), notes
+    return Table(f"Layers · {where}", *_filled(headings, lines), notes, INJECT_SPARE)
 
 
 def _filled(headings: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -11,8 +11,11 @@ import numpy as np
 
 from ...tables.labels import identity, scale_of, source_labels
 from ...tables.numbers import method_label, significant
+from ...tables.table import Table
+from ...tables.view import Figure, View
+from ..base import Recorded
 
-__all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectrum_tables"]
+__all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectrum_tables", "view"]
 
 Row = Mapping[str, Any]
 
@@ -47,6 +50,25 @@ MARKS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 SHARES = ("rank_90", "rank_95", "rank_99")
 
 
+def view(recorded: Recorded) -> View:
+    """What records of ``attnprobe spectrum`` show."""
+    from .figures import spectrum_figures
+
+    rows, title = spectrum_rows(recorded.records), recorded.header.title
+    whole = any(row["complete"] for row in rows)
+    remark = "" if whole else "no cumulative figure: only leading values are known"
+    draw = lambda folder: spectrum_figures(rows, title, folder)
+    return View(
+        "spectrum",
+        recorded.header,
+        rows,
+        spectrum_tables(rows),
+        spectrum_legend(rows) if rows else "",
+        title="Spectra of attention matrices",
+        figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},
+    )
+
+
 def spectrum_rows(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per record, which is one head: its values, and the numbers made of them.
 
@@ -79,8 +101,8 @@ def matrix_label(row: Row) -> str:
     return method_label({"method": row["of"], "options": row.get("options")}) + budget
 
 
-def spectrum_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list[str]], list[str]]]:
-    """Caption, headings, lines and notes of each table: the ranks, then the values, of each n."""
+def spectrum_tables(rows: Sequence[Row]) -> list[Table]:
+    """The tables of each n: the ranks, then the values."""
     tables = []
     for n in dict.fromkeys(row["n"] for row in rows):
         here = [row for row in rows if row["n"] == n]
@@ -97,14 +119,14 @@ def spectrum_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list
         caption = _caption(here)
         columns = _rank_columns(good)
         ranks = [[*(text for _, text in name), *(cell[i] for _, cell in columns)] for i, name in enumerate(names)]
-        tables.append((f"{caption} · effective ranks", [*headings, *(head for head, _ in columns)], ranks, broken))
+        headed = [*headings, *(head for head, _ in columns)]
+        tables.append(Table(f"{caption} · effective ranks", headed, ranks, broken))
         symbol = "|λ" if here[0]["kind"] == "eigen" else "σ"
         places = _places(good)
         close = "|" if symbol == "|λ" else ""
         values = [[*(text for _, text in name), *_values(line, places)] for name, line in zip(names, good, strict=True)]
-        tables.append(
-            (f"{caption} · values by rank, median", [*headings, *(f"{symbol}{i}{close}" for i in places)], values, [])
-        )
+        headed = [*headings, *(f"{symbol}{i}{close}" for i in places)]
+        tables.append(Table(f"{caption} · values by rank, median", headed, values))
     return tables
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ...records.file import SCHEMA, STATUSES, spelt, strict_json
+from ...gates.check import KEYS, Gated
+from ...records.file import STATUSES, strict_json
 from ...tables.console import Header
-from ...tables.formats import FORMATS, Plain, latex, markdown, render
 from ...tables.intervals import mean_interval
 from ...tables.labels import identity, source_labels
 from ...tables.numbers import brief, significant
 from ...tables.statistics import describe, quantiles
-from ...tables.terminal import plain_tables
-from .figures import stability_figures
+from ...tables.table import Table, grouped_by
+from ...tables.view import Figure, View
+from ..base import Recorded
 from .names import PAPER, SELF_ATTENTION, TASKS, stability_label
 
-__all__ = ["STABILITY_METRICS", "StabilityReport", "stability_rows", "stability_summary"]
+__all__ = ["GATED", "stability_rows", "stability_summary", "view"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
 STABILITY_METRICS = ("ratio", "ratio_before_norm", "tau", "loss", "gradient_norm")
+GATED = Gated(STABILITY_METRICS, keys=("task", *KEYS))
 HEADINGS = (
     "method",
     "d",
@@ -51,50 +51,26 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True)
-class StabilityReport:
-    """All that a run of stability shows, made from its records."""
+def view(recorded: Recorded) -> View:
+    """What records of ``attnprobe stability`` show, with what was trained in the header."""
+    from .figures import stability_figures
 
-    rows: list[Row]
-    summary: list[Row]
-    header: Header
-
-    @classmethod
-    def of(cls, records: Sequence[Record], header: Header) -> StabilityReport:
-        """From records, with what was trained in the header."""
-        rows = stability_rows(records)
-        lines = [*header.lines, *_trained(records)]
-        return cls(rows, stability_summary(rows), Header(header.source, lines, header.warnings))
-
-    def text(self, format: str, run: str | None, width: int | None = None) -> str:
-        """``json`` holds rows and summary, ``jsonl`` and ``csv`` a row for each training, the others tables."""
-        if format == "json":
-            whole = {
-                "schema": SCHEMA,
-                "command": "stability",
-                "source": self.header.source,
-                "rows": self.rows,
-                "summary": self.summary,
-                "bounds": [],
-                "run": run,
-            }
-            return strict_json(spelt(whole), indent=2)
-        if format in ("jsonl", "csv"):
-            return render(self.rows, [], self.header, format, run, command="stability")
-        tables, told = self.tables()
-        if format == "table":
-            parts = [(one.caption, one.headings, one.lines, one.notes) for one in tables]
-            return plain_tables(parts, told, self.header, run, width, SPARE)
-        assert format in FORMATS
-        return (markdown if format == "md" else latex)(tables, told, self.header, run)
-
-    def tables(self) -> tuple[list[Plain], str]:
-        """A table for each task, and the legend."""
-        tasks = list(dict.fromkeys((row["task"], row["source"]) for row in self.summary))
-        return [_table([row for row in self.summary if (row["task"], row["source"]) == one]) for one in tasks], LEGEND
-
-    def figures(self, out_dir: Path) -> list[Path]:
-        return stability_figures(self.rows, "\n".join([*self.header.lines, *self.header.warnings]), out_dir)
+    rows = stability_rows(recorded.records)
+    summary = stability_summary(rows)
+    above = recorded.header
+    header = Header(above.source, [*above.lines, *_trained(recorded.records)], above.warnings)
+    draw = lambda folder: stability_figures(rows, header.title, folder)
+    return View(
+        "stability",
+        header,
+        rows,
+        [_table(some) for some in grouped_by(summary, "task", "source")],
+        LEGEND,
+        title="The first steps of training",
+        summary=summary,
+        judged=summary,
+        figures={"stability": Figure("stability", draw, "nothing was trained that could be drawn")},
+    )
 
 
 def stability_rows(records: Iterable[Record]) -> list[Row]:
@@ -263,7 +239,7 @@ def _over_seeds(entries: Sequence[Row]) -> Row:
     }
 
 
-def _table(some: Sequence[Row]) -> Plain:
+def _table(some: Sequence[Row]) -> Table:
     first = some[0]
     lines = [_line(row) for row in some]
     kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
@@ -277,7 +253,8 @@ def _table(some: Sequence[Row]) -> Plain:
         if row["status"] != "ok":
             sign = "–" if row["status"] == "skipped" else "✗"
             notes.append(f"{sign} {stability_label(row)}: {row['status']}, {row['reason']}")
-    return Plain(caption, [HEADINGS[i] for i in kept], [[line[i] for i in kept] for line in lines], notes)
+    lines = [[line[i] for i in kept] for line in lines]
+    return Table(caption, [HEADINGS[i] for i in kept], lines, notes, SPARE)
 
 
 def _line(row: Row) -> list[str]:

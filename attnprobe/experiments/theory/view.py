@@ -6,22 +6,25 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...gates.check import KEYS, Gated
 from ...records.file import strict_json, unspelt
-from ...tables.labels import identity, scale_of, source_heading, source_labels
+from ...tables.labels import at_label, identity, scale_of, source_heading, source_labels
 from ...tables.numbers import brief, method_label
 from ...tables.statistics import describe, quantiles
+from ...tables.table import Table
+from ...tables.view import Figure, View
+from ..base import Recorded
 
-__all__ = ["SPARE", "THEORY_METRICS", "at_label", "theory_legend", "theory_rows", "theory_summary", "theory_tables"]
+__all__ = ["GATED", "theory_legend", "theory_rows", "theory_summary", "theory_tables", "view"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
-Table = tuple[str, list[str], list[list[str]], list[str]]  # caption, headings, lines, notes
 
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
 NUMBERS = ("measured", "bound", "slack")
 LOST = "nothing to compare: what was measured or its bound is NaN"
 THEORY_METRICS = ("holds", "violated", "vacuous", "assumption_not_met", *NUMBERS)
-LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
+GATED = Gated(THEORY_METRICS, keys=("theorem", *KEYS))
 SPREAD = "p10 – p90"
 SPREADS = tuple(f"{name}{of}" for name in NUMBERS for of in ("", f" {SPREAD}"))
 HEADINGS = ("method", "layer", "n", "d", "at", "verdict", *SPREADS, "assumption", "promise")
@@ -32,6 +35,28 @@ LEGEND = (
     "verdict, of so many heads, the first that applies: assumption not met, so nothing is promised; vacuous, the bound "
     "promises no more than is true of every matrix; violated, beyond the measured interval and its rounding; holds."
 )
+
+
+def view(recorded: Recorded) -> View:
+    """What records of ``attnprobe theory`` show."""
+    from .figures import theory_figures
+
+    records, title = recorded.records, recorded.header.title
+    rows = theory_rows(records)
+    summary = theory_summary(rows)
+    tables = theory_tables(summary)
+    draw = lambda folder: theory_figures(records, title, folder)
+    return View(
+        "theory",
+        recorded.header,
+        rows,
+        tables,
+        theory_legend(tables),
+        title="What the theorems promise, and what is",
+        summary=summary,
+        judged=summary,
+        figures={"theory": Figure("theory", draw, "nothing was found that could be drawn")},
+    )
 
 
 def theory_rows(records: Iterable[Record]) -> list[Row]:
@@ -161,7 +186,8 @@ def _table(source: str, some: Sequence[Row]) -> Table:
     lines = [_line({**row, "at": at}, texts) for row, at in zip(some, own, strict=True)]
     kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
     caption = " · ".join(filter(None, [f"{first['theorem']} · {first['paper']}", source, _counted(some)]))
-    return caption, [HEADINGS[i] for i in kept], [[line[i] for i in kept] for line in lines], notes
+    lines = [[line[i] for i in kept] for line in lines]
+    return Table(caption, [HEADINGS[i] for i in kept], lines, notes, SPARE)
 
 
 def _shared_at(some: Sequence[Row]) -> dict[str, Any]:
@@ -203,19 +229,6 @@ def _counted(some: Sequence[Row]) -> str:
     return f"{heads} head{'s' * (heads != 1)} x {windows} window{'s' * (windows != 1)}" if heads else ""
 
 
-def at_label(row: Mapping[str, Any]) -> str:
-    """The parameters of a statement but its budget and its method.
-
-    >>> at_label({"at": {"epsilon": 0.5, "delta": 0.1, "norm": "spectral"}})
-    'ε = 0.5, δ = 0.1, norm = spectral'
-    """
-    told = ((name, value) for name, value in (row["at"] or {}).items() if name != "method" or not row.get("method"))
-    shown = lambda value: f"{value:g}" if isinstance(value, float) else str(value)
-    order = [*LETTERS]
-    told = sorted(told, key=lambda pair: (order.index(pair[0]) if pair[0] in order else len(order), pair[0]))
-    return ", ".join(f"{LETTERS.get(name, name.replace('_', ' '))} = {shown(value)}" for name, value in told)
-
-
 def theory_legend(tables: Sequence[Table]) -> str:
     """What the columns mean, where there is a number."""
-    return LEGEND if any("measured" in headings for _, headings, _, _ in tables) else ""
+    return LEGEND if any("measured" in table.headings for table in tables) else ""

@@ -1,0 +1,11 @@
+"""What gates of ``attnprobe error`` may be about."""
+
+from __future__ import annotations
+
+from ...gates.check import Gated
+from ...tables.metrics import ERROR
+
+__all__ = ["GATED", "METRICS"]
+
+METRICS = tuple(metric.name for metric in ERROR)
+GATED = Gated(METRICS)

@@ -1,0 +1,135 @@
+"""Columns over rows: how a command states a table once, for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records.file import strict_json
+from .labels import identity, scale_of, source_labels
+
+__all__ = ["Column", "Table", "counted", "grouped_by", "joined", "legend_of", "places", "reasons", "table_of"]
+
+Row = dict[str, Any]
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Args:
+        heading: what stands above it. cell: a row's text; a column that is empty in every row is not shown.
+        meaning: its line of the legend. spare: a narrow terminal goes without the columns with the largest first,
+            never without those at 0.
+    """
+
+    heading: str
+    cell: Callable[[Row], str]
+    meaning: str = ""
+    spare: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as strings: what all formats for people have in common.
+
+    Attributes:
+        spare: headings that a narrow terminal goes without, in this order. meanings: of headings, for the legend.
+    """
+
+    caption: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    spare: Sequence[str] = ()
+    meanings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sides(self) -> list[str]:
+        """``l`` for the first column and every one that holds a word, ``r`` for numbers."""
+        wordy = [any(line[i][:1].isalpha() for line in self.lines) for i in range(len(self.headings))]
+        return ["l" if word or index == 0 else "r" for index, word in enumerate(wordy)]
+
+
+def table_of(caption: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str] = ()) -> Table:
+    """The table of some rows, with the columns in which one of them has something to say.
+
+    >>> table_of("x", [{"d": 8}], [Column("d", lambda row: str(row["d"])), Column("e", lambda row: "")]).headings
+    ['d']
+    """
+    lines = [[column.cell(row) for column in columns] for row in rows]
+    kept = [i for i in range(len(columns)) if any(line[i] for line in lines)]
+    shown = [columns[i] for i in kept]
+    return Table(
+        caption,
+        [column.heading for column in shown],
+        [[line[i] for i in kept] for line in lines],
+        notes,
+        [column.heading for column in sorted(shown, key=lambda column: -column.spare) if column.spare],
+        {column.heading: column.meaning for column in shown if column.meaning},
+    )
+
+
+def legend_of(tables: Iterable[Table], headings: Iterable[str] | None = None) -> str:
+    """What the headings of some tables mean, each once; of these ``headings`` alone where they are given."""
+    found = {heading: text for table in tables for heading, text in table.meanings.items()}
+    shown = found if headings is None else {name: found[name] for name in found if name in set(headings)}
+    return "".join(f"{text}. " for text in shown.values()).strip()
+
+
+def grouped_by(rows: Iterable[Row], *names: str) -> list[list[Row]]:
+    """The rows that agree in these fields together, in the order of their first appearance.
+
+    >>> grouped_by([{"n": 1, "d": 2}, {"n": 2, "d": 2}, {"n": 1, "d": 3}], "n")
+    [[{'n': 1, 'd': 2}, {'n': 1, 'd': 3}], [{'n': 2, 'd': 2}]]
+    """
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        values = (row.get(name) for name in names)
+        key = tuple(strict_json(value) if isinstance(value, (Mapping, list)) else value for value in values)
+        found.setdefault(key, []).append(row)
+    return list(found.values())
+
+
+def places(records: Sequence[Record], *names: str) -> list[Row]:
+    """What a row of each record says of where it is: these fields, its source, weights and factor, and its status."""
+    labels = source_labels(records)
+    return [
+        {
+            **{name: record.get(name) for name in names},
+            "weights": (record.get("source") or {}).get("weights"),
+            "source": labels[identity(record.get("source"))],
+            "scale_inputs": scale_of(record.get("source")),
+            "status": record["status"],
+            "reason": record.get("reason"),
+        }
+        for record in records
+    ]
+
+
+def joined(*parts: str | None) -> str:
+    """The parts of a caption."""
+    return " · ".join(filter(None, parts))
+
+
+def counted(rows: Sequence[Row], *names: str) -> str:
+    """How many heads and windows, or what else ``names`` name, the rows are over.
+
+    >>> counted([{"heads": 12, "windows": 1}])
+    '12 heads x 1 window'
+    """
+    counts = [(max(row[name] for row in rows), name) for name in names or ("heads", "windows")]
+    return " x ".join(f"{count} {name if count != 1 else name[:-1]}" for count, name in counts)
+
+
+def reasons(rows: Iterable[Row], name_of: Callable[[Row], str]) -> list[str]:
+    """A note for each row that is not ok: its mark, its name, what it is and why; equal ones once."""
+    marks = {"skipped": "–"}
+    lost = [row for row in rows if row["status"] != "ok"]
+    lines = (
+        f"{marks.get(row['status'], '✗')} {name_of(row)}: {row['status']}, {row['reason']}".replace(" :", ":")
+        for row in lost
+    )
+    return list(dict.fromkeys(lines))

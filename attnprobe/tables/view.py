@@ -1,0 +1,132 @@
+"""What a command shows, as data, and the one door from there to every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import unknown
+from ..records.file import SCHEMA, spelt, strict_json
+from .console import Header
+from .formats import csv_of, latex, markdown, rows_as_table
+from .inputs import INPUTS_LEGEND, input_tables
+from .table import Table, legend_of
+from .terminal import flat_table, plain_tables
+
+__all__ = ["FORMATS", "Figure", "View", "flat_view"]
+
+FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
+Row = Mapping[str, Any]
+Draw = Callable[[Path], list[Path]]
+Terminal = Callable[[Header, "str | None", "int | None"], str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One kind of figure.
+
+    Attributes:
+        stem: what the names of its files begin with. draw: draws into a folder and returns the files.
+        nothing: why there may be none. remark: what to know of it where it is drawn.
+    """
+
+    stem: str
+    draw: Draw
+    nothing: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """What the records of one command show.
+
+    Attributes:
+        command: its name, in JSON and in the names of files. title: in words, for people.
+        rows, bounds: a line each in JSONL and CSV, the bounds last. summary, more: what stands beside the rows in JSON.
+        tables, legend: for people. terminal: draws the tables on a terminal where `plain_tables` does not.
+        judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
+        beside: other views, whose tables are written too. run: the run's folder, where there is one.
+    """
+
+    command: str
+    header: Header
+    rows: Sequence[Row]
+    tables: Sequence[Table]
+    legend: str = ""
+    title: str = ""
+    bounds: Sequence[Row] = ()
+    summary: Sequence[Row] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    terminal: Terminal | None = None
+    judged: Sequence[Row] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
+    beside: Sequence[View] = ()
+    run: str | None = None
+
+    def of_run(self, folder: Path) -> View:
+        """The view with the run's folder named."""
+        return replace(self, run=str(folder), beside=[replace(one, run=str(folder)) for one in self.beside])
+
+    @property
+    def inputs(self) -> View | None:
+        """What Q, K and V are like, as a view of its own; None where the header does not know."""
+        if not self.header.inputs:
+            return None
+        above = replace(self.header, inputs=(), measured=())
+        rows = self.header.inputs
+        return replace(flat_view("inputs", rows, above), tables=input_tables(rows), legend=INPUTS_LEGEND)
+
+    @property
+    def whole_legend(self) -> str:
+        """What the columns mean, and the legend."""
+        return f"{legend_of(self.tables)} {self.legend}".strip()
+
+    def text(self, format: str, width: int | None = None) -> str:
+        """The view in a format, without a final newline.
+
+        ``json`` is one object; ``jsonl`` and ``csv`` are a line for each row, at full precision, infinity as the text
+        ``"inf"`` and NaN as null; ``table``, ``md`` and ``latex`` round to three or four digits.
+
+        Args:
+            width: the terminal's, for ``table``; None asks standard output.
+
+        Raises:
+            UsageError: an unknown format.
+        """
+        if format == "json":
+            return self._json()
+        if format == "jsonl":
+            return "\n".join(strict_json(spelt(row)) for row in [*self.rows, *self.bounds])
+        if format == "csv":
+            return csv_of([*self.rows, *self.bounds])
+        if format == "table":
+            if self.terminal is not None:
+                return self.terminal(self.header, self.run, width)
+            return plain_tables(self.tables, self.legend, self.header, self.run, width)
+        if format in ("md", "latex"):
+            return (markdown if format == "md" else latex)(self.tables, self.whole_legend, self.header, self.run)
+        raise unknown("format", format, FORMATS)
+
+    def _json(self) -> str:
+        whole = {
+            "schema": SCHEMA,
+            "command": self.command,
+            "source": self.header.source,
+            "rows": self.rows,
+            "bounds": self.bounds,
+            "run": self.run,
+            **self.more,
+            **({"inputs": self.header.inputs} if self.header.inputs else {}),
+            **({} if self.summary is None else {"summary": self.summary}),
+        }
+        return strict_json(spelt(whole), indent=2)
+
+
+def flat_view(command: str, rows: Sequence[Row], header: Header | None = None) -> View:
+    """Any rows with a column for each field: for what has no layout of its own."""
+    header = header or Header()
+    terminal = lambda above, run, width: flat_table(rows, above, run, width)
+    return View(command, header, rows, [rows_as_table(command, rows)], terminal=terminal)

@@ -1,0 +1,15 @@
+"""The view of a command's records, as `report` makes it of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnprobe.experiments import experiment
+from attnprobe.experiments.base import Recorded
+from attnprobe.tables.console import Header
+from attnprobe.tables.view import View
+
+
+def view_of(command, records, header=None, folder="nowhere") -> View:
+    """What records of a command show, beneath a header."""
+    return experiment(command).view(Recorded(records, header or Header(), Path(folder)))
