@@ -111,6 +111,8 @@ WRONG = {
     "half a layer": ([{"metric": "bad_rows", "max": 0, "layer": 0.5}], "layer: 0.5 is no whole number"),
     "no length": ([{"metric": "bad_rows", "max": 0, "n": []}], "n: [] is no whole number and no list of them"),
     "a truth": ([{"metric": "bad_rows", "max": 0, "n": True}], "n: True is no whole number"),
+    "a true factor": ([{"metric": "bad_rows", "max": 0, "scale_inputs": True}], "scale_inputs: True is no number"),
+    "a word as factor": ([{"metric": "bad_rows", "max": 0, "scale_inputs": "4"}], "scale_inputs: '4' is no number"),
     "a method of no name": ([{"metric": "bad_rows", "max": 0, "method": " "}], "method: ' ' is no name"),
     "weights of a number": ([{"metric": "bad_rows", "max": 0, "weights": [1]}], "weights: [1] is no word and no list"),
     "a target of nothing": ([{"metric": "bad_rows", "max": 0, "target": " "}], "target: ' ' is no word and no list"),

@@ -162,6 +162,7 @@ def test_one_budget_without_a_paper_is_no_panel(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.slow
 def test_panels_of_what_went_wrong_and_of_many(tmp_path):
     records = [
         *(of("pretrained", cell(d=d, values=[0.0, 100.0])) for d in (16, 32)),

@@ -131,6 +131,7 @@ def test_ids_are_unique_and_what_refers_to_them_exists(page):
     assert set(re.findall(r'href="#([^"]+)"', page)) | set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_to_the_byte(tmp_path):
     folder = a_folder(tmp_path / "r", records())
     first = page_of(folder)
@@ -194,6 +195,7 @@ def test_a_page_without_figures_or_manifest(tmp_path):
     assert len(FORMATS) == 6
 
 
+@pytest.mark.slow
 def test_a_page_of_every_command(tmp_path, monkeypatch):
     import torch
     from safetensors.torch import save_file
@@ -250,6 +252,7 @@ def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.slow
 def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
     assert head_figures([one for one in records() if one["layer"] == 0], "", tmp_path, "output_spectral") == []
     assert head_figures(records(), "", tmp_path, "matrix_spectral") == []

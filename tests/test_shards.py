@@ -59,7 +59,12 @@ def test_a_shard_that_is_none_is_refused(text):
         parse_shard(text)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+LONG = ("budget",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COMMANDS]
+)
 def test_shards_together_are_the_run_without_shards(run, file, name):
     args = [*COMMANDS[name], "--qkv", file]
     assert run(*args, "--out", "whole")[0] == 0
@@ -105,6 +110,7 @@ def test_the_run_without_shards_gathers_them(run, file):
     assert Path("r/records.jsonl").read_bytes() == b""  # nothing was measured again
 
 
+@pytest.mark.slow
 def test_shards_of_two_processes_at_once_do_not_harm_each_other(file, tmp_path):
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, *PLACES, "--out", tmp_path / "r"]
     both = [subprocess.Popen([*command, "--shard", f"{index}/2"], stdout=-1, stderr=-1) for index in (1, 2)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+from contextlib import suppress
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
 from attnprobe.methods import by_family
+from attnprobe.run.limits import CellTimeout, time_limit
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods, parse_numbers
 
@@ -186,3 +189,21 @@ def test_records_of_other_values_are_refused_and_named(source, tmp_path, metrics
     path.write_text("\n".join([*one[:-1], re.sub(r'"metrics":\{[^}]*\}', f'"metrics":{metrics}', one[-1])]) + "\n")
     with pytest.raises(UsageError, match="not of this program"):
         measured(source, tmp_path, methods=("vmean",), n="40,80")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_limit_leaves_the_alarm_as_it_was(raises):
+    def mine(*_):
+        raise AssertionError("the alarm of somebody else")
+
+    before = signal.signal(signal.SIGALRM, mine)
+    try:
+        with suppress(ValueError), time_limit(30):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+            if raises:
+                raise ValueError
+        assert signal.getsignal(signal.SIGALRM) is mine and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        with pytest.raises(CellTimeout, match="took longer"), time_limit(0.05):
+            signal.pause()
+    finally:
+        signal.signal(signal.SIGALRM, before)
