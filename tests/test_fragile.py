@@ -220,8 +220,10 @@ def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatc
     (axis,) = figure.axes
     ticks = [line for line in axis.lines if line.get_marker() == "_"]
     assert [list(line.get_ydata()) for line in ticks] == [[90.0, 90.0]]
-    hollow = [line for line in axis.lines if line.get_markerfacecolor() == "white"]
+    hollow = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
     assert [(list(line.get_xdata()), list(line.get_ydata())) for line in hollow] == [([8], [45.5])]
+    (line,) = [line for line in axis.lines if line.get_marker() == "o" and len(line.get_xdata()) == 2]
+    assert line.get_markevery() == [1]  # the other is filled
     low, high = axis.get_ylim()
     assert low < 1.0 and high > 90.0
     entries, title = texts_of(figure)
@@ -238,7 +240,7 @@ def test_the_dots_of_one_budget_show_them_too(monkeypatch, tmp_path):
     figure = figure_of(monkeypatch, kit, lambda: kit.error_figure(rows, bounds, "", tmp_path))
     (axis,) = figure.axes
     assert [text.get_text() for text in axis.get_yticklabels()] == ["skyformer !"]
-    assert any(line.get_markerfacecolor() == "white" and line.get_xdata() == [45.5] for line in axis.lines)
+    assert any(line.get_markerfacecolor() == "none" and line.get_xdata() == [45.5] for line in axis.lines)
 
 
 @pytest.mark.parametrize("module, name, statistic", [(paper_figure, "papers", "mean"), (cost_figure, "cost", "median")])

@@ -11,6 +11,8 @@ from ..tables.numbers import method_label
 
 __all__ = [
     "CROSS",
+    "FLAG",
+    "HOLLOW",
     "HUGE",
     "cross_out",
     "crossed",
@@ -32,6 +34,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "*")
 GREY = "#444444"
 CROSS = "diverged or failed"
 FLAG = "!: bad rows"
+HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 MOST_BANDS = 3  # methods; the bands of more run together, and become bars
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
 
@@ -78,13 +81,14 @@ def line_panel(
                     axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
             else:
                 axis.vlines(d, low, high, color=style["color"], alpha=0.4, linewidth=1.8)
-            (handles[label],) = axis.plot(d, middle, **style)
+            bad = [mark(row) == "!" for row in group if has(row, name)]
+            filled = [place for place, one in enumerate(bad) if not one]
+            (handles[label],) = axis.plot(d, middle, **style, markevery=filled)
             most = [_drawn(stats["max"]) for _, stats in found]
             axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
-            bad = [mark(row) == "!" for row in group if has(row, name)]
-            hollow = [(x, y) for x, y, one in zip(d, middle, bad, strict=True) if one]
-            for x, y in hollow:
-                axis.plot([x], [y], **{**style, "linestyle": ""}, markerfacecolor="white")
+            for x, y, one in zip(d, middle, bad, strict=True):
+                if one:  # a ring, which a point of another method at the same place leaves visible
+                    axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
         for row in group:
             if crossed(row, name):
                 value = row["metrics"][name]["median"] if has(row, name) else None
@@ -131,8 +135,8 @@ def dot_panel(
             if stats is not None:
                 look = {"color": style["color"], "linestyle": "-", "linewidth": 2.2}
                 axis.plot([_drawn(stats["p10"]), _drawn(stats["p90"])], [position] * 2, alpha=0.5, **look)
-                face = {"markerfacecolor": "white"} if mark(row) == "!" else {}
-                axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7}, **face)
+                face = HOLLOW if mark(row) == "!" else {}
+                axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
                 axis.plot([_drawn(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
             if crossed(row, name):
                 x, y = (position, None) if stats is None else (stats["median"], position)

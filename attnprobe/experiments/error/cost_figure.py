@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.kit import SYMBOLS, fixed_settings, legend_columns, saved, title_lines
-from ...figures.panels import FLAG, GREY, HUGE, flagged, legend_text, scale, styles_of, text_label
+from ...figures.panels import FLAG, GREY, HOLLOW, HUGE, flagged, legend_text, scale, styles_of, text_label
 from ...tables.columns import mark
 from ...tables.labels import source_heading
 
@@ -17,7 +17,6 @@ Row = Mapping[str, Any]
 
 DOWN = 3  # rows of panels of a figure
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
-HOLLOW = {"markerfacecolor": "white"}
 COSTS = (
     ("visited_fraction", "mean", 100.0, "entries computed, % of n²"),
     ("seconds", "median", 1e3, "time of all heads of a layer, ms"),
@@ -119,7 +118,7 @@ def _panel(
             rank = 1.0 if row["d"] is None or len(budgets) < 2 else budgets.index(row["d"]) / (len(budgets) - 1)
             look = {"marker": style["marker"], "markersize": 4.5 + 4 * rank, "color": style["color"], "zorder": 3}
             look |= HOLLOW if mark(row) == "!" else EDGE
-            (point,) = axis.plot(price, error, linestyle="", **look)
+            (point,) = axis.plot(price, error, **{**look, "linestyle": ""})
         handles.setdefault(label, point)
 
 
