@@ -97,6 +97,13 @@ def test_an_overflow_of_the_dtype_is_named():
         scaled(QKV(*torch.ones(3, 1, 2, 4, dtype=torch.float16)), 1e12)
 
 
+def test_what_a_source_refuses_it_refuses_with_a_factor_too(file):
+    [other] = scaled_inputs(resolve(SourceSpec(qkv=str(file), device="cpu")), [4.0])
+    for n, windows, layers in ((10**6, 1, [0]), (8, 10**6, [0]), (8, 1, [99])):
+        with pytest.raises(UsageError):
+            other.check(n, windows, layers)
+
+
 def test_the_factor_one_is_the_source_itself(file):
     source = resolve(SourceSpec(qkv=file, device="cpu"))
     one, two = scaled_inputs(source, [1.0, 2.0])
