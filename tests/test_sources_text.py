@@ -235,7 +235,8 @@ def test_windows_tile_the_text_without_gap_or_overlap(positions, around):
     layout = Layout(positions, before=(901,) * (around > 0), after=(902,) * (around > 1))
     ids = list(range(800))
     for n in range(2, 40):
-        seen = []
+        seen, longest = [], positions or n
+        assert layout.lengths(n) == [min(longest, n - start) for start in range(0, n, longest)]
         for window in range(4):
             segments = layout.window(ids, n, window)
             assert sum(map(len, segments)) == n
