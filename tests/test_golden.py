@@ -54,3 +54,14 @@ def test_older_benches_resume_on_their_machine(arguments):
 def test_no_record_holds_a_path_of_a_machine():
     texts = {path: path.read_text() for path in golden.RUNS.rglob("*.json*")}
     assert not [path for path, text in texts.items() if "/tmp" in text or str(golden.HERE.parents[1]) in text]
+
+
+@pytest.mark.parametrize("name", golden.SWEEPS)
+def test_older_sweeps_find_their_folder(name):
+    assert golden.folder_of(name) == KNOWN["folders"][name]
+
+
+def test_options_are_what_they_were():
+    lines = golden.options().splitlines(), golden.OPTIONS.read_text(encoding="utf-8").splitlines()
+    new, gone = ([line for line in lines[one] if line not in lines[1 - one]] for one in (0, 1))
+    assert not new and not gone, "if help is improved: python tests/golden/rewrite.py options, and review the diff"

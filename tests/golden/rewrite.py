@@ -8,6 +8,7 @@ compares. After a deliberate change of what is shown:
     python tests/golden/rewrite.py condition  # of one command alone
     python tests/golden/rewrite.py runs       # the commands are measured again first: a change of records
     python tests/golden/rewrite.py keys       # keys of new cases; keys that were there do not change
+    python tests/golden/rewrite.py options    # of every command that measures; only their help may change
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 INPUTS, RUNS, SHOWN = (HERE / name for name in ("inputs", "runs", "shown"))
-KEYS, MATPLOTLIB = HERE / "keys.json", HERE / "matplotlib.txt"  # the version that drew the figures
+KEYS, OPTIONS = HERE / "keys.json", HERE / "options.jsonl"
+MATPLOTLIB = HERE / "matplotlib.txt"  # the version that drew the figures
 WIDTH = 100
 
 FILE = "--qkv qkv.safetensors"
@@ -103,6 +105,18 @@ BENCH = (  # keys hold the machine, so what else they hold is kept
     "--method linear,skyformer:sampler=wor --n 16,32 --d 4 --heads 2 --p 4 --rounds 1 --no-memory",
     "--method window --n 16 --d 6 --heads 1 --p 4 --rounds 1 --backward --errors --seed 2 --quadratic-n 64 --no-memory",
 )
+
+
+SWEEPS = {  # a sweep without --out finds its folder again by its settings
+    "plain": "{method: [skyformer, nystromformer], d: [4, 8], qkv: qkv.safetensors}",
+    "places": "{method: linear, d: 4-6, layer: [0, 2], head: all, windows: 2, qkv: qkv.safetensors, tol: 1.0e-2}",
+    "later": "{scale-inputs: [1, 2], input-statistics: false, d: 4, qkv: qkv.safetensors, plot: true}",
+    "defaults": "{scale-inputs: 1, d: 4, qkv: qkv.safetensors, format: json, jobs: 1}",
+    "theory": "{command: theory, theorem: rank-collapse, epsilon: [0.1, 0.5], repeats: 2, qkv: qkv.safetensors}",
+    "budget": "{command: budget, epsilon: 0.5, repeats: 2, scan: true, d-max: 12, qkv: qkv.safetensors}",
+    "bench": "{command: bench, method: linear, n: [16, 32], p: 4, heads: 1, rounds: 1, memory: false}",
+    "stability": "{command: stability, task: 'listops:n=64,batch=2', steps: 2, seeds: 1, method: linear}",
+}
 
 
 @contextmanager
@@ -236,9 +250,40 @@ def _records(command: str, arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def folder_of(name: str) -> str:
+    """The folder of a sweep without ``--out``."""
+    with inputs() as here:
+        (here / f"{name}.yaml").write_text(SWEEPS[name], encoding="utf-8")
+        printed = attnprobe(["sweep", f"{name}.yaml", "--dry-run"])
+    return re.findall(r"done in (\S+)", printed)[0]
+
+
+def options() -> str:
+    """What every command that measures takes, a line of JSON for each option: names, kind, default, help."""
+    from attnprobe.cli import cli
+    from attnprobe.experiments import EXPERIMENTS
+
+    commands: dict[str, list[str]] = {}
+    for name in EXPERIMENTS:
+        for option in cli.get_command(None, name).params:
+            commands.setdefault(json.dumps(_option(option), ensure_ascii=False), []).append(name)
+    lines = [{**json.loads(text), "of": some} for text, some in commands.items()]
+    lines.sort(key=lambda one: (one["options"], one["of"]))
+    return "\n".join(json.dumps(one, ensure_ascii=False) for one in lines) + "\n"
+
+
+def _option(option: Any) -> dict[str, Any]:
+    facts = {"options": [*option.opts, *option.secondary_opts], "type": repr(option.type), "envvar": option.envvar}
+    facts |= {name: getattr(option, name) for name in ("name", "multiple", "is_flag", "metavar", "nargs", "required")}
+    default = option.default
+    known = default is None or isinstance(default, (bool, int, float, str, tuple, list))
+    return facts | {"default": default if known else None, "help": option.help}
+
+
 def keys() -> dict[str, Any]:
     """The keys of every case."""
     found: dict[str, Any] = {name: {one: keys_of(name, one) for one in some} for name, some in CASES.items()}
+    found["folders"] = {name: folder_of(name) for name in SWEEPS}
     found["bench"] = {one: [determinants for determinants, _ in bench_cells(one)] for one in BENCH}
     return found
 
@@ -257,6 +302,8 @@ if __name__ == "__main__":
     if "runs" in asked:
         for name in names:
             measure(name, RUNS)
+    if "options" in asked:
+        _write(OPTIONS, options())
     if "keys" in asked:
         _write(KEYS, _json(keys()))
     _write(MATPLOTLIB, version("matplotlib"))
