@@ -121,6 +121,8 @@ def reading(
         text = getattr(why, "strerror", None) or message(why)
         if isinstance(why, UnicodeDecodeError):
             text = f"byte {why.start} is not UTF-8"
+        elif isinstance(why, KeyError):
+            text = f"{why} is missing or unknown"
         raise error(f"{_short(name)}{what}: {_short(' '.join(text.split()), 300)}") from why
 
 
