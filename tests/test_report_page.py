@@ -16,7 +16,8 @@ import pytest
 from test_report import a_run, cell
 
 from attnprobe.cli import main
-from attnprobe.experiments.error import cost_figure, paper_figure
+from attnprobe.experiments.error.cost_figure import cost_figure
+from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures.heat import head_figures
 from attnprobe.figures.kit import error_figure
@@ -225,8 +226,8 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
 def pages(monkeypatch):
     """Every figure that is drawn."""
     drawn = []
-    for module, name in (("cost_figure", "_page"), ("head_figure", "_figure")):
-        where = sys.modules[f"attnprobe.report.{module}"]
+    for module, name in (("experiments.error.cost_figure", "_page"), ("figures.heat", "_figure")):
+        where = sys.modules[f"attnprobe.{module}"]
         draw = getattr(where, name)
         monkeypatch.setattr(where, name, lambda *args, draw=draw: drawn.append(draw(*args)) or drawn[-1])
     return drawn
@@ -288,7 +289,7 @@ def test_cost_shows_each_budget_at_its_entries_and_its_time(tmp_path, pages):
             assert (pytest.approx(100 * metrics["visited_fraction"]["mean"]), error) in points["visited"]
             assert (pytest.approx(1e3 * metrics["seconds"]["median"]), error) in points["seconds"]
     legend = [text.get_text() for text in pages[0].legends[0].get_texts()]
-    assert legend == ["skyformer", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
+    assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
 
 
 @pytest.mark.filterwarnings("error")
@@ -304,8 +305,8 @@ def test_cost_of_what_went_wrong(tmp_path):
 def test_a_method_looks_the_same_in_every_figure(tmp_path, monkeypatch):
     """Whatever the order of its family, and where another method has no value in one of the figures."""
     drawn = []
-    for module in ("figures", "paper_figure", "cost_figure"):
-        where = sys.modules[f"attnprobe.report.{module}"]
+    for module in ("figures.kit", "experiments.error.paper_figure", "experiments.error.cost_figure"):
+        where = sys.modules[f"attnprobe.{module}"]
         monkeypatch.setattr(where, "_page", lambda *args, draw=where._page: drawn.append(draw(*args)) or drawn[-1])
     families = {"skyformer": "Nyström", "performer": "features", "nystromformer": "Nyström", "window": "sparse"}
     places = [(layer, n, d) for layer in (0, 1) for n in (64, 128) for d in (16, 32)]
