@@ -1073,8 +1073,8 @@ REFERENCE = [
         "lower bound",
         "half-norm",
         "metrics/output.py",
-        "frobenius = tail.norm(dim=-1)",
-        "frobenius = tail.square().sum(-1)",
+        "frobenius = row_norms(tail)",
+        "frobenius = row_norms(tail).square()",
         "the Frobenius bound lacks its square root",
     ),
     Fault(
