@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["AttnprobeError", "BadResult", "SourceError", "Unsupported", "UsageError", "nearest", "unknown"]
+__all__ = [
+    "AttnprobeError",
+    "BadResult",
+    "NotFinite",
+    "SourceError",
+    "Unsupported",
+    "UsageError",
+    "nearest",
+    "unknown",
+]
 
 
 class AttnprobeError(Exception):
@@ -26,6 +35,10 @@ class UsageError(AttnprobeError):
 
 class Unsupported(UsageError):
     """A method that cannot take one setting: a `skipped` row beside others, exit 2 where it stands alone."""
+
+
+class NotFinite(UsageError):
+    """Q, K or V with NaN or infinity: refused where it is given, a `diverged` row where a measurement leads to it."""
 
 
 class BadResult(AttnprobeError):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import UsageError
+from .errors import NotFinite, UsageError
 
 __all__ = ["QKV"]
 
@@ -202,5 +202,5 @@ def _three_axes(name: str, x: Tensor) -> Tensor:
     if not torch.isfinite(x).all():
         head, token, column = (int(i) for i in (~torch.isfinite(x)).nonzero()[0])
         value = float(x.detach()[head, token, column])
-        raise UsageError(f"{name}: the value at head {head}, token {token}, column {column} is {value}")
+        raise NotFinite(f"{name}: the value at head {head}, token {token}, column {column} is {value}")
     return x

@@ -23,7 +23,7 @@ from attnprobe.records.file import read_inputs, read_records
 from attnprobe.run.cells import Place, bundles
 from attnprobe.run.plan import Group
 from attnprobe.run.provenance import versions
-from attnprobe.run.where.backends import TRIES, Alone
+from attnprobe.run.where.backends import TRIES, Alone, Limit
 from attnprobe.run.where.pool import pool
 from attnprobe.run.where.ray_actors import Actors, Worker
 from attnprobe.run.where.ray_cluster import cluster
@@ -243,6 +243,7 @@ class Heard:
 
     def __init__(self, act=lambda: None):
         self.everything, self.losses, self.deaths, self.begun, self.act = [], {}, [], [], act
+        self.overruns = []
 
     def told(self, group):
         return f"told {group}"
@@ -259,6 +260,12 @@ class Heard:
 
     def began(self, facts):
         self.begun.append(facts)
+
+    def overran(self, group, limit):
+        self.overruns.append((group, limit))
+
+    def stuck(self, limit):
+        self.overruns.append(("here", limit))
 
     def of(self, kind):
         return {(group, value) for group, one, value in self.everything if one == kind}
@@ -326,6 +333,45 @@ def test_a_group_whose_process_dies_is_done_again_and_given_up_after_three(name,
         "d": 1,
     }
     assert multiprocessing.active_children() == []
+
+
+class Overrunning:
+    """Work whose limit is 10 ms, of which a group may make more, in its first try or in every one."""
+
+    def __init__(self, folder, seconds):
+        self.folder, self.seconds = folder, seconds
+
+    def start(self, number, send):
+        def do(group, told):
+            first = not (self.folder / group).exists()
+            (self.folder / group).touch()
+            send("limit", Limit((group,), 0.01))
+            time.sleep(self.seconds.get(group, 0) if first or group.isupper() else 0)
+            send("limit", None)
+            send("made", group)
+
+        return "", do
+
+
+@pytest.mark.parametrize("name", [SLOW_POOL, SLOW_RAY])
+def test_a_process_that_goes_on_beyond_its_limit_is_ended(name, request, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnprobe.run.where.backends.GRACE", 0.5)
+    heard = Heard()
+    with backend_of(name, request) as backend:
+        backend.run("abC", Overrunning(tmp_path, {"b": 60, "C": 60}), heard)
+    assert heard.of("made") == {("a", "a"), ("b", "b")}
+    assert Counter(heard.overruns) == {("b", Limit(("b",), 0.01)): 1, ("C", Limit(("C",), 0.01)): 1 + TRIES}
+    assert heard.losses == {"C": "its process was ended 0.5 s beyond a limit, 3 times"} and heard.deaths == []
+    assert multiprocessing.active_children() == []
+
+
+def test_a_limit_that_this_process_does_not_keep_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnprobe.run.where.backends.GRACE", 0.05)
+    heard = Heard()
+    Alone().run("ab", Overrunning(tmp_path, {"b": 0.3}), heard)
+    assert heard.overruns == [("here", Limit(("b",), 0.01))] and heard.of("made") == {("a", "a"), ("b", "b")}
+    time.sleep(0.2)
+    assert len(heard.overruns) == 1
 
 
 @pytest.mark.parametrize("name", ["alone", SLOW_POOL, SLOW_RAY])

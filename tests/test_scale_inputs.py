@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from attnprobe import QKV, exact
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
+from attnprobe.experiments import experiment
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.spectrum.view import spectrum_rows
@@ -287,7 +288,7 @@ def test_a_sweeps_own_folder_is_named_as_before_there_were_factors(tmp_path):
 
 def test_a_dry_run_lists_what_is_measured(file, tmp_path):
     request = ErrorRequest(source=SourceSpec(qkv=file, device="cpu"), d="4", scale_inputs="1,2")
-    assert {cell.place[0] for cell in listed(request)} == {"file", "file, scores x 2"}
+    assert {cell.place[0] for cell in listed(experiment("error").cells(), request)} == {"file", "file, scores x 2"}
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1,,2", "inf"])

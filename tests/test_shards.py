@@ -14,7 +14,7 @@ from attnprobe.records.file import read_inputs, read_records
 from attnprobe.records.shards import Shard, parse_shard
 from attnprobe.report import open_run
 from attnprobe.sources import SourceSpec
-from attnprobe.sweep import BenchRequest, ErrorRequest, measure_bench, measure_errors
+from attnprobe.sweep import ErrorRequest, measure_errors
 
 PLACES = ["--layer", "0,2", "--windows", "2", "--n", "40,64", "--d", "4,8"]
 COMMANDS = {
@@ -186,9 +186,6 @@ def test_what_only_a_whole_run_gives_is_refused_of_a_shard(run, file):
     for extra in (["--plot"], ["--fail-above", "output_spectral=1"], ["--junit", "x.xml"]):
         code, _, err = run(*args, "--out", "r", *extra)
         assert code == 2 and "exclude each other" in err and not Path("r").exists()
-    with pytest.raises(UsageError, match="measures all in one process"):
-        measure_bench(BenchRequest(inputs="random", n="32", d="4", out="b", shard="1/2"))
-    assert not Path("b").exists() or not any(Path("b").iterdir())
 
 
 def test_a_sweeps_gates_and_figures_wait_for_the_whole_run(run, file):

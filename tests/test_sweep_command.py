@@ -17,6 +17,7 @@ from attnprobe.approximation import Approximation
 from attnprobe.cli.sweep import settings_of
 from attnprobe.config import read_config
 from attnprobe.errors import UsageError
+from attnprobe.experiments import experiment
 from attnprobe.experiments.budget.bisect import coarse_budgets
 from attnprobe.methods import METHODS
 from attnprobe.operators import GPU_BLOCK
@@ -359,12 +360,12 @@ def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path):
     setting = {"source": spec, "n": "96", "methods": ("nystromformer",), "out": str(tmp_path / "r")}
     work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}
     method = lambda d: 2 * (8 * 96 * d * 64 + 40 * d**3)
-    plain = work(listed(ErrorRequest(d="8,16", matrix=False, **setting)))
+    plain = work(listed(experiment("error").cells(), ErrorRequest(d="8,16", matrix=False, **setting)))
     assert plain["nystromformer", 8] == method(8) and plain["nystromformer", 16] == method(16)
     assert plain["lower-bound", 8] == 0
-    whole = work(listed(ErrorRequest(d="8", **setting)))
+    whole = work(listed(experiment("error").cells(), ErrorRequest(d="8", **setting)))
     assert whole["nystromformer", 8] == method(8) + 2 * 96**2 * (4 * 64 + 8)
-    [exact, *_] = listed(ConditionRequest(d="8", **setting))
+    [exact, *_] = listed(experiment("condition").cells(), ConditionRequest(d="8", **setting))
     assert exact.work == 3 * 2 * 24 * 96**3 and exact.bytes == 32 * 96**2
-    [budget] = listed(BudgetRequest(d_max=32, repeats=1, **setting))
+    [budget] = listed(experiment("budget").cells(), BudgetRequest(d_max=32, repeats=1, **setting))
     assert budget.work == 2 * sum(method(d) for d in coarse_budgets(8, 32))

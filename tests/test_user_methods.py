@@ -22,6 +22,7 @@ from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import LowRank, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
 from attnprobe.records.file import read_records
+from attnprobe.run.plan import Group
 from attnprobe.sweep import ErrorPlan, parse_methods
 
 MINE = '''
@@ -437,7 +438,7 @@ def test_two_versions_of_a_method_are_compared(run, qkv, mine):
 def test_matrices_that_a_user_may_hold_are_not_held_together(mine, monkeypatch):
     methods = tuple(parse_methods([f"{mine}:linear,{mine}:matrix,vmean,svd"], "softmax"))
     plan = ErrorPlan(methods, (64,), (2,), (0,), None, tol=1e-3)
-    [cells] = plan.listed({}).values()
+    cells = plan.cells(Group(64, 0), 0, {})
     shape = lambda: [[cell.request.label for cell in batch] for batch in plan.batches(cells, make(n=64))]
     assert shape()[1:] == [["mine.py:linear", "mine.py:matrix", "vmean", "svd"]]
     monkeypatch.setattr("attnprobe.run.plan.HELD", 2 * 64 * 64 * 8 + 50_000)

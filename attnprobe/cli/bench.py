@@ -10,6 +10,7 @@ from .completion import complete_methods
 from .options import (
     PLACES,
     debug_option,
+    elsewhere_options,
     format_option,
     gate_options,
     origins,
@@ -108,6 +109,7 @@ absent or refused, 4 some cells failed or diverged, 130 interrupted."""
 )
 @source_options
 @run_options
+@elsewhere_options
 @format_option
 @click.option(
     "--plot",

@@ -13,17 +13,19 @@ from .streams import answer, note
 __all__ = ["show_plan"]
 
 
-def show_plan(request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]) -> None:
+def show_plan(command: str, request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]) -> None:
     """Print what the options ask for, a line per weights, n and layer, and about what that takes.
 
     The time until a run starts is what it takes here: the same imports, and the same sources found.
     """
     begin = perf_counter()
     request = request_of(asked)
+    from ..experiments import experiment
     from ..sweep import listed, seconds_of
     from ..tables.terminal import plan_table
 
-    cells = listed(request, note)
+    opened = experiment(command).cells()
+    cells = listed(opened, request, note)
     rows: dict[tuple[str, int, int], dict[str, Any]] = {}
     for cell in cells:
         weights, n, window, layer = cell.place
@@ -38,7 +40,8 @@ def show_plan(request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]
     memory = max((cell.bytes for cell in left), default=0)
     share = ""
     if request.shard is not None:
-        share = f"shard {request.shard}: {len(cells)} of {len(listed(replace(request, shard=None)))} cells\n"
+        whole = listed(opened, replace(request, shard=None))
+        share = f"shard {request.shard}: {len(cells)} of {len(whole)} cells\n"
     answer(f"{share}{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
     if left:
         answer(

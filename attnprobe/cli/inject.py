@@ -8,6 +8,7 @@ import click
 
 from .options import (
     debug_option,
+    elsewhere_options,
     format_option,
     gate_options,
     model_options,
@@ -90,6 +91,7 @@ method that the model's attention has a form for; 3 a named source or device is 
 @model_options
 @statistics_option
 @run_options
+@elsewhere_options
 @format_option
 @click.option(
     "--plot",

@@ -137,8 +137,8 @@ RUN = (
         "--cell-timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="A method that takes longer on one layer fails there, and the run goes on; a single call into "
-        "compiled code is not cut short, and fails once it returns.",
+        help="A method that takes longer on one layer fails there, and the run goes on. What cannot be interrupted, "
+        "such as a call into compiled code, fails once it returns; with --jobs its process is ended 5 s later.",
     ),
 )
 
@@ -147,7 +147,7 @@ ELSEWHERE = (
     click.option(
         "--shard",
         metavar="I/N",
-        help="Measure part I of N of the groups (weights, n, window, layer), from "
+        help="Measure part I of N of the groups (weights, n, window, layer; of stability task and seed), from "
         "1/N to N/N, into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, "
         "`attnprobe report DIR`, or the command without --shard, shows the whole.",
     ),
@@ -156,7 +156,8 @@ ELSEWHERE = (
         type=int,
         metavar="N",
         help="Measure groups in N processes side by side, which share the "
-        "GPUs and torch's threads. [default: one per visible GPU, 1 on a CPU, with ray as many as fit]",
+        "GPUs and torch's threads; bench runs one at a time on each device. [default: one per visible GPU, 1 on a "
+        "CPU and of bench, with ray as many as fit]",
     ),
     click.option(
         "--backend",

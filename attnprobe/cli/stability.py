@@ -9,6 +9,7 @@ import click
 from .options import (
     debug_option,
     device_options,
+    elsewhere_options,
     format_option,
     gate_options,
     origins,
@@ -110,6 +111,7 @@ device is absent or refused, 4 some trainings failed or diverged, 130 interrupte
 @split_option
 @device_options
 @run_options
+@elsewhere_options
 @format_option
 @click.option(
     "--plot",

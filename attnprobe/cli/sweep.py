@@ -100,7 +100,7 @@ def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, 
             from .dry_run import show_plan
 
             asked = {name: value for name, value in sub.params.items() if name not in SHOWN}
-            show_plan(import_module(f".{config.command}", __package__).request_of, asked)
+            show_plan(config.command, import_module(f".{config.command}", __package__).request_of, asked)
         else:
             chosen.invoke(sub)
 

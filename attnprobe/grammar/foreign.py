@@ -86,7 +86,9 @@ def reason(error: BaseException) -> str:
 def _said(error: BaseException) -> str:
     try:
         return printable(re.sub(r"\r\n?", "\n", str(error))).strip()
-    except Exception:  # it is foreign code too
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # it is foreign code too
         return ""
 
 

@@ -52,7 +52,7 @@ from .lookup import get, is_method
 from .registry import FAMILIES, KERNELS, METHODS, TAGS, Method, Option, Provenance, by_family
 from .shared.base import Approximation
 from .user.claims import method
-from .user.files import line_of
+from .user.files import error_text, line_of
 
 __all__ = [
     "FAMILIES",
@@ -67,6 +67,7 @@ __all__ = [
     "by_family",
     "get",
     "is_method",
+    "error_text",
     "line_of",
     "method",
     "working_dtype",

@@ -1,43 +1,67 @@
-"""Groups of cells: one layer of one window at one n, whose Q, K and V are captured where they are measured."""
+"""Cells, each of which is one record, and the places that they share: what a command measures of a request."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
 
 from ..metrics import repeated_rows
-from ..qkv import QKV
-from ..records.file import SCHEMA
-from ..timings import Timings
-from .inputs import InputKeeper, keeper_of
-from .plan import ErrorPlan, Group
-from .provenance import device_name, versions
+from ..records.file import SCHEMA, cell_key, determining
+from ..records.shards import parse_shard
+from .costs import Cost
+from .inputs import InputKeeper
+from .limits import Attempt, attempt
+from .plan import ErrorPlan, Group, MethodRequest, determines
+from .request import RunRequest
+from .where.backends import Limit
 
-__all__ = ["VERSIONS", "Cells", "GroupWork", "Place", "PlannedCells", "bundles", "head_of"]
+__all__ = [
+    "Cell",
+    "Cells",
+    "Done",
+    "Found",
+    "Place",
+    "PlannedCells",
+    "Send",
+    "bundles",
+    "key_of",
+    "plan_of_sources",
+    "record_of",
+    "title",
+]
 
-Show = Callable[[str], None]
-VERSIONS = ("torch", "transformers", "numpy")
+Send = Callable[[str, Any], None]
+Found = dict[str, Any]  # what a record says of what was measured
+Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons of their records
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a group of cells is: the number of its source, its n and window, its layer."""
+    """Where a group of cells is: the number of its source, its n and window, its layer; None is several together."""
 
     source: int
     group: Group
-    layer: int
+    layer: int | None
 
 
 class Cell(Protocol):
     """What is one record."""
 
-    key: str
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def name(self) -> str:
+        """Its method, matrix or theorem."""
+        ...
+
+    @property
+    def d(self) -> int | None: ...
 
 
 class Cells:
@@ -47,23 +71,40 @@ class Cells:
     class of a command. What they find there must be what they find here.
 
     Attributes:
-        command: its name. listed: the cells of every place in the order in which they are measured.
+        command: its name. blank: what its records hold in the place of what could not be measured.
         may_be_empty: whether a run counts in which no requested cell could run.
+        gradients: whether cells are measured with torch's gradients.
+        exclusive: whether one process at a time measures on a device, with all of its threads.
+        listed: the cells of every place of the request's shard, in the order in which they are measured.
+        send: takes what is found, by kind (see `GroupWork`).
     """
 
     command: ClassVar[str]
+    blank: ClassVar[Mapping[str, Any]] = {"metrics": {}, "draws_hash": None, "duplicates": None}
     may_be_empty: ClassVar[bool] = False
-    request: Any
-    sources: Sequence[Any]
-    listed: Mapping[Place, Sequence[Any]]
+    gradients: ClassVar[bool] = False
+    exclusive: ClassVar[bool] = False
+    send: Send
+
+    def __init__(
+        self, request: Any, sources: Sequence[Any], places: Sequence[Place], cells_at: Callable[[Place], Sequence[Any]]
+    ) -> None:
+        self.request, self.sources, self.places, self.cells_at = request, sources, places, cells_at
+        mine = _share_of(request, sources, places)
+        self.listed = {place: cells_at(place) for place in places if mine is None or place in mine}
+        self.send = lambda kind, value: None
 
     def plan(self) -> dict[str, Any]:
         """What is measured, as a manifest shows it."""
         raise NotImplementedError
 
+    def ordered(self) -> Iterable[Any]:
+        """The cells of the request's shard in the order of its plan, which is that of its tables."""
+        return (cell for cells in self.listed.values() for cell in cells)
+
     def whole(self) -> set[str]:
         """The keys of all cells of the request, those of other shards included."""
-        raise NotImplementedError
+        return {cell.key for place in self.places for cell in self.cells_at(place)}
 
     def heads(self, place: Place) -> Sequence[int] | None:
         """The heads that are measured at a place; None is all."""
@@ -73,23 +114,78 @@ class Cells:
         """What a cell's record says beside its place before anything is measured."""
         raise NotImplementedError
 
-    def measured(self, place: Place, qkv: QKV, done: Collection[str], show: Show) -> Iterator[tuple[Any, dict]]:
-        """The cells of a place that are not done, in their order, each with what was measured.
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Any, Found]]:
+        """What the cells of each place are measured on, and what records say of it: Q, K and V of the place's heads.
 
-        ``qkv`` is of the place's heads; ``show`` takes what is measured just now, in words.
+        Args:
+            places: of one source, n and window, whose forward they share. keeper: of what Q, K and V are like.
+        """
+        group, source = places[0].group, self.sources[places[0].source]
+        self.show(f"reading n={group.n}, window {group.window}")
+        captured = source.qkv(group.n, [place.layer for place in places], group.window)
+        for place in places:
+            qkv, heads = captured.pop(place.layer), self.heads(place)
+            qkv = qkv if heads is None else qkv.select(heads)
+            keeper.keep(source, group.n, group.window, place.layer, qkv)
+            yield place, qkv, {"duplicates": repeated_rows(qkv)}
+
+    def measured(self, place: Place, inputs: Any, done: Done) -> Iterator[tuple[Any, Found]]:
+        """The cells of a place that are not done, in their order, each with what was measured: one after the other."""
+        for cell in self.listed[place]:
+            if cell.key not in done:
+                self.show(self.label(place, cell))
+                found: Found = {}
+                with torch.set_grad_enabled(self.gradients), self.attempt(cell.key) as tried:
+                    self.one(place, cell, inputs, found)
+                yield cell, found if tried.ok else found | tried.told
+
+    def one(self, place: Place, cell: Any, inputs: Any, found: Found) -> None:
+        """Measure a cell into ``found``, where cells share nothing but their inputs; it may raise anything.
+
+        What stands in ``found`` when it raises stays in the record.
         """
         raise NotImplementedError
 
-    def failed(self, cell: Any, reason: str) -> dict[str, Any]:
-        """What the record of a cell that could not be measured says in the place of what was."""
+    @contextmanager
+    def attempt(self, *keys: str) -> Iterator[Attempt]:
+        """A block that measures the cells with these keys, under the request's time limit (see `attempt`)."""
+        seconds = self.request.cell_timeout
+        if seconds is not None:
+            self.send("limit", Limit(keys, seconds))
+        with attempt(seconds) as tried:
+            yield tried
+        if seconds is not None:
+            self.send("limit", None)
+
+    def show(self, label: str) -> None:
+        """Say what is measured just now."""
+        self.send("show", label)
+
+    def label(self, place: Place, cell: Any) -> str:
+        """A cell where progress is shown."""
+        return f"n={place.group.n} layer {place.layer} {title(cell)}"
+
+    def work(self, place: Place, cell: Any) -> Cost:
+        """About what a cell costs."""
         raise NotImplementedError
+
+    def source_name(self, place: Place) -> str:
+        """A place's source in a plan: its weights, and the factor of its scores where it has one."""
+        facts = self.sources[place.source].facts
+        told, factor = str(facts.get("weights") or "file"), facts.get("scale_inputs")
+        return told if factor is None else f"{told}, scores x {factor:g}"
+
+    def head_numbers(self, place: Place) -> list[int]:
+        """The numbers of the heads that are measured at a place."""
+        heads = self.heads(place)
+        return list(self.sources[place.source].head_numbers if heads is None else heads)
 
 
 class PlannedCells(Cells):
     """Cells of sources that have a plan each.
 
     Args:
-        parts: every source with its plan. cells: of a plan and its source, by group and layer.
+        parts: every source with its plan. cells: of a plan, a group, a layer and the facts of a source.
         more: what a manifest's plan says beside methods, budgets and places.
     """
 
@@ -97,52 +193,66 @@ class PlannedCells(Cells):
         self,
         request: Any,
         parts: Sequence[tuple[Any, ErrorPlan]],
-        cells: Callable[[ErrorPlan, Any], Mapping[tuple[Group, int], Sequence[Any]]],
+        cells: Callable[[ErrorPlan, Group, int, Mapping[str, Any]], Iterable[Any]],
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        self.request, self.parts, self._cells, self._more = request, parts, cells, more or {}
-        self.sources = [source for source, _ in parts]
-        self.listed = {
-            Place(number, *where): some
-            for number, (source, plan) in enumerate(parts)
-            for where, some in cells(plan, source).items()
-        }
+        self.parts, self._more = parts, more or {}
+        facts = [determining(source.facts) for source, _ in parts]
+        places = [
+            Place(number, group, layer)
+            for number, (_, plan) in enumerate(parts)
+            for group in plan.groups()
+            for layer in plan.layers
+        ]
+
+        def cells_at(place: Place) -> list[Any]:
+            return list(cells(self.plan_of(place), place.group, place.layer, facts[place.source]))
+
+        super().__init__(request, [source for source, _ in parts], places, cells_at)
 
     def plan_of(self, place: Place) -> ErrorPlan:
         """The plan of a place's source."""
         return self.parts[place.source][1]
 
     def plan(self) -> dict[str, Any]:
-        """That of all sources, or by the word of their weights; factors of scores share theirs."""
-        told = {source.facts.get("weights"): {**plan.told(), **self._more} for source, plan in self.parts}
-        return next(iter(told.values())) if len(told) == 1 else told
-
-    def whole(self) -> set[str]:
-        every = (self._cells(replace(plan, share=None), source) for source, plan in self.parts)
-        return {cell.key for listed in every for some in listed.values() for cell in some}
+        return plan_of_sources(self.parts, self._more)
 
     def heads(self, place: Place) -> Sequence[int] | None:
         return self.plan_of(place).heads
 
-    def measured(self, place: Place, qkv: QKV, done: Collection[str], show: Show) -> Iterator[tuple[Any, dict]]:
-        """One cell after the other."""
-        for cell in self.listed[place]:
-            if cell.key not in done:
-                name = f"n={place.group.n} layer {place.layer} {cell.name}"
-                show(name)
-                with torch.no_grad():
-                    found = self.one(place, cell, qkv, lambda label, name=name: show(f"{name} {label}"))
-                yield cell, found
 
-    def one(self, place: Place, cell: Any, qkv: QKV, show: Show) -> dict[str, Any]:
-        """What was measured of one cell, where cells share nothing but Q, K and V."""
-        raise NotImplementedError
+def title(cell: Cell) -> str:
+    """A cell's name, with its budget where it has one."""
+    return cell.name + ("" if cell.d is None else f" d={cell.d}")
 
 
-def head_of(
-    cells: Cells, place: Place, cell: Any, run: str, heads: Sequence[int], duplicates: int | None
-) -> dict[str, Any]:
-    """What a record says before anything is measured."""
+def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A manifest's plan: that of all sources, or by the word of their weights; factors of scores share theirs."""
+    told = {source.facts.get("weights"): {**plan.told(), **(more or {})} for source, plan in parts}
+    return next(iter(told.values())) if len(told) == 1 else told
+
+
+def key_of(
+    command: str, method: MethodRequest | None, facts: Mapping[str, Any], group: Group, layer: int, **rest: Any
+) -> str:
+    """The key of a cell at a place of a source with these facts."""
+    where = {"source": dict(facts), "n": group.n, "window": group.window, "layer": layer}
+    return cell_key(command=command, **determines(method), **where, **rest)
+
+
+def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
+    """The places of a request's shard, None where it has none; dealt by a hash of what determines their inputs."""
+    shard = parse_shard(request.shard)
+    if shard is None:
+        return None
+    hashed = lambda place: cell_key(
+        source=determining(sources[place.source].facts), n=place.group.n, window=place.group.window, layer=place.layer
+    )
+    return shard.dealt([(place.group.n, hashed(place), place) for place in places])
+
+
+def record_of(cells: Cells, place: Place, cell: Any, run: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a cell, of which ``found`` is what was measured."""
     return {
         "schema": SCHEMA,
         "key": cell.key,
@@ -151,10 +261,13 @@ def head_of(
         "source": cells.sources[place.source].facts,
         "window": place.group.window,
         "layer": place.layer,
-        "heads": list(heads),
+        "heads": cells.head_numbers(place),
         "n": place.group.n,
-        "duplicates": duplicates,
         **cells.head(place, cell),
+        "status": "ok",
+        "reason": None,
+        **cells.blank,
+        **found,
     }
 
 
@@ -165,90 +278,3 @@ def bundles(places: Iterable[Place], most: int) -> list[tuple[Place, ...]]:
         some = list(some)
         found += [tuple(some[at : at + most]) for at in range(0, len(some), most)]
     return found
-
-
-@dataclass(frozen=True)
-class GroupWork:
-    """Measures bundles of places in the process that it is started in, which makes Q, K, V and exact outputs itself.
-
-    What it is told of a bundle are the keys of the cells that are done. It sends ``show`` with what is measured,
-    ``inputs`` with records of input statistics, ``record``, and ``timings`` with seconds by stage.
-
-    Args:
-        open: makes the `Cells` of the request; a class of a module, as it is pickled.
-        run: the run's name. folder: the run's, which is read alone.
-        threads: of torch in a process of its own; None leaves them.
-        devices: processes take turns with them; empty leaves them the request's.
-        here: cells that were made already with their timings, for this process alone.
-    """
-
-    open: Callable[[Any, Callable[[str], None], Timings], Cells]
-    request: Any
-    run: str
-    folder: Path
-    threads: int | None = None
-    devices: tuple[str, ...] = ()
-    here: tuple[Cells, Timings] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "here": None}
-
-    def start(self, number: int, send: Callable[[str, Any], None]) -> tuple[dict[str, Any], Callable[..., None]]:
-        cells, timings = self.here or self._opened(number)
-        inputs = keeper_of(self.request, self.folder, self.run, timings)
-        inputs.write = lambda record: send("inputs", record)
-
-        def do(bundle: Sequence[Place], done: Collection[str]) -> None:
-            measure(cells, bundle, done, self.run, inputs, send)
-            if self.here is None:
-                send("timings", dict(timings.seconds))
-                timings.seconds.clear()
-
-        return {} if self.here else facts_of(cells), do
-
-    def _opened(self, number: int) -> tuple[Cells, Timings]:
-        """The cells of the request, on the device that is this process's."""
-        request, timings = self.request, Timings()
-        torch.set_num_threads(self.threads or torch.get_num_threads())
-        if self.devices:
-            device = self.devices[number % len(self.devices)]
-            if device.startswith("cuda"):
-                torch.cuda.set_device(device)
-            request = replace(request, source=replace(request.source, device=device))
-        return self.open(request, lambda line: None, timings), timings
-
-
-def facts_of(cells: Cells) -> dict[str, Any]:
-    """What a process says of itself: its machine, device and threads, and the versions that may change a number."""
-    device, found = device_name(str(cells.sources[0].device)), versions()
-    return {
-        "host": platform.node(),
-        "device": device,
-        "threads": torch.get_num_threads(),
-        **{name: found.get(name) for name in VERSIONS},
-    }
-
-
-def measure(
-    cells: Cells,
-    bundle: Sequence[Place],
-    done: Collection[str],
-    run: str,
-    inputs: InputKeeper,
-    send: Callable[[str, Any], None],
-) -> None:
-    """Measure the cells of a bundle that are not done: Q, K and V are captured once for all of it."""
-    group = bundle[0].group
-    source = cells.sources[bundle[0].source]
-    wanted = [place for place in bundle if any(cell.key not in done for cell in cells.listed[place])]
-    if not wanted:
-        return
-    send("show", f"reading n={group.n}, window {group.window}")
-    captured = source.qkv(group.n, [place.layer for place in wanted], group.window)
-    for place in wanted:
-        qkv, heads = captured.pop(place.layer), cells.heads(place)
-        qkv = qkv if heads is None else qkv.select(heads)
-        inputs.keep(source, group.n, group.window, place.layer, qkv)
-        duplicates = repeated_rows(qkv)
-        for cell, found in cells.measured(place, qkv, done, lambda label: send("show", label)):
-            send("record", {**head_of(cells, place, cell, run, qkv.heads, duplicates), **found})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..experiments.error.measure import Outcome
 from ..records.file import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
 from ..records.ownership import refuse_foreign
 from ..records.shards import Shard, parse_shard
+from .cells import Cells
+from .ledger import Outcome
 from .provenance import device_name, git_commit, threads, versions
 
 __all__ = ["held_already", "recorded"]
@@ -24,65 +25,44 @@ __all__ = ["held_already", "recorded"]
 
 def recorded(
     request: Any,
-    command: str,
-    plan: Mapping[str, Any],
-    sources: Sequence[Any],
+    cells: Cells,
     notify: Callable[[str], None],
     measure: Callable[[RecordWriter, Mapping[str, dict[str, Any]], str], Outcome],
-    may_be_empty: bool = False,
-    whole: Callable[[], set[str]] | None = None,
 ) -> tuple[Outcome, Path]:
     """Let ``measure(writer, done, run)`` fill the run's folder, and leave that in order however it ends.
-
-    Args:
-        plan, sources: for the manifest. may_be_empty: whether a run counts in which no requested cell could run.
-        whole: gives the keys of all cells of the request where it has shards, which ``measure`` may leave to others.
 
     A shard has its own ``records-I-of-N.jsonl`` and ``manifest-I-of-N.json``: no two processes write to one file.
 
     Raises:
-        UsageError: shards or processes of a command that has none, or a shard without a folder.
+        UsageError: a shard without a folder, or a folder that cannot be a run's.
     """
     shard = parse_shard(request.shard)
-    if whole is None:
-        _refuse_elsewhere(request, command)
     start = datetime.now(UTC)
-    path, made = _folder(request, start, command)
+    path, made = _folder(request, start, cells.command)
     done = {} if made else _earlier(path)
     earlier = done.keys()
     if request.force:
         done = {}
     elif request.retry_failed:
         done = {key: record for key, record in done.items() if record["status"] != "failed"}
-    manifest = _manifest(request, plan, sources, start, command)
+    manifest = _manifest(request, cells, start)
     with _in_order(path, made, manifest, notify, shard):
         with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
             outcome = measure(writer, done, path.name)
         for name in ("processes", "deaths"):
             if found := getattr(outcome, name):
                 manifest[name] = found
-        if not may_be_empty and shard is None:
+        if not cells.may_be_empty and shard is None:
             _refuse_empty(outcome, path, made)
         asked = {record["key"] for record in outcome.records}
         others = earlier - asked
         if others and shard is not None:
-            others -= whole()
+            others -= cells.whole()
         if others:
             manifest["other_settings"] = sorted(others)  # a report shows this run's records alone too
     if others:
         notify(f"{path} holds {len(others)} records of other settings too; tables and figures show this run's alone")
     return outcome, path
-
-
-def _refuse_elsewhere(request: Any, command: str) -> None:
-    """Refuse what would measure a command elsewhere that measures all in one process."""
-    why = f"attnprobe {command} measures all in one process; drop it"
-    if request.shard is not None:
-        raise UsageError(f"shard {request.shard}: {why}")
-    if request.jobs not in (None, 1):
-        raise UsageError(f"jobs={request.jobs}: {why}")
-    if request.backend != "local":
-        raise UsageError(f"backend {request.backend}: {why}")
 
 
 @contextmanager
@@ -229,26 +209,24 @@ def _remove(path: Path, shard: Shard | None) -> None:
         path.rmdir()
 
 
-def _manifest(
-    request: Any, plan: Mapping[str, Any], sources: Sequence[Any], start: datetime, command: str
-) -> dict[str, Any]:
+def _manifest(request: Any, cells: Cells, start: datetime) -> dict[str, Any]:
     """What a run's folder says of itself; ``source`` is a list where there are several."""
     values = {key: value for key, value in asdict(request).items() if key not in ("source", "origin")}
     values.update(asdict(request.source) | {"weights": ",".join(request.weights or (request.source.weights,))})
     config = {name: {"value": value, "origin": request.origin.get(name, "default")} for name, value in values.items()}
-    facts = [source.facts for source in sources]
+    facts = [source.facts for source in cells.sources]
     return {
         "schema": SCHEMA,
-        "command": command,
+        "command": cells.command,
         "shard": request.shard,
         "arguments": sys.argv[1:],
         "config": config,
-        "plan": plan,
+        "plan": cells.plan(),
         "source": facts[0] if len(facts) == 1 else facts,
-        "described": [source.describe() for source in sources],
+        "described": [source.describe() for source in cells.sources],
         "versions": versions(),
         "git_commit": git_commit(),
-        "device": device_name(str(sources[0].device)),
+        "device": device_name(str(cells.sources[0].device)),
         "threads": threads(),
         "dtype": request.source.dtype,
         "start": start.isoformat(timespec="seconds"),

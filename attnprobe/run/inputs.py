@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..experiments.error.measure import said
 from ..metrics import input_statistics
 from ..qkv import QKV
 from ..records.file import SCHEMA, RecordWriter, cell_key, determining, inputs_path, read_inputs
 from ..records.shards import Shard, parse_shard
 from ..timings import Timings
-from .limits import with_smaller_blocks
+from .limits import attempt, with_smaller_blocks
 
 __all__ = ["InputKeeper", "keeper_of"]
 
@@ -53,20 +52,16 @@ class InputKeeper:
         if not self.wanted or key in self.there:
             return
         self.there.add(key)
-        status, reason, metrics = "ok", None, {}
-        with self.timings("input statistics"):
-            try:
-                found = with_smaller_blocks(lambda: input_statistics(qkv))
-                metrics = {name: values.tolist() for name, values in found.items()}
-            except Exception as error:  # the cells do not depend on it
-                status, reason = "failed", said(error)
+        metrics = {}
+        with self.timings("input statistics"), attempt() as tried:  # the cells do not depend on it
+            found = with_smaller_blocks(lambda: input_statistics(qkv))
+            metrics = {name: values.tolist() for name, values in found.items()}
         record = {
             "schema": SCHEMA,
             "key": key,
             "run": self.run,
             "command": "inputs",
-            "status": status,
-            "reason": reason,
+            **tried.told,
             "source": source.facts,
             **place,
             "metrics": metrics,

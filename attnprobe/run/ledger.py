@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..experiments.error.measure import Outcome
-from ..records.file import RecordWriter
+from ..errors import UsageError
+from ..grammar.foreign import message
+from ..records.file import RecordWriter, plain
 from ..timings import Timings
-from .cells import VERSIONS, Cells, GroupWork, Place, bundles, head_of
+from .cells import Cells, Done, Place, bundles, record_of
+from .group_work import VERSIONS, GroupWork
 from .inputs import InputKeeper
+from .limits import TIMEOUT
 from .provenance import versions
-from .where.backends import Backend
+from .where.backends import Backend, Limit
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "Outcome"]
+
+
+@dataclass
+class Outcome:
+    """What a run gave: every record of its cells, those found done and those measured now.
+
+    ``processes`` are the others that measured, each as it tells of itself, and ``deaths`` why some of them ended.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    done_before: int = 0
+    measured: int = 0
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
 
 
 class Ledger:
@@ -39,8 +57,9 @@ class Ledger:
         self.cells, self.writer, self.inputs, self.run = cells, writer, inputs, run
         self.notify, self.progress, self.timings = notify, progress, timings
         self.total = sum(map(len, cells.listed.values()))
-        self.kept = {cell.key: done[cell.key] for some in cells.listed.values() for cell in some if cell.key in done}
+        self.kept = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
         self.missing = {place: {cell.key for cell in some} - done.keys() for place, some in cells.listed.items()}
+        self.shown = ""
         self.outcome = Outcome(done_before=len(self.kept))
 
     def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
@@ -57,14 +76,13 @@ class Ledger:
             groups.sort(key=lambda bundle: -bundle[0].group.n)
         backend.run(groups, work, self)
         self.progress(self.total, self.total, "")
-        self.outcome.records = [self.kept[cell.key] for some in self.cells.listed.values() for cell in some]
+        self.outcome.records = [self.kept[cell.key] for cell in self.cells.ordered()]
         return self.outcome
 
-    def told(self, bundle: tuple[Place, ...]) -> frozenset[str]:
-        """The keys of the cells that are done."""
-        return frozenset(
-            cell.key for place in bundle for cell in self.cells.listed[place] if cell.key not in self.missing[place]
-        )
+    def told(self, bundle: tuple[Place, ...]) -> Done:
+        """The keys of the cells that are done, with the reasons that their records give."""
+        cells = (cell for place in bundle for cell in self.cells.listed[place])
+        return {cell.key: self.kept[cell.key].get("reason") for cell in cells if cell.key in self.kept}
 
     def began(self, facts: Mapping[str, Any]) -> None:
         """Say so where another process may give other numbers, and keep for the manifest what it is."""
@@ -83,6 +101,8 @@ class Ledger:
             self.inputs.write_once(value)
         elif kind == "show":
             self._show(value)
+        elif kind == "note":
+            self.notify(value)
         elif kind == "timings":
             for stage, seconds in value.items():
                 self.timings.seconds[stage] = self.timings.seconds.get(stage, 0.0) + seconds
@@ -94,18 +114,37 @@ class Ledger:
         self.notify(f"{reason}; another does its group again")
 
     def lost(self, bundle: tuple[Place, ...], reason: str) -> None:
+        self._fail(bundle, set().union(*(self.missing[place] for place in bundle)), reason)
+
+    def overran(self, bundle: tuple[Place, ...], limit: Limit) -> None:
+        reason = f"{TIMEOUT}: took longer than --cell-timeout {limit.seconds:g}, and its process was ended"
+        self._fail(bundle, frozenset(limit.what), reason)
+
+    def stuck(self, limit: Limit) -> None:
+        self.notify(
+            f"{self.shown} goes on beyond --cell-timeout {limit.seconds:g}, and nothing ends it in this process: "
+            "--jobs 2 measures in worker processes, which can be killed"
+        )
+
+    def _fail(self, bundle: tuple[Place, ...], keys: Collection[str], reason: str) -> None:
         for place in bundle:
-            heads = self.cells.heads(place) or self.cells.sources[place.source].head_numbers
             for cell in self.cells.listed[place]:
-                if cell.key in self.missing[place]:
-                    head = head_of(self.cells, place, cell, self.run, heads, None)
-                    self._keep(place, {**head, **self.cells.failed(cell, reason)})
+                if cell.key in keys and cell.key in self.missing[place]:
+                    failed = {"status": "failed", "reason": reason}
+                    self._keep(place, record_of(self.cells, place, cell, self.run, failed))
 
     def _keep(self, place: Place | None, record: Mapping[str, Any]) -> None:
         if place is None:  # it is here already, from a process that died after it
             return
-        self.kept[record["key"]] = self.outcome.keep(record, self.writer)
+        record = plain(record)
+        try:
+            self.writer.append(record)
+        except UsageError as error:
+            record |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
+        self.outcome.measured += 1
+        self.kept[record["key"]] = record
         self.missing[place].discard(record["key"])
 
     def _show(self, label: str) -> None:
+        self.shown = label
         self.progress(self.outcome.done_before + self.outcome.measured, self.total, label)

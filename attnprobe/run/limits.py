@@ -1,48 +1,132 @@
-"""How long one cell may take, and what happens where the device's memory ends."""
+"""What one attempt to measure may do: raise anything, take too long, need more memory than there is."""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
 import torch
 
+from ..errors import NotFinite, Unsupported, UsageError
+from ..grammar.foreign import message
+from ..methods import error_text
 from ..operators import GPU_BLOCK
 
-__all__ = ["CellTimeout", "time_limit", "with_smaller_blocks"]
+__all__ = ["TIMEOUT", "Attempt", "CellTimeout", "attempt", "check_limit", "time_limit", "with_smaller_blocks"]
 
 HALVINGS = 4
+AGAIN = 1.0  # seconds after which a block that goes on is interrupted again
+TIMEOUT = "timeout"  # what the reasons of cells begin with that ran out of time
+LONGEST = 1e7  # seconds, four months
 Result = TypeVar("Result")
 
 
-class CellTimeout(Exception):
-    """A cell ran longer than it may."""
+class CellTimeout(BaseException):
+    """A cell ran longer than it may. It is no `Exception`: ``except Exception`` in a method's loop lets it pass."""
+
+
+def check_limit(seconds: float | None) -> None:
+    """Refuse a time limit that is none.
+
+    Raises:
+        UsageError: a number that is not above 0 and at most `LONGEST`.
+    """
+    if seconds is not None and not (math.isfinite(seconds) and 0 < seconds <= LONGEST):
+        raise UsageError(f"cell-timeout={seconds:g}: choose seconds above 0 and up to {LONGEST:g}")
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise `CellTimeout` in the block once it has run for ``seconds``; None is no limit.
+    """Raise `CellTimeout` in the block once it has run for ``seconds``, and again each second; None is no limit.
 
-    By the alarm signal, which Python handles between two of its instructions: a single call into compiled code ends
-    first. Only the main thread of a POSIX process has it; elsewhere nothing is limited.
+    A block that took longer raises it at its end at the latest, whatever it did with the first. Python handles the
+    alarm signal between two of its instructions: a single call into compiled code ends first, and a block that catches
+    every ``BaseException`` does not end at all. Only the main thread of a POSIX process has the signal; elsewhere the
+    limit holds at the end of the block alone.
     """
-    if seconds is None or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+    if seconds is None:
         yield
         return
+    end, reason = monotonic() + seconds, f"took longer than --cell-timeout {seconds:g}"
+    try:
+        with _alarm(seconds, reason):
+            yield
+    except (KeyboardInterrupt, CellTimeout):
+        raise
+    except BaseException as error:
+        if monotonic() < end:
+            raise
+        raise CellTimeout(reason) from error  # whatever the block made of it
+    if monotonic() >= end:
+        raise CellTimeout(reason)
+
+
+@contextmanager
+def _alarm(seconds: float, reason: str) -> Iterator[None]:
+    """Raise `CellTimeout` in the block after so many seconds, and each second from then on, where there is a signal."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    inside = True
 
     def stop(*_: object) -> None:
-        raise CellTimeout(f"took longer than --cell-timeout {seconds:g}")
+        if inside:  # else the alarm came while it was being switched off
+            raise CellTimeout(reason)
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
     finally:
+        inside = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@dataclass
+class Attempt:
+    """What became of a block: its status in a record, and the reason of one that is not ``ok``."""
+
+    status: str = "ok"
+    reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def told(self) -> dict[str, str | None]:
+        """As a record tells it."""
+        return {"status": self.status, "reason": self.reason}
+
+
+@contextmanager
+def attempt(limit: float | None = None) -> Iterator[Attempt]:
+    """A block in which a method may raise anything and take too long: that ends the block, and the run goes on.
+
+    ``skipped`` is what raises `Unsupported`, ``diverged`` what makes Q, K or V that are not finite, ``failed`` all
+    else, and what takes longer than ``limit`` seconds. Ctrl-C alone passes.
+    """
+    found = Attempt()
+    try:
+        with time_limit(limit):
+            yield found
+    except KeyboardInterrupt:
+        raise
+    except Unsupported as error:
+        found.status, found.reason = "skipped", message(error)
+    except NotFinite as error:
+        found.status, found.reason = "diverged", message(error)
+    except CellTimeout as error:
+        found.status, found.reason = "failed", error_text(error).replace(CellTimeout.__name__, TIMEOUT, 1)
+    except BaseException as error:
+        found.status, found.reason = "failed", error_text(error)
 
 
 def with_smaller_blocks(work: Callable[[], Result]) -> Result:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..experiments.error.measure import Outcome
 from ..records.file import RecordWriter
 from ..timings import Timings
-from .cells import Cells, GroupWork
+from .cells import Cells
 from .folder import recorded
+from .group_work import GroupWork
 from .inputs import keeper_of
-from .ledger import Ledger
-from .request import RunRequest
+from .ledger import Ledger, Outcome
+from .limits import check_limit
+from .request import RunRequest, once
 from .where.sites import site_of
 
 __all__ = ["Session", "measure_cells"]
@@ -48,8 +49,9 @@ def measure_cells(
         UsageError, SourceError: as the parts say; nothing is left behind.
         KeyboardInterrupt: passed on once the folder is in order.
     """
-    timings = timings or Timings()
-    with site_of(request, notify) as site:
+    check_limit(request.cell_timeout)
+    timings, notify = timings or Timings(), once(notify)
+    with site_of(request, notify, exclusive=open_cells.exclusive) as site:
         cells = open_cells(site.here(request), notify, timings)
 
         def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
@@ -71,14 +73,5 @@ def measure_cells(
             after(cells, outcome, folder)
             return outcome
 
-        outcome, path = recorded(
-            request,
-            cells.command,
-            cells.plan(),
-            cells.sources,
-            notify,
-            measure,
-            whole=cells.whole,
-            may_be_empty=cells.may_be_empty,
-        )
+        outcome, path = recorded(request, cells, notify, measure)
     return Session(outcome, path, cells.sources)

@@ -12,7 +12,7 @@ from ..grammar.foreign import message
 from ..grammar.spelling import parts
 from ..methods import Method, by_family, get
 from ..qkv import QKV
-from ..records.file import LOWER_BOUND, cell_key, determining
+from ..records.file import LOWER_BOUND, cell_key
 
 __all__ = [
     "Cell",
@@ -150,7 +150,6 @@ class ErrorPlan:
     Args:
         tol: the width of the intervals of matrix errors; None measures none.
         row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
-        share: the (group, layer) that are measured here, of all that the plan names; None is all of them.
     """
 
     methods: tuple[MethodRequest, ...]
@@ -164,34 +163,19 @@ class ErrorPlan:
     target: str = "softmax"
     tol: float | None = None
     row_tolerance: float | None = None
-    share: frozenset[tuple[Group, int]] | None = None
 
     def groups(self) -> list[Group]:
         """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
         return [Group(n, window) for n in self.n for window in range(self.windows)]
 
-    def places(self) -> list[tuple[Group, int]]:
-        """The groups and layers that are measured here, in their order."""
-        every = [(group, layer) for group in self.groups() for layer in self.layers]
-        return every if self.share is None else [place for place in every if place in self.share]
-
-    def layers_of(self, group: Group) -> list[int]:
-        """The layers of a group that are measured here."""
-        return [layer for layer in self.layers if self.share is None or (group, layer) in self.share]
-
-    def listed(self, facts: Mapping[str, Any]) -> dict[tuple[Group, int], list[Cell]]:
-        """The cells of every group and layer of a source with these facts, in the order in which they are measured."""
-        facts = determining(facts)
-        return {place: self.cells(*place, facts) for place in self.places()}
-
     @property
     def count(self) -> int:
-        """How many cells `listed` gives without shards, counted without listing them.
+        """How many cells there are at all places, counted without listing them.
 
         >>> plan = ErrorPlan(
         ...     (MethodRequest("skyformer"), MethodRequest("svd")), (64, 128), (4, 8, 16), (0,), None, 5, 0, 7
         ... )
-        >>> plan.count, sum(map(len, plan.listed({}).values()))
+        >>> plan.count, sum(len(plan.cells(group, 0, {})) for group in plan.groups())
         (280, 280)
         """
         vmean = all((one.name, dict(one.options)) != ("vmean", {}) for one in self.methods)
@@ -200,10 +184,6 @@ class ErrorPlan:
             repeats = 1 if "deterministic" in one.entry.tags else self.repeats
             each += repeats * (len(self.d) if one.entry.budget is not None else 1)
         return each * len(self.n) * self.windows * len(self.layers)
-
-    def size(self, facts: Mapping[str, Any]) -> int:
-        """How many cells there are."""
-        return sum(map(len, self.listed(facts).values()))
 
     def cells(self, group: Group, layer: int, facts: Mapping[str, Any]) -> list[Cell]:
         """The cells of one group and layer: the lower bound, V-Mean, then what was asked for."""
@@ -335,3 +315,7 @@ class Cell:
     d: int | None
     repeat: int
     seed: int
+
+    @property
+    def name(self) -> str:
+        return self.request.label

@@ -1,28 +1,20 @@
-"""A run of ``attnprobe error`` from start to end: what was asked for, its source, its plan, its records."""
+"""What methods are measured on: the sources and plans of a request, refused where nothing can run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..experiments.error.maps import keep_maps
-from ..experiments.error.measure import Bench, Outcome, result_of, warm_up
 from ..grammar.lists import parse_numbers
-from ..qkv import QKV
-from ..records.file import LOWER_BOUND, cell_key, determining
-from ..records.shards import parse_shard
 from ..reference import TARGETS
 from ..timings import Timings
-from .cells import Place, PlannedCells
-from .loop import Session, measure_cells
-from .plan import Cell, ErrorPlan, MethodRequest, parse_methods, refuse_endless, told
+from .plan import ErrorPlan, MethodRequest, parse_methods, refuse_endless
 from .request import MOST, RunRequest, parse_layers, sources_of
 from .row_devices import row_devices
 
-__all__ = ["ErrorRequest", "measure_errors", "prepared", "share_of"]
+__all__ = ["ErrorRequest", "prepared"]
 
 
 @dataclass(frozen=True)
@@ -42,87 +34,6 @@ class ErrorRequest(RunRequest):
     matrix: bool = True
     tol: float = 1e-3
     row_tolerance: float | None = None
-
-
-def measure_errors(
-    request: ErrorRequest,
-    *,
-    maps: bool = False,
-    notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
-    timings: Timings | None = None,
-) -> Session:
-    """Resolve the source, measure every cell, and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
-
-    Q, K and V are captured once per (n, window) and the exact output made once per layer of it; all methods, budgets
-    and repeats share them, and the cells of a batch (`ErrorPlan.batches`) the passes over the exact matrix. A batch of
-    which a cell is missing is measured whole, so that its numbers are those of a run without interruption, and what
-    is missing is appended when it is done. A method that raises is a ``failed`` record, one whose output is not finite
-    ``diverged``, one that cannot take a setting ``skipped``; the loop goes on.
-
-    With ``maps`` also the block averages of `keep_maps`, in ``maps/``; no record depends on them.
-
-    A folder that was made for this run and holds no record when something goes wrong is removed again. After an
-    interruption the manifest says so, and the same request with that folder as ``out`` goes on.
-
-    Raises:
-        UsageError, SourceError: as the parts say; nothing is left behind.
-        KeyboardInterrupt: passed on once the folder is in order.
-    """
-    timings, unmapped = timings or Timings(), {}
-    if row_devices(request) is not None:
-        request = replace(request, jobs=1)  # which has all the devices
-
-    def keep(cells: ErrorCells, outcome: Outcome, folder: Path) -> None:
-        if maps and request.shard is None:
-            for number, (source, plan) in enumerate(cells.parts):
-                keys = {cell.key for place, some in cells.listed.items() if place.source == number for cell in some}
-                records = [record for record in outcome.records if record["key"] in keys]
-                unmapped.update(keep_maps(plan, source, records, folder, timings=timings, progress=progress))
-
-    run = measure_cells(ErrorCells, request, notify=notify, progress=progress, timings=timings, after=keep)
-    return replace(run, unmapped=unmapped)
-
-
-class ErrorCells(PlannedCells):
-    """Errors of approximations, in batches that share passes over the exact matrix."""
-
-    command = "error"
-
-    def __init__(self, request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        parts = prepared(request, notify, timings)
-        super().__init__(request, parts, lambda plan, source: plan.listed(source.facts))
-        self.timings, self.devices, self.warm = timings, row_devices(request), set()
-
-    def head(self, place: Place, cell: Cell) -> dict[str, Any]:
-        bound = cell.request.name == LOWER_BOUND
-        return {
-            **told(cell.request),
-            "target": self.plan_of(place).target,
-            "d": cell.d,
-            "repeat": cell.repeat,
-            "seed": cell.seed,
-            "reference": bound or cell.request.name == "vmean",
-            "requested": cell.request.requested,
-            "family": "lower bound" if bound else cell.request.entry.family,
-        }
-
-    def measured(
-        self, place: Place, qkv: QKV, done: Collection[str], show: Callable[[str], None]
-    ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        plan, limit = self.plan_of(place), self.request.cell_timeout
-        if place.source not in self.warm:
-            self.warm.add(place.source)
-            warm_up(plan, qkv, limit)
-        bench = Bench(qkv, plan, self.timings, limit, self.devices)
-        for batch in plan.batches(self.listed[place], qkv):
-            if any(cell.key not in done for cell in batch):
-                for cell, found in zip(batch, bench.measure(batch, show), strict=True):
-                    if cell.key not in done:
-                        yield cell, found
-
-    def failed(self, cell: Cell, reason: str) -> dict[str, Any]:
-        return result_of("failed", reason)
 
 
 def prepared(
@@ -155,25 +66,7 @@ def prepared(
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         parts.append((source, plan))
-    every = [Place(number, *where) for number, (_, plan) in enumerate(parts) for where in plan.places()]
-    mine = share_of(request, [source for source, _ in parts], every)
-    if mine is None:
-        return parts
-    return [
-        (source, replace(plan, share=frozenset((one.group, one.layer) for one in mine if one.source == number)))
-        for number, (source, plan) in enumerate(parts)
-    ]
-
-
-def share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
-    """The places of a request's shard, None where it has none; dealt by a hash of what determines Q, K and V."""
-    shard = parse_shard(request.shard)
-    if shard is None:
-        return None
-    hashed = lambda place: cell_key(
-        source=determining(sources[place.source].facts), n=place.group.n, window=place.group.window, layer=place.layer
-    )
-    return shard.dealt([(place.group.n, hashed(place), place) for place in places])
+    return parts
 
 
 def _asked(

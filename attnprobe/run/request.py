@@ -11,7 +11,7 @@ from ..grammar.lists import parse_numbers, parse_positive
 from ..sources import SourceSpec, resolve, scaled_inputs
 from ..timings import Timings
 
-__all__ = ["MOST", "RunRequest", "parse_layers", "sources_of"]
+__all__ = ["MOST", "RunRequest", "once", "parse_layers", "sources_of"]
 
 MOST = 100_000  # windows, and repeats
 
@@ -66,6 +66,18 @@ class RunRequest:
     origin: Mapping[str, str] = field(default_factory=dict)
 
 
+def once(notify: Callable[[str], None]) -> Callable[[str], None]:
+    """``notify``, but for lines that it was called with already."""
+    lines: set[str] = set()
+
+    def tell(line: str) -> None:
+        if line not in lines:
+            lines.add(line)
+            notify(line)
+
+    return tell
+
+
 def sources_of(request: RunRequest, notify: Callable[[str], None], timings: Timings) -> list[Any]:
     """One source for each of a request's ``weights`` and factors of the scores; two that are the same count once."""
     factors = parse_positive(request.scale_inputs, "scale-inputs")
@@ -73,15 +85,9 @@ def sources_of(request: RunRequest, notify: Callable[[str], None], timings: Timi
     if len(words) > 1 and request.source.qkv is not None:
         raise UsageError(f"--qkv {request.source.qkv} holds Q, K and V already: drop --weights")
     found: list[Any] = []
-    lines: set[str] = set()
-
-    def once(line: str) -> None:
-        if line not in lines:
-            lines.add(line)
-            notify(line)
-
+    notify = once(notify)
     for word in dict.fromkeys(words):
-        source = resolve(replace(request.source, weights=word), notify=once, timings=timings)
+        source = resolve(replace(request.source, weights=word), notify=notify, timings=timings)
         labels = [(other.facts.get("model"), other.facts.get("weights")) for other in found]
         if (source.facts.get("model"), source.facts.get("weights")) in labels:
             notify(f"weights {word} are {source.facts['weights']} here, which stand there already")

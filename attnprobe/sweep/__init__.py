@@ -5,7 +5,7 @@ from ..experiments.budget.measure import BudgetRequest, measure_budgets
 from ..experiments.budget.search import BudgetSearch, budgets
 from ..experiments.condition.measure import ConditionRequest, measure_conditions
 from ..experiments.error.maps import keep_maps
-from ..experiments.error.measure import Outcome
+from ..experiments.error.measure import measure_errors
 from ..experiments.inject.measure import InjectRequest, measure_drift
 from ..experiments.spectrum.measure import SpectrumRequest, measure_spectra
 from ..experiments.stability.measure import measure_stability
@@ -15,9 +15,10 @@ from ..experiments.theory.measure import TheoryRequest, measure_theory
 from ..experiments.theory.setting import findings
 from ..grammar.lists import parse_numbers
 from ..run.estimate import Listed, listed, seconds_of
+from ..run.ledger import Outcome
 from ..run.loop import Session
 from ..run.plan import ErrorPlan, MethodRequest, parse_methods
-from ..run.prepare import ErrorRequest, measure_errors
+from ..run.prepare import ErrorRequest
 from ..run.request import RunRequest, parse_layers
 
 __all__ = [

@@ -19,6 +19,12 @@ def _request() -> type:
     return BenchRequest
 
 
+def _cells() -> type:
+    from .measure import BenchCells
+
+    return BenchCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_bench
 
@@ -41,6 +47,7 @@ EXPERIMENT = Experiment(
     name="bench",
     summary="Measure what each method costs beside exact attention, and how the cost grows.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("bench",),

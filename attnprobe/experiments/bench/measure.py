@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...errors import Unsupported, UsageError
-from ...grammar.foreign import message
+from ...errors import Unsupported
 from ...metrics import ExactOutput, output_errors
 from ...metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from ...qkv import QKV
-from ...records.file import SCHEMA, RecordWriter
 from ...reference import exact_output
-from ...run.folder import recorded
-from ...run.limits import time_limit
-from ...run.loop import Session
-from ...run.plan import listed, told
+from ...run.cells import Cells, Done, Found, Place, title
+from ...run.costs import Cost, work_of_method
+from ...run.inputs import InputKeeper
+from ...run.limits import attempt
+from ...run.loop import Session, measure_cells
+from ...run.plan import Group, listed, told
 from ...run.provenance import clock_mhz, machine, versions
-from ..error.measure import Outcome, ending, said
+from ...timings import Timings
+from ..error.measure import ending
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
 from .plan import BenchCell, BenchRequest, bench_cells, bench_prepared, why_not
 
-__all__ = ["BenchRequest", "measure_bench"]
+__all__ = ["BenchCells", "BenchRequest", "measure_bench"]
 
 ERRORS = ("output_spectral_relative", "output_frobenius_relative")
 EXACT_COST = "2 n² p"
@@ -50,40 +51,76 @@ def measure_bench(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    source, plan = bench_prepared(request, notify)
+    return measure_cells(BenchCells, request, notify=notify, progress=progress)
 
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome = Outcome()
-        cells = bench_cells(request, plan, source)
-        total = sum(map(len, cells.values()))
-        for (n, layer), here in cells.items():
-            missing = [cell for cell in here if cell.key not in done]
-            found = {}
-            if missing:
-                show = lambda label, n=n: progress(len(outcome.records), total, f"n={n} {label}")
-                show("inputs")
-                qkv = source.qkv(n, [layer], 0)[layer]
-                bench = _Bench(qkv if plan.heads is None else qkv.select(plan.heads), request, source, run, show)
-                found = bench.measure(missing)
-            for cell in here:
-                if cell.key in done:
-                    outcome.records.append(done[cell.key])
-                    outcome.done_before += 1
-                else:
-                    outcome.keep(found[cell.key], writer)
-        progress(total, total, "")
-        return outcome
 
-    planned = {
-        "methods": [listed(m) for m in plan.methods],
-        "n": plan.n,
-        "d": plan.d,
-        "layers": plan.layers,
-        "heads": plan.heads,
-        "seed": request.seed,
-    }
-    outcome, path = recorded(request, "bench", planned, [source], notify, measure)
-    return Session(outcome, path, [source])
+class BenchCells(Cells):
+    """Calls; those of one length and layer take turns with each other and with exact attention."""
+
+    command = "bench"
+    exclusive = True
+    blank = {"metrics": {}, "draws_hash": None, "gradient": None, "load": None, "clock_mhz": None}
+
+    def __init__(self, request: BenchRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        source, self.planned = bench_prepared(request, notify)
+        known = versions()
+        self.machine = machine(str(source.device))
+        self.versions = {name: known[name] for name in ("attnprobe", "python", "torch")}
+        cells = bench_cells(request, self.planned, source)
+        every = {Place(0, Group(n, 0), layer): some for (n, layer), some in cells.items()}
+        super().__init__(request, [source], list(every), every.__getitem__)
+
+    def plan(self) -> dict[str, Any]:
+        plan = self.planned
+        return {
+            "methods": [listed(m) for m in plan.methods],
+            "n": plan.n,
+            "d": plan.d,
+            "layers": plan.layers,
+            "heads": plan.heads,
+            "seed": self.request.seed,
+        }
+
+    def heads(self, place: Place) -> Sequence[int] | None:
+        return self.planned.heads
+
+    def head(self, place: Place, cell: BenchCell) -> dict[str, Any]:
+        exact = cell.request is None
+        return {
+            **({"method": EXACT, "options": {}} if exact else told(cell.request)),
+            "family": "exact" if exact else cell.request.entry.family,
+            "cost": EXACT_COST if exact else cell.request.entry.cost,
+            "target": cell.work.target,
+            "d": cell.d,
+            "repeat": 0,
+            "seed": cell.work.seed,
+            "backward": cell.work.backward,
+            "reference": exact or not cell.request.requested,
+            "requested": not exact and cell.request.requested,
+            "machine": self.machine,
+            "versions": self.versions,
+        }
+
+    def source_name(self, place: Place) -> str:
+        return str(self.sources[0].facts.get("weights") or self.request.inputs)
+
+    def work(self, place: Place, cell: BenchCell) -> Cost:
+        """A cell is called once for each round, and thrice before and after them."""
+        once, size = work_of_method(place.group.n, cell.d, len(self.head_numbers(place)))
+        return (self.request.rounds + 3) * once, size
+
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, QKV, Found]]:
+        """Q, K and V of one place at a time: no other is held beside what is timed."""
+        for place in places:
+            n, layer, heads = place.group.n, place.layer, self.heads(place)
+            self.show(f"n={n} inputs")
+            qkv = self.sources[0].qkv(n, [layer], 0)[layer]
+            yield place, qkv if heads is None else qkv.select(heads), {}
+
+    def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[BenchCell, Found]]:
+        missing = [cell for cell in self.listed[place] if cell.key not in done]
+        found = _Bench(inputs, self).measure(missing)
+        yield from ((cell, found[cell.key]) for cell in missing)
 
 
 class _Once:
@@ -94,33 +131,42 @@ class _Once:
 
     def __call__(self) -> None:
         if self.error is None:
-            try:
+            try:  # not an `attempt`, whose own time would be a part of short calls
                 self.call()
-            except Exception as error:  # whatever a method raises is its result
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self.error = error
+
+    def check(self) -> None:
+        """Raise what the call raised."""
+        if self.error is not None:
+            raise self.error
 
 
 class _Bench:
     """Q, K and V of one length and layer, on which cells are measured."""
 
-    def __init__(self, qkv: QKV, request: BenchRequest, source: Any, run: str, show: Callable[[str], None]) -> None:
-        self.qkv, self.request, self.source, self.name, self.show = qkv, request, source, run, show
+    def __init__(self, qkv: QKV, cells: BenchCells) -> None:
+        self.qkv, self.cells, self.request = qkv, cells, cells.request
         self.reference = None
-        self.machine, known = machine(str(qkv.device)), versions()
-        self.versions = {name: known[name] for name in ("attnprobe", "python", "torch")}
-        if request.with_errors:
-            show("exact output")
-            self.reference = ExactOutput.of(exact_output(qkv, request.target))
+        if self.request.with_errors:
+            self.show("exact output")
+            self.reference = ExactOutput.of(exact_output(qkv, self.request.target))
 
-    def measure(self, cells: list[BenchCell]) -> dict[str, dict[str, Any]]:
-        """The records of the cells, by key."""
-        records = {cell.key: {**self._head(cell), **self._tried(cell)} for cell in cells}
-        called = [cell for cell in cells if records[cell.key]["status"] in ("ok", "diverged")]
+    def show(self, label: str) -> None:
+        self.cells.show(f"n={self.qkv.n_q} {label}")
+
+    def measure(self, cells: list[BenchCell]) -> dict[str, Found]:
+        """What is found of the cells, by key."""
+        conditions = {"load": round(os.getloadavg()[0], 2), "clock_mhz": clock_mhz()}
+        every = {cell.key: {**conditions, **self._tried(cell)} for cell in cells}
+        called = [cell for cell in cells if every[cell.key].get("status") not in ("skipped", "failed")]
         if not called:
-            return records
+            return every
         timed = {cell.key: _Once(cell.work.call(self.qkv)) for cell in called}
         exact = _Once(Work(EXACT, backward=self.request.backward).call(self.qkv))
-        names = {cell.key: cell.name for cell in called} | {"exact": EXACT}
+        names = {cell.key: title(cell) for cell in called} | {"exact": EXACT}
         total = len(names) * (self.request.rounds + 1)
         seconds = interleaved(
             {"exact": exact, **timed},
@@ -132,51 +178,45 @@ class _Bench:
             if self.request.memory:
                 save_inputs(Path(folder) / "qkv.pt", self.qkv)
             for cell in called:
-                record = records[cell.key]
-                if timed[cell.key].error is not None:
-                    record |= {"status": "failed", "reason": said(timed[cell.key].error)}
+                found = every[cell.key]
+                with attempt() as tried:
+                    timed[cell.key].check()
+                if not tried.ok:
+                    found |= tried.told
                     continue
-                record["metrics"] |= {"seconds": seconds[cell.key], "exact_seconds": seconds["exact"]}
+                found["metrics"] |= {"seconds": seconds[cell.key], "exact_seconds": seconds["exact"]}
                 if self.request.memory:
-                    record["metrics"] |= self._peak(cell, str(Path(folder) / "qkv.pt"), record)
-        return records
+                    self._peak(cell, str(Path(folder) / "qkv.pt"), found)
+        return every
 
-    def _peak(self, cell: BenchCell, path: str, record: dict[str, Any]) -> dict[str, list[int | None]]:
-        self.show(f"memory of {cell.name}")
-        device = str(self.qkv.device)
-        try:
-            return {"peak_bytes": [peak_bytes(load_call, path, cell.work, device, device=device)]}
-        except Exception as error:  # the system may have ended the process: times stand
-            record["reason"] = f"no peak memory: {said(error)}"
-            return {"peak_bytes": [None]}
+    def _peak(self, cell: BenchCell, path: str, found: Found) -> None:
+        self.show(f"memory of {title(cell)}")
+        device, peak = str(self.qkv.device), None
+        with attempt() as tried:  # the system may have ended the process: times stand
+            peak = peak_bytes(load_call, path, cell.work, device, device=device)
+        if not tried.ok:
+            found["reason"] = f"no peak memory: {tried.reason}"
+        found["metrics"]["peak_bytes"] = [peak]
 
-    def _tried(self, cell: BenchCell) -> dict[str, Any]:
+    def _tried(self, cell: BenchCell) -> Found:
         """What one call of a cell gives: status, reason, products, entries, errors."""
-        result = {"status": "ok", "reason": None, "metrics": {}, "draws_hash": None, "gradient": None}
-        why = cell.request and why_not(self.request, cell.request, cell.n, cell.d)
-        if why is not None:
-            return result | {"status": "skipped", "reason": why}
-        self.show(f"first call of {cell.name}")
-        found: list[Any] = []
-        try:
-            with time_limit(self.request.cell_timeout):
-                with torch.no_grad():
-                    flops = counted_flops(lambda: found.append(cell.work.run(self.qkv)))
-                if cell.work.backward:
-                    result["gradient"] = differentiated(cell.work, self.qkv)
-                    flops = counted_flops(cell.work.call(self.qkv))
-        except Unsupported as error:
-            return result | {"status": "skipped", "reason": message(error)}
-        except UsageError:
-            raise
-        except Exception as error:  # whatever a method raises is its result, and the loop goes on
-            return result | {"status": "failed", "reason": said(error)}
-        approx = found[0]
-        result["metrics"] = {"flops": [flops], "leading_flops": [self._leading(cell)], **self._numbers(cell, approx)}
-        if cell.request is not None:
-            result["draws_hash"] = approx.draws_hash()
-            result["status"], result["reason"] = ending(approx, self.qkv)
-        return result
+        found: Found = {"metrics": {}}
+        self.show(f"first call of {title(cell)}")
+        with self.cells.attempt(cell.key) as tried:
+            if cell.request is not None and (why := why_not(self.request, cell.request, cell.n, cell.d)) is not None:
+                raise Unsupported(why)
+            results: list[Any] = []
+            with torch.no_grad():
+                flops = counted_flops(lambda: results.append(cell.work.run(self.qkv)))
+            if cell.work.backward:
+                found["gradient"] = differentiated(cell.work, self.qkv)
+                flops = counted_flops(cell.work.call(self.qkv))
+            approx = results[0]
+            numbers = self._numbers(cell, approx)
+            found["metrics"] = {"flops": [flops], "leading_flops": [self._leading(cell)], **numbers}
+            if cell.request is not None:
+                found |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
+        return found if tried.ok else found | tried.told
 
     def _leading(self, cell: BenchCell) -> float | None:
         """Two operations for each multiply-add of the registry's leading cost, all heads; None with a gradient."""
@@ -197,31 +237,3 @@ class _Bench:
             errors = output_errors(self.reference, approx, self.qkv)
             metrics |= {name: errors[name] for name in ERRORS}
         return {name: values.detach().double().cpu().tolist() for name, values in metrics.items()}
-
-    def _head(self, cell: BenchCell) -> dict[str, Any]:
-        """What a record says before anything is measured."""
-        return {
-            "schema": SCHEMA,
-            "key": cell.key,
-            "run": self.name,
-            "command": "bench",
-            **({"method": EXACT, "options": {}} if cell.request is None else told(cell.request)),
-            "family": "exact" if cell.request is None else cell.request.entry.family,
-            "cost": EXACT_COST if cell.request is None else cell.request.entry.cost,
-            "target": cell.work.target,
-            "source": self.source.facts,
-            "window": 0,
-            "layer": cell.layer,
-            "heads": list(self.qkv.heads),
-            "n": cell.n,
-            "d": cell.d,
-            "repeat": 0,
-            "seed": cell.work.seed,
-            "backward": cell.work.backward,
-            "reference": cell.request is None or not cell.request.requested,
-            "requested": cell.request is not None and cell.request.requested,
-            "machine": self.machine,
-            "versions": self.versions,
-            "load": round(os.getloadavg()[0], 2),
-            "clock_mhz": clock_mhz(),
-        }

@@ -66,12 +66,8 @@ class BenchCell:
     work: Work
 
     @property
-    def label(self) -> str:
-        return EXACT if self.request is None else self.request.label
-
-    @property
     def name(self) -> str:
-        return self.label + ("" if self.d is None else f" d={self.d}")
+        return EXACT if self.request is None else self.request.label
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,12 @@ def _request() -> type:
     return BudgetRequest
 
 
+def _cells() -> type:
+    from .measure import BudgetCells
+
+    return BudgetCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_budgets
 
@@ -41,6 +47,7 @@ EXPERIMENT = Experiment(
     name="budget",
     summary="Find the smallest budget of each head at which a method's error is at most ε.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("budget",),

@@ -5,26 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...errors import Unsupported, UsageError
-from ...grammar.foreign import message
 from ...grammar.lists import parse_numbers, parse_positive
 from ...qkv import QKV
-from ...records.file import cell_key, determining
-from ...run.cells import Place, PlannedCells
-from ...run.limits import time_limit
+from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.costs import Cost, work_of_method
 from ...run.loop import Session, measure_cells
-from ...run.plan import ErrorPlan, Group, MethodRequest, determines, parse_methods, told
+from ...run.plan import ErrorPlan, Group, MethodRequest, parse_methods, told
 from ...run.prepare import ErrorRequest, prepared
 from ...run.request import MOST
 from ...timings import Timings
-from ..error.measure import said
+from .bisect import coarse_budgets
 from .search import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
 
-__all__ = ["BudgetRequest", "budget_cells", "measure_budgets", "question_of"]
+__all__ = ["BudgetCells", "BudgetRequest", "measure_budgets"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class _Cell:
 
     key: str
     request: MethodRequest
-    group: Group
-    layer: int
+    d: None = None
 
     @property
     def name(self) -> str:
@@ -91,6 +89,15 @@ class BudgetCells(PlannedCells):
     """Searches for the least budget, one of each method."""
 
     command = "budget"
+    blank = {
+        **PlannedCells.blank,
+        "least": None,
+        "most": None,
+        "needed": None,
+        "found": [],
+        "tried": [],
+        "refused": [],
+    }
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.question = question = question_of(request)
@@ -105,7 +112,7 @@ class BudgetCells(PlannedCells):
             "resolution": question.resolution,
             "scan": question.scan,
         }
-        super().__init__(request, parts, lambda plan, source: budget_cells(request, plan, source), searched)
+        super().__init__(request, parts, partial(_cells, question), searched)
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         question = self.question
@@ -123,14 +130,33 @@ class BudgetCells(PlannedCells):
             "seed": seeds.start,
             "seeds": len(seeds),
             "requested": True,
-            "metrics": {},
         }
 
-    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
-        return _measured(cell, self.question, qkv, self.request.cell_timeout, show)
+    def work(self, place: Place, cell: _Cell) -> Cost:
+        """Twice the runs of the coarse budgets with every seed; what heads need between comes on top."""
+        question, n, heads = self.question, place.group.n, len(self.head_numbers(place))
+        try:
+            tried = coarse_budgets(*question.range_of(cell.request.entry, n, n))
+        except Unsupported:
+            tried = []
+        works = [work_of_method(n, d, heads, question.metric.startswith("matrix_")) for d in tried]
+        runs = 2 * len(question.seeds_of(cell.request.entry))
+        return runs * sum(work for work, _ in works), max((size for _, size in works), default=0.0)
 
-    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
-        return _result("failed", reason)
+    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+        at = ""
+
+        def show(label: str) -> None:
+            nonlocal at
+            at = f"at {label}"
+            self.show(f"{self.label(place, cell)} {label}")
+
+        try:
+            found |= _record(answered(self.question, cell.request, inputs, show), inputs)
+        except BaseException as error:
+            if at:
+                error.add_note(at)
+            raise
 
 
 def question_of(request: BudgetRequest) -> Question:
@@ -169,24 +195,18 @@ def _refuse_impossible(question: Question, methods: Sequence[MethodRequest], len
     raise reasons[0]
 
 
-def budget_cells(request: BudgetRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
-    """The cells of every group and layer in their order: one for each method."""
-    facts, question = determining(source.facts), question_of(request)
-    return {place: list(_cells(question, plan, *place, facts)) for place in plan.places()}
-
-
-def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]) -> Iterator[_Cell]:
+    """One cell for each method."""
     for method in plan.methods:
         seeds = question.seeds_of(method.entry)
         matrix = {"matrix_tol": question.tol} if question.metric.startswith("matrix_") else {}
-        key = cell_key(
-            command="budget",
-            **determines(method),
+        key = key_of(
+            "budget",
+            method,
+            facts,
+            group,
+            layer,
             target=plan.target,
-            source=dict(facts),
-            n=group.n,
-            window=group.window,
-            layer=layer,
             heads=plan.heads,
             metric=question.metric,
             epsilon=question.epsilons,
@@ -199,52 +219,12 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
             scan=question.scan,
             **matrix,
         )
-        yield _Cell(key, method, group, layer)
+        yield _Cell(key, method)
 
 
-def _measured(
-    cell: _Cell, question: Question, qkv: QKV, limit: float | None, show: Callable[[str], None]
-) -> dict[str, Any]:
-    """The measured part of a record: status, reason, least, most, needed, found, tried, refused."""
-    at = [""]
-
-    def tell(label: str) -> None:
-        at[0] = f" at {label}"
-        show(label)
-
-    try:
-        with time_limit(limit):
-            search = answered(question, cell.request, qkv, tell)
-    except Unsupported as error:
-        return _result("skipped", message(error))
-    except UsageError:
-        raise
-    except Exception as error:  # whatever a method raises is its result, and the loop goes on
-        return _result("failed", said(error) + at[0])
-    lost = [
-        str(head)
-        for head in qkv.heads
-        if not any(math.isfinite(errors[head][search.needed - 1]) for errors in search.tried.values() if head in errors)
-    ]
-    told = ("diverged", f"the error is not finite at any budget in head {', '.join(lost)}") if lost else ("ok", None)
-    return _result(*told, search)
-
-
-def _result(status: str, reason: str | None, search: BudgetSearch | None = None) -> dict[str, Any]:
+def _record(search: BudgetSearch, qkv: QKV) -> Found:
+    """What a search found, as a record holds it."""
     found = {
-        "status": status,
-        "reason": reason,
-        "draws_hash": None,
-        "found": [],
-        "tried": [],
-        "refused": [],
-        "least": None,
-        "most": None,
-        "needed": None,
-    }
-    if search is None:
-        return found
-    return found | {
         "least": search.least,
         "most": search.most,
         "needed": search.needed,
@@ -252,6 +232,15 @@ def _result(status: str, reason: str | None, search: BudgetSearch | None = None)
         "tried": [_tried(d, errors, search.needed) for d, errors in search.tried.items()],
         "refused": [{"d": d, "reason": reason} for d, reason in sorted(search.refused.items())],
     }
+    lost = [
+        str(head)
+        for head in qkv.heads
+        if not any(math.isfinite(errors[head][search.needed - 1]) for errors in search.tried.values() if head in errors)
+    ]
+    if lost:
+        reason = f"the error is not finite at any budget in head {', '.join(lost)}"
+        found |= {"status": "diverged", "reason": reason}
+    return found
 
 
 def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:

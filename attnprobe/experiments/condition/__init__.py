@@ -18,6 +18,12 @@ def _request() -> type:
     return ConditionRequest
 
 
+def _cells() -> type:
+    from .measure import ConditionCells
+
+    return ConditionCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_conditions
 
@@ -34,6 +40,7 @@ EXPERIMENT = Experiment(
     name="condition",
     summary="Condition numbers of attention matrices and of the cores that methods invert.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("condition",),

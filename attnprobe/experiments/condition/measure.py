@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported, UsageError
-from ...grammar.foreign import message
 from ...grammar.lists import parse_numbers
 from ...linalg.condition import LARGEST, Condition, certified_condition, condition
 from ...methods import approximate
@@ -25,17 +25,16 @@ from ...metrics import (
     sensitivity,
 )
 from ...qkv import QKV
-from ...records.file import cell_key, determining
 from ...reference import exact, exact_output
-from ...run.cells import Place, PlannedCells
-from ...run.limits import time_limit
+from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.loop import Session, measure_cells
-from ...run.plan import ErrorPlan, Group, MethodRequest, determines, refused, told
+from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
 from ...run.prepare import ErrorRequest, prepared
 from ...timings import Timings
-from ..error.measure import ending, said
+from ..error.measure import ending
 
-__all__ = ["ConditionRequest", "condition_cells", "measure_conditions"]
+__all__ = ["ConditionCells", "ConditionRequest", "measure_conditions"]
 
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 DENSE = 4096  # tokens: A, B and C of one head are held, 128 MiB each
@@ -66,8 +65,6 @@ class _Cell:
 
     key: str
     request: MethodRequest | None
-    group: Group
-    layer: int
     d: int | None
 
     @property
@@ -92,7 +89,6 @@ def measure_conditions(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    _refuse(request)
     return measure_cells(ConditionCells, request, notify=notify, progress=progress)
 
 
@@ -100,10 +96,11 @@ class ConditionCells(PlannedCells):
     """Condition numbers of the exact matrices and of methods' cores."""
 
     command, may_be_empty = "condition", True
+    blank = {**PlannedCells.blank, "matrices": []}
 
     def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        parts = prepared(request, notify, timings)
-        super().__init__(request, parts, lambda plan, source: condition_cells(request, plan, source))
+        _refuse(request)
+        super().__init__(request, prepared(request, notify, timings), partial(_cells, request))
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         plan = self.plan_of(place)
@@ -117,11 +114,18 @@ class ConditionCells(PlannedCells):
             "requested": cell.request is not None,
         }
 
-    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
-        return _measured(cell, self.request, self.plan_of(place), qkv)
+    def work(self, place: Place, cell: _Cell) -> Cost:
+        n, heads = place.group.n, len(self.head_numbers(place))
+        return work_of_decompositions(n, heads) if cell.request is None else work_of_method(n, cell.d, heads)
 
-    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
-        return _result("failed", reason)
+    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+        plan = self.plan_of(place)
+        if cell.request is None:
+            found |= _exact(self.request, inputs)
+            return
+        if (why := refused(cell.request, plan.target, inputs.n_q, cell.d)) is not None:
+            raise Unsupported(why)
+        _cores(cell.request, cell.d, self.request, plan, inputs, found)
 
 
 def _refuse(request: ConditionRequest) -> None:
@@ -134,24 +138,19 @@ def _refuse(request: ConditionRequest) -> None:
         certified_condition(torch.ones(1, 1))  # python-flint is there
 
 
-def condition_cells(request: ConditionRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
-    """The cells of every group and layer in their order: the exact matrices, then every method at every budget."""
-    facts = determining(source.facts)
-    return {place: list(_cells(request, plan, *place, facts)) for place in plan.places()}
-
-
-def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+def _cells(
+    request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
+) -> Iterator[_Cell]:
     """The exact matrices first, then every method at every budget."""
     for method in (None, *plan.methods):
         for d in plan.d if method is not None and method.entry.budget is not None else (None,):
-            key = cell_key(
-                command="condition",
-                **determines(method),
+            key = key_of(
+                "condition",
+                method,
+                facts,
+                group,
+                layer,
                 target=plan.target,
-                source=dict(facts),
-                n=group.n,
-                window=group.window,
-                layer=layer,
                 heads=plan.heads,
                 d=d,
                 seed=plan.seed,
@@ -159,26 +158,10 @@ def _cells(request: ConditionRequest, plan: ErrorPlan, group: Group, layer: int,
                 iterations=request.iterations,
                 sensitivity=request.sensitivity,
             )
-            yield _Cell(key, method, group, layer, d)
+            yield _Cell(key, method, d)
 
 
-def _measured(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
-    """The measured part of a record: status, reason, metrics, matrices, draws_hash."""
-    try:
-        why = cell.request and refused(cell.request, plan.target, qkv.n_q, cell.d)
-        if why is not None:
-            return _result("skipped", why)
-        with time_limit(request.cell_timeout):
-            return _exact(cell, request, qkv) if cell.request is None else _cores(cell, request, plan, qkv)
-    except Unsupported as error:
-        return _result("skipped", message(error))
-    except UsageError:
-        raise
-    except Exception as error:  # whatever a method or a decomposition raises is the cell's result
-        return _result("failed", said(error))
-
-
-def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
+def _exact(request: ConditionRequest, qkv: QKV) -> Found:
     """Conditions of A, B and C, one head at a time, and what B and C do under a change of Q and K."""
     changes = {}
     if request.sensitivity:
@@ -186,7 +169,9 @@ def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
             changes[name] = sensitivity(lambda x, t=target: exact(x, t), qkv, seed=request.seed).tolist()
     if max(qkv.n_q, qkv.n_k) > DENSE:
         why = f"A, B and C are held to be decomposed, up to n={DENSE}"
-        return _result("ok" if changes else "skipped", why, {"sensitivity": changes} if changes else {})
+        if not changes:
+            raise Unsupported(why)
+        return {"reason": why, "metrics": {"sensitivity": changes}}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
     for row in range(qkv.h):
         for name, matrix, repeated in exact_matrices(qkv, row):
@@ -194,15 +179,17 @@ def _exact(cell: _Cell, request: ConditionRequest, qkv: QKV) -> dict[str, Any]:
     inner = qkv.compressed()
     size = min(inner.n_q, inner.n_k)
     matrices = [_matrix(name, False, size, each) for name, each in found.items()]
-    return _result(metrics={"sensitivity": changes} if changes else {}, matrices=matrices)
+    return {"metrics": {"sensitivity": changes} if changes else {}, "matrices": matrices}
 
 
-def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) -> dict[str, Any]:
+def _cores(
+    method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, found: Found
+) -> None:
     """Conditions of a method's cores, beside its error."""
-    name, options = cell.request.label, dict(cell.request.options)
+    options = dict(method.options)
 
     def run(x: QKV) -> Any:
-        return approximate(cell.request.entry, x, cell.d, seed=plan.seed, target=plan.target, **options)
+        return approximate(method.entry, x, d, seed=plan.seed, target=plan.target, **options)
 
     approx = run(qkv)
     metrics: dict[str, Any] = {ERROR: output_errors(exact_output(qkv, plan.target), approx, qkv)[ERROR].tolist()}
@@ -212,8 +199,8 @@ def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) ->
     for core in core_matrices(qkv, approx, options):
         each = []
         for row, matrix in enumerate(core.matrix):
-            found, numbers = _numbers(matrix, request.precise)
-            gradient = inverse_gradient(found, float(core.log_scale[row]))
+            measured_core, numbers = _numbers(matrix, request.precise)
+            gradient = inverse_gradient(measured_core, float(core.log_scale[row]))
             each.append({**numbers, "duplicates": int(core.repeated[row]), "gradient": gradient})
         measured = _matrix(core.name, core.inverted, core.matrix.shape[-1], each)
         if core.scaled:
@@ -226,9 +213,10 @@ def _cores(cell: _Cell, request: ConditionRequest, plan: ErrorPlan, qkv: QKV) ->
             measured["metrics"]["residuals"] = schulz_residuals(core.matrix, core.start, request.iterations).tolist()
             measured["start"] = core.start
         matrices.append(measured)
+    found["metrics"] = metrics
     if not matrices and "sensitivity" not in metrics:
-        return _result("skipped", f"{name} inverts no core", metrics)
-    return _result(*ending(approx, qkv), metrics, matrices, approx.draws_hash())
+        raise Unsupported(f"{method.label} inverts no core")
+    found |= {"matrices": matrices, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
 
 
 def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, Any]]:
@@ -254,19 +242,3 @@ def _matrix(name: str, inverted: bool, size: int, heads: list[dict[str, Any]]) -
     """One matrix over all heads: its metrics as lists."""
     metrics = {key: [numbers[key] for numbers in heads] for key in heads[0]}
     return {"matrix": name, "inverted": inverted, "size": size, "metrics": metrics}
-
-
-def _result(
-    status: str = "ok",
-    reason: str | None = None,
-    metrics: Mapping[str, Any] | None = None,
-    matrices: list[dict[str, Any]] | None = None,
-    draws_hash: str | None = None,
-) -> dict[str, Any]:
-    return {
-        "status": status,
-        "reason": reason,
-        "metrics": metrics or {},
-        "matrices": matrices or [],
-        "draws_hash": draws_hash,
-    }

@@ -19,8 +19,14 @@ def _request() -> type:
     return ErrorRequest
 
 
+def _cells() -> type:
+    from .measure import ErrorCells
+
+    return ErrorCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
-    from ...run.prepare import measure_errors
+    from .measure import measure_errors
 
     return measure_errors(request, **hooks)
 
@@ -41,6 +47,7 @@ EXPERIMENT = Experiment(
     name="error",
     summary="Measure how far a method's output lies from exact attention.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("errors", "maps"),

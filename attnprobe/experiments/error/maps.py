@@ -24,9 +24,9 @@ from ...records.file import (
     write_json,
 )
 from ...reference import exact
+from ...run.limits import attempt
 from ...run.plan import Cell, ErrorPlan, Group
 from ...timings import Timings
-from .measure import said
 
 __all__ = ["keep_maps"]
 
@@ -98,15 +98,15 @@ def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
     """Write the map of a cell; where there is none, why."""
     if path.exists():
         return None
-    try:
+    blocks = b""
+    with attempt() as tried:  # its record stands; the picture says why it has none
         approx = approximate(cell.request.entry, qkv, cell.d, seed=cell.seed, target=target, **cell.request.options)
         if approx.operator is None:
             return approx.no_operator
         blocks = _bytes(approx.operator)
-    except Exception as error:  # its record stands; the picture says why it has none
-        return said(error)
-    write_bytes(path, blocks)
-    return None
+    if tried.ok:
+        write_bytes(path, blocks)
+    return tried.reason
 
 
 def _bytes(operator: Operator) -> bytes:

@@ -1,10 +1,10 @@
-"""What becomes of a cell: the record of an approximation's errors, or why there are none."""
+"""The run of ``attnprobe error``: methods beside the exact output and matrix, in batches that share passes over it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from ...approximation import Approximation
-from ...errors import BadResult, Unsupported, UsageError
-from ...grammar.foreign import first_line, message, reason
+from ...errors import Unsupported
 from ...linalg.norms import tail_singular_values
-from ...methods import approximate, line_of, working_dtype
+from ...methods import approximate, working_dtype
 from ...metrics import (
     ROW_TOLERANCES,
     ExactOutput,
@@ -28,162 +27,216 @@ from ...metrics import (
 )
 from ...operators import Operator
 from ...qkv import QKV
-from ...records.file import LOWER_BOUND, RecordWriter, plain
+from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
-from ...run.limits import time_limit, with_smaller_blocks
-from ...run.plan import Cell, ErrorPlan, MethodRequest, refused
+from ...run.cells import Done, Found, Place, PlannedCells
+from ...run.costs import Cost, work_of_method
+from ...run.ledger import Outcome
+from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
+from ...run.loop import Session, measure_cells
+from ...run.plan import Cell, ErrorPlan, MethodRequest, determines, refused, told
+from ...run.prepare import ErrorRequest, prepared
+from ...run.row_devices import row_devices
 from ...timings import Timings
+from .maps import keep_maps
 
-__all__ = ["Bench", "Outcome", "ending", "result_of", "said", "warm_up"]
+__all__ = ["NOT_FINITE", "ErrorCells", "ending", "measure_errors"]
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
 NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
 DIAGNOSTICS = ("bad_rows", "guarded_rows", "rounded_rows", "inverse_residual", "delta", "realised_d")
 
 
-@dataclass
-class Outcome:
-    """What a run gave: every record of its cells, those found done and those measured now.
+def measure_errors(
+    request: ErrorRequest,
+    *,
+    maps: bool = False,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
+) -> Session:
+    """Resolve the source, measure every cell, and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
-    ``processes`` are the others that measured, each as it tells of itself, and ``deaths`` why some of them ended.
+    Q, K and V are captured once per (n, window) and the exact output made once per layer of it; all methods, budgets
+    and repeats share them, and the cells of a batch (`ErrorPlan.batches`) the passes over the exact matrix. A batch of
+    which a cell is missing is measured whole, so that its numbers are those of a run without interruption, and what
+    is missing is appended when it is done. A method that raises is a ``failed`` record, one whose output is not finite
+    ``diverged``, one that cannot take a setting ``skipped``; the loop goes on.
+
+    With ``maps`` also the block averages of `keep_maps`, in ``maps/``; no record depends on them.
+
+    A folder that was made for this run and holds no record when something goes wrong is removed again. After an
+    interruption the manifest says so, and the same request with that folder as ``out`` goes on.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+        KeyboardInterrupt: passed on once the folder is in order.
     """
+    timings, unmapped = timings or Timings(), {}
+    if row_devices(request) is not None:
+        request = replace(request, jobs=1)  # which has all the devices
 
-    records: list[dict[str, Any]] = field(default_factory=list)
-    done_before: int = 0
-    measured: int = 0
-    processes: list[dict[str, Any]] = field(default_factory=list)
-    deaths: list[str] = field(default_factory=list)
+    def keep(cells: ErrorCells, outcome: Outcome, folder: Path) -> None:
+        if maps and request.shard is None:
+            for number, (source, plan) in enumerate(cells.parts):
+                keys = {cell.key for place, some in cells.listed.items() if place.source == number for cell in some}
+                records = [record for record in outcome.records if record["key"] in keys]
+                unmapped.update(keep_maps(plan, source, records, folder, timings=timings, progress=progress))
 
-    def keep(self, record: Mapping[str, Any], writer: RecordWriter) -> dict[str, Any]:
-        """Write a record of a cell that was measured now; one that cannot be written counts as failed."""
-        record = plain(record)
-        try:
-            writer.append(record)
-        except UsageError as error:
-            record |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
-        self.records.append(record)
-        self.measured += 1
-        return record
+    run = measure_cells(ErrorCells, request, notify=notify, progress=progress, timings=timings, after=keep)
+    return replace(run, unmapped=unmapped)
 
 
-def warm_up(plan: ErrorPlan, qkv: QKV, limit: float | None) -> None:
-    """Run each method once on a few tokens, so that no cell's time holds the start of a kernel or a thread pool."""
-    few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale, causal=qkv.causal)
-    for request in (MethodRequest("vmean"), *plan.methods):
-        with suppress(Exception), time_limit(limit):  # what a method raises is reported where it is measured
-            approximate(request.entry, few, 8, target=plan.target, **request.options)
+class ErrorCells(PlannedCells):
+    """Errors of approximations, in batches that share passes over the exact matrix."""
+
+    command = "error"
+    blank = {**PlannedCells.blank, "seconds": None}
+
+    def __init__(self, request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        super().__init__(request, prepared(request, notify, timings), ErrorPlan.cells)
+        self.timings, self.devices = timings, row_devices(request)
+        self.warm: set[str] = set()  # methods that ran in this process
+
+    def head(self, place: Place, cell: Cell) -> dict[str, Any]:
+        bound = cell.request.name == LOWER_BOUND
+        return {
+            **told(cell.request),
+            "target": self.plan_of(place).target,
+            "d": cell.d,
+            "repeat": cell.repeat,
+            "seed": cell.seed,
+            "reference": bound or cell.request.name == "vmean",
+            "requested": cell.request.requested,
+            "family": "lower bound" if bound else cell.request.entry.family,
+        }
+
+    def work(self, place: Place, cell: Cell) -> Cost:
+        if cell.request.name == LOWER_BOUND:
+            return 0.0, 0.0
+        matrix = self.plan_of(place).tol is not None
+        return work_of_method(place.group.n, cell.d, len(self.head_numbers(place)), matrix)
+
+    def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[Cell, Found]]:
+        plan = self.plan_of(place)
+        self._warm_up(place, inputs, done)
+        bench = _Bench(inputs, plan, self)
+        for batch in plan.batches(self.listed[place], inputs):
+            if any(cell.key not in done for cell in batch):
+                batch = [cell for cell in batch if not (done.get(cell.key) or "").startswith(TIMEOUT)]
+                for cell, found in zip(batch, bench.measure(batch, place), strict=True):
+                    if cell.key not in done:
+                        yield cell, found
+
+    def _warm_up(self, place: Place, qkv: QKV, done: Done) -> None:
+        """Run each method once on a few tokens: no cell's time holds the start of a kernel or a thread pool."""
+        target = self.plan_of(place).target
+        few = QKV(*(x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale, causal=qkv.causal)
+        waiting: dict[str, list[Cell]] = {}
+        for cell in self.listed[place]:
+            if cell.key not in done and cell.request.name != LOWER_BOUND:
+                waiting.setdefault(repr(determines(cell.request)), []).append(cell)
+        for name, cells in waiting.items():
+            if name not in self.warm:
+                self.warm.add(name)
+                request = cells[0].request
+                with self.attempt(*(cell.key for cell in cells)):  # what it raises is told where it is measured
+                    approximate(request.entry, few, 8, target=target, **request.options)
 
 
-def _label(cell: Cell) -> str:
-    budget = "" if cell.d is None else f" d={cell.d}"
-    return f"n={cell.n} layer {cell.layer} {cell.request.label}{budget}"
-
-
-class Bench:
+class _Bench:
     """One layer's Q/K/V with its exact output, on which cells are measured."""
 
-    def __init__(
-        self,
-        qkv: QKV,
-        plan: ErrorPlan,
-        timings: Timings,
-        limit: float | None,
-        devices: Sequence[torch.device] | None = None,
-    ) -> None:
-        self.qkv, self.target, self.tol, self.timings, self.limit = qkv, plan.target, plan.tol, timings, limit
-        self.row_tolerance, self.devices = plan.row_tolerance, devices
+    def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells) -> None:
+        self.qkv, self.target, self.tol, self.row_tolerance = qkv, plan.target, plan.tol, plan.row_tolerance
+        self.cells, self.timings, self.devices = cells, cells.timings, cells.devices
         self.frameworks: dict[torch.dtype, KernelReference] = {}
-        with timings("exact attention"):
-            self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target, devices))
+        with self.timings("exact attention"):
+            self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target, self.devices))
         self.finite = bool(torch.isfinite(self.wanted).all())
         self.values = tail_singular_values(self.wanted) if self.finite else None
         self.reference = ExactOutput.of(self.wanted) if self.finite else None
 
-    def measure(self, batch: Sequence[Cell], show: Callable[[str], None]) -> list[dict[str, Any]]:
-        """The measured parts of the cells' records: status, reason, metrics, draws_hash, seconds, and the matrix_ ones.
-
-        Matrix errors are measured once all methods have run, of those that gave an operator.
-        """
-        results, operators = [], {}
-        for place, cell in enumerate(batch):
-            show(_label(cell))
-            result, operator, without = self._measured(cell)
-            if without is not None and self.tol is not None and cell.request.entry.kind != "kernel":
-                result["matrix_skipped"] = without
-            results.append(result)
+    def measure(self, batch: Sequence[Cell], place: Place) -> list[Found]:
+        """What is found of the cells, the ``matrix_`` errors once all methods have run, of those with an operator."""
+        results: list[Found] = []
+        operators: dict[int, Operator] = {}
+        for number, cell in enumerate(batch):
+            self.cells.show(self.cells.label(place, cell))
+            found: Found = {}
+            operator = self._measured(cell, found)
+            results.append(found)
             if operator is not None and self.tol is not None:
-                operators[place] = operator
+                operators[number] = operator
             del operator  # an operator that nobody needs is not held beside the next one
         if operators:
-            where = f"n={batch[0].n} layer {batch[0].layer} matrix errors of {len(operators)} cells"
-            found = self._matrix_errors(list(operators.values()), lambda label: show(f"{where}, {label}"))
-            for place, errors in zip(operators, found, strict=True):
-                if isinstance(errors, Exception):
-                    results[place] |= {"status": "failed", "reason": f"matrix errors: {said(errors)}"}
+            where = f"n={place.group.n} layer {place.layer} matrix errors of {len(operators)} cells"
+            every = self._matrix_errors(list(operators.values()), lambda label: self.cells.show(f"{where}, {label}"))
+            for number, errors in zip(operators, every, strict=True):
+                if isinstance(errors, Attempt):
+                    results[number] |= {"status": "failed", "reason": f"matrix errors: {errors.reason}"}
                 else:
-                    results[place]["metrics"] |= _numbers(
-                        {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
-                    )
-                    results[place] |= {"matrix_tol": self.tol, "matrix_kind": errors.kind, "matrix_open": errors.open}
+                    metrics = {RENAMED.get(name, name): values for name, values in errors.metrics.items()}
+                    results[number]["metrics"] |= _numbers(metrics)
+                    results[number] |= {"matrix_tol": self.tol, "matrix_kind": errors.kind, "matrix_open": errors.open}
         return results
 
     def _matrix_errors(
         self, operators: Sequence[Operator], show: Callable[[str], None]
-    ) -> list[MatrixErrors | Exception]:
+    ) -> list[MatrixErrors | Attempt]:
         """The errors of all operators from shared passes; one that raises does not harm the others."""
-        with self.timings("matrix errors"):
-            try:
-                found = lambda: shared_matrix_errors(
-                    exact(self.qkv, self.target), operators, tol=self.tol, devices=self.devices, progress=show
-                )
-                return with_smaller_blocks(found)
-            except Exception as error:
-                if len(operators) == 1:
-                    return [error]
+        with self.timings("matrix errors"), attempt() as tried:
+            found = lambda: shared_matrix_errors(
+                exact(self.qkv, self.target), operators, tol=self.tol, devices=self.devices, progress=show
+            )
+            return with_smaller_blocks(found)
+        if len(operators) == 1:
+            return [tried]
         return [found for operator in operators for found in self._matrix_errors([operator], show)]
 
-    def _measured(self, cell: Cell) -> tuple[dict[str, Any], Operator | None, str | None]:
-        """What a cell gives but for its matrix errors, its operator, and why a method that ran has none."""
+    def _measured(self, cell: Cell, found: Found) -> Operator | None:
+        """Measure what a cell gives but for its matrix errors, which are those of its operator."""
         if not self.finite:
-            return result_of("failed", NOT_FINITE), None, None
+            found |= {"status": "failed", "reason": NOT_FINITE}
+            return None
         if cell.request.name == LOWER_BOUND:
-            return result_of(metrics=lower_bound(self.wanted, cell.d, self.values)), None, None
-        why = refused(cell.request, self.target, self.qkv.n_q, cell.d)
-        if why is not None:
-            return result_of("skipped", why), None, None
-        options = {"seed": cell.seed, "target": self.target, **cell.request.options}
-        with self.timings("methods"):
+            found["metrics"] = _numbers(lower_bound(self.wanted, cell.d, self.values))
+            return None
+        with self.timings("methods"), self.cells.attempt(cell.key) as tried:
+            if (why := refused(cell.request, self.target, self.qkv.n_q, cell.d)) is not None:
+                raise Unsupported(why)
             begin = perf_counter()
-            try:
-                run = lambda: approximate(cell.request.entry, self.qkv, cell.d, **options)
-                with time_limit(self.limit):
-                    approx = with_smaller_blocks(run)
-                if self.qkv.device.type == "cuda":
-                    torch.cuda.synchronize(self.qkv.device)
-            except Unsupported as error:
-                return result_of("skipped", message(error)), None, None
-            except UsageError:
-                raise
-            except Exception as error:  # whatever a method raises is its result, and the loop goes on
-                return result_of("failed", said(error)), None, None
-            seconds = perf_counter() - begin
-        try:
-            metrics = output_errors(self.reference, approx, self.qkv)
-        except Exception as error:  # an output of another shape, or no tensor at all
-            return result_of("failed", said(error), seconds=seconds), None, None
+            options = {"seed": cell.seed, "target": self.target, **cell.request.options}
+            approx = with_smaller_blocks(lambda: approximate(cell.request.entry, self.qkv, cell.d, **options))
+            if self.qkv.device.type == "cuda":
+                torch.cuda.synchronize(self.qkv.device)
+            found["seconds"] = perf_counter() - begin
+        if tried.ok:
+            with attempt() as tried:  # an output of another shape, or no tensor at all
+                self._judge(cell.request, approx, found)
+        if not tried.ok:
+            found |= tried.told
+            return None
+        if approx.operator is None and self.tol is not None and cell.request.entry.kind != "kernel":
+            found |= {} if approx.no_operator is None else {"matrix_skipped": approx.no_operator}
+        return approx.operator
+
+    def _judge(self, request: MethodRequest, approx: Approximation, found: Found) -> None:
+        """What is found of an approximation: its errors, its diagnostics, how it ended."""
+        metrics = output_errors(self.reference, approx, self.qkv)
         for name in DIAGNOSTICS:
             if name in approx.diagnostics:
                 metrics[name] = approx.diagnostics[name]
         if "visited" in approx.diagnostics:
             metrics["visited_fraction"] = approx.diagnostics["visited"] / (self.qkv.n_q * self.qkv.n_k)
-        judged = {}
-        if cell.request.entry.kind == "kernel":
-            found, judged = self._judged(cell.request, approx)
-            metrics |= found
-        result = {**result_of(*ending(approx, self.qkv), metrics, approx.draws_hash(), seconds), **judged}
-        return result, approx.operator, approx.no_operator if approx.operator is None else None
+        of_kernel = {}
+        if request.entry.kind == "kernel":
+            errors, of_kernel = self._kernel(request, approx)
+            metrics |= errors
+        found |= {"metrics": _numbers(metrics), "draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
+        found |= of_kernel
 
-    def _judged(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _kernel(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The errors of a kernel as such, and the dtype and tolerance that they are of."""
         dtype = working_dtype(request.entry, request.options, self.qkv)
         with self.timings("exact attention"):
@@ -194,30 +247,13 @@ class Bench:
         return found, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
 
 
-def result_of(
-    status: str = "ok",
-    reason: str | None = None,
-    metrics: Mapping[str, Tensor] | None = None,
-    draws_hash: str | None = None,
-    seconds: float | None = None,
-) -> dict[str, Any]:
-    """What a record says of what was measured."""
-    numbers = _numbers(metrics or {})
-    return {"status": status, "reason": reason, "metrics": numbers, "draws_hash": draws_hash, "seconds": seconds}
-
-
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, list[float]]:
     return {name: tensor.detach().double().cpu().tolist() for name, tensor in metrics.items()}
 
 
-def ending(approx: Approximation, qkv: QKV) -> tuple[str, str | None]:
+def ending(approx: Approximation, qkv: QKV) -> Found:
     """The status of a method that ran, and its reason: ``diverged`` where an output is not finite."""
     if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
-        return "ok", None
+        return {}
     broken = [str(head) for head, lost in zip(qkv.heads, approx.lost_rows().tolist(), strict=True) if lost]
-    return ("diverged", f"the output is not finite in head {', '.join(broken)}") if broken else ("ok", None)
-
-
-def said(error: Exception) -> str:
-    """What a cell's record says of an error that a method raised, and in which line of a user's file."""
-    return first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
+    return {"status": "diverged", "reason": f"the output is not finite in head {', '.join(broken)}"} if broken else {}

@@ -19,6 +19,12 @@ def _request() -> type:
     return InjectRequest
 
 
+def _cells() -> type:
+    from .measure import InjectCells
+
+    return InjectCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_drift
 
@@ -41,6 +47,7 @@ EXPERIMENT = Experiment(
     name="inject",
     summary="Put a method in place of a model's attention, and measure what the model loses.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("inject",),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import isfinite
 from time import perf_counter
 from typing import Any
@@ -12,16 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import Unsupported, UsageError
-from ...grammar.foreign import message
+from ...errors import Unsupported
 from ...inject import injected, replaced
 from ...metrics import Outputs, local_errors, model_drift
-from ...records.file import SCHEMA, RecordWriter
-from ...run.folder import recorded
+from ...run.cells import Cells, Done, Found, Place, plan_of_sources
+from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
-from ...run.limits import time_limit, with_smaller_blocks
-from ...run.loop import Session
-from ...run.plan import told
+from ...run.limits import with_smaller_blocks
+from ...run.loop import Session, measure_cells
+from ...run.plan import Group, told
 from ...sources import (
     AttentionCall,
     LanguageModel,
@@ -32,10 +32,10 @@ from ...sources import (
     open_language_model,
     rows_of,
 )
-from ..error.measure import Outcome, said
-from .plan import InjectCell, InjectPlan, InjectRequest, InjectWork, inject_batches, inject_prepared
+from ...timings import Timings
+from .plan import InjectCell, InjectRequest, InjectWork, inject_batches, inject_prepared
 
-__all__ = ["InjectRequest", "measure_drift"]
+__all__ = ["InjectCells", "InjectRequest", "measure_drift"]
 
 
 def measure_drift(
@@ -56,134 +56,116 @@ def measure_drift(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    parts = inject_prepared(request, notify)
-    sources = [source for source, _ in parts]
-    texts = [{n: rows_of(source, n, request.windows, request.lines) for n in plan.base.n} for source, plan in parts]
-    listed = [(source, plan, inject_batches(request, plan, source)) for source, plan in parts]
-    total = sum(len(cells) for _, _, batches in listed for _, _, some in batches for cells in some)
-
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome = Outcome()
-        for (source, plan, batches), rows in zip(listed, texts, strict=True):
-            loop = _Loop(
-                request,
-                plan,
-                source,
-                rows,
-                writer,
-                done,
-                run,
-                outcome,
-                notify,
-                lambda label: progress(len(outcome.records), total, label),
-            )
-            loop.measure(batches)
-        progress(total, total, "")
-        return outcome
-
-    plans = [_planned(request, plan) for _, plan in parts]
-    plan = plans[0] if len(parts) == 1 else {s.facts["weights"]: p for s, p in zip(sources, plans, strict=True)}
-    outcome, path = recorded(request, "inject", plan, sources, notify, measure)
-    return Session(outcome, path, sources)
+    return measure_cells(InjectCells, request, notify=notify, progress=progress)
 
 
-def _planned(request: InjectRequest, plan: InjectPlan) -> dict[str, Any]:
-    """The plan as a manifest shows it."""
-    budgets = None if plan.budgets is None else [[*place, d] for place, d in sorted(plan.budgets.d.items())]
-    return plan.base.told() | {"per_layer": request.per_layer, "batch": request.batch, "budgets": budgets}
+class InjectCells(Cells):
+    """Methods in place of a model's attention; a place is a batch of windows, and its layers are read together."""
 
+    command = "inject"
+    blank = {
+        "metrics": {},
+        "local": {},
+        "draws_hash": None,
+        "seconds": None,
+        "tokens": None,
+        "predicts": None,
+        "predicts_not": None,
+        "model_dtype": None,
+    }
 
-@dataclass
-class _Loop:
-    """The batches of one source."""
+    def __init__(self, request: InjectRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        self.parts, self.notify = inject_prepared(request, notify), notify
+        self.texts = [
+            {n: rows_of(source, n, request.windows, request.lines) for n in plan.base.n} for source, plan in self.parts
+        ]
+        self.model: tuple[int, LanguageModel] | None = None  # of the last source that was read
+        self.batches: dict[Place, tuple[int, ...]] = {}
+        every = {}
+        for number, (source, plan) in enumerate(self.parts):
+            for n, windows, works in inject_batches(request, plan, source):
+                place = Place(number, Group(n, windows[0]), None)
+                self.batches[place] = windows
+                every[place] = [cell for cells in works for cell in cells]
+        super().__init__(request, [source for source, _ in self.parts], list(every), every.__getitem__)
 
-    request: InjectRequest
-    plan: InjectPlan
-    source: Any
-    rows: Mapping[int, Sequence[Sequence[int]]]
-    writer: RecordWriter
-    done: Mapping[str, dict[str, Any]]
-    run: str
-    outcome: Outcome
-    notify: Callable[[str], None]
-    show: Callable[[str], None]
-    model: LanguageModel | None = None
-    keeper: InputKeeper = field(init=False)
+    def plan(self) -> dict[str, Any]:
+        return plan_of_sources(self.parts)
 
-    def __post_init__(self) -> None:
-        asked = self.request  # a line's Q, K, V and those of another dtype are not those that the other commands read
-        wanted = asked.input_statistics and not asked.lines and asked.model_dtype == "float32"
-        self.keeper = InputKeeper(self.writer.path.parent, self.run, wanted, asked.force)
+    def heads(self, place: Place) -> Sequence[int]:
+        return range(self.sources[place.source].heads)
 
-    def measure(self, batches: Sequence[tuple[int, tuple[int, ...], list[list[InjectCell]]]]) -> None:
-        for n, windows, works in batches:
-            bench = None
-            for cells in works:
-                self.show(f"n={n} {cells[0].work.name}")
-                results: Sequence[dict[str, Any] | None] = [None] * len(cells)
-                if any(cell.key not in self.done for cell in cells):
-                    bench = bench or self._bench(n, windows)
-                    results = bench.measure(cells[0].work, self.request.cell_timeout)
-                for place, (cell, result) in enumerate(zip(cells, results, strict=True)):
-                    if cell.key in self.done:
-                        self.outcome.records.append(self.done[cell.key])
-                        self.outcome.done_before += 1
-                    else:
-                        self.outcome.keep({**self._head(cell, bench.lengths[place]), **result}, self.writer)
-
-    def _bench(self, n: int, windows: Sequence[int]) -> _Bench:
-        """The unmodified model's outputs and Q, K, V of a batch."""
-        if self.model is None:
-            self.show("reading the model")
-            self.model = open_language_model(self.source, self.request.model_dtype)
-            if self.model.why is not None:
-                self.notify(f"no loss and no logits: {self.model.why}")
-        some = [self.rows[n][window] for window in windows]
-        bench = _Bench(self.model, some, windows, self.plan.base.layers, self.plan.base.seed)
-        for row, window in enumerate(windows):
-            for layer, call in bench.calls.items():
-                with suppress(Unsupported):  # Q, K and V are not all of it
-                    self.keeper.keep(self.source, n, window, layer, call.qkv(row))
-        return bench
-
-    def _head(self, cell: InjectCell, length: int) -> dict[str, Any]:
-        """What a record says before anything is measured."""
-        work, model, budgets = cell.work, self.model, self.plan.budgets
-        own = [] if budgets is None else [d for (layer, _), d in budgets.d.items() if layer in work.layers]
+    def head(self, place: Place, cell: InjectCell) -> dict[str, Any]:
+        work, (_, plan) = cell.work, self.parts[place.source]
+        own = [] if plan.budgets is None else [d for (layer, _), d in plan.budgets.d.items() if layer in work.layers]
         tried = [d for d in own if d is not None]
+        budgets = {
+            "mean": sum(tried) / len(tried) if tried else None,
+            "heads": len(own),
+            "exact": len(own) - len(tried),
+        }
         return {
-            "schema": SCHEMA,
-            "key": cell.key,
-            "run": self.run,
-            "command": "inject",
             **told(work.request),
             "family": work.request.entry.family,
-            "target": self.plan.base.target,
-            "source": self.source.facts,
+            "target": plan.base.target,
             "window": cell.window,
-            "tokens": length,
             "layer": work.layer,
             "layers": work.layers,
-            "heads": list(range(self.source.heads)),
-            "n": cell.n,
             "d": work.d,
-            "budgets": None
-            if budgets is None
-            else {
-                "mean": sum(tried) / len(tried) if tried else None,
-                "heads": len(own),
-                "exact": len(own) - len(tried),
-            },
+            "budgets": None if plan.budgets is None else budgets,
             "repeat": work.repeat,
             "seed": work.seed,
             "lines": self.request.lines,
-            "predicts": model.kind,
-            "predicts_not": model.why,
-            "model_dtype": model.dtype,
             "reference": False,
             "requested": True,
-            "draws_hash": None,
         }
+
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, _Bench, Found]]:
+        """The unmodified model's outputs and Q, K, V of a batch."""
+        for place in places:
+            model, (source, plan) = self._model(place.source), self.parts[place.source]
+            n, windows = place.group.n, self.batches[place]
+            rows = [self.texts[place.source][n][window] for window in windows]
+            bench = _Bench(model, rows, windows, plan.base.layers, plan.base.seed)
+            if not self.request.lines and self.request.model_dtype == "float32":  # as the other commands read them
+                for row, window in enumerate(windows):
+                    for layer, call in bench.calls.items():
+                        with suppress(Unsupported):  # Q, K and V are not all of it
+                            keeper.keep(source, n, window, layer, call.qkv(row))
+            yield place, bench, {"predicts": model.kind, "predicts_not": model.why, "model_dtype": model.dtype}
+
+    def _model(self, number: int) -> LanguageModel:
+        """The model of a source, which is held until that of another one is asked for."""
+        if self.model is None or self.model[0] != number:
+            self.model = None
+            self.show("reading the model")
+            self.model = number, open_language_model(self.sources[number], self.request.model_dtype)
+            if (why := self.model[1].why) is not None:
+                self.notify(f"no loss and no logits: {why}")
+        return self.model[1]
+
+    def work(self, place: Place, cell: InjectCell) -> Cost:
+        """The method in each of its layers; what the model itself takes is not counted."""
+        work, size = work_of_method(place.group.n, cell.d, len(self.head_numbers(place)))
+        return len(cell.work.layers) * work, size
+
+    def label(self, place: Place, cell: InjectCell) -> str:
+        return f"n={place.group.n} {cell.work.name}"
+
+    def measured(self, place: Place, inputs: _Bench, done: Done) -> Iterator[tuple[InjectCell, Found]]:
+        """The windows of a batch share each of its forwards."""
+        for work, some in groupby(self.listed[place], key=lambda cell: cell.work):
+            cells = list(some)
+            missing = [cell.key for cell in cells if cell.key not in done]
+            if not missing:
+                continue
+            self.show(self.label(place, cells[0]))
+            results: list[Found] = [{} for _ in cells]
+            with self.attempt(*missing) as tried:
+                results = inputs.measure(work)
+            for cell, found, length in zip(cells, results, inputs.lengths, strict=True):
+                if cell.key in missing:
+                    yield cell, {"tokens": length, **(found if tried.ok else tried.told)}
 
 
 @dataclass
@@ -213,35 +195,29 @@ class _Bench:
     def lengths(self) -> Sequence[int]:
         return self.reading.lengths
 
-    def measure(self, work: InjectWork, limit: float | None) -> list[dict[str, Any]]:
-        """The measured parts of a record for each window: status, reason, metrics, local, seconds."""
-        try:
-            with time_limit(limit):
-                local = {
-                    layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers
-                }
-                begin = perf_counter()
-                got = with_smaller_blocks(lambda: self._injected(work))
-        except Unsupported as error:
-            return [_result("skipped", message(error)) for _ in self.rows]
-        except UsageError as error:  # Q, K or V of a later layer is not finite: what was asked for is checked before
-            return [_result("diverged", message(error)) for _ in self.rows]
-        except Exception as error:  # whatever a method raises is its result, and the loop goes on
-            return [_result("failed", said(error)) for _ in self.rows]
+    def measure(self, work: InjectWork) -> list[Found]:
+        """What is found of each window."""
+        local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}
+        begin = perf_counter()
+        got = with_smaller_blocks(lambda: self._injected(work))
         seconds = (perf_counter() - begin) / len(self.rows)
         return [
-            self._measured(row, got[row], {layer: rows[row] for layer, rows in local.items()}, seconds)
+            {**self._drift(row, got[row], {layer: rows[row] for layer, rows in local.items()}), "seconds": seconds}
             for row in range(len(self.rows))
         ]
 
-    def _measured(self, row: int, got: Outputs, local: Mapping[int, list[float]], seconds: float) -> dict[str, Any]:
+    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Found:
         words = None if self.asked is None else self.asked.words[row]
-        found = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
+        drift = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
         heads = [value for values in local.values() for value in values]
-        found["local_error"] = sum(heads) / len(heads)
-        lost = not isfinite(found["drift"])
-        status = ("diverged", "the last hidden states are not finite") if lost else ("ok", None)
-        return _result(*status, {name: [value] for name, value in found.items()}, local, seconds)
+        drift["local_error"] = sum(heads) / len(heads)
+        found: Found = {
+            "metrics": {name: [value] for name, value in drift.items()},
+            "local": {str(layer): values for layer, values in local.items()},
+        }
+        if not isfinite(drift["drift"]):
+            found |= {"status": "diverged", "reason": "the last hidden states are not finite"}
+        return found
 
     def _outputs(self) -> list[Outputs]:
         """What the model gives now for each row, padding left out."""
@@ -277,14 +253,3 @@ def _widened(call: AttentionCall) -> AttentionCall:
     """The call in float32 at least, as methods run."""
     wide = torch.promote_types(call.q.dtype, torch.float32)
     return replace(call, **{axis: getattr(call, axis).to(wide) for axis in "qkv"})
-
-
-def _result(
-    status: str,
-    reason: str | None,
-    metrics: Mapping[str, list[float]] | None = None,
-    local: Mapping[int, list[float]] | None = None,
-    seconds: float | None = None,
-) -> dict[str, Any]:
-    told = {str(layer): values for layer, values in (local or {}).items()}
-    return {"status": status, "reason": reason, "metrics": metrics or {}, "local": told, "seconds": seconds}

@@ -70,6 +70,14 @@ class InjectCell:
     n: int
     window: int
 
+    @property
+    def name(self) -> str:
+        return self.work.request.label
+
+    @property
+    def d(self) -> int | None:
+        return self.work.d
+
 
 @dataclass(frozen=True)
 class InjectPlan:
@@ -77,11 +85,17 @@ class InjectPlan:
 
     base: ErrorPlan
     budgets: Budgets | None
+    request: InjectRequest
 
-    def works(self, per_layer: bool) -> list[InjectWork]:
+    def told(self) -> dict[str, Any]:
+        """The plan as a manifest shows it."""
+        budgets = None if self.budgets is None else [[*place, d] for place, d in sorted(self.budgets.d.items())]
+        return self.base.told() | {"per_layer": self.request.per_layer, "batch": self.request.batch, "budgets": budgets}
+
+    def works(self) -> list[InjectWork]:
         """The forwards of one batch: every method, budget and seed in all layers together, then in each by itself."""
         places: list[tuple[tuple[int, ...], int | None]] = [(self.base.layers, None)]
-        places += [((layer,), layer) for layer in self.base.layers] if per_layer else []
+        places += [((layer,), layer) for layer in self.base.layers] if self.request.per_layer else []
         found = []
         for request in self.base.methods:
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
@@ -120,7 +134,7 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             notify(line)
-        found.append((source, InjectPlan(replace(plan, windows=request.windows), budgets)))
+        found.append((source, InjectPlan(replace(plan, windows=request.windows), budgets, request)))
     return found
 
 
@@ -181,7 +195,7 @@ def inject_batches(
 ) -> list[tuple[int, tuple[int, ...], list[list[InjectCell]]]]:
     """``(n, windows, cells)`` of every forward's batch: for each work a cell of each window."""
     facts, base = determining(source.facts), plan.base
-    works = plan.works(request.per_layer)
+    works = plan.works()
     numbers = range(base.windows)
     batches = [tuple(numbers[at : at + request.batch]) for at in range(0, base.windows, request.batch)]
     return [

@@ -18,6 +18,12 @@ def _request() -> type:
     return SpectrumRequest
 
 
+def _cells() -> type:
+    from .measure import SpectrumCells
+
+    return SpectrumCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_spectra
 
@@ -34,6 +40,7 @@ EXPERIMENT = Experiment(
     name="spectrum",
     summary="Compute singular values and effective ranks of attention matrices.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("spectrum",),

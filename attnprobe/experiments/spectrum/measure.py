@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from ...errors import UsageError, nearest, unknown
+from ...errors import Unsupported, UsageError, nearest, unknown
 from ...grammar.foreign import message
 from ...grammar.lists import parse_numbers
 from ...grammar.spelling import parts
 from ...methods import METHODS, approximate, is_method
-from ...metrics.spectrum import KINDS, MATRICES, refuse_spectrum, shape_of, spectra, summary
+from ...metrics.spectrum import KINDS, MATRICES, Spectrum, refuse_spectrum, shape_of, spectra, summary
 from ...qkv import QKV
 from ...records.file import cell_key, determining
 from ...reference import TARGETS
-from ...run.cells import Cells, Place
-from ...run.limits import time_limit
+from ...run.cells import Cells, Found, Place, title
+from ...run.costs import Cost, work_of_decompositions
 from ...run.loop import Session, measure_cells
 from ...run.plan import Group, MethodRequest, determines, listed, parse_methods, refuse_endless, refused, told
-from ...run.prepare import share_of
 from ...run.request import MOST, RunRequest, parse_layers, sources_of
 from ...timings import Timings
-from ..error.measure import said
 
 __all__ = ["SpectrumCells", "SpectrumRequest", "measure_spectra", "parse_of"]
 
@@ -137,19 +135,29 @@ class SpectrumCells(Cells):
     """Spectra of matrices and of methods, each of one head."""
 
     command = "spectrum"
+    blank = {**Cells.blank, "seconds": None}
 
     def __init__(self, request: SpectrumRequest, notify: Note, timings: Timings) -> None:
-        self.request, self.timings = request, timings
-        self.asked = _asked(request)
-        self.sources = sources_of(request, notify, timings)
-        self.every = _listed(request, self.sources, *self.asked)
-        mine = share_of(request, self.sources, self.every)
-        self.listed = {place: cells for place, cells in self.every.items() if mine is None or place in mine}
+        self.timings, self.asked = timings, _asked(request)
+        sources = sources_of(request, notify, timings)
+        self.chosen = [_heads(request, source) for source in sources]
+        places = _places(request, sources, self.asked)
+        super().__init__(request, sources, places, self._cells)
+
+    def _cells(self, place: Place) -> list[_Cell]:
+        """Matrix by matrix, budget by budget, head by head."""
+        of, _, d, epsilons = self.asked
+        return [
+            _cell(self.request, one, budget, head, place, determining(self.sources[place.source].facts), epsilons)
+            for one in of
+            for budget in _budgets(one, d)
+            for head in self.chosen[place.source]
+        ]
 
     def plan(self) -> dict[str, Any]:
         of, _, d, epsilons = self.asked
         layers = {
-            source.facts.get("weights") or "file": [place.layer for place in self.every if place.source == number]
+            source.facts.get("weights") or "file": [place.layer for place in self.places if place.source == number]
             for number, source in enumerate(self.sources)
         }
         return {
@@ -160,17 +168,14 @@ class SpectrumCells(Cells):
             "d": d,
             "seed": self.request.seed,
             "layers": layers,
-            "n": list(dict.fromkeys(place.group.n for place in self.every)),
-            "heads": list(dict.fromkeys(cell.head for cells in self.every.values() for cell in cells)),
+            "n": list(dict.fromkeys(place.group.n for place in self.places)),
+            "heads": list(dict.fromkeys(head for heads in self.chosen for head in heads)),
             "windows": self.request.windows,
             "target": self.request.target,
         }
 
-    def whole(self) -> set[str]:
-        return {cell.key for cells in self.every.values() for cell in cells}
-
-    def heads(self, place: Place) -> list[int]:
-        return list(dict.fromkeys(cell.head for cell in self.listed[place]))
+    def heads(self, place: Place) -> Sequence[int]:
+        return self.chosen[place.source]
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         return {
@@ -188,17 +193,34 @@ class SpectrumCells(Cells):
             "requested": True,
         }
 
-    def measured(
-        self, place: Place, qkv: QKV, done: Collection[str], show: Note
-    ) -> Iterator[tuple[_Cell, dict[str, Any]]]:
-        epsilons = self.asked[3]
-        for cell in self.listed[place]:
-            if cell.key not in done:
-                show(f"n={place.group.n} layer {place.layer} head {cell.head} {cell.name}")
-                yield cell, _measured(cell, qkv, self.request, epsilons, self.timings)
+    def label(self, place: Place, cell: _Cell) -> str:
+        return f"n={place.group.n} layer {place.layer} head {cell.head} {title(cell)}"
 
-    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
-        return _result("failed", reason)
+    def work(self, place: Place, cell: _Cell) -> Cost:
+        return work_of_decompositions(place.group.n, heads=1, matrices=1)
+
+    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+        request, qkv, begin = self.request, inputs.select([cell.head]), perf_counter()
+        if (why := _refused(cell.of, request.target, inputs.n_q, cell.d)) is not None:
+            raise Unsupported(why)
+        of: Any = cell.of
+        draws = None
+        if not isinstance(of, str):
+            with self.timings("methods"):
+                approx = approximate(of.entry, qkv, cell.d, seed=request.seed, target=request.target, **of.options)
+            if approx.operator is None:
+                raise Unsupported(f"{of.label} {approx.no_operator}")
+            of, draws = approx.operator, approx.draws_hash()
+        try:
+            with self.timings("spectra"):
+                spectrum = spectra(qkv, of, request.kind, k=request.k, seed=request.seed)[0]
+        except UsageError as error:  # more values than there are
+            raise Unsupported(message(error)) from error
+        found["seconds"] = perf_counter() - begin
+        if spectrum.finite:
+            found |= {"draws_hash": draws, **_record(spectrum, request.kind, self.asked[3])}
+        else:
+            found |= {"status": "diverged", "reason": "the matrix is not finite"}
 
 
 def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
@@ -246,38 +268,28 @@ def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> st
     return None if isinstance(one, str) else refused(one, target, n, d)
 
 
-def _listed(
-    request: SpectrumRequest,
-    sources: Sequence[Any],
-    of: Sequence[MethodRequest | str],
-    n: tuple[int, ...] | None,
-    d: Sequence[int],
-    epsilons: Sequence[float],
-) -> dict[Place, list[_Cell]]:
-    """Every cell, in the order in which it is computed: by source, n, window, layer, matrix, budget, head."""
-    found = {}
+def _heads(request: SpectrumRequest, source: Any) -> tuple[int, ...]:
+    numbers = source.head_numbers
+    return tuple(numbers if request.head == "all" else parse_numbers(request.head, "head", numbers))
+
+
+def _places(request: SpectrumRequest, sources: Sequence[Any], asked: Any) -> list[Place]:
+    """Every place, by source, n, window and layer, once nothing in them is impossible."""
+    of, n, d, _ = asked
+    found = []
     for number, source in enumerate(sources):
-        numbers = source.head_numbers
-        heads = numbers if request.head == "all" else tuple(parse_numbers(request.head, "head", numbers))
         layers, lengths = parse_layers(request.layer, source), n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
-        facts = determining(source.facts)
-        each = sum(len(_budgets(one, d)) for one in of) * len(heads)
+        each = sum(len(_budgets(one, d)) for one in of) * len(_heads(request, source))
         refuse_endless(each * len(lengths) * request.windows * len(layers))
         for length in lengths:
             source.check(length, request.windows, layers)
-            for window in range(request.windows):
-                for layer in layers:
-                    found[Place(number, Group(length, window), layer)] = [
-                        _cell(request, one, budget, head, length, window, layer, facts, epsilons)
-                        for one in of
-                        for budget in _budgets(one, d)
-                        for head in heads
-                    ]
+            groups = [Group(length, window) for window in range(request.windows)]
+            found += [Place(number, group, layer) for group in groups for layer in layers]
     return found
 
 
-def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
+def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:
     matrix = isinstance(one, str)
     which = determines(None if matrix else one)
     key = cell_key(
@@ -290,9 +302,9 @@ def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
         k=request.k,
         epsilon=epsilons,
         source=dict(facts),
-        n=n,
-        window=window,
-        layer=layer,
+        n=place.group.n,
+        window=place.group.window,
+        layer=place.layer,
         head=head,
         d=d,
         is_method=not matrix,
@@ -300,50 +312,21 @@ def _cell(request, one, d, head, n, window, layer, facts, epsilons) -> _Cell:
     return _Cell(key, one, d, head)
 
 
-def _measured(
-    cell: _Cell, qkv: QKV, request: SpectrumRequest, epsilons: Sequence[float], timings: Timings
-) -> dict[str, Any]:
-    """The measured part of a record."""
-    one = qkv.select([cell.head])
-    why = _refused(cell.of, request.target, qkv.n_q, cell.d)
-    begin = perf_counter()
-    draws = None
-    try:
-        if why is not None:
-            return _result("skipped", why)
-        of: Any = cell.of
-        if not isinstance(of, str):
-            with timings("methods"), time_limit(request.cell_timeout):
-                approx = approximate(of.entry, one, cell.d, seed=request.seed, target=request.target, **of.options)
-            if approx.operator is None:
-                return _result("skipped", f"{of.label} {approx.no_operator}")
-            of, draws = approx.operator, approx.draws_hash()
-        with timings("spectra"):
-            found = spectra(one, of, request.kind, k=request.k, seed=request.seed)[0]
-    except UsageError as error:
-        return _result("skipped", message(error))
-    except Exception as error:  # whatever a method raises is its result, and the loop goes on
-        return _result("failed", said(error))
-    if not found.finite:
-        return _result("diverged", "the matrix is not finite", seconds=perf_counter() - begin)
-    values = found.values
+def _record(spectrum: Spectrum, kind: str, epsilons: Sequence[float]) -> Found:
+    """A spectrum as a record holds it."""
+    values = spectrum.values
     pairs = [[value.real, value.imag] for value in values.tolist()] if values.is_complex() else values.tolist()
-    numbers = summary(found, epsilons)
-    result = _result(seconds=perf_counter() - begin) | numbers
-    result["metrics"] = {name: [value] for name, value in numbers.items() if not isinstance(value, dict)}
-    return result | {
-        "eigenvalues" if request.kind == "eigen" else "singular_values": pairs,
-        "size": found.size,
-        "complete": found.complete,
-        "log_scale": found.log_scale,
-        "draws_hash": draws,
-        "frobenius": None if found.frobenius2 is None else found.frobenius2**0.5,
-        "error": None if found.error is None else found.error.tolist(),
-        "upper": None if found.upper is None else found.upper.tolist(),
-        "passes": found.passes,
-        "closed": found.closed,
+    numbers = summary(spectrum, epsilons)
+    return {
+        **numbers,
+        "metrics": {name: [value] for name, value in numbers.items() if not isinstance(value, dict)},
+        "eigenvalues" if kind == "eigen" else "singular_values": pairs,
+        "size": spectrum.size,
+        "complete": spectrum.complete,
+        "log_scale": spectrum.log_scale,
+        "frobenius": None if spectrum.frobenius2 is None else spectrum.frobenius2**0.5,
+        "error": None if spectrum.error is None else spectrum.error.tolist(),
+        "upper": None if spectrum.upper is None else spectrum.upper.tolist(),
+        "passes": spectrum.passes,
+        "closed": spectrum.closed,
     }
-
-
-def _result(status: str = "ok", reason: str | None = None, seconds: float | None = None) -> dict[str, Any]:
-    return {"status": status, "reason": reason, "metrics": {}, "draws_hash": None, "seconds": seconds}

@@ -19,6 +19,12 @@ def _request() -> type:
     return StabilityRequest
 
 
+def _cells() -> type:
+    from .measure import StabilityCells
+
+    return StabilityCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_stability
 
@@ -41,6 +47,7 @@ EXPERIMENT = Experiment(
     name="stability",
     summary="Train with each method as the attention, and measure how far each step moves the embedding.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("stability",),

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from time import perf_counter
 from typing import Any
 
-from ...errors import Unsupported, UsageError
-from ...grammar.foreign import message
-from ...records.file import SCHEMA, RecordWriter
-from ...run.folder import recorded
-from ...run.limits import time_limit
-from ...run.loop import Session
-from ...run.plan import told
+from ...errors import NotFinite, Unsupported
+from ...run.cells import Cells, Found, Place, title
+from ...run.costs import Cost, work_of_method
+from ...run.inputs import InputKeeper
+from ...run.loop import Session, measure_cells
+from ...run.plan import Group, told
 from ...sources import TASKS, TaskSource
-from ..error.measure import Outcome, said
-from .plan import (
-    LAYERS,
-    StabilityCell,
-    StabilityPlan,
-    StabilityRequest,
-    stability_cells,
-    stability_prepared,
-    why_not,
-)
+from ...timings import Timings
+from .plan import LAYERS, StabilityCell, StabilityRequest, stability_cells, stability_prepared, why_not
 from .training import STEP_METRICS, Step
-from .trajectory import Training, Trajectory
+from .trajectory import Training
 
-__all__ = ["measure_stability"]
+__all__ = ["StabilityCells", "measure_stability"]
+
+HEADS = (0, 1)
 
 
 def measure_stability(
@@ -49,120 +42,114 @@ def measure_stability(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    tasks, plan = stability_prepared(request, notify)
-    listed = [(task, cell) for task in tasks for cell in stability_cells(request, plan, task)]
-    place = {cell.key: index for index, (_, cell) in enumerate(listed)}
-    total = len(listed)
-
-    def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
-        outcome = Outcome()
-        for task, cell in sorted(listed, key=lambda pair: (tasks.index(pair[0]), pair[1].repeat)):
-            if cell.key in done:
-                outcome.records.append(done[cell.key])
-                outcome.done_before += 1
-                continue
-            label = f"{task.name} {cell.name} seed {cell.seed}"
-            show = lambda step, label=label: progress(
-                len(outcome.records), total, f"{label}, step {step + 1} of {request.steps}"
-            )
-            outcome.keep({**_head(cell, request, task, run), **_measured(cell, request, task, show)}, writer)
-        outcome.records.sort(key=lambda record: place[record["key"]])
-        progress(total, total, "")
-        return outcome
-
-    outcome, path = recorded(request, "stability", _planned(request, plan, tasks), tasks, notify, measure)
-    return Session(outcome, path, tasks)
+    return measure_cells(StabilityCells, request, notify=notify, progress=progress)
 
 
-def _measured(
-    cell: StabilityCell, request: StabilityRequest, task: TaskSource, show: Callable[[int], None]
-) -> dict[str, Any]:
-    """The measured part of a record: status, reason, metrics, conditions, seconds."""
-    why = why_not(cell.request, cell.target, task, cell.d)
-    if why is not None:
-        return _result("skipped", why, Trajectory(*[()] * len(STEP_METRICS)), None)
-    training = Training(task, cell.request, cell.target, cell.d, cell.seed, request.condition_tokens)
-    steps: list[Step] = []
-    status, reason = "ok", None
-    begin = perf_counter()
-    show(0)
-    try:
-        with time_limit(request.cell_timeout):
+class StabilityCells(Cells):
+    """Trainings; a place is a task with a seed, whose batches all methods share."""
+
+    command = "stability"
+    blank = {"metrics": {}, "conditions": [], "draws_hash": None, "seconds": None}
+    gradients = True
+
+    def __init__(self, request: StabilityRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        tasks, self.planned = stability_prepared(request, notify)
+        every = {}
+        for number, task in enumerate(tasks):
+            cells = stability_cells(request, self.planned, task)
+            for repeat in range(request.seeds):
+                place = Place(number, Group(task.n, repeat), LAYERS)
+                every[place] = [cell for cell in cells if cell.repeat == repeat]
+        super().__init__(request, tasks, list(every), every.__getitem__)
+
+    def plan(self) -> dict[str, Any]:
+        request, tasks = self.request, self.sources
+        return {
+            "methods": [{"name": one.name, "options": dict(one.options)} for one in self.planned.methods],
+            "tasks": [{"name": one.name, "n": one.n, "batch": one.batch, "rate": one.rate} for one in tasks],
+            "n": list(dict.fromkeys(one.n for one in tasks)),
+            "d": self.planned.d,
+            "layers": [LAYERS],
+            "steps": request.steps,
+            "seed": request.seed,
+            "seeds": request.seeds,
+            "target": request.target,
+            "eps": request.eps,
+            "condition_tokens": request.condition_tokens,
+        }
+
+    def ordered(self) -> list[StabilityCell]:
+        """Method by method."""
+        found = []
+        for number in range(len(self.sources)):
+            columns = [cells for place, cells in self.listed.items() if place.source == number]
+            found += [cell for row in zip(*columns, strict=True) for cell in row]
+        return found
+
+    def heads(self, place: Place) -> Sequence[int]:
+        return HEADS
+
+    def head(self, place: Place, cell: StabilityCell) -> dict[str, Any]:
+        request, task = self.request, self.sources[place.source]
+        return {
+            "task": task.name,
+            **told(cell.request),
+            "family": cell.request.entry.family,
+            "target": cell.target,
+            "window": 0,
+            "batch": task.batch,
+            "rate": task.rate,
+            "eps": request.eps,
+            "steps": request.steps,
+            "paper_setting": {name: getattr(TASKS[task.name], name) for name in ("n", "batch", "rate")},
+            "condition_tokens": request.condition_tokens,
+            "d": cell.d,
+            "repeat": cell.repeat,
+            "seed": cell.seed,
+            "reference": not cell.request.requested,
+            "requested": cell.request.requested,
+        }
+
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, TaskSource, Found]]:
+        for place in places:
+            yield place, self.sources[place.source], {}
+
+    def label(self, place: Place, cell: StabilityCell) -> str:
+        return f"{self.sources[place.source].name} {title(cell)} seed {cell.seed}"
+
+    def source_name(self, place: Place) -> str:
+        return self.sources[place.source].name
+
+    def work(self, place: Place, cell: StabilityCell) -> Cost:
+        """Four passes a step over every sequence of its batch, of a mean length, with heads half as wide."""
+        task = self.sources[place.source]
+        length = (task.shortest + task.n) // 2
+        each, size = work_of_method(length, cell.d or length // 4, len(HEADS))
+        return 2 * self.request.steps * task.batch * task.pairs * LAYERS * each, size
+
+    def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, found: Found) -> None:
+        if (why := why_not(cell.request, cell.target, inputs, cell.d)) is not None:
+            raise Unsupported(why)
+        request, steps = self.request, []
+        training = Training(inputs, cell.request, cell.target, cell.d, cell.seed, request.condition_tokens)
+        begin = perf_counter()
+        try:
             for step in training.run(request.steps, request.eps):
                 steps.append(step)
                 if not all(isfinite(getattr(step, name)) for name in STEP_METRICS):
-                    status, reason = "diverged", f"step {len(steps)}: loss, gradient or embedding is not finite"
+                    reason = f"step {len(steps)}: loss, gradient or embedding is not finite"
+                    found |= {"status": "diverged", "reason": reason}
                     break
                 if len(steps) < request.steps:
-                    show(len(steps))
-    except Unsupported as error:
-        status, reason = "skipped", message(error)
-    except UsageError as error:  # Q, K and V that are not finite are refused by name
-        status, reason = (
-            ("diverged", f"step {len(steps) + 1}: {message(error)}")
-            if "value at head" in message(error)
-            else ("failed", said(error))
-        )
-    except Exception as error:  # whatever a method raises is its result, and the loop goes on
-        status, reason = "failed", said(error)
-    return _result(status, reason, training.trajectory(steps), perf_counter() - begin)
+                    self.show(f"{self.label(place, cell)}, step {len(steps) + 1} of {request.steps}")
+        except NotFinite as error:
+            raise NotFinite(f"step {len(steps) + 1}: {error}") from error
+        finally:
+            found |= _record(training, steps) | {"seconds": perf_counter() - begin}
 
 
-def _result(status: str, reason: str | None, found: Trajectory, seconds: float | None) -> dict[str, Any]:
-    metrics = {name: list(getattr(found, name)) for name in STEP_METRICS if found.tau}
-    return {
-        "status": status,
-        "reason": reason,
-        "metrics": metrics,
-        "conditions": list(found.conditions),
-        "draws_hash": None,
-        "seconds": seconds,
-    }
-
-
-def _head(cell: StabilityCell, request: StabilityRequest, task: TaskSource, run: str) -> dict[str, Any]:
-    """What a record says before anything is measured."""
-    entry = cell.request.entry
-    return {
-        "schema": SCHEMA,
-        "key": cell.key,
-        "run": run,
-        "command": "stability",
-        "task": task.name,
-        **told(cell.request),
-        "family": entry.family,
-        "target": cell.target,
-        "source": task.facts,
-        "window": 0,
-        "layer": LAYERS,
-        "heads": [0, 1],
-        "n": task.n,
-        "batch": task.batch,
-        "rate": task.rate,
-        "eps": request.eps,
-        "steps": request.steps,
-        "paper_setting": {name: getattr(TASKS[task.name], name) for name in ("n", "batch", "rate")},
-        "condition_tokens": request.condition_tokens,
-        "d": cell.d,
-        "repeat": cell.repeat,
-        "seed": cell.seed,
-        "reference": not cell.request.requested,
-        "requested": cell.request.requested,
-    }
-
-
-def _planned(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSource]) -> dict[str, Any]:
-    """The plan as a manifest shows it."""
-    return {
-        "methods": [{"name": one.name, "options": dict(one.options)} for one in plan.methods],
-        "tasks": [{"name": one.name, "n": one.n, "batch": one.batch, "rate": one.rate} for one in tasks],
-        "n": list(dict.fromkeys(one.n for one in tasks)),
-        "d": plan.d,
-        "layers": [LAYERS],
-        "steps": request.steps,
-        "seed": request.seed,
-        "seeds": request.seeds,
-        "target": request.target,
-        "eps": request.eps,
-        "condition_tokens": request.condition_tokens,
-    }
+def _record(training: Training, steps: list[Step]) -> Found:
+    """What the steps of a training measured, as a record holds it."""
+    trajectory = training.trajectory(steps)
+    metrics = {name: list(getattr(trajectory, name)) for name in STEP_METRICS if steps}
+    return {"metrics": metrics, "conditions": list(trajectory.conditions)}

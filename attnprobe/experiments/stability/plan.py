@@ -71,7 +71,7 @@ class StabilityCell:
 
     @property
     def name(self) -> str:
-        return self.request.name + ("" if self.d is None else f" d={self.d}")
+        return self.request.label
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,12 @@ def _request() -> type:
     return TheoryRequest
 
 
+def _cells() -> type:
+    from .measure import TheoryCells
+
+    return TheoryCells
+
+
 def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_theory
 
@@ -41,6 +47,7 @@ EXPERIMENT = Experiment(
     name="theory",
     summary="What the papers' theorems assume, promise and reach, with a verdict head by head.",
     request=_request,
+    cells=_cells,
     measure=_measure,
     view=_view,
     plots=("theory",),

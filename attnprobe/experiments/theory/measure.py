@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...errors import Unsupported
+from ...errors import BadResult, Unsupported
 from ...grammar.foreign import message
 from ...qkv import QKV
-from ...records.file import cell_key, determining, spelt
-from ...run.cells import Place, PlannedCells
-from ...run.limits import time_limit, with_smaller_blocks
+from ...records.file import spelt
+from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.costs import Cost, work_of_decompositions, work_of_method
+from ...run.limits import with_smaller_blocks
 from ...run.loop import Session, measure_cells
-from ...run.plan import ErrorPlan, Group, MethodRequest, determines, refused, told
+from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
 from ...run.prepare import ErrorRequest, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
-from ..error.measure import said
 from .setting import Asked, asked_of, possible, setting_of
 
-__all__ = ["TheoryRequest", "measure_theory", "theory_cells"]
+__all__ = ["TheoryCells", "TheoryRequest", "measure_theory"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ class _Cell:
     key: str
     theorem: Theorem
     request: MethodRequest | None
-    group: Group
-    layer: int
+    d: None = None
 
     @property
     def name(self) -> str:
@@ -88,14 +88,14 @@ class TheoryCells(PlannedCells):
     """Theorems, each of every method where it is about any."""
 
     command = "theory"
+    blank = {**PlannedCells.blank, "findings": [], "refused": []}
 
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.asked = _asked(request)
         parts = prepared(request, notify, timings, refuse=all(one.per_method for one in self.asked.theorems))
         for _, plan in parts:
             possible(plan.d)
-        told = _planned(self.asked)
-        super().__init__(request, parts, lambda plan, source: theory_cells(request, plan, source), told)
+        super().__init__(request, parts, partial(_cells, self.asked), _planned(self.asked))
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         plan, asked = self.plan_of(place), self.asked
@@ -113,35 +113,33 @@ class TheoryCells(PlannedCells):
             "seed": plan.seed,
             "seeds": plan.repeats,
             "requested": True,
-            "metrics": {},
         }
 
-    def one(self, place: Place, cell: _Cell, qkv: QKV, show: Callable[[str], None]) -> dict[str, Any]:
-        return _measured(cell, self.asked, self.plan_of(place), qkv, self.request.cell_timeout)
+    def work(self, place: Place, cell: _Cell) -> Cost:
+        """Decompositions of the kernels of every head, and the repeated runs of a method."""
+        plan, n, heads = self.plan_of(place), place.group.n, len(self.head_numbers(place))
+        work, size = work_of_decompositions(n, heads)
+        if cell.request is None:
+            return work, size
+        once, beside = work_of_method(n, max(plan.d), heads, matrix=True)
+        return work + plan.repeats * len(plan.d) * once, size + beside
 
-    def failed(self, cell: _Cell, reason: str) -> dict[str, Any]:
-        return _result("failed", reason, [], {})
-
-
-def theory_cells(request: TheoryRequest, plan: ErrorPlan, source: Any) -> dict[tuple[Group, int], list[_Cell]]:
-    """The cells of every group and layer in their order."""
-    facts, asked = determining(source.facts), _asked(request)
-    return {place: list(_cells(asked, plan, *place, facts)) for place in plan.places()}
+    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+        _check(self.asked, cell.theorem, cell.request, self.plan_of(place), inputs, found)
 
 
 def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
     """A theorem after the other, each of every method where it is about any."""
     for theorem in asked.theorems:
         for method in plan.methods if theorem.per_method else (None,):
-            key = cell_key(
-                command="theory",
+            key = key_of(
+                "theory",
+                method,
+                facts,
+                group,
+                layer,
                 theorem=theorem.name,
-                **determines(method),
                 target=method and plan.target,
-                source=dict(facts),
-                n=group.n,
-                window=group.window,
-                layer=layer,
                 heads=plan.heads,
                 d=plan.d,
                 epsilon=asked.epsilons,
@@ -150,7 +148,7 @@ def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mappi
                 repeats=plan.repeats,
                 quadrature=asked.quadrature,
             )
-            yield _Cell(key, theorem, method, group, layer)
+            yield _Cell(key, theorem, method)
 
 
 def _asked(request: TheoryRequest) -> Asked:
@@ -167,39 +165,43 @@ def _planned(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _measured(cell: _Cell, asked: Asked, plan: ErrorPlan, qkv: QKV, limit: float | None) -> dict[str, Any]:
-    """The measured part of a record: status, reason, findings, refused."""
+def _check(
+    asked: Asked, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, found: Found
+) -> None:
+    """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
     if qkv.causal:
-        return _result("skipped", "attention is causal, and the theorem is about attention to all tokens", [], {})
-    inner, found, reasons = qkv.compressed(), [], {}
-    if cell.request is not None:
-        has_budget = cell.request.entry.budget is not None
-        tried = {d: refused(cell.request, plan.target, inner.n_q, d) for d in (plan.d if has_budget else (None,))}
+        raise Unsupported("attention is causal, and the theorem is about attention to all tokens")
+    inner, findings, reasons = qkv.compressed(), [], {}
+    if method is not None:
+        tried = {
+            d: refused(method, plan.target, inner.n_q, d)
+            for d in (plan.d if method.entry.budget is not None else (None,))
+        }
         reasons = {d: why for d, why in tried.items() if why is not None}
         if len(reasons) == len(tried):
-            return _result("skipped", next(iter(reasons.values())), [], {})
-    budgets = [d for d in plan.d if d not in reasons]
+            raise Unsupported(next(iter(reasons.values())))
+    budgets = tuple(d for d in plan.d if d not in reasons)
     seeds = range(plan.seed, plan.seed + plan.repeats)
-    setting = setting_of(asked, cell.request, tuple(budgets), seeds, plan.target, inner)
+    setting = setting_of(asked, method, budgets, seeds, plan.target, inner)
 
     def check() -> None:
-        found.clear()
-        found.extend(cell.theorem.check(inner, setting))
+        findings.clear()
+        findings.extend(theorem.check(inner, setting))
 
-    status, reason = "ok", None
     try:
-        with time_limit(limit):
-            with_smaller_blocks(check)
-        if not found:
-            status, reason = "failed", "it gave no finding"
-        elif lost := sum(None in finding.verdicts() for finding in found):
-            status, reason = "diverged", f"{lost} of {len(found)} findings are NaN in some head"
-    except Unsupported as error:  # what was found before stands
-        status, reason = ("ok", None) if found else ("skipped", message(error))
-        reasons = {**reasons, None: message(error)}
-    except Exception as error:  # whatever a check or a method raises is the cell's result
-        status, reason = "failed", said(error)
-    return _result(status, reason, [_as_record(finding) for finding in found], reasons)
+        with_smaller_blocks(check)
+    except Unsupported as error:
+        reasons[None] = message(error)
+        if not findings:
+            raise
+    finally:
+        if findings:
+            found["findings"] = [_as_record(one) for one in findings]
+            found["refused"] = [{"d": d, "reason": why} for d, why in reasons.items()]
+    if not findings:
+        raise BadResult("it gave no finding")
+    if None not in reasons and (lost := sum(None in finding.verdicts() for finding in findings)):
+        found |= {"status": "diverged", "reason": f"{lost} of {len(findings)} findings are NaN in some head"}
 
 
 def _as_record(finding: Finding) -> dict[str, Any]:
@@ -223,8 +225,3 @@ def _as_record(finding: Finding) -> dict[str, Any]:
         "rounding": listed(rounding),
         "details": {name: listed(value) for name, value in finding.details.items()},
     }
-
-
-def _result(status: str, reason: str | None, found: list[dict[str, Any]], reasons: Mapping) -> dict[str, Any]:
-    told = [{"d": d, "reason": why} for d, why in reasons.items()] if found else []
-    return {"status": status, "reason": reason, "findings": found, "refused": told, "draws_hash": None}

@@ -13,14 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError, nearest
+from ...errors import BadResult, UsageError, nearest
 from ...files import MIB, read_regular, reading
-from ...grammar.foreign import reason
+from ...grammar.foreign import first_line, message, reason
 from ...grammar.spelling import file_and_function, short_name
 from ..registry import Method, Provenance
 from .claims import as_method
 
-__all__ = ["contents", "digest", "from_file", "line_of", "loading"]
+__all__ = ["contents", "digest", "error_text", "from_file", "line_of", "loading"]
 
 LARGEST = 16 * MIB  # of a module
 PREFIX = "attnprobe_user_"  # of the names that loaded modules have
@@ -155,6 +155,12 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
         raise UsageError(f"{_where(path, error)}: {_told(error)}") from error
     finally:
         sys.path[:] = before
+
+
+def error_text(error: BaseException) -> str:
+    """An error that a method raised as a record tells it: its class, its message, the line of a user's file, notes."""
+    told = first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
+    return " ".join([told, *getattr(error, "__notes__", ())])
 
 
 def line_of(error: BaseException) -> str:

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...errors import AttnprobeError, UsageError
-from ...grammar.foreign import reason
+from ...grammar.foreign import reason as reason_of
 
-__all__ = ["TRIES", "Alone", "Backend", "Crew", "Crewed", "Died", "Listener", "Member", "Send", "Work", "raisable"]
+__all__ = [
+    "TRIES",
+    "Alone",
+    "Backend",
+    "Crew",
+    "Crewed",
+    "Died",
+    "Limit",
+    "Listener",
+    "Member",
+    "Send",
+    "Work",
+    "raisable",
+]
 
 TRIES = 3  # of a group whose process dies
+GRACE = 5.0  # seconds beyond its time limit that a process has to end it
 FALSE_STARTS = 3  # processes in a row that die before they can begin
 SHARE = 4  # bundles of groups for each process: few enough to share forwards, enough to end together
 Send = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a process may take so many seconds for, from when it sends this until it sends another or None."""
+
+    what: tuple[str, ...]
+    seconds: float
 
 
 class Work(Protocol):
@@ -25,7 +49,7 @@ class Work(Protocol):
         """Called once in the ``number``-th process; gives what that says of itself, and what does a group.
 
         The latter is called with a group and what its process is told of it; ``send(kind, value)`` hands the listener
-        what is found, as it is found.
+        what is found, as it is found; ``send("limit", value)`` is for the backend, a `Limit` or None.
         """
 
 
@@ -43,6 +67,12 @@ class Listener(Protocol):
 
     def lost(self, group: Any, reason: str) -> None:
         """Called with a group that is given up."""
+
+    def overran(self, group: Any, limit: Limit) -> None:
+        """Called when a process was ended that went on beyond a limit; the rest of its group is done by another."""
+
+    def stuck(self, limit: Limit) -> None:
+        """Called when this very process goes on beyond a limit, from another thread."""
 
     def began(self, facts: Any) -> None:
         """Called with what a process says of itself before its first group."""
@@ -65,23 +95,57 @@ class Alone:
         groups = deque(groups)
         if not groups:
             return
-        _, do = work.start(0, lambda kind, value=None: listener.found(groups[0], kind, value))
-        while groups:
-            do(groups[0], listener.told(groups[0]))
-            listener.found(groups[0], "end", None)
-            groups.popleft()
+        watch = _Watch(listener)
+
+        def send(kind: str, value: Any = None) -> None:
+            if kind == "limit":
+                watch.over(value)
+            else:
+                listener.found(groups[0], kind, value)
+
+        _, do = work.start(0, send)
+        try:
+            while groups:
+                do(groups[0], listener.told(groups[0]))
+                listener.found(groups[0], "end", None)
+                groups.popleft()
+        finally:
+            watch.over(None)
 
     def bundle(self, count: int) -> int:
         return max(1, count)
 
 
+class _Watch:
+    """Tells a listener of a limit that this process does not keep."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener, self.timer = listener, None
+
+    def over(self, limit: Limit | None) -> None:
+        """Watch over a limit in the place of the last one."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if limit is not None:
+            self.timer = threading.Timer(limit.seconds + GRACE, self.listener.stuck, (limit,))
+            self.timer.daemon = True
+            self.timer.start()
+
+
 @dataclass
 class Member:
-    """A process of a crew: its number, the group that it does, and whether it has begun."""
+    """A process of a crew: its number, the group that it does, whether it has begun, and the limit that it is under."""
 
     number: int
     group: Hashable | None = None
     ready: bool = False
+    limit: Limit | None = None
+    since: float = 0.0
+
+    @property
+    def late(self) -> bool:
+        return self.limit is not None and time.monotonic() > self.since + self.limit.seconds + GRACE
 
 
 @dataclass(frozen=True)
@@ -114,8 +178,8 @@ class Crew(Protocol):
 class Crewed:
     """A crew of ``size`` processes. Only this process hears what was found.
 
-    One that dies is replaced, and its group done again, `TRIES` times in all; then the group is lost. What it sent
-    before stands.
+    One that dies is replaced, and its group done again, `TRIES` times in all; then the group is lost. One that goes on
+    `GRACE` seconds beyond a limit is ended and replaced, and the rest of its group is done. What it sent before stands.
 
     Args:
         hint: where to look when processes die before they can begin.
@@ -133,57 +197,96 @@ class Crewed:
         Raises:
             UsageError: processes die before they can begin.
         """
-        waiting, tries, false_starts = deque(groups), Counter(), 0
-        members: list[Member] = []
-        free = list(range(self.size - 1, -1, -1))
+        shift = _Shift(self, groups, work, listener)
         try:
-            while waiting or any(one.group is not None for one in members):
-                for member in members:
-                    if waiting and member.ready and member.group is None:
-                        self._give(member, waiting.popleft(), listener)
-                starting = sum(not one.ready for one in members)
-                for _ in range(min(len(free), len(waiting) - starting)):
-                    members.append(self.crew.hire(work, free.pop()))
-                for member, heard in self.crew.hear(members):
-                    if isinstance(heard, Died):
-                        members.remove(member)
-                        free.append(member.number)
-                        false_starts = 0 if member.ready else false_starts + 1
-                        if false_starts >= FALSE_STARTS:
-                            raise UsageError(
-                                f"jobs: {heard.reason} before it could begin, {false_starts} times; {self.hint}"
-                            )
-                        if member.ready:
-                            listener.died(heard.reason)
-                        if member.group is None:
-                            continue
-                        tries[member.group] += 1
-                        if tries[member.group] < TRIES:
-                            waiting.appendleft(member.group)
-                        else:
-                            listener.lost(member.group, f"{heard.reason}, {TRIES} times")
-                        continue
-                    kind, value = heard
-                    if kind == "ready":
-                        member.ready, false_starts = True, 0
-                        listener.began(value)
-                    elif kind == "raised":
-                        raise value
-                    elif kind == "end":
-                        done, member.group = member.group, None
-                        listener.found(done, kind, value)
-                    else:
-                        listener.found(member.group, kind, value)
-                    if waiting and member.ready and member.group is None:  # before anyone else is heard
-                        self._give(member, waiting.popleft(), listener)
+            shift.run()
         finally:
-            self.crew.dismiss(members)
-
-    def _give(self, member: Member, group: Any, listener: Listener) -> None:
-        member.group = group
-        self.crew.give(member, group, listener.told(group))
+            self.crew.dismiss(shift.members)
 
 
-def raisable(error: Exception) -> Exception:
+class _Shift:
+    """One run of a crew: the groups that wait, and the members at work."""
+
+    def __init__(self, crewed: Crewed, groups: Iterable[Any], work: Work, listener: Listener) -> None:
+        self.crew, self.hint, self.work, self.listener = crewed.crew, crewed.hint, work, listener
+        self.waiting, self.members = deque(groups), []
+        self.free = list(range(crewed.size - 1, -1, -1))
+        self.tries: Counter[Any] = Counter()
+        self.false_starts = 0
+        self.ended: set[tuple[Any, Limit]] = set()  # groups, by the limits beyond which their processes went on
+
+    def run(self) -> None:
+        while self.waiting or any(one.group is not None for one in self.members):
+            for member in self.members:
+                self._give(member)
+            starting = sum(not one.ready for one in self.members)
+            for _ in range(min(len(self.free), len(self.waiting) - starting)):
+                self.members.append(self.crew.hire(self.work, self.free.pop()))
+            silent = {one.number: one for one in self.members}  # others may have left their limit behind
+            for member, heard in self.crew.hear(self.members):
+                silent.pop(member.number, None)
+                if isinstance(heard, Died):
+                    self._died(member, heard.reason)
+                else:
+                    self._heard(member, *heard)
+                    self._give(member)  # before anyone else is heard
+            for member in silent.values():
+                if member.late:
+                    self._overran(member)
+
+    def _give(self, member: Member) -> None:
+        """Give a member that is free the next group."""
+        if self.waiting and member.ready and member.group is None:
+            member.group = self.waiting.popleft()
+            self.crew.give(member, member.group, self.listener.told(member.group))
+
+    def _heard(self, member: Member, kind: str, value: Any) -> None:
+        if kind == "ready":
+            member.ready, self.false_starts = True, 0
+            self.listener.began(value)
+        elif kind == "raised":
+            raise value
+        elif kind == "limit":
+            member.limit, member.since = value, time.monotonic()
+        else:
+            group = member.group
+            member.group = None if kind == "end" else group
+            self.listener.found(group, kind, value)
+
+    def _died(self, member: Member, reason: str) -> None:
+        self._left(member)
+        self.false_starts = 0 if member.ready else self.false_starts + 1
+        if self.false_starts >= FALSE_STARTS:
+            raise UsageError(f"jobs: {reason} before it could begin, {self.false_starts} times; {self.hint}")
+        if member.ready:
+            self.listener.died(reason)
+        if member.group is not None:
+            self._again(member.group, reason)
+
+    def _overran(self, member: Member) -> None:
+        """End a member that goes on beyond its limit: the listener gives that up, and another does the rest."""
+        self.crew.dismiss([member])
+        self._left(member)
+        self.listener.overran(member.group, member.limit)
+        if (member.group, member.limit) in self.ended:
+            self._again(member.group, f"its process was ended {GRACE:g} s beyond a limit")
+        else:
+            self.ended.add((member.group, member.limit))
+            self.waiting.appendleft(member.group)
+
+    def _left(self, member: Member) -> None:
+        self.members.remove(member)
+        self.free.append(member.number)
+
+    def _again(self, group: Any, reason: str) -> None:
+        """Have a group done by another process, or give it up."""
+        self.tries[group] += 1
+        if self.tries[group] < TRIES:
+            self.waiting.appendleft(group)
+        else:
+            self.listener.lost(group, f"{reason}, {TRIES} times")
+
+
+def raisable(error: BaseException) -> Exception:
     """An error as another process can raise it: its own kind where it is this project's, else its name in words."""
-    return error if isinstance(error, AttnprobeError) else RuntimeError(reason(error))
+    return error if isinstance(error, AttnprobeError) else RuntimeError(reason_of(error))

@@ -41,10 +41,14 @@ class Processes:
     def hire(self, work: Work, number: int) -> _Process:
         ours, theirs = self.spawn.Pipe()
         process = self.spawn.Process(
-            target=_serve, args=(theirs, work, number), daemon=True, name=f"attnprobe-{number}"
-        )
-        with _without_interrupts():
-            process.start()
+            target=_serve, args=(theirs, work, number), name=f"attnprobe-{number}"
+        )  # no daemon, which could have no children: methods may, and peak memory is measured in one
+        try:
+            with _without_interrupts():
+                process.start()
+        except BaseException:  # an interruption: nobody would end it
+            process.kill()
+            raise
         theirs.close()  # the end of the process is then the end of the pipe
         return _Process(number, process=process, connection=ours)
 
@@ -134,6 +138,6 @@ def _serve(connection: Connection, work: Work, number: int) -> None:
             send("end")
     except (EOFError, BrokenPipeError):  # whom it works for is gone
         return
-    except Exception as error:
+    except BaseException as error:  # a source may raise anything
         with suppress(OSError):
             send("raised", raisable(error))

@@ -47,14 +47,19 @@ class Site:
 
 
 @contextmanager
-def site_of(request: RunRequest, notify: Callable[[str], None]) -> Iterator[Site]:
+def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool = False) -> Iterator[Site]:
     """Where a request is measured: one process per visible GPU where it names none, and one on a CPU, unless it says.
+
+    Args:
+        exclusive: at most one process on each device, with all threads; several only where the request says so.
 
     Raises:
         UsageError: a number that cannot be; a cluster that is not there, or has no room for what is asked.
     """
     _refuse(request)
     if request.backend == "ray":
+        if exclusive:
+            raise UsageError("backend ray: times are of one machine; give --jobs, or a --shard for each machine")
         from .ray_cluster import cluster
 
         with cluster(
@@ -69,12 +74,17 @@ def site_of(request: RunRequest, notify: Callable[[str], None]) -> Iterator[Site
         return
     device = choose_device(request.source.device)
     visible = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 0
-    jobs = request.jobs or visible or 1
-    if jobs == 1:
+    devices, threads = tuple(f"cuda:{i}" for i in range(visible)), torch.get_num_threads()
+    if (request.jobs or (1 if exclusive else visible or 1)) == 1:
         yield Site(Alone())
-        return
-    threads = max(1, torch.get_num_threads() // jobs)
-    yield Site(pool(jobs), threads, tuple(f"cuda:{i}" for i in range(visible)))
+    elif exclusive:
+        jobs = min(request.jobs, visible or 1)
+        if jobs < request.jobs:
+            notify(f"jobs={request.jobs}: one process at a time measures on each device, {jobs} in all")
+        yield Site(pool(jobs), threads, devices)
+    else:
+        jobs = request.jobs or visible
+        yield Site(pool(jobs), max(1, threads // jobs), devices)
 
 
 def _refuse(request: RunRequest) -> None:

@@ -1,0 +1,95 @@
+"""Work on groups of cells, in the process that it is started in, and what that process says of itself."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..timings import Timings
+from .cells import Cells, Done, Place, Send, record_of
+from .inputs import InputKeeper, keeper_of
+from .provenance import device_name, versions
+
+__all__ = ["VERSIONS", "GroupWork"]
+
+VERSIONS = ("torch", "transformers", "numpy")
+
+
+@dataclass(frozen=True)
+class GroupWork:
+    """Measures bundles of places in the process that it is started in, which makes the cells and their inputs itself.
+
+    What it is told of a bundle are the keys of the cells that are done. It sends ``show`` with what is measured,
+    ``note`` with a line for a person, ``inputs`` with records of input statistics, ``record``, and ``timings`` with
+    seconds by stage.
+
+    Args:
+        open: makes the `Cells` of the request; a class of a module, as it is pickled.
+        run: the run's name. folder: the run's, which is read alone.
+        threads: of torch in a process of its own; None leaves them.
+        devices: processes take turns with them; empty leaves them the request's.
+        here: cells that were made already with their timings, for this process alone.
+    """
+
+    open: type[Cells]
+    request: Any
+    run: str
+    folder: Path
+    threads: int | None = None
+    devices: tuple[str, ...] = ()
+    here: tuple[Cells, Timings] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "here": None}
+
+    def start(self, number: int, send: Send) -> tuple[dict[str, Any], Callable[..., None]]:
+        cells, timings = self.here or self._opened(number, send)
+        cells.send = send
+        inputs = keeper_of(self.request, self.folder, self.run, timings)
+        inputs.write = lambda record: send("inputs", record)
+
+        def do(bundle: Sequence[Place], done: Done) -> None:
+            _measure(cells, bundle, done, self.run, inputs)
+            if self.here is None:
+                send("timings", dict(timings.seconds))
+                timings.seconds.clear()
+
+        return {} if self.here else _facts_of(cells), do
+
+    def _opened(self, number: int, send: Send) -> tuple[Cells, Timings]:
+        """The cells of the request, on the device that is this process's."""
+        request, timings = self.request, Timings()
+        torch.set_num_threads(self.threads or torch.get_num_threads())
+        if self.devices:
+            device = self.devices[number % len(self.devices)]
+            if device.startswith("cuda"):
+                torch.cuda.set_device(device)
+            if not self.open.exclusive:  # else the device is called as the run calls it, which is in its keys
+                request = replace(request, source=replace(request.source, device=device))
+        return self.open(request, lambda line: send("note", line), timings), timings
+
+
+def _facts_of(cells: Cells) -> dict[str, Any]:
+    """What a process says of itself: its machine, device and threads, and the versions that may change a number."""
+    device, found = device_name(str(cells.sources[0].device)), versions()
+    return {
+        "host": platform.node(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        **{name: found.get(name) for name in VERSIONS},
+    }
+
+
+def _measure(cells: Cells, bundle: Sequence[Place], done: Done, run: str, keeper: InputKeeper) -> None:
+    """Measure the cells of a bundle that are not done: their inputs are read once for all of it."""
+    places = [place for place in bundle if any(cell.key not in done for cell in cells.listed[place])]
+    if not places:
+        return
+    for place, inputs, facts in cells.inputs(places, keeper):
+        for cell, found in cells.measured(place, inputs, done):
+            cells.send("record", record_of(cells, place, cell, run, {**facts, **found}))
