@@ -18,10 +18,10 @@ class Mute(Exception):
 
 RAISED = {
     "BaseException: all": BaseException("all"),
-    "GeneratorExit: ": GeneratorExit(),
+    "GeneratorExit": GeneratorExit(),
     "SystemExit: 1": SystemExit(1),
     "StopIteration: 3": StopIteration(3),
-    "Mute: ": Mute(),
+    "Mute": Mute(),
     "UsageError: misused": UsageError("misused"),
     "ValueError: one": ValueError("one\ntwo"),
 }

@@ -42,7 +42,8 @@ class Experiment:
 
     Attributes:
         name: of the command. summary: its line in ``attnprobe --help``.
-        request: the class of its requests. cells: the class of its `Cells`. measure: measures a request into a run's folder (see `measure_cells`).
+        request: the class of its requests. cells: the class of its `Cells`. measure: measures a request into a run's
+            folder (see `measure_cells`).
         view: what the records show. plots: the kinds of figures that its ``--plot`` draws, the first by itself.
         more_plots: kinds that ``attnprobe report`` draws as well. gated: what gates may be about; None has no gates.
     """

@@ -17,13 +17,13 @@ from ...qkv import QKV
 from ...reference import exact_output
 from ...run.cells import Cells, Done, Found, Place, title
 from ...run.costs import Cost, work_of_method
+from ...run.ending import ending
 from ...run.inputs import InputKeeper
 from ...run.limits import attempt
 from ...run.loop import Session, measure_cells
 from ...run.plan import Group, listed, told
 from ...run.provenance import clock_mhz, machine, versions
 from ...timings import Timings
-from ..error.measure import ending
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
 from .plan import BenchCell, BenchRequest, bench_cells, bench_prepared, why_not
 

@@ -16,10 +16,10 @@ from ...methods import Approximation, Method, approximate, get
 from ...metrics import MATRIX_METRICS, OUTPUT_METRICS, ExactOutput, output_errors, shared_matrix_errors
 from ...qkv import QKV
 from ...reference import exact, exact_output
+from ...run.ending import NOT_FINITE
 from ...run.limits import with_smaller_blocks
 from ...run.plan import HELD, MOST_SHARED, MethodRequest
 from ...tables.metrics import METRICS
-from ..error.measure import NOT_FINITE
 from .bisect import Errors, HeadBudget, search, seeds_needed
 
 __all__ = ["METRIC", "BudgetSearch", "Question", "answered", "budgets"]

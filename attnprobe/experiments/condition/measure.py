@@ -28,11 +28,11 @@ from ...qkv import QKV
 from ...reference import exact, exact_output
 from ...run.cells import Found, Place, PlannedCells, key_of
 from ...run.costs import Cost, work_of_decompositions, work_of_method
+from ...run.ending import ending
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
 from ...run.prepare import ErrorRequest, prepared
 from ...timings import Timings
-from ..error.measure import ending
 
 __all__ = ["ConditionCells", "ConditionRequest", "measure_conditions"]
 

@@ -31,6 +31,7 @@ from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
 from ...run.cells import Done, Found, Place, PlannedCells
 from ...run.costs import Cost, work_of_method
+from ...run.ending import NOT_FINITE, ending
 from ...run.ledger import Outcome
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.loop import Session, measure_cells
@@ -40,10 +41,9 @@ from ...run.row_devices import row_devices
 from ...timings import Timings
 from .maps import keep_maps
 
-__all__ = ["NOT_FINITE", "ErrorCells", "ending", "measure_errors"]
+__all__ = ["ErrorCells", "measure_errors"]
 
 RENAMED = {"matrix_spectral_passes": "matrix_passes"}  # in records
-NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
 DIAGNOSTICS = ("bad_rows", "guarded_rows", "rounded_rows", "inverse_residual", "delta", "realised_d")
 
 
@@ -249,11 +249,3 @@ class _Bench:
 
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, list[float]]:
     return {name: tensor.detach().double().cpu().tolist() for name, tensor in metrics.items()}
-
-
-def ending(approx: Approximation, qkv: QKV) -> Found:
-    """The status of a method that ran, and its reason: ``diverged`` where an output is not finite."""
-    if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
-        return {}
-    broken = [str(head) for head, lost in zip(qkv.heads, approx.lost_rows().tolist(), strict=True) if lost]
-    return {"status": "diverged", "reason": f"the output is not finite in head {', '.join(broken)}"} if broken else {}

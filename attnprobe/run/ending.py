@@ -1,0 +1,20 @@
+"""How a method that ran has ended: with an output that is finite, or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..approximation import Approximation
+from ..qkv import QKV
+
+__all__ = ["NOT_FINITE", "ending"]
+
+NOT_FINITE = "exact attention itself is not finite: the scores overflow float64"
+
+
+def ending(approx: Approximation, qkv: QKV) -> dict[str, Any]:
+    """The status of a method that ran, and its reason: ``diverged`` where an output is not finite."""
+    if not approx.diagnostics["bad_rows"].any():  # which counts the rows that are lost
+        return {}
+    broken = [str(head) for head, lost in zip(qkv.heads, approx.lost_rows().tolist(), strict=True) if lost]
+    return {"status": "diverged", "reason": f"the output is not finite in head {', '.join(broken)}"} if broken else {}
