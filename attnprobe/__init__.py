@@ -38,7 +38,13 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "QKV": "qkv",
     "Approximation": "approximation",
+    "AttnprobeError": "errors",
+    "BadResult": "errors",
     "Operator": "operators",
+    "Run": "report",
+    "SourceError": "errors",
+    "Unsupported": "errors",
+    "UsageError": "errors",
     "approximate": "methods",
     "budgets": "sweep",
     "capture": "sources",
@@ -51,6 +57,7 @@ _PUBLIC = {
     "load_qkv": "sources",
     "matrix_errors": "metrics",
     "method": "methods",
+    "open_run": "report",
     "output_errors": "metrics",
     "register_attention": "inject",
     "spectra": "metrics",
@@ -58,7 +65,13 @@ _PUBLIC = {
 __all__ = [
     "QKV",
     "Approximation",
+    "AttnprobeError",
+    "BadResult",
     "Operator",
+    "Run",
+    "SourceError",
+    "Unsupported",
+    "UsageError",
     "__version__",
     "approximate",
     "budgets",
@@ -72,6 +85,7 @@ __all__ = [
     "load_qkv",
     "matrix_errors",
     "method",
+    "open_run",
     "output_errors",
     "register_attention",
     "spectra",
@@ -79,12 +93,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .approximation import Approximation
+    from .errors import AttnprobeError, BadResult, SourceError, Unsupported, UsageError
     from .inject import injected, register_attention
     from .methods import approximate, method
     from .metrics import input_statistics, kernel_errors, matrix_errors, output_errors, spectra
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact
+    from .report import Run, open_run
     from .sources import capture, load_qkv
     from .sweep import budgets, findings, instability
 

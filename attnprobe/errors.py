@@ -27,7 +27,7 @@ class AttnprobeError(Exception):
     exit_code = 2
 
 
-class UsageError(AttnprobeError):
+class UsageError(AttnprobeError, ValueError):
     """An impossible value: an unknown name, a budget, a layer, a sequence longer than the text."""
 
     exit_code = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -65,6 +66,23 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.name in QUICK and item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.quick)
+
+
+@pytest.fixture(autouse=True)
+def typed_records(monkeypatch):
+    """Whatever a command writes is what its type says."""
+    from attnprobe.experiments.shapes import shape_of
+    from attnprobe.records.file import RecordWriter
+
+    append = RecordWriter.append
+
+    def checked(self, record):
+        append(self, record)
+        written = json.loads(self._lines[-1])
+        shape = shape_of(written.get("command", ""))
+        assert shape is None or shape.problem(written) is None, shape.problem(written)
+
+    monkeypatch.setattr(RecordWriter, "append", checked)
 
 
 @pytest.fixture

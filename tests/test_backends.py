@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from attnprobe.errors import SourceError, UsageError
-from attnprobe.records.file import read_inputs, read_records
+from attnprobe.records.read import read_inputs, read_records
 from attnprobe.run.cells import Place, bundles
 from attnprobe.run.plan import Group
 from attnprobe.run.provenance import versions

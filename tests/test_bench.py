@@ -26,7 +26,7 @@ from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
-from attnprobe.records.file import read_records
+from attnprobe.records.read import read_records
 from attnprobe.run.provenance import machine
 from attnprobe.sources import RandomSource, SourceSpec
 from attnprobe.sweep import BenchRequest, measure_bench

@@ -18,7 +18,7 @@ from attnprobe.experiments.budget.view import budget_files, budget_rows, budget_
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.binomial import clopper_pearson
 from attnprobe.methods.registry import METHODS, register
-from attnprobe.records.file import read_records
+from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
 from attnprobe.report import open_run, views
 from attnprobe.rng import generator

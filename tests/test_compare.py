@@ -20,7 +20,8 @@ from attnprobe.compare.view import comparison_line, comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.error.gates import METRICS
-from attnprobe.records.file import LOWER_BOUND, RecordWriter, read_records
+from attnprobe.records.file import LOWER_BOUND, RecordWriter
+from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header
 from attnprobe.tables.metrics import METRICS as TABLE
 from attnprobe.tables.view import FORMATS
@@ -532,25 +533,6 @@ def test_several_sources_stay_apart():
         ([], "B: it holds no record of a method"),
         ([cell(method=LOWER_BOUND)], "B: it holds no record of a method"),
         ([cell(command="spectrum")], "B: it holds records of `spectrum`; compare takes runs of `attnprobe error`"),
-        *[
-            ([{**cell(), **broken}], "B: its records are not of this program")
-            for broken in (
-                {"method": 3},
-                {"heads": None},
-                {"heads": ["x"]},
-                {"status": "fine"},
-                {"status": []},
-                {"metrics": None},
-                {"metrics": 3},
-                {"source": "x"},
-                {"options": [1]},
-                {"n": "64"},
-                {"window": [0]},
-                {"target": 3},
-                {"matrix_tol": "x"},
-            )
-        ],
-        ([{"schema": 1}], "B: its records are not of this program"),
     ],
 )
 def test_what_is_no_run_of_error_is_refused(records, says):

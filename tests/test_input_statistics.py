@@ -12,7 +12,7 @@ from test_memory import Largest
 
 from attnprobe import QKV, input_statistics
 from attnprobe.metrics import INPUT_STATISTICS
-from attnprobe.records.file import read_inputs
+from attnprobe.records.read import read_inputs
 from attnprobe.sweep import ErrorRequest, SpectrumRequest, measure_errors, measure_spectra
 from attnprobe.tables.inputs import input_lines, input_rows, input_tables
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.records.file import read_records
+from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
 from attnprobe.run.where import pool
 from attnprobe.sources import SourceSpec

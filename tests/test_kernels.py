@@ -15,7 +15,7 @@ from attnprobe.experiments.error.gates import METRICS
 from attnprobe.experiments.error.kernels_view import KERNEL_METRICS as REPORTED
 from attnprobe.methods import KERNELS, METHODS, get, kernels
 from attnprobe.metrics.kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, eager_output
-from attnprobe.records.file import read_records
+from attnprobe.records.read import read_records
 from attnprobe.sweep import parse_methods
 from attnprobe.testing import check_method
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from attnprobe.records.file import read_records
+from attnprobe.records.read import read_records
 
 QKV = Path(__file__).parent / "golden/inputs/qkv.safetensors"
 SWEEP = f"""

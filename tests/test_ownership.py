@@ -11,8 +11,9 @@ import pytest
 
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
-from attnprobe.records.file import RecordWriter, read_records
+from attnprobe.records.file import RecordWriter
 from attnprobe.records.ownership import produced, refuse_foreign, remove_output, write_output
+from attnprobe.records.read import read_records
 
 RUN = Path(__file__).parent / "golden/runs/error"
 QKV = Path(__file__).parent / "golden/inputs/qkv.safetensors"

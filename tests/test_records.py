@@ -19,14 +19,13 @@ from attnprobe.records.file import (
     RecordWriter,
     cell_key,
     plain,
-    read_inputs,
-    read_records,
     run_directory,
     strict_json,
     write_bytes,
     write_json,
     write_text,
 )
+from attnprobe.records.read import read_inputs, read_records
 
 
 def record(key, **fields):
@@ -292,10 +291,11 @@ def test_files_of_shards_are_read_in_the_order_of_their_names(tmp_path):
     """Whatever order the folder lists them in: a later file's record takes the place of an earlier one's."""
     numbers = [7, 2, 9, 1, 4, 8, 3, 6, 5]
     for number in numbers:
-        own = {"schema": SCHEMA, "key": f"own {number}", "status": "ok", "x": number}
+        place = {"source": {}, "layer": 0, "window": 0, "n": number, "heads": [0], "metrics": {}}
+        own = {"schema": SCHEMA, "key": f"own-{number}", "command": "inputs", "status": "ok", **place}
         shared = {**own, "key": "shared"}
         text = "".join(json.dumps(record) + "\n" for record in (own, shared))
         (tmp_path / f"inputs-{number}.jsonl").write_text(text)
-    found = {record["key"]: record["x"] for record in read_inputs(tmp_path)}
-    assert [key for key in found if key != "shared"] == [f"own {number}" for number in sorted(numbers)]
+    found = {record["key"]: record["n"] for record in read_inputs(tmp_path).records}
+    assert [key for key in found if key != "shared"] == [f"own-{number}" for number in sorted(numbers)]
     assert found["shared"] == 9

@@ -434,20 +434,35 @@ BAD = {
     "a file": ("file", "is a file"),
     "empty records": ({"records.jsonl": ""}, "records are empty"),
     "only a torn line": ({"records.jsonl": a_record()[:40]}, "records are empty"),
-    "a torn line within": ({"records.jsonl": a_record()[:40] + "\n" + a_record()}, "records.jsonl:1: this line is no"),
+    "torn lines": ({"records.jsonl": a_record()[:40] + "\n" + "{\n"}, "records.jsonl:1: this line is no"),
     "a newer schema": ({"records.jsonl": a_record(schema=2)}, "schema 2 is newer than 1"),
-    "another schema": ({"records.jsonl": a_record(schema="x")}, "its schema is 'x'"),
-    "no schema": ({"records.jsonl": '{"a": 1}'}, "its schema is None"),
-    "another program's": ({"records.jsonl": '{"schema": 1, "key": "k"}'}, "no records of this program"),
+    "another schema": ({"records.jsonl": a_record(schema="x")}, 'its schema is "x"'),
+    "no schema": ({"records.jsonl": '{"a": 1}'}, "its schema is null"),
+    "another program's": (
+        {"records.jsonl": '{"schema": 1, "key": "k"}'},
+        "r/records.jsonl:1: record k: field command: missing",
+    ),
     "a later command": ({"records.jsonl": a_record(command="dream")}, "of 'dream', which this version cannot show"),
-    "an unknown status": ({"records.jsonl": a_record(status="fine")}, "its status is 'fine'"),
-    "metrics as a list": ({"records.jsonl": a_record(metrics=[1])}, "its metrics is [1], not an object"),
-    "a metric as words": ({"records.jsonl": a_record(metrics={"x": ["high"]})}, "its x holds what is no number"),
-    "a layer as words": ({"records.jsonl": a_record(layer="first")}, 'its layer is "first", not a whole number'),
-    "a budget as words": ({"records.jsonl": a_record(d="4")}, 'its d is "4", not a number'),
-    "no heads": ({"records.jsonl": a_record(heads=None)}, "its heads is null, not a list"),
+    "an unknown status": (
+        {"records.jsonl": a_record(status="fine")},
+        "field status: expected 'ok', 'skipped', 'failed' or 'diverged', got \"fine\"",
+    ),
+    "metrics as a list": (
+        {"records.jsonl": a_record(metrics=[1])},
+        "field metrics: expected a valid dictionary, got a list of 1",
+    ),
+    "a metric as words": (
+        {"records.jsonl": a_record(metrics={"x": ["high"]})},
+        'field metrics.x[0]: expected a valid number, got "high"',
+    ),
+    "a layer as words": (
+        {"records.jsonl": a_record(layer="first")},
+        'field layer: expected a valid integer, got "first"',
+    ),
+    "a budget as words": ({"records.jsonl": a_record(d="4")}, 'field d: expected a valid integer, got "4"'),
+    "no heads": ({"records.jsonl": a_record(heads=None)}, "field heads: expected a valid list, got null"),
     "a manifest that is none": ({"records.jsonl": a_record(), "manifest.json": "[1]"}, "this is no manifest"),
-    "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "this is no JSON"),
+    "a damaged manifest": ({"records.jsonl": a_record(), "manifest.json": "{"}, "this is no manifest: it is no JSON"),
 }
 
 
@@ -486,5 +501,7 @@ def test_a_run_that_did_not_end_is_shown_and_said(run, tmp_path):
     (tmp_path / "r/records.jsonl").write_text(a_record() + "\n" + a_record(command="dream", key="l") + "\n")
     (tmp_path / "r/manifest.json").write_text('{"status": "interrupted", "source": 3, "plan": [], "described": {}}')
     code, out, err = run("report", "r")
-    assert code == 0 and "skyformer" in out
+    assert code == 4 and "skyformer" in out
+    for name in ("source", "plan", "described"):
+        assert re.search(rf"r/manifest.json: field {name}: expected .*; it is left out", err), err
     assert "this run is interrupted, not finished" in err and "1 records of commands that this version" in err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
-from attnprobe.records.file import read_inputs, read_records
+from attnprobe.records.read import read_inputs, read_records
 from attnprobe.records.shards import Shard, parse_shard
 from attnprobe.report import open_run
 from attnprobe.sources import SourceSpec

@@ -21,7 +21,7 @@ from attnprobe.experiments.stability.classifier import Classifier
 from attnprobe.experiments.stability.listops import DEPTH, SYMBOLS, evaluated, expression
 from attnprobe.experiments.stability.plan import stability_cells, stability_prepared
 from attnprobe.experiments.stability.training import training_steps
-from attnprobe.records.file import read_records
+from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
 from attnprobe.sources import SourceSpec, open_task
 from attnprobe.sweep import StabilityRequest

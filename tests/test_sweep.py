@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.shapes import read_run
 from attnprobe.methods import by_family
+from attnprobe.records import read_records
 from attnprobe.run.limits import CellTimeout, time_limit
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods, parse_numbers
@@ -182,13 +184,20 @@ def test_the_shift_of_each_head_is_in_the_record(source, tmp_path):
 
 
 @pytest.mark.parametrize("metrics", ['{"output_spectral":["x"]}', '{"output_spectral":3}', '"x"', "[1]"])
-def test_records_of_other_values_are_refused_and_named(source, tmp_path, metrics):
-    measured(source, tmp_path, methods=("vmean",), n="40")
+def test_a_record_of_other_values_counts_as_not_measured_and_is_measured_again(source, tmp_path, metrics):
+    before, _ = measured(source, tmp_path, methods=("vmean",), n="40")
     path = tmp_path / "r/records.jsonl"
-    one = path.read_text().splitlines()
-    path.write_text("\n".join([*one[:-1], re.sub(r'"metrics":\{[^}]*\}', f'"metrics":{metrics}', one[-1])]) + "\n")
-    with pytest.raises(UsageError, match="not of this program"):
-        measured(source, tmp_path, methods=("vmean",), n="40,80")
+    *rest, last = path.read_text().splitlines()
+    path.write_text("\n".join([*rest, re.sub(r'"metrics":\{[^}]*\}', f'"metrics":{metrics}', last)]) + "\n")
+    told = []
+    request = ErrorRequest(source=source, out=str(tmp_path / "r"), d="8", methods=("vmean",), n="40")
+    outcome = measure_errors(request, notify=told.append).outcome
+    assert outcome.measured == 1 and len(path.read_text().splitlines()) == len(before) + 1
+    assert [line for line in told if "counts as not measured" in line and f"{path}:{len(before)}: record" in line]
+    assert {one["key"]: one["metrics"] for one in read_records(path)} == {
+        key: one["metrics"] for key, one in before.items()
+    }
+    assert measure_errors(request).outcome.measured == 0 and not read_run(path).malformed
 
 
 @pytest.mark.parametrize("raises", [False, True])

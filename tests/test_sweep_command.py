@@ -21,7 +21,8 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.budget.bisect import coarse_budgets
 from attnprobe.methods import METHODS
 from attnprobe.operators import GPU_BLOCK
-from attnprobe.records.file import RecordWriter, read_records
+from attnprobe.records.file import RecordWriter
+from attnprobe.records.read import read_records
 from attnprobe.run.estimate import listed
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import BudgetRequest, ConditionRequest, ErrorRequest

@@ -8,9 +8,9 @@ from .options import debug_option, format_option, refuse_unknown_format
 
 EPILOG = """\b
 In Python:
-  from attnprobe.records.file import read_records
   from attnprobe.compare.runs import compare_runs
-  compare_runs(read_records("outputs/a"), read_records("outputs/b")).regressions
+  from attnprobe.experiments.shapes import read_run
+  compare_runs(read_run("outputs/a").some(), read_run("outputs/b").some()).regressions
 \b
 Verdicts: same, a change within --tolerance; worse or better, a change beyond it that is not
 chance, a value that is no longer finite, a cell whose status got worse; undecided, a change
@@ -22,7 +22,8 @@ any change holds a worse or better. A cosine is judged by 1 − cosine. See
 docs/explanation/statistics.md.
 \b
 Exit codes: 0 no regression, 1 a regression, or with --strict a row that is undecided;
-2 usage, files that are no runs, or runs of different sources."""
+2 usage, files that are no runs, or runs of different sources; 4 no regression, but some
+records could not be read."""
 
 
 @click.command("compare", epilog=EPILOG)
@@ -72,13 +73,18 @@ def command(
     """
     from ..compare.runs import compare_runs
     from ..compare.view import comparison_line, comparison_view
-    from ..records.file import read_records
+    from ..experiments.shapes import read_run
+    from ..records.read import malformed_notes
     from ..tables.console import Header
     from .streams import answer, note
 
     refuse_unknown_format(format_)
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
-    found = compare_runs(read_records(a), read_records(b), asked, tolerance, level)
+    runs = [read_run(a), read_run(b)]
+    found = compare_runs(*(run.some() for run in runs), asked, tolerance, level)
+    malformed = [one for run in runs for one in run.malformed]
+    for line in malformed_notes(malformed, "is left out"):
+        note(line)
     facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": found.sources}
     lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *found.sources_in_words()]
     header = Header(facts, lines)
@@ -95,4 +101,5 @@ def command(
     if not found.regressions:
         undecided = f", {len(found.undecided)} undecided" if found.undecided else ""
         note(f"no regression in {sum(row['metric'] is not None for row in found.rows)} rows{undecided}")
-    raise click.exceptions.Exit(1 if found.regressions or (strict and found.undecided) else 0)
+    worse = found.regressions or (strict and found.undecided)
+    raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)

@@ -21,7 +21,8 @@ In Python:
   for view in views(open_run("outputs/RUN")):
       print(view.text("md"))
 \b
-Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 130 interrupted."""
+Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 4 some records
+could not be read and are left out, 130 interrupted."""
 
 
 @click.command("report", epilog=EPILOG)
@@ -101,3 +102,5 @@ def command(
     for kind in asked:
         if kind in plot_kinds() and not any(kind in view.figures for view in found):
             note(f"no figure of {kind}: this run left nothing to draw it from")
+    if opened.malformed:
+        raise click.exceptions.Exit(4)

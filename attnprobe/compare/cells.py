@@ -26,8 +26,6 @@ def cells_of(records: Iterable[Record], name: str) -> dict[Key, Record]:
         commands.add(str(command))
         if command != "error" or record.get("method") == LOWER_BOUND:
             continue
-        if not _whole(record):
-            raise UsageError(f"{name}: its records are not of this program; name a run of `attnprobe error`")
         key = (_source_of(record), *_row_key(record), *_cell_key(record))
         if key not in found or _quality(record) <= _quality(found[key]):
             found[key] = record
@@ -36,24 +34,6 @@ def cells_of(records: Iterable[Record], name: str) -> dict[Key, Record]:
         holds = f"it holds records of {others}" if others else "it holds no record of a method"
         raise UsageError(f"{name}: {holds}; compare takes runs of `attnprobe error`")
     return found
-
-
-def _whole(record: Record) -> bool:
-    """Whether a record of `error` has the fields that a comparison reads, each of its own type."""
-    heads, metrics = record.get("heads"), record.get("metrics")
-    number = lambda value: isinstance(value, int) or value is None
-    return (
-        isinstance(record.get("method"), str)
-        and all(isinstance(record.get(name, {}), Mapping) for name in ("options", "source", "metrics"))
-        and isinstance(heads, (list, tuple))
-        and all(isinstance(head, int) for head in heads)
-        and "source" in record
-        and metrics is not None
-        and all(number(record.get(name)) for name in ("n", "d", "layer", "window", "seed"))
-        and isinstance(record.get("target"), str | None)
-        and isinstance(record.get("matrix_tol"), int | float | None)
-        and record.get("status") in STATUSES
-    )
 
 
 def _source_of(record: Record) -> str:

@@ -1,5 +1,5 @@
 """Records: what is written is what is read."""
 
-from .file import read_records
+from .read import read_records
 
 __all__ = ["read_records"]

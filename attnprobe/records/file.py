@@ -1,12 +1,8 @@
 """Records: one flat JSON object per cell, one line per record, one ``write`` per line.
 
-A record holds ``schema, key, run, command, status`` (ok | skipped | failed | diverged), ``reason, method, options``
-(those off their default), ``target, source`` (facts), ``window, layer, heads`` (their original numbers), ``n, d`` (null
-where the method has no budget), ``repeat, reference`` (a row the tool added, such as V-Mean), ``requested`` (the user
-named it), ``family, metrics`` (name: one number or null per head), ``draws_hash`` and ``seconds``. Where matrix errors
-were measured, ``matrix_tol``, and per head ``matrix_kind`` (what proves the upper end, see `MatrixErrors`) and
-``matrix_open`` (true where the interval ended wider than ``matrix_tol``). Only ``seconds`` varies between runs. The
-lower bound σ_{d+1}(BV) is a record of the method `LOWER_BOUND`.
+`attnprobe.records.shapes.Record` is what the record of every command holds, and ``experiments/<command>/record.py``
+what that command adds. Only ``seconds`` varies between runs. The lower bound σ_{d+1}(BV) is a record of the method
+`LOWER_BOUND`.
 
 Numbers that are not finite are null: they are failures, and the status says so. The findings of ``attnprobe theory``
 alone tell infinity from NaN: there a bound or a slack may be infinite as a matter of fact, which is the text ``"inf"``
@@ -27,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..grammar.foreign import printable, printable_within
+from ..grammar.foreign import printable
 
 try:
     import fcntl
@@ -50,8 +46,6 @@ __all__ = [
     "missing_maps",
     "missing_maps_path",
     "plain",
-    "read_inputs",
-    "read_records",
     "run_directory",
     "spelt",
     "strict_json",
@@ -152,16 +146,6 @@ def inputs_path(run: str | os.PathLike[str]) -> Path:
     A shard has a file of its own beside it, as of the run's records.
     """
     return Path(run) / "inputs.jsonl"
-
-
-def read_inputs(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The records of `inputs_path`; none where a run has no such file, as those of older versions.
-
-    Raises:
-        UsageError: as `read_records`.
-    """
-    path = inputs_path(run)
-    return _merged(sorted(path.parent.glob(f"{path.stem}*{path.suffix}")))
 
 
 def map_path(run: str | os.PathLike[str], key: str) -> Path:
@@ -294,63 +278,6 @@ class RecordWriter:
             os.ftruncate(self._descriptor, size - len(tail))
 
 
-def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name).
-
-    A torn last line, which a kill leaves, is passed over. Of records that share a key one is kept: the last, but a
-    record that is ok is never replaced by one that is not.
-
-    Raises:
-        UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
-    """
-    path = Path(path)
-    with _naming(path, "read"):
-        if path.is_dir():
-            files = sorted(path.glob("records*.jsonl"))
-            if not files:
-                raise UsageError(f"{path}: no records*.jsonl in this directory; is it a run?")
-        elif path.exists():
-            files = [path]
-        else:
-            raise UsageError(f"{path}: no such file or run directory")
-    return _merged(files)
-
-
-def _merged(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """The records of several files, one of each key."""
-    kept: dict[Any, dict[str, Any]] = {}
-    for file in files:
-        for record in _read_file(file):
-            key = record.get("key", ("without a key", len(kept)))
-            if key in kept and kept[key].get("status") == "ok" != record.get("status"):
-                continue
-            kept[key] = record
-    return list(kept.values())
-
-
-def _read_file(path: Path) -> Iterator[dict[str, Any]]:
-    with _naming(path, "read"):
-        lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, 1):
-        last = number == len(lines)
-        if not line.strip() or (last and not _is_object(line)):
-            continue
-        where = f"{path}:{number}"
-        if not _is_object(line):
-            raise UsageError(f"{where}: this line is no JSON object; repair or remove it")
-        record = json.loads(line)
-        if b"\\" in line or not line.isascii():
-            record = printable_within(record)  # whoever wrote it
-        schema = record.get("schema")
-        if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
-            raise UsageError(f"{where}: this is no record: its schema is {schema!r}")
-        if not isinstance(record.get("key", ""), str):
-            raise UsageError(f"{where}: this is no record: its key is no string")
-        if schema > SCHEMA:
-            raise UsageError(f"{where}: schema {schema} is newer than {SCHEMA}, which this version reads; upgrade")
-        yield record
-
-
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file whole or not at all: a temporary file beside it, then a rename."""
     path = Path(path)
@@ -424,12 +351,12 @@ def _is_object(line: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _naming(path: Path, verb: str = "write") -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     """Turn the operating system's errors into one that names the path."""
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{path}: cannot {verb}: {error.strerror or error}") from error
+        raise UsageError(f"{path}: cannot write: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from ..files import MIB, parse_json, read_regular, reading
+from .read import Malformed
 from .shards import parse_shard
+
+if TYPE_CHECKING:
+    from .shapes import Manifest
 
 __all__ = ["read_manifest"]
 
+LARGEST = 64 * MIB
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder; empty where there is none.
+
+def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
+    """The manifest of a folder, empty where there is none, and the fields that are not of their type and left out.
 
     Shards have a manifest each, which agree on plan and sources. They count as one run, which is finished once every
     shard is; a later run without shards is told of instead.
 
     Raises:
-        UsageError: a file that is no manifest.
+        UsageError: a file that is no manifest at all.
     """
     files = [folder / "manifest.json", *sorted(folder.glob("manifest-*-of-*.json"))]
-    found = [(_read(path), path.stat().st_mtime_ns) for path in files if path.exists()]
+    malformed: list[Malformed] = []
+    found = [(_read(path, malformed), path.stat().st_mtime_ns) for path in files if path.exists()]
     if not found:
-        return {}
-    last, _ = max(found, key=lambda one: (str(one[0].get("start")), one[1]))  # the start is of a whole second
+        return {}, []
+    last, _ = max(found, key=lambda one: (one[0].get("start", ""), one[1]))  # the start is of a whole second
     count = _count(last)
-    return last if count is None else _together([one for one, _ in found if _count(one) == count], last, count)
+    same = [one for one, _ in found if _count(one) == count]
+    return (last if count is None else _together(same, last, count)), malformed
 
 
-def _together(shards: Sequence[Mapping[str, Any]], last: Mapping[str, Any], count: int) -> dict[str, Any]:
+def _together(shards: Sequence[Manifest], last: Manifest, count: int) -> Manifest:
     """One manifest of the shards of a run, with what the last of them says but for how it ended."""
     ended = {one["shard"] for one in shards if one.get("status") == "finished"}
     status = "finished" if len(ended) == count else f"finished in {len(ended)} of {count} shards"
@@ -39,18 +47,25 @@ def _together(shards: Sequence[Mapping[str, Any]], last: Mapping[str, Any], coun
     return {**last, "status": status, **({"other_settings": sorted(others)} if others else {})}
 
 
-def _count(manifest: Mapping[str, Any]) -> int | None:
+def _count(manifest: Manifest) -> int | None:
     """How many shards a manifest's run has; None where it has none."""
-    text = manifest.get("shard")
-    shard = parse_shard(text) if isinstance(text, str) else None
+    shard = parse_shard(manifest.get("shard"))
     return None if shard is None else shard.count
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, malformed: list[Malformed]) -> Manifest:
+    """One manifest without the fields that are not of their type, which are added to ``malformed``."""
+    from .shapes import MANIFEST
+
+    way_out = "correct it, or remove the file, and the records alone are shown"
+    with reading(path):
+        data = read_regular(path, LARGEST)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: this is no JSON; remove it, and the records alone are shown") from error
+        found = parse_json(data)
+    except ValueError as error:
+        raise UsageError(f"{path}: this is no manifest: {error}; {way_out}") from error
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: this is no manifest; remove it, and the records alone are shown")
-    return found
+        raise UsageError(f"{path}: this is no manifest: it is no object; {way_out}")
+    problems = MANIFEST.by_field(found)
+    malformed += [Malformed(path, None, None, problem) for problem in problems.values()]
+    return MANIFEST.known({name: value for name, value in found.items() if name not in problems})

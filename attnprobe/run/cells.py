@@ -12,6 +12,7 @@ import torch
 
 from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, determining
+from ..records.shapes import Shape
 from ..records.shards import parse_shard
 from .costs import Cost
 from .inputs import InputKeeper
@@ -71,7 +72,7 @@ class Cells:
     class of a command. What they find there must be what they find here.
 
     Attributes:
-        command: its name. blank: what its records hold in the place of what could not be measured.
+        command: its name. shape: the type of its records. blank: what its records hold in the place of what could not be measured.
         may_be_empty: whether a run counts in which no requested cell could run.
         gradients: whether cells are measured with torch's gradients.
         exclusive: whether one process at a time measures on a device, with all of its threads.
@@ -80,6 +81,7 @@ class Cells:
     """
 
     command: ClassVar[str]
+    shape: ClassVar[Shape[Any]]
     blank: ClassVar[Mapping[str, Any]] = {"metrics": {}, "draws_hash": None, "duplicates": None}
     may_be_empty: ClassVar[bool] = False
     gradients: ClassVar[bool] = False

@@ -42,9 +42,9 @@ def listed(
     Raises:
         UsageError, SourceError: as a run would.
     """
-    kept = {} if request.force else held_already(request)
-    done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
     cells = open_cells(request, notify, Timings())
+    kept = {} if request.force else held_already(request, cells)
+    done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
     found = []
     for place, some in cells.listed.items():
         for cell in some:

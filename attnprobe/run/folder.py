@@ -10,15 +10,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..records.file import SCHEMA, STATUSES, RecordWriter, cell_key, read_records, run_directory, write_json
+from ..records.file import SCHEMA, RecordWriter, cell_key, run_directory, write_json
 from ..records.ownership import refuse_foreign
+from ..records.read import malformed_notes, read_typed
 from ..records.shards import Shard, parse_shard
 from .cells import Cells
 from .ledger import Outcome
 from .provenance import device_name, git_commit, threads, versions
+
+if TYPE_CHECKING:
+    from ..records.shapes import Record
 
 __all__ = ["held_already", "recorded"]
 
@@ -27,7 +31,7 @@ def recorded(
     request: Any,
     cells: Cells,
     notify: Callable[[str], None],
-    measure: Callable[[RecordWriter, Mapping[str, dict[str, Any]], str], Outcome],
+    measure: Callable[[RecordWriter, Mapping[str, Record], str], Outcome],
 ) -> tuple[Outcome, Path]:
     """Let ``measure(writer, done, run)`` fill the run's folder, and leave that in order however it ends.
 
@@ -39,7 +43,7 @@ def recorded(
     shard = parse_shard(request.shard)
     start = datetime.now(UTC)
     path, made = _folder(request, start, cells.command)
-    done = {} if made else _earlier(path)
+    done = {} if made else _earlier(path, cells, notify)
     earlier = done.keys()
     if request.force:
         done = {}
@@ -96,10 +100,10 @@ def _in_order(
                 notify(f"{error}; the manifest does not tell how the run ended")
 
 
-def held_already(request: Any) -> dict[str, dict[str, Any]]:
+def held_already(request: Any, cells: Cells) -> dict[str, Record]:
     """The records that a request's folder holds, by key; none where there is no folder yet."""
     path = None if request.out is None else Path(request.out).expanduser()
-    return _earlier(path) if path is not None and path.is_dir() else {}
+    return _earlier(path, cells) if path is not None and path.is_dir() else {}
 
 
 def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
@@ -178,27 +182,14 @@ def _has_records(path: Path) -> bool:
     return any(file.is_file() and file.stat().st_size for file in path.glob("records*.jsonl"))
 
 
-def _earlier(path: Path) -> dict[str, dict[str, Any]]:
-    """The records that a folder holds already, by key."""
+def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda line: None) -> dict[str, Record]:
+    """The records that a folder holds already, by key; ``notify`` gets a line for each of ``cells`` that is none."""
     if not _has_records(path):
         return {}
-    found = {}
-    for record in read_records(path):
-        whole = isinstance(record.get("key"), str) and record.get("status") in STATUSES
-        metrics = record.get("metrics")
-        if not whole or "heads" not in record or not isinstance(metrics, dict) or not _are_numbers(metrics):
-            raise UsageError(f"{path}: its records are not of this program; choose another --out")
-        found[record["key"]] = record
-    return found
-
-
-def _are_numbers(metrics: Any) -> bool:
-    """Whether a record's metrics are what this program writes: numbers and nulls, in lists and objects."""
-    if isinstance(metrics, dict):
-        return all(isinstance(value, (dict, list)) and _are_numbers(value) for value in metrics.values())
-    if isinstance(metrics, list):
-        return all(_are_numbers(value) for value in metrics)
-    return metrics is None or isinstance(metrics, (bool, int, float))
+    found = read_typed(path, lambda command: cells.shape if command == cells.command else None)
+    for line in malformed_notes(found.malformed, "counts as not measured"):
+        notify(line)
+    return {record["key"]: record for record in found.records}
 
 
 def _remove(path: Path, shard: Shard | None) -> None:

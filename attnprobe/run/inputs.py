@@ -10,7 +10,8 @@ from typing import Any
 from ..errors import UsageError
 from ..metrics import input_statistics
 from ..qkv import QKV
-from ..records.file import SCHEMA, RecordWriter, cell_key, determining, inputs_path, read_inputs
+from ..records.file import SCHEMA, RecordWriter, cell_key, determining, inputs_path
+from ..records.read import read_inputs
 from ..records.shards import Shard, parse_shard
 from ..timings import Timings
 from .limits import attempt, with_smaller_blocks
@@ -42,8 +43,8 @@ class InputKeeper:
     ) -> None:
         self.path = inputs_path(folder) if shard is None else shard.of(inputs_path(folder))
         self.run, self.wanted, self.timings = run, wanted, timings or Timings()
-        found = [] if force or not wanted else read_inputs(folder)
-        self.there = {record["key"] for record in found if record.get("status") == "ok"}
+        found = [] if force or not wanted else read_inputs(folder).records
+        self.there = {record["key"] for record in found if record["status"] == "ok"}
 
     def keep(self, source: Any, n: int, window: int, layer: int, qkv: QKV) -> None:
         """Write the record of a layer, of the heads that ``qkv`` has; a disk without room loses it, and no more."""

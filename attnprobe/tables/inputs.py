@@ -43,13 +43,13 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
     """One row per layer, window and head of the ``records``, with what is known of it from ``inputs``.
 
     Args:
-        inputs: of `records.read_inputs`. records: of cells, which say what is meant and in which order.
+        inputs: of `attnprobe.records.read.read_inputs`. records: of cells, which say what is meant and in which order.
     """
     records = list(records)
     place_of = lambda record, layer: (identity(record["source"]), record["n"], layer, record["window"])
     known: dict[tuple[Any, ...], Row] = {}
     for record in inputs:
-        if record.get("status") == "ok" and isinstance(record.get("metrics"), Mapping):
+        if record["status"] == "ok":
             for index, head in enumerate(record["heads"]):
                 of_head = {name: some[index] for name, some in record["metrics"].items()}
                 known[*place_of(record, record["layer"]), head] = of_head

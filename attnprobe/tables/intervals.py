@@ -22,6 +22,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if count < 2:
         return None
     mean = math.fsum(values) / count
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
+    spread = math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (count - 1) / count)
     reach = float(t.ppf((1 + LEVEL) / 2, count - 1)) * spread
     return mean - reach, mean + reach

@@ -26,6 +26,7 @@ from ...run.provenance import clock_mhz, machine, versions
 from ...timings import Timings
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
 from .plan import BenchCell, BenchRequest, bench_cells, bench_prepared, why_not
+from .record import SHAPE
 
 __all__ = ["BenchCells", "BenchRequest", "measure_bench"]
 
@@ -58,6 +59,7 @@ class BenchCells(Cells):
     """Calls; those of one length and layer take turns with each other and with exact attention."""
 
     command = "bench"
+    shape = SHAPE
     exclusive = True
     blank = {"metrics": {}, "draws_hash": None, "gradient": None, "load": None, "clock_mhz": None}
 

@@ -21,6 +21,7 @@ from ...run.prepare import ErrorRequest, prepared
 from ...run.request import MOST
 from ...timings import Timings
 from .bisect import coarse_budgets
+from .record import SHAPE
 from .search import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
 
 __all__ = ["BudgetCells", "BudgetRequest", "measure_budgets"]
@@ -89,6 +90,7 @@ class BudgetCells(PlannedCells):
     """Searches for the least budget, one of each method."""
 
     command = "budget"
+    shape = SHAPE
     blank = {
         **PlannedCells.blank,
         "least": None,

@@ -96,10 +96,11 @@ def _summary(some: Sequence[Row]) -> Row:
     """The summary of the rows of one matrix."""
     first, measured = some[0], [row for row in some if row.get("rank") is not None]
     statuses = [row["status"] for row in some]
-    names = ("matrix", *PLACE, "weights", "source", "scale_inputs", "size", "inverted")
+    names = ("matrix", *PLACE, "weights", "source", "scale_inputs")
     errors = [row["error"] for row in some if row.get("error") is not None]
     return {
         **{name: first.get(name) for name in names if name != "window"},
+        **{name: next((row[name] for row in some if name in row), None) for name in ("size", "inverted")},
         "status": next((word for word in ("failed", "diverged", "skipped") if word in statuses), "ok"),
         "reason": next((row["reason"] for row in some if row["reason"]), None),
         "heads": len({row["head"] for row in some}),
@@ -119,15 +120,15 @@ def _infinite(values: Iterable[float | None]) -> list[float]:
 
 
 def _conditions(measured: Sequence[Row]) -> Row:
-    conds, half = _infinite(row["cond"] for row in measured), str(max(1, measured[0]["size"] // 2))
+    conds = _infinite(row["cond"] for row in measured)
     median = lambda values: quantiles(_infinite(values))["median"]
     pairs = [(cond, row["error"]) for cond, row in zip(conds, measured, strict=True) if row.get("error") is not None]
     return {
         "count": len(measured),
         "flagged": sum(row["flag"] is not None for row in measured),
         "cond": quantiles(conds),
-        "cond_at_half": median(row["cond_at"][half] for row in measured),
-        **{name: median(row[name] for row in measured) for name in MEDIANS if name in measured[0]},
+        "cond_at_half": median(row["cond_at"][str(max(1, row["size"] // 2))] for row in measured),
+        **{name: median(row[name] for row in measured) for name in MEDIANS if all(name in row for row in measured)},
         "spearman": rank_correlation(*zip(*pairs, strict=True)) if pairs else None,
         "spearman_count": len(pairs),
     }
@@ -135,13 +136,15 @@ def _conditions(measured: Sequence[Row]) -> Row:
 
 def _intervals(measured: Sequence[Row]) -> Row:
     """What scaled cores say of Lemma 3's interval."""
-    verdicts = [row["lemma3"] for row in measured if row.get("lemma3")]
-    if not verdicts:
+    names = ("lemma3", "eigen_min", "eigen_max")
+    known = [[row[name] for name in names] for row in measured if None not in map(row.get, names)]
+    if not known:
         return {}
+    verdicts, least, largest = zip(*known, strict=True)
     return {
         "lemma3": {word: verdicts.count(word) for word in ("holds", "zero", "violated")},
-        "eigen_min": min(row["eigen_min"] for row in measured),
-        "eigen_max": max(row["eigen_max"] for row in measured),
+        "eigen_min": min(least),
+        "eigen_max": max(largest),
     }
 
 
@@ -154,7 +157,7 @@ def _residuals(measured: Sequence[Row]) -> Row:
     residuals = [row["residuals"] for row in measured if row.get("residuals")]
     if not residuals:
         return {}
-    spread = [quantiles(_infinite(step)) for step in zip(*residuals, strict=True)]
+    spread = [quantiles(_infinite(step)) for step in zip(*residuals, strict=False)]
     listed = {key: [one[key] for one in spread] for key in ("p10", "median", "p90")}
     return {"residuals": listed, "start": measured[0].get("start")}
 
@@ -217,7 +220,7 @@ def condition_tables(summary: Sequence[Row]) -> list[Table]:
             directions = f"{rows[0]['sensitivity']['count']} directions"
             caption = f"Relative change per relative change of Q and K, {directions} · {where}"
             tables.append(table_of(caption, rows, CHANGES))
-        if rows := having("gradient_six"):
+        if rows := [row for row in having("gradient_six") if "gradient" in row]:
             caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
             note = "A core k times as large has a gradient norm k² times smaller."
             tables.append(table_of(caption, rows, GRADIENTS, [note]))

@@ -40,6 +40,7 @@ from ...run.prepare import ErrorRequest, prepared
 from ...run.row_devices import row_devices
 from ...timings import Timings
 from .maps import keep_maps
+from .record import SHAPE
 
 __all__ = ["ErrorCells", "measure_errors"]
 
@@ -91,6 +92,7 @@ class ErrorCells(PlannedCells):
     """Errors of approximations, in batches that share passes over the exact matrix."""
 
     command = "error"
+    shape = SHAPE
     blank = {**PlannedCells.blank, "seconds": None}
 
     def __init__(self, request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> None:

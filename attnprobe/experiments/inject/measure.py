@@ -34,6 +34,7 @@ from ...sources import (
 )
 from ...timings import Timings
 from .plan import InjectCell, InjectRequest, InjectWork, inject_batches, inject_prepared
+from .record import SHAPE
 
 __all__ = ["InjectCells", "InjectRequest", "measure_drift"]
 
@@ -63,6 +64,7 @@ class InjectCells(Cells):
     """Methods in place of a model's attention; a place is a batch of windows, and its layers are read together."""
 
     command = "inject"
+    shape = SHAPE
     blank = {
         "metrics": {},
         "local": {},

@@ -22,6 +22,7 @@ from ...run.loop import Session, measure_cells
 from ...run.plan import Group, MethodRequest, determines, listed, parse_methods, refuse_endless, refused, told
 from ...run.request import MOST, RunRequest, parse_layers, sources_of
 from ...timings import Timings
+from .record import SHAPE
 
 __all__ = ["SpectrumCells", "SpectrumRequest", "measure_spectra", "parse_of"]
 
@@ -135,6 +136,7 @@ class SpectrumCells(Cells):
     """Spectra of matrices and of methods, each of one head."""
 
     command = "spectrum"
+    shape = SHAPE
     blank = {**Cells.blank, "seconds": None}
 
     def __init__(self, request: SpectrumRequest, notify: Note, timings: Timings) -> None:

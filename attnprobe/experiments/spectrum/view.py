@@ -196,7 +196,10 @@ def _rank_columns(lines: Sequence[Sequence[Row]]) -> list[tuple[str, list[str]]]
 
 
 def _both_norms(line: Sequence[Row], epsilon: str) -> str:
-    pair = [_middle(line, lambda row, norm=norm: row[norm][epsilon], True) for norm in ("d_spectral", "d_frobenius")]
+    pair = [
+        _middle(line, lambda row, norm=norm: (row[norm] or {}).get(epsilon), True)
+        for norm in ("d_spectral", "d_frobenius")
+    ]
     return " | ".join(pair) if any(pair) else ""
 
 

@@ -16,6 +16,7 @@ from ...run.plan import Group, told
 from ...sources import TASKS, TaskSource
 from ...timings import Timings
 from .plan import LAYERS, StabilityCell, StabilityRequest, stability_cells, stability_prepared, why_not
+from .record import SHAPE
 from .training import STEP_METRICS, Step
 from .trajectory import Training
 
@@ -49,6 +50,7 @@ class StabilityCells(Cells):
     """Trainings; a place is a task with a seed, whose batches all methods share."""
 
     command = "stability"
+    shape = SHAPE
     blank = {"metrics": {}, "conditions": [], "draws_hash": None, "seconds": None}
     gradients = True
 

@@ -22,6 +22,7 @@ from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
 from ...run.prepare import ErrorRequest, prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
+from .record import SHAPE
 from .setting import Asked, asked_of, possible, setting_of
 
 __all__ = ["TheoryCells", "TheoryRequest", "measure_theory"]
@@ -88,6 +89,7 @@ class TheoryCells(PlannedCells):
     """Theorems, each of every method where it is about any."""
 
     command = "theory"
+    shape = SHAPE
     blank = {**PlannedCells.blank, "findings": [], "refused": []}
 
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:

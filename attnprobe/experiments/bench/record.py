@@ -1,0 +1,86 @@
+"""What a record of ``attnprobe bench`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, unequal
+
+__all__ = ["SHAPE", "BenchRecord"]
+
+OF_ALL_HEADS = ("seconds", "exact_seconds", "peak_bytes", "flops", "leading_flops")
+
+
+class Machine(TypedDict):
+    """Where it was measured."""
+
+    device: str
+    cpu: str | None
+    threads: Count
+    cores: Count | None
+    system: str | None
+
+
+class Versions(TypedDict):
+    """With what it was measured."""
+
+    torch: str | None
+    python: str
+    attnprobe: str
+
+
+class BenchRecord(Place):
+    """The cost of one method, or of exact attention, at one n."""
+
+    method: Annotated[str, Field(description="the method; exact is exact attention")]
+    machine: Annotated[Machine, Field(description="where it was measured")]
+    versions: Annotated[Versions, Field(description="with what it was measured")]
+    reference: Annotated[bool, Field(description="true for a yardstick such as exact attention")]
+    requested: Annotated[bool, Field(description="false for what the tool added")]
+    metrics: Annotated[
+        dict[str, PerHead],
+        Field(
+            description="lists by name: seconds and exact_seconds round by round; peak_bytes, flops and leading_flops "
+            "of all heads; the others with one number for each head"
+        ),
+    ]
+    cost: NotRequired[Annotated[str | None, Field(description="the method's leading cost")]]
+    backward: NotRequired[Annotated[bool, Field(description="whether gradients are timed too")]]
+    gradient: NotRequired[Annotated[str | None, Field(description="what the gradient is of")]]
+    load: NotRequired[Annotated[Number | None, Field(description="the load average of the machine")]]
+    clock_mhz: NotRequired[Annotated[Number | None, Field(description="the clock of the processor")]]
+
+
+def _problems(record: BenchRecord) -> Iterator[str]:
+    own = {name: values for name, values in record["metrics"].items() if name not in OF_ALL_HEADS}
+    yield from unequal("metrics.", own, record["heads"])
+
+
+def _rows(record: BenchRecord) -> Iterator[dict[str, Any]]:
+    metrics = record["metrics"]
+    shared: dict[str, Any] = {name: record.get(name) for name in ("cost", "backward", "load")}
+    for name in OF_ALL_HEADS:
+        known = [value for value in metrics.get(name) or () if value is not None]
+        shared[name] = median(known) if known else None
+    shared |= flat("machine", record["machine"])
+    for index, head in enumerate(record["heads"]):
+        own = {name: values[index] for name, values in metrics.items() if name not in OF_ALL_HEADS}
+        yield shared | {"head": head} | own
+
+
+COLUMNS = {
+    "seconds": "of all heads together, the median of the rounds",
+    "exact_seconds": "the same of exact attention",
+    **{name: "of all heads together" for name in OF_ALL_HEADS[2:]},
+    "METRIC": "each other metric of the head, by its name",
+    "cost": "the leading cost that the method claims",
+    "backward": "whether gradients are timed too",
+    "load": "the load average of the machine",
+    "machine[NAME]": "a fact of the machine",
+}
+SHAPE = Shape(BenchRecord, _problems, _rows, COLUMNS)

@@ -1,0 +1,93 @@
+"""What a record of ``attnprobe budget`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from ...records.shapes import Count, Facts, Number, PerHead, Place, Shape, unequal
+
+__all__ = ["SHAPE", "BudgetRecord"]
+
+PER_HEAD = ("d", "below", "error", "held", "settled", "again", "lower", "upper")
+
+
+class Found(TypedDict):
+    """What was found at one ε: an entry for each head."""
+
+    epsilon: Annotated[Number, Field(description="the largest error allowed")]
+    d: Annotated[list[Count | None], Field(description="the smallest budget found; null where none is enough")]
+    below: Annotated[list[Count | None], Field(description="the largest budget tried below it")]
+    error: Annotated[PerHead, Field(description="the error at d")]
+    held: Annotated[list[Count | None], Field(description="how many seeds hold at d")]
+    settled: Annotated[
+        list[Count | None], Field(description="the smallest budget from which on none tried above fails")
+    ]
+    again: Annotated[list[list[Count]], Field(description="larger budgets at which too few seeds hold")]
+    lower: Annotated[PerHead, Field(description="the interval of the probability that a seed holds")]
+    upper: Annotated[PerHead, Field(description="its upper end")]
+
+
+class Tried(TypedDict):
+    """The errors at one budget, an entry for each head that was run there."""
+
+    d: Annotated[Count, Field(description="the budget")]
+    heads: Annotated[list[Count], Field(description="the heads that were run")]
+    error: Annotated[PerHead, Field(description="the error that enough seeds have at most")]
+    median: NotRequired[Annotated[PerHead, Field(description="the median of the seeds")]]
+
+
+class Refused(TypedDict):
+    """A budget that a method could not take."""
+
+    d: Count | None
+    reason: str | None
+
+
+class BudgetRecord(Place):
+    """The smallest budgets of one method on one layer."""
+
+    method: Annotated[str, Field(description="the method")]
+    metric: Annotated[str, Field(description="the error that ε bounds")]
+    found: Annotated[list[Found], Field(description="what was found at each ε")]
+    tried: Annotated[list[Tried], Field(description="the budgets that were tried")]
+    metrics: NotRequired[Annotated[Facts, Field(description="empty")]]
+    epsilon: NotRequired[Annotated[list[Number], Field(description="the ε that were asked for")]]
+    delta: Annotated[Number, Field(description="the share of seeds that may exceed ε")]
+    resolution: Annotated[Number, Field(description="the ratio of neighbouring budgets")]
+    scan: NotRequired[Annotated[bool, Field(description="whether every budget was tried")]]
+    seeds: Annotated[Count, Field(description="how many seeds there were")]
+    needed: NotRequired[Annotated[Count | None, Field(description="how many must hold")]]
+    least: NotRequired[Annotated[Count | None, Field(description="the smallest budget of the search")]]
+    most: NotRequired[Annotated[Count | None, Field(description="the largest")]]
+    refused: NotRequired[Annotated[list[Refused] | None, Field(description="budgets that the method could not take")]]
+
+
+def _problems(record: BudgetRecord) -> Iterator[str]:
+    for number, found in enumerate(record["found"]):
+        yield from unequal(f"found[{number}].", {name: found[name] for name in PER_HEAD}, record["heads"])
+    for number, tried in enumerate(record["tried"]):
+        lists = {name: tried[name] for name in ("error", "median") if name in tried}
+        yield from unequal(f"tried[{number}].", lists, tried["heads"])
+
+
+def _rows(record: BudgetRecord) -> Iterator[dict[str, Any]]:
+    names = ("metric", "delta", "seeds", "needed", "least", "most")
+    shared = {name: record.get(name) for name in names}
+    for found in record["found"]:
+        for index, head in enumerate(record["heads"]):
+            yield shared | {"epsilon": found["epsilon"], "head": head, **{one: found[one][index] for one in PER_HEAD}}
+    if not record["found"]:
+        yield shared
+
+
+COLUMNS = {
+    "epsilon": "the largest error allowed; a cell has a row for each ε and head",
+    "metric": "the error that ε bounds",
+    **{name: "as in the record" for name in ("delta", "seeds", "needed", "least", "most")},
+    **{name: "as in the record, of the head" for name in PER_HEAD},
+}
+SHAPE = Shape(BudgetRecord, _problems, _rows, COLUMNS)

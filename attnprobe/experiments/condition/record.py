@@ -1,0 +1,100 @@
+"""What a record of ``attnprobe condition`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, flat, unequal
+
+__all__ = ["SHAPE", "ConditionRecord"]
+
+ERROR = "output_spectral_relative"
+
+
+class Numbers(TypedDict):
+    """The numbers of one matrix, each with one entry for each head."""
+
+    cond: PerHead
+    flag: list[str | None]
+    rank: list[Count | None]
+    cond_eff: PerHead
+    cond_at: list[dict[str, Number | None]]
+    duplicates: list[Count | None]
+    cond_lower: NotRequired[PerHead]
+    cond_upper: NotRequired[PerHead]
+    gradient: NotRequired[PerHead]
+    gradient_six: NotRequired[PerHead]
+    residuals: NotRequired[list[PerHead]]
+    eigen_min: NotRequired[PerHead]
+    eigen_max: NotRequired[PerHead]
+    lemma3: NotRequired[list[str | None]]
+
+
+class Matrix(TypedDict):
+    """One matrix of all heads."""
+
+    matrix: Annotated[str, Field(description="its name: A, B, C, B~ or what the method inverts")]
+    inverted: Annotated[bool, Field(description="whether the method inverts it")]
+    size: Annotated[Count, Field(description="its rows")]
+    metrics: Annotated[Numbers, Field(description="its numbers by name, one entry for each head")]
+    start: NotRequired[Annotated[str | None, Field(description="where the iteration of its inverse starts")]]
+
+
+class Metrics(TypedDict, total=False):
+    """What is measured beside the matrices."""
+
+    output_spectral_relative: PerHead
+    sensitivity: dict[str, list[PerHead]]
+
+
+class ConditionRecord(Place):
+    """The condition numbers of the exact matrices, or of those of one method at one budget."""
+
+    method: NotRequired[Annotated[str | None, Field(description="the method; null for the exact matrices")]]
+    matrices: Annotated[list[Matrix], Field(description="the matrices, with their condition numbers")]
+    metrics: Annotated[
+        Metrics,
+        Field(description="the method's error, and by matrix how it changes with Q and K (sensitivity), for each head"),
+    ]
+
+
+def _problems(record: ConditionRecord) -> Iterator[str]:
+    heads, metrics = record["heads"], record["metrics"]
+    for number, matrix in enumerate(record["matrices"]):
+        where, half = f"matrices[{number}].metrics.", str(max(1, matrix["size"] // 2))
+        yield from unequal(where, matrix["metrics"], heads)
+        if any(half not in at for at in matrix["metrics"]["cond_at"]):
+            yield f"field {where}cond_at: no entry of {half}, half the size"
+    yield from unequal("metrics.", {ERROR: metrics[ERROR]} if ERROR in metrics else {}, heads)
+    yield from unequal("metrics.sensitivity.", metrics.get("sensitivity", {}), heads)
+
+
+def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
+    errors = record["metrics"].get(ERROR)
+    changes = record["metrics"].get("sensitivity", {})
+    found: dict[str, Matrix | None] = dict.fromkeys(changes) | {one["matrix"]: one for one in record["matrices"]}
+    for name, matrix in (found or {None: None}).items():
+        for index, head in enumerate(record["heads"]):
+            row: dict[str, Any] = {"head": head, "matrix": name, "error": errors and errors[index]}
+            if matrix is not None:
+                row |= {"size": matrix["size"], "inverted": matrix["inverted"]}
+                for number, value in by_name(matrix["metrics"], index).items():
+                    row |= flat(number, value)
+            yield row | ({"sensitivity": changes[name][index]} if name in changes else {})
+
+
+COLUMNS = {
+    "matrix": "the matrix; a cell has a row for each matrix and head",
+    "size": "its rows",
+    "inverted": "whether the method inverts it",
+    "error": "the relative spectral output error of the method",
+    "NUMBER": "each number of the matrix, by its name: `cond`, `flag`, `rank`, `cond_eff`, `duplicates`, …",
+    "cond_at[k]": "σ₁/σ_k, a column for each k",
+    "residuals": "the list of residuals of the iteration, one for each step",
+    "sensitivity": "the list of relative changes of the matrix per relative change of Q and K",
+}
+SHAPE = Shape(ConditionRecord, _problems, _rows, COLUMNS)

@@ -1,0 +1,53 @@
+"""What a record of ``attnprobe error`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+
+from ...records.shapes import Number, PerHead, Place, Seed, Shape, by_name, per_head, unequal
+
+__all__ = ["SHAPE", "ErrorRecord"]
+
+
+class ErrorRecord(Place):
+    """The errors of one method at one budget, or the lower bound σ_{d+1}(BV) as the method ``lower-bound``."""
+
+    method: Annotated[str, Field(description="the method")]
+    seed: Annotated[Seed, Field(description="the seed of the method's draws")]
+    requested: Annotated[bool, Field(description="false for what the tool added, such as V-Mean")]
+    metrics: Annotated[dict[str, PerHead], Field(description="errors by name, one number for each head")]
+    matrix_tol: NotRequired[Annotated[Number | None, Field(description="the relative width of matrix intervals")]]
+    matrix_kind: NotRequired[Annotated[list[str | None], Field(description="what proves the interval's upper end")]]
+    matrix_open: NotRequired[
+        Annotated[list[bool | None], Field(description="whether the interval ended wider than matrix_tol")]
+    ]
+    matrix_skipped: NotRequired[Annotated[str | None, Field(description="why there are no matrix errors")]]
+    kernel_dtype: NotRequired[Annotated[str | None, Field(description="the dtype that a kernel is judged in")]]
+    row_tolerance: NotRequired[
+        Annotated[Number | None, Field(description="the relative error that a kernel's row may have")]
+    ]
+
+
+PER_HEAD = ("matrix_kind", "matrix_open")
+
+
+def _problems(record: ErrorRecord) -> Iterator[str]:
+    yield from per_head(record)
+    yield from unequal("", {name: record[name] for name in PER_HEAD if name in record}, record["heads"])
+
+
+def _rows(record: ErrorRecord) -> Iterator[dict[str, Any]]:
+    lists = {**record["metrics"], **{name: record[name] for name in PER_HEAD if name in record}}
+    for index, head in enumerate(record["heads"]):
+        yield {"head": head, **by_name(lists, index)}
+
+
+COLUMNS = {
+    "METRIC": "each metric of the head, by its name",
+    "matrix_kind": "what proves the upper end of the matrix error's interval",
+    "matrix_open": "whether that interval ended wider than the tolerance",
+}
+SHAPE = Shape(ErrorRecord, _problems, _rows, COLUMNS)

@@ -1,0 +1,68 @@
+"""What a record of ``attnprobe inject`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from ...records.shapes import Count, Number, PerHead, Record, Shape, unequal
+
+__all__ = ["SHAPE", "InjectRecord"]
+
+
+class Budgets(TypedDict):
+    """Budgets head by head, in short."""
+
+    mean: Number | None
+    heads: Count
+    exact: Count
+
+
+class InjectRecord(Record):
+    """What a model does with a method in the place of exact attention, in one window."""
+
+    method: Annotated[str, Field(description="the method")]
+    layer: Annotated[Count | None, Field(description="the layer that was replaced alone; null for several together")]
+    layers: Annotated[list[Count], Field(min_length=1, description="the layers that were replaced")]
+    requested: Annotated[bool, Field(description="false for what the tool added")]
+    metrics: Annotated[
+        dict[str, Annotated[PerHead, Field(max_length=1)]],
+        Field(description="drift, loss and the like of the whole model by name, in a list of one"),
+    ]
+    local: Annotated[
+        dict[str, PerHead], Field(description="by layer, the output error on the layer's own Q, K, V, for each head")
+    ]
+    budgets: NotRequired[Annotated[Budgets | None, Field(description="of --budgets: their mean, heads, exact heads")]]
+    tokens: NotRequired[Annotated[Count | None, Field(description="tokens of the window that count")]]
+    lines: NotRequired[Annotated[bool, Field(description="whether a window is a line of the text")]]
+    predicts: NotRequired[Annotated[str | None, Field(description="what the model predicts")]]
+    predicts_not: NotRequired[Annotated[str | None, Field(description="why it predicts no words")]]
+    model_dtype: NotRequired[Annotated[str | None, Field(description="the dtype of the model")]]
+
+
+def _problems(record: InjectRecord) -> Iterator[str]:
+    return unequal("local.", record["local"], record["heads"])
+
+
+def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
+    shared: dict[str, Any] = {name: values[0] if values else None for name, values in record["metrics"].items()}
+    shared |= {"tokens": record.get("tokens"), "layers": ",".join(map(str, record["layers"]))}
+    for layer, errors in record["local"].items():
+        for head, error in zip(record["heads"], errors, strict=True):
+            yield shared | {"head": head, "local_layer": layer, "local": error}
+    if not record["local"]:
+        yield shared
+
+
+COLUMNS = {
+    "layer": "the layer that was replaced alone; empty for several together",
+    "layers": "the layers that were replaced, comma-separated",
+    "METRIC": "each metric of the whole model, by its name, the same in all rows of a cell",
+    "tokens": "tokens of the window that count",
+    "local_layer": "a layer that was replaced; a cell has a row for each such layer and head",
+    "local": "the output error of the head on that layer's own Q, K, V",
+}
+SHAPE = Shape(InjectRecord, _problems, _rows, COLUMNS)

@@ -1,0 +1,29 @@
+"""What a record of each command is."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..records.read import Found, read_typed
+from . import EXPERIMENTS
+
+if TYPE_CHECKING:
+    from ..records.shapes import Shape
+
+__all__ = ["read_run", "shape_of"]
+
+
+@cache
+def shape_of(command: str) -> Shape[Any] | None:
+    """The type of a command's records; None for a command that is none of `EXPERIMENTS`."""
+    if command not in EXPERIMENTS:
+        return None
+    return import_module(f".{command}.record", __package__).SHAPE
+
+
+def read_run(path: str | os.PathLike[str]) -> Found:
+    """The records of a run's folder or of a file, each held to the type of its command; see `read_typed`."""
+    return read_typed(path, shape_of)

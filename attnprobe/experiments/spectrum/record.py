@@ -1,0 +1,68 @@
+"""What a record of ``attnprobe spectrum`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+
+from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, per_head
+
+__all__ = ["SHAPE", "SpectrumRecord"]
+
+Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
+Ranks = dict[Annotated[str, Field(pattern=r"^[0-9.e+-]{1,30}$")], Count | None]
+
+
+class SpectrumRecord(Place):
+    """The singular values or the eigenvalues of one matrix of one head."""
+
+    of: Annotated[str, Field(description="the matrix, or the method whose matrix it is")]
+    kind: Annotated[Literal["singular", "eigen"], Field(description="singular values or eigenvalues")]
+    head: Annotated[Count, Field(description="the head")]
+    metrics: Annotated[dict[str, PerHead], Field(description="numbers of the spectrum by name, in a list of one")]
+    method: NotRequired[Annotated[str | None, Field(description="the method; null for a matrix")]]
+    weights: NotRequired[Annotated[str | None, Field(description="the word of the weights")]]
+    singular_values: NotRequired[Annotated[list[Number], Field(description="from the largest on")]]
+    eigenvalues: NotRequired[Annotated[list[Number | Pair], Field(description="by modulus; a complex one is a pair")]]
+    size: NotRequired[Annotated[Count | None, Field(description="how many values the matrix has")]]
+    complete: NotRequired[Annotated[bool | None, Field(description="whether all of them are here")]]
+    log_scale: NotRequired[Annotated[Number | None, Field(description="values are those of the matrix over exp of it")]]
+    frobenius: NotRequired[Annotated[Number | None, Field(description="the Frobenius norm of the matrix")]]
+    stable_rank: NotRequired[Annotated[Number | None, Field(description="‖·‖_F²/‖·‖₂²")]]
+    entropy_rank: NotRequired[Annotated[Number | None, Field(description="exp of the entropy of σ²/Σσ²")]]
+    participation_ratio: NotRequired[Annotated[Number | None, Field(description="(Σσ²)²/Σσ⁴")]]
+    rank_90: NotRequired[Annotated[Count | None, Field(description="values that hold 90 % of Σσ²")]]
+    rank_95: NotRequired[Annotated[Count | None, Field(description="values that hold 95 % of Σσ²")]]
+    rank_99: NotRequired[Annotated[Count | None, Field(description="values that hold 99 % of Σσ²")]]
+    d_spectral: NotRequired[
+        Annotated[Ranks | None, Field(description="by ε, the rank at which the spectral error is ε")]
+    ]
+    d_frobenius: NotRequired[Annotated[Ranks | None, Field(description="by ε, that at which the Frobenius error is ε")]]
+    error: NotRequired[Annotated[list[Number | None] | None, Field(description="bounds of the errors of the values")]]
+    upper: NotRequired[Annotated[list[Number | None] | Number | None, Field(description="bounds of the values")]]
+    passes: NotRequired[Annotated[Count | None, Field(description="passes over the matrix")]]
+    closed: NotRequired[Annotated[bool | None, Field(description="whether the intervals closed")]]
+
+
+SCALARS = ("of", "kind", "size", "complete", "frobenius", "stable_rank", "entropy_rank", "participation_ratio")
+SCALARS += ("rank_90", "rank_95", "rank_99", "d_spectral", "d_frobenius", "log_scale", "closed")
+VALUES = ("singular_values", "eigenvalues")
+
+
+def _rows(record: SpectrumRecord) -> Iterator[dict[str, Any]]:
+    row: dict[str, Any] = {"head": record["head"]}
+    for name in SCALARS:
+        row |= flat(name, record.get(name))
+    yield row | {name: record[name] for name in VALUES if name in record}
+
+
+COLUMNS = {
+    **{name: "as in the record" for name in SCALARS if not name.startswith("d_")},
+    "d_spectral[ε]": "the rank at which the spectral error is ε, a column for each ε",
+    "d_frobenius[ε]": "that at which the Frobenius error is ε",
+    "singular_values": "the list of values",
+    "eigenvalues": "the list of values, of `--kind eigen`",
+}
+SHAPE = Shape(SpectrumRecord, per_head, _rows, COLUMNS)

@@ -1,0 +1,101 @@
+"""What a record of ``attnprobe theory`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import BeforeValidator, Field
+from typing_extensions import TypedDict
+
+from ...records.file import unspelt
+from ...records.shapes import Count, Facts, Number, Place, Shape, flat, shallow, unequal
+
+__all__ = ["SHAPE", "Finding", "TheoryRecord"]
+
+Real = Number | Literal["inf", "-inf"] | None
+Reals = list[Real]
+NUMBERS = ("bound", "measured", "lower", "upper", "rounding", "slack")
+PER_HEAD = ("met", "vacuous", "verdict", *NUMBERS)
+
+
+class Finding(TypedDict):
+    """One statement that was evaluated: an entry for each head, infinity as a text, NaN as null."""
+
+    d: NotRequired[Annotated[Count | None, Field(description="the budget")]]
+    at: Annotated[Facts, Field(description="its parameters")]
+    assumption: Annotated[str | None, Field(description="what it assumes")]
+    promise: Annotated[str | None, Field(description="what it promises")]
+    sense: Annotated[Literal["at most", "at least"], Field(description="which way the bound bounds")]
+    met: Annotated[list[bool | None], Field(description="whether the assumption is met")]
+    bound: Annotated[Reals, Field(description="the bound")]
+    measured: Annotated[Reals, Field(description="what is bounded")]
+    lower: Annotated[Reals | None, Field(description="the lower end of what was measured; null where it is exact")]
+    upper: Annotated[Reals | None, Field(description="the upper end")]
+    rounding: Annotated[Reals, Field(description="how far rounding may move it")]
+    vacuous: Annotated[list[bool | None], Field(description="whether the bound is true of every matrix")]
+    slack: Annotated[Reals, Field(description="the room that is left")]
+    verdict: Annotated[
+        list[Literal["holds", "violated", "vacuous", "assumption not met"] | None], Field(description="the verdict")
+    ]
+    details: Annotated[
+        dict[str, list[Any]], BeforeValidator(shallow), Field(description="other numbers of the check, and its curves")
+    ]
+
+
+class Refused(TypedDict):
+    """A budget that could not be evaluated."""
+
+    d: Count | None
+    reason: str | None
+
+
+class TheoryRecord(Place):
+    """What was found of one theorem, of one method where it is about any."""
+
+    theorem: Annotated[str, Field(description="the theorem")]
+    paper: Annotated[str, Field(description="its paper")]
+    says: Annotated[str, Field(description="what it says")]
+    findings: Annotated[list[Finding], Field(description="the statements that were evaluated")]
+    metrics: NotRequired[Annotated[Facts, Field(description="empty")]]
+    method: NotRequired[Annotated[str | None, Field(description="the method; null where it is about none")]]
+    budgets: NotRequired[Annotated[list[Count], Field(description="the budgets that were asked for")]]
+    epsilon: NotRequired[Annotated[list[Number], Field(description="the ε that were asked for")]]
+    delta: NotRequired[Annotated[Number | None, Field(description="the δ of statements in probability")]]
+    seeds: NotRequired[Annotated[Count | None, Field(description="how many draws a share is of")]]
+    refused: NotRequired[Annotated[list[Refused] | None, Field(description="budgets that could not be evaluated")]]
+
+
+def _problems(record: TheoryRecord) -> Iterator[str]:
+    for number, finding in enumerate(record["findings"]):
+        lists = {name: finding[name] for name in PER_HEAD if finding[name] is not None}
+        yield from unequal(f"findings[{number}].", lists, record["heads"])
+        yield from unequal(f"findings[{number}].details.", finding["details"], record["heads"])
+
+
+def _rows(record: TheoryRecord) -> Iterator[dict[str, Any]]:
+    shared = {name: record[name] for name in ("theorem", "paper", "says")}
+    for finding in record["findings"]:
+        said = {name: finding[name] for name in ("d", "assumption", "promise", "sense") if name in finding}
+        for index, head in enumerate(record["heads"]):
+            row = {**shared, **said, **flat("at", finding["at"]), "head": head}
+            for name in PER_HEAD:
+                value = None if finding[name] is None else finding[name][index]
+                row[name] = unspelt(value) if name in NUMBERS else value
+            yield row | {f"details[{name}]": values[index] for name, values in finding["details"].items()}
+    if not record["findings"]:
+        yield shared
+
+
+COLUMNS = {
+    "theorem": "the theorem; a cell has a row for each statement and head",
+    "paper": "its paper",
+    "says": "what it says",
+    "at[NAME]": "a parameter of the statement",
+    "assumption": "what it assumes",
+    "promise": "what it promises",
+    "sense": "`at most` or `at least`",
+    **{name: "as in the record, of the head" for name in PER_HEAD},
+    "details[NAME]": "another number of the check, or a curve as a list",
+}
+SHAPE = Shape(TheoryRecord, _problems, _rows, COLUMNS)

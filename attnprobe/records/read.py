@@ -1,0 +1,204 @@
+"""Reading records: line by line, each held to the type of its command; what is none is named, and the rest is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..errors import UsageError
+from ..files import MIB, open_regular, reading
+from ..grammar.foreign import printable_within
+from .file import SCHEMA, inputs_path
+
+if TYPE_CHECKING:
+    from .shapes import Record, Shape
+
+__all__ = ["Found", "Malformed", "malformed_notes", "read_inputs", "read_records", "read_typed"]
+
+LONGEST = 64 * MIB  # of a line
+TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
+ShapeOf = Callable[[str], "Shape[Any] | None"]
+Line = tuple[Path, int, "dict[str, Any] | Malformed"]
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A line of a file that is no record, or of a manifest a field.
+
+    Attributes:
+        line: its number; None of a manifest. key: the cell that it is of, where it says so. reason: what is wrong.
+    """
+
+    file: Path
+    line: int | None
+    key: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {'' if self.key is None else f'record {self.key}: '}{self.reason}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The records of a run, one for each key, and the lines that are none and that no record of their key replaces."""
+
+    records: list[Record] = field(default_factory=list)
+    malformed: list[Malformed] = field(default_factory=list)
+
+    def some(self) -> list[Record]:
+        """The records.
+
+        Raises:
+            UsageError: there is none, only lines that are no records; the message names the first.
+        """
+        if self.malformed and not self.records:
+            raise UsageError(str(self.malformed[0]))
+        return self.records
+
+
+def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) -> list[str]:
+    """A line for each of the first ``most``, which says what becomes of it, and one for how many more there are."""
+    rest = len(malformed) - most
+    lines = [f"{one}; it {what}" for one in malformed[:most]]
+    return [*lines, f"{rest} more lines are no records"] if rest > 0 else lines
+
+
+def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), whatever they hold.
+
+    A torn last line, which a kill leaves, is passed over. Of records that share a key one is kept: the last, but a
+    record that is ok is never replaced by one that is not. `read_typed` holds them to their types too.
+
+    Raises:
+        UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
+    """
+    found = _merged(_records(_files(path)))
+    if found.malformed:
+        raise UsageError(str(found.malformed[0]))
+    return found.records  # type: ignore[return-value]
+
+
+def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> Found:
+    """The records as `read_records` has them, each held to the type of its command; lines that are none are named.
+
+    Records have the fields of their type alone; those of a command that is not known
+    stay as they are.
+
+    Args:
+        shape_of: the type of a command's records, None for a command that is not known.
+
+    Raises:
+        UsageError: nothing there, or a file that cannot be read.
+    """
+    return _merged(_typed(_records(_files(path)), shape_of))
+
+
+def read_inputs(run: str | os.PathLike[str]) -> Found:
+    """The records of `inputs_path`; none where a run has no such file, as those of older versions.
+
+    Raises:
+        UsageError: a file that cannot be read.
+    """
+    from .shapes import INPUTS
+
+    path = inputs_path(run)
+    files = sorted(path.parent.glob(f"{path.stem}*{path.suffix}"))
+    return _merged(_typed(_records(files), lambda command: INPUTS))
+
+
+def _files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files of records that a path means."""
+    path = Path(path)
+    with reading(path):
+        if path.is_dir():
+            files = sorted(path.glob("records*.jsonl"))
+            if not files:
+                raise UsageError(f"{path}: no records*.jsonl in this directory; is it a run?")
+            return files
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or run directory")
+        return [path]
+
+
+def _merged(lines: Iterable[Line]) -> Found:
+    """One record of each key."""
+    kept: dict[Any, Any] = {}
+    malformed: list[Malformed] = []
+    for _, _, one in lines:
+        if isinstance(one, Malformed):
+            malformed.append(one)
+            continue
+        key = one.get("key", ("without a key", len(kept)))
+        if key in kept and kept[key].get("status") == "ok" != one.get("status"):
+            continue
+        kept[key] = one
+    return Found(list(kept.values()), [one for one in malformed if one.key not in kept])
+
+
+def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
+    """The records held to the types of their commands."""
+    for file, number, record in lines:
+        if isinstance(record, Malformed):
+            yield file, number, record
+            continue
+        command = record.get("command")
+        shape = shape_of(command) if isinstance(command, str) else None
+        if isinstance(command, str) and shape is None and isinstance(record.get("key"), str):
+            yield file, number, record
+        elif (problem := "field command: missing" if shape is None else shape.problem(record)) is not None:
+            key = record.get("key")
+            yield file, number, Malformed(file, number, key if isinstance(key, str) else None, problem)
+        else:
+            yield file, number, shape.known(record)
+
+
+def _records(files: Iterable[Path]) -> Iterator[Line]:
+    """The lines of files, each as an object of this format or as what is none; a torn last line is passed over."""
+    for path in files:
+        with reading(path), open_regular(path, None) as file:
+            for number, line, torn in _bounded(file):
+                record = _parsed(line)
+                if record is None and torn:
+                    continue
+                why = TOO_LONG if line is None else _refusal(record)
+                yield path, number, Malformed(path, number, None, why) if why or record is None else record
+
+
+def _bounded(file: BinaryIO) -> Iterator[tuple[int, bytes | None, bool]]:
+    """The lines that are not blank: number, bytes (None where they are too many), whether it lacks its newline."""
+    number = 0
+    while line := file.readline(LONGEST):
+        number += 1
+        end = line
+        while len(end) == LONGEST and not end.endswith(b"\n"):  # read on to the end of the line
+            end = file.readline(LONGEST)
+        if line.strip():
+            yield number, line if end is line else None, not end.endswith(b"\n")
+
+
+def _parsed(line: bytes | None) -> dict[str, Any] | None:
+    """A line as an object, or None where it is none."""
+    try:
+        found = None if line is None else json.loads(line)
+        if line is not None and (b"\\" in line or not line.isascii()):
+            found = printable_within(found)  # whoever wrote it
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _refusal(record: Mapping[str, Any] | None) -> str:
+    """Why an object is none of this format; nothing where it is."""
+    if record is None:
+        return "this line is no JSON object; repair or remove it"
+    schema = record.get("schema")
+    if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
+        return f"this is no record: its schema is {json.dumps(schema)[:40]}"
+    if not isinstance(record.get("key", ""), str):
+        return "this is no record: its key is no string"
+    return f"schema {schema} is newer than {SCHEMA}, which this version reads; upgrade" if schema > SCHEMA else ""

@@ -1,0 +1,281 @@
+"""Records as types: what every command's record holds, and how a type checks one and lays it out in rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+__all__ = [
+    "Count",
+    "Facts",
+    "INPUTS",
+    "InputsRecord",
+    "MANIFEST",
+    "Manifest",
+    "Number",
+    "PerHead",
+    "Place",
+    "Record",
+    "Seed",
+    "Shape",
+    "by_name",
+    "flat",
+    "per_head",
+    "shallow",
+    "unequal",
+]
+
+LARGEST = 2**53  # of a whole number: all up to it are numbers of JSON in every language
+WIDEST = 2**128  # of a seed
+MOST = 1e300  # of a measured number: sums of it are finite
+DEEPEST = 8  # levels of objects and lists in facts
+SHOWN = 40  # characters of a value in a message
+
+
+def shallow(value: Any, depth: int = 0) -> Any:
+    """``value`` if it nests at most `DEEPEST` deep and its numbers are finite."""
+    if depth > DEEPEST:
+        raise ValueError(f"expected at most {DEEPEST} levels")
+    if isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            shallow(item, depth + 1)
+    elif isinstance(value, int):
+        if abs(value) > WIDEST:
+            raise ValueError("expected a whole number of at most 128 bits")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
+
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, Field(ge=-WIDEST, le=WIDEST)]
+Number = Annotated[float, Field(ge=-MOST, le=MOST)]
+PerHead = list[Number | None]
+Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+Facts = Annotated[dict[str, Any], BeforeValidator(shallow)]
+
+
+class Source(TypedDict, total=False):
+    """The facts of a source that reports read; others stand beside them."""
+
+    weights: str | None
+    weights_seed: Seed | None
+    model: str | None
+    model_sha256: str | None
+    text: str | None
+    text_sha256: str | None
+    tokenizer: str | None
+    tokenizer_sha256: str | None
+    qkv: str
+    qkv_sha256: str
+    task: str
+    positions: str | None
+    dtype: str
+    causal: bool
+    scale_inputs: Annotated[Number, Field(gt=0)]
+    fallback: list[str]
+
+
+class Record(TypedDict):
+    """What the record of every command holds."""
+
+    schema: Annotated[int, Field(description="the version of this format")]
+    key: Annotated[Key, Field(description="the cell: a hash of everything that determines its result")]
+    command: Annotated[str, Field(description="the command that measured it")]
+    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], Field(description="what became of the cell")]
+    source: Annotated[
+        Annotated[Source, BeforeValidator(shallow)],
+        Field(description="where Q, K and V are from: names, hashes, seeds; more facts than these may stand there"),
+    ]
+    options: Annotated[Facts, Field(description="the method's options that are not at their default")]
+    window: Annotated[Count, Field(description="the number of the text window")]
+    heads: Annotated[
+        list[Count], Field(min_length=1, description="the numbers of the heads, in the order of all lists")
+    ]
+    n: Annotated[Count, Field(ge=1, description="tokens")]
+    run: NotRequired[Annotated[str, Field(description="the name of the run's folder")]]
+    reason: NotRequired[Annotated[str | None, Field(description="why the status is not ok")]]
+    d: NotRequired[Annotated[Count | None, Field(description="the budget; null where there is none")]]
+    target: NotRequired[Annotated[str | None, Field(description="what is approximated: softmax or gaussian")]]
+    repeat: NotRequired[Annotated[Count | None, Field(description="the number of the repeat, from 0 on")]]
+    seed: NotRequired[Annotated[Seed | None, Field(description="the seed of the method's draws")]]
+    requested: NotRequired[Annotated[bool, Field(description="false for what the tool added")]]
+    reference: NotRequired[Annotated[bool, Field(description="true for a yardstick such as V-Mean")]]
+    family: NotRequired[Annotated[str | None, Field(description="the family of methods that it belongs to")]]
+    method_file: NotRequired[Annotated[Facts | None, Field(description="where a user's method comes from")]]
+    duplicates: NotRequired[Annotated[Count | None, Field(description="rows of Q, K and V that repeat exactly")]]
+    draws_hash: NotRequired[Annotated[str | None, Field(description="a hash of the method's random draws")]]
+    seconds: NotRequired[
+        Annotated[Number | None, Field(description="how long it took; nothing else varies between runs")]
+    ]
+
+
+class Place(Record):
+    """A record of one layer."""
+
+    layer: Annotated[Count, Field(description="the layer")]
+
+
+class InputsRecord(Place):
+    """What Q, K and V of one layer are like, in ``inputs.jsonl``."""
+
+    options: NotRequired[Facts]  # type: ignore[reportIncompatibleVariableOverride]  # it is of no method
+    metrics: Annotated[dict[str, PerHead], Field(description="statistics by name, one number for each head")]
+
+
+class Setting(TypedDict):
+    """An option of a run, and whether the user named it."""
+
+    value: Any
+    origin: NotRequired[str]
+
+
+class Manifest(TypedDict, total=False):
+    """What ``manifest.json`` says of a run."""
+
+    schema: int
+    command: str
+    shard: str | None
+    arguments: list[str]
+    config: Annotated[dict[str, Setting], BeforeValidator(shallow)]
+    plan: Facts
+    source: Annotated[Source | list[Source] | None, BeforeValidator(shallow)]
+    described: list[list[str]]
+    versions: Facts
+    git_commit: str | None
+    device: str | None
+    threads: Count | None
+    dtype: str | None
+    start: str
+    end: str
+    status: str
+    other_settings: list[str]
+    processes: Annotated[list[dict[str, Any]], BeforeValidator(shallow)]
+    deaths: list[str]
+
+
+R = TypeVar("R", bound=Mapping[str, Any])
+
+
+def _nothing(record: Any) -> Iterator[Any]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class Shape(Generic[R]):
+    """A type of records: it checks them, and lays them out in the rows of a frame.
+
+    Attributes:
+        type: the type. problems: what else is wrong with a record that has this type, such as lists without an entry
+            for each head. rows: its rows in a frame but for what every command's has. columns: what those rows hold.
+    """
+
+    type: type[R]
+    problems: Callable[[R], Iterable[str]] = _nothing
+    rows: Callable[[R], Iterable[dict[str, Any]]] = _nothing
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[R]:
+        return TypeAdapter(self.type)
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        return frozenset(self.type.__required_keys__ | self.type.__optional_keys__)  # type: ignore[attr-defined]
+
+    def problem(self, record: Any) -> str | None:
+        """What is wrong with a record, in words, or None.
+
+        >>> Shape(InputsRecord).problem({"schema": 1})
+        'field key: missing, and 8 more'
+        """
+        found = self.by_field(record)
+        if not found:
+            return next(iter(self.problems(record)), None)
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        return f"{next(iter(found.values()))}{more}"
+
+    def by_field(self, record: Any) -> dict[str, str]:
+        """What is wrong with the fields of a record that are not of their type, the first of each, in words."""
+        try:
+            self._adapter.validate_python(record, strict=True)
+        except ValidationError as error:
+            found: dict[str, str] = {}
+            for one in error.errors(include_url=False):
+                found.setdefault(str(one["loc"][0]) if one["loc"] else "", _in_words(one, record))
+            return found
+        return {}
+
+    def known(self, record: Mapping[str, Any]) -> R:
+        """A record that has no `problem`, with the fields of its type alone."""
+        return {name: value for name, value in record.items() if name in self.fields}  # type: ignore[return-value]
+
+    def json_schema(self) -> dict[str, Any]:
+        """The type as JSON Schema; that lists have an entry for each head is beyond it."""
+        return self._adapter.json_schema()
+
+
+def _in_words(error: Mapping[str, Any], record: Any) -> str:
+    """One error of pydantic as ``field NAME: what is wrong``."""
+    name, value = "", record
+    for part in error["loc"]:  # which names members of unions too, beside what stands in the record
+        if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int)):
+            name += f"[{part}]" if isinstance(part, int) else f".{part}"
+            value = value[part]
+    if error["type"] == "missing":
+        return f"field {name}.{error['loc'][-1]}: missing".replace("field .", "field ")
+    bounds = error.get("ctx", {})
+    if "le" in bounds or "ge" in bounds:
+        message = f"expected at most {bounds['le']:g}" if "le" in bounds else f"expected at least {bounds['ge']:g}"
+    else:
+        message = re.sub("^Value error, | after validation.*", "", error["msg"])
+        message = re.sub("Input should be|(List|Dictionary|String) should have", "expected", message)
+    return f"field {name.removeprefix('.') or 'record'}: {message}, got {_brief(error['input'])}"
+
+
+def _brief(value: Any) -> str:
+    """The beginning of a value, whatever it is."""
+    if isinstance(value, (dict, list)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"a whole number of {value.bit_length()} bits"
+    text = json.dumps(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def unequal(prefix: str, lists: Mapping[str, Sequence[Any]], heads: Sequence[int]) -> Iterator[str]:
+    """What is wrong with lists by name, in the field ``prefix``, that must have an entry for each of the heads."""
+    for name, values in lists.items():
+        if len(values) != len(heads):
+            yield f"field {prefix}{name}: expected an entry for each of {len(heads)} heads, got {len(values)}"
+
+
+def per_head(record: Mapping[str, Any]) -> Iterator[str]:
+    """The problems of a record whose metrics all have an entry for each head."""
+    return unequal("metrics.", record["metrics"], record["heads"])
+
+
+def by_name(lists: Mapping[str, Sequence[Any]], index: int) -> dict[str, Any]:
+    """The entries of one head, by the names of their lists."""
+    return {name: values[index] for name, values in lists.items()}
+
+
+def flat(name: str, value: Any) -> dict[str, Any]:
+    """A value as columns: an object has one for each of its keys.
+
+    >>> flat("d", 4), flat("cond_at", {"1": 2.0, "2": 3.0})
+    ({'d': 4}, {'cond_at[1]': 2.0, 'cond_at[2]': 3.0})
+    """
+    return {f"{name}[{key}]": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+
+
+INPUTS = Shape(InputsRecord, per_head)
+MANIFEST = Shape(Manifest)

@@ -1,0 +1,70 @@
+"""A run as a pandas frame: a row for each cell and head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..experiments.shapes import shape_of
+from ..records.file import strict_json
+from ..tables.labels import identity, scale_of, source_labels
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ..records.shapes import Record
+
+__all__ = ["COLUMNS", "frame_of"]
+
+# what every row holds: the record's fields, and what tells its source
+COLUMNS = {
+    "command": "the command that measured it",
+    "key": "the cell",
+    "status": "`ok`, `skipped`, `failed` or `diverged`",
+    "reason": "why it is not ok",
+    "source": "what tells the sources of a run apart; empty where there is one",
+    "weights": "the word of the weights",
+    "scale_inputs": "the factor of the scores",
+    "method": "the method; empty for a matrix",
+    "options": "its options that are not at their default, as JSON",
+    "target": "what is approximated",
+    "requested": "false for what the tool added",
+    "reference": "true for a yardstick",
+    "n": "tokens",
+    "d": "the budget",
+    "window": "the number of the text window",
+    "layer": "the layer",
+    "repeat": "the number of the repeat",
+    "seed": "the seed of the draws",
+    "seconds": "how long the cell took",
+    "draws_hash": "a hash of the random draws",
+    "head": "the head",
+}
+WHOLE = ("n", "d", "window", "layer", "repeat", "head")  # a seed may have more than 64 bits
+
+
+def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
+    """The records of each command as one frame. Whole numbers are of pandas' ``Int64``, which has missing
+    values.
+    """
+    import pandas
+
+    rows = [row for command, some in records.items() for row in _rows(command, some)]
+    frame = pandas.DataFrame(rows, columns=list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])))
+    return frame.astype({name: "Int64" for name in WHOLE})
+
+
+def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    shape = shape_of(command)
+    assert shape is not None  # a run holds commands that are known alone
+    labels = source_labels(records)
+    for record in records:
+        facts = {
+            "source": labels[identity(record["source"])],
+            "weights": record["source"].get("weights"),
+            "scale_inputs": scale_of(record["source"]),
+            "options": strict_json(record["options"]),
+        }
+        shared = {name: record.get(name) for name in COLUMNS} | facts
+        for row in shape.rows(record):
+            yield shared | row
