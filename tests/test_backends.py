@@ -125,7 +125,7 @@ def same(run, wanted):
     """The records of two runs to the last bit, in one order, and their input statistics."""
     assert [one["key"] for one in run.outcome.records] == [one["key"] for one in wanted.outcome.records]
     assert bits(run.outcome.records) == bits(wanted.outcome.records) == bits(read_records(run.path))
-    assert bits(read_inputs(run.path)) == bits(read_inputs(wanted.path))
+    assert bits(read_inputs(run.path).records) == bits(read_inputs(wanted.path).records)
     for path in [*run.path.glob("records*"), *run.path.glob("inputs*")]:
         keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
         assert len(keys) == len(set(keys)), path
@@ -177,7 +177,7 @@ def test_shards_make_the_records_of_one_process(file, alone, tmp_path):
     for shard in ("1/2", "2/2"):
         measured("error", file, tmp_path / "r", shard=shard, jobs=2 if shard == "2/2" else 1)
     assert bits(read_records(tmp_path / "r")) == bits(alone("error").outcome.records)
-    assert bits(read_inputs(tmp_path / "r")) == bits(read_inputs(alone("error").path))
+    assert bits(read_inputs(tmp_path / "r").records) == bits(read_inputs(alone("error").path).records)
 
 
 def children_of_ray():

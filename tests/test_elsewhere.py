@@ -8,7 +8,7 @@ import pytest
 from sources_helpers import text_of
 
 from attnprobe.errors import UsageError
-from attnprobe.records.file import read_inputs, read_records
+from attnprobe.records.read import read_inputs, read_records
 from attnprobe.run.where.sites import site_of
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import (
@@ -75,7 +75,7 @@ def test_processes_make_the_records_of_one(command, measured, alone, tmp_path):
     run, (wanted, said) = measured(command, tmp_path / "r", lines.append, jobs=2), alone(command)
     assert [one["key"] for one in run.outcome.records] == [one["key"] for one in wanted.outcome.records]
     assert bits(read_records(run.path)) == bits(read_records(wanted.path)) == bits(run.outcome.records)
-    assert bits(read_inputs(run.path)) == bits(read_inputs(wanted.path))
+    assert bits(read_inputs(run.path).records) == bits(read_inputs(wanted.path).records)
     assert lines == said  # the notes of processes are told once
     assert json.loads((run.path / "manifest.json").read_text())["processes"]
 
@@ -85,7 +85,7 @@ def test_shards_make_the_records_of_one_run(command, measured, alone, tmp_path):
     parts = [measured(command, tmp_path / "r", shard=shard).outcome.records for shard in ("1/2", "2/2")]
     assert all(parts) and not bits(parts[0]).keys() & bits(parts[1]).keys()
     assert bits(read_records(tmp_path / "r")) == bits(alone(command)[0].outcome.records)
-    assert bits(read_inputs(tmp_path / "r")) == bits(read_inputs(alone(command)[0].path))
+    assert bits(read_inputs(tmp_path / "r").records) == bits(read_inputs(alone(command)[0].path).records)
 
 
 def test_a_bench_has_one_process_on_a_device(tmp_path):

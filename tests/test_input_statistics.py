@@ -141,7 +141,7 @@ def request_of(path, kind=ErrorRequest, **given):
 def test_a_run_keeps_one_record_a_layer_whatever_the_number_of_its_cells(file, tmp_path):
     qkv, path = file
     run = measure_errors(request_of(path, methods=("nystromformer", "skyformer"), repeats=3, out=str(tmp_path / "run")))
-    [record] = read_inputs(run.path)
+    [record] = read_inputs(run.path).records
     assert record["command"] == "inputs" and record["heads"] == [0, 1] and record["n"] == 24
     for name, values in input_statistics(qkv).items():
         assert record["metrics"][name] == values.tolist()
@@ -163,7 +163,7 @@ def test_what_is_there_is_not_made_again_and_force_makes_it_again(file, tmp_path
     measure_spectra(request_of(path, SpectrumRequest, out=out, head="1"))
     assert len(calls) == 1  # done already, so not read
     measure_errors(request_of(path, methods=("vmean",), out=out, force=True))
-    assert len(calls) == 2 and len(read_inputs(out)) == 1
+    assert len(calls) == 2 and len(read_inputs(out).records) == 1
 
 
 def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(file, tmp_path, monkeypatch):
@@ -171,28 +171,28 @@ def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(f
 
     _, path = file
     plain = measure_errors(request_of(path, methods=("vmean",), out=str(tmp_path / "no"), input_statistics=False))
-    assert read_inputs(plain.path) == [] and not (plain.path / "inputs.jsonl").exists()
+    assert read_inputs(plain.path).records == [] and not (plain.path / "inputs.jsonl").exists()
 
     def broken(qkv):
         raise ArithmeticError("no statistics today")
 
     monkeypatch.setattr(inputs, "input_statistics", broken)
     run = measure_errors(request_of(path, methods=("vmean",), out=str(tmp_path / "run")))
-    [record] = read_inputs(run.path)
+    [record] = read_inputs(run.path).records
     assert record["status"] == "failed" and "no statistics today" in record["reason"]
     strip = lambda records: [{k: v for k, v in one.items() if k not in ("seconds", "run")} for one in records]
     assert strip(run.outcome.records) == strip(plain.outcome.records)
-    assert input_rows(read_inputs(run.path), run.outcome.records) == []
+    assert input_rows(read_inputs(run.path).records, run.outcome.records) == []
 
 
 def test_rows_are_the_heads_of_the_cells_and_lines_have_their_medians(file, tmp_path):
     qkv, path = file
     run = measure_errors(request_of(path, methods=("vmean",), out=str(tmp_path / "run")))
-    rows = input_rows(read_inputs(run.path), run.outcome.records)
+    rows = input_rows(read_inputs(run.path).records, run.outcome.records)
     values = input_statistics(qkv)["score_std"].tolist()
     assert [row["head"] for row in rows] == [0, 1] and [row["score_std"] for row in rows] == values
     one = [record | {"heads": [1]} for record in run.outcome.records]
-    assert [row["head"] for row in input_rows(read_inputs(run.path), one)] == [1]
+    assert [row["head"] for row in input_rows(read_inputs(run.path).records, one)] == [1]
     [line] = input_lines(rows)
     assert line.startswith(f"inputs: layer 0, n = 24: scores s.d. {sum(values) / 2:#.3g}, max ")
     [(caption, headings, [cells], _)] = input_tables(rows)

@@ -72,7 +72,8 @@ class Cells:
     class of a command. What they find there must be what they find here.
 
     Attributes:
-        command: its name. shape: the type of its records. blank: what its records hold in the place of what could not be measured.
+        command: its name. shape: the type of its records.
+        blank: what they hold in the place of what could not be measured.
         may_be_empty: whether a run counts in which no requested cell could run.
         gradients: whether cells are measured with torch's gradients.
         exclusive: whether one process at a time measures on a device, with all of its threads.

@@ -33,6 +33,7 @@ from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
 from ...run.prepare import ErrorRequest, prepared
 from ...timings import Timings
+from .record import SHAPE
 
 __all__ = ["ConditionCells", "ConditionRequest", "measure_conditions"]
 
@@ -96,6 +97,7 @@ class ConditionCells(PlannedCells):
     """Condition numbers of the exact matrices and of methods' cores."""
 
     command, may_be_empty = "condition", True
+    shape = SHAPE
     blank = {**PlannedCells.blank, "matrices": []}
 
     def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
