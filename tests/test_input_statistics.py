@@ -224,4 +224,6 @@ def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file
     (out / "inputs.jsonl").write_text('{"schema": 1, "key": "x", "command": "inputs"}\n')
     with pytest.raises(SystemExit) as stop:
         main(["report", str(out)])
-    assert stop.value.code == 2 and "remove the file" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert stop.value.code == 4 and "inputs.jsonl:1: record x: field status: missing" in shown.err
+    assert "inputs:" not in shown.out and "vmean" in (out / "report.html").read_text()
