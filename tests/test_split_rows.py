@@ -645,9 +645,9 @@ def test_split_rows_are_one_process_whatever_the_default(qkv, tmp_path, monkeypa
     """Several visible GPUs would be as many processes."""
     asked = []
 
-    def site(request, notify):
+    def site(request, notify, **rest):
         asked.append(request.jobs)
-        return whole(request, notify)
+        return whole(request, notify, **rest)
 
     whole = running.site_of
     monkeypatch.setattr(running, "site_of", site)
