@@ -195,8 +195,9 @@ def test_rows_are_the_heads_of_the_cells_and_lines_have_their_medians(file, tmp_
     assert [row["head"] for row in input_rows(read_inputs(run.path).records, one)] == [1]
     [line] = input_lines(rows)
     assert line.startswith(f"inputs: layer 0, n = 24: scores s.d. {sum(values) / 2:#.3g}, max ")
-    [(caption, headings, [cells], _)] = input_tables(rows)
-    assert "2 heads x 1 window" in caption and len(cells) == len(headings) == 1 + len(INPUT_STATISTICS)
+    [table] = input_tables(rows)
+    [cells] = table.lines
+    assert "2 heads x 1 window" in table.caption and len(cells) == len(table.headings) == 1 + len(INPUT_STATISTICS)
 
 
 def test_the_command_shows_them_and_the_report_makes_them_again_to_the_byte(file, tmp_path, capsys):

@@ -115,10 +115,11 @@ def test_every_format_tells_ranks_and_values(run, qkv, format_):
 def test_the_table_says_medians_of_the_rows(run, qkv):
     _, out, _ = run("--qkv", qkv, "--format", "json")
     rows = json.loads(out)["rows"]
-    (_, headings, (line,), notes), (_, places, (values,), _) = spectrum_tables(rows)
-    cells = dict(zip(headings, line, strict=True))
+    ranks, leading = spectrum_tables(rows)
+    ([line], [values]), places = (ranks.lines, leading.lines), leading.headings
+    cells = dict(zip(ranks.headings, line, strict=True))
     middle = sum(row["stable_rank"] for row in rows) / 2
-    assert cells["stable rank"].startswith(f"{middle:.2f} [") and not notes
+    assert cells["stable rank"].startswith(f"{middle:.2f} [") and not ranks.notes
     assert places == ["matrix", "layer", *(f"σ{2**i}" for i in range(7))]
     assert float(values[2]) == pytest.approx(sum(row["singular_values"][0] for row in rows) / 2, rel=5e-3)
 

@@ -312,7 +312,7 @@ def test_a_name_is_a_file_only_with_its_suffix(mine):
         (MINE, "mine.py:attention:blunt=1", "unknown option of mine.py:attention 'blunt'"),
         (MINE, "mine.py:attention:sharp=x", "sharp=x is not a number"),
         (MINE, "mine.py:torch", "is a module, not a function"),
-        (None, "mine.py:fn", "mine.py: No such file or directory"),
+        (None, "mine.py:fn", "mine.py: no method can be loaded from it: No such file or directory"),
         ("import nothing_of_the_kind", "mine.py:fn", "mine.py, line 1: ModuleNotFoundError"),
         ("x = 1\ny = (", "mine.py:fn", "mine.py, line 2: SyntaxError"),
         ("print('noise')\nraise SystemExit(7)", "mine.py:fn", "mine.py, line 2: SystemExit: 7"),
@@ -521,7 +521,7 @@ def test_a_package_brings_methods(run, qkv, package, monkeypatch):
     lines = err.strip().splitlines()
     assert len(lines) == 3, lines
     assert lines[0].endswith("the method 'odd' of oddkit 1.2: odd is an int, not a function")
-    assert "the method 'ruin' of badkit 1.2: RuntimeError: broken on import" in lines[1]
+    assert "the method 'ruin' of badkit 1.2: RuntimeError: broken on" in lines[1]
     assert "'svd' of goodkit 1.2 has the name of a built-in method and is left out" in lines[2]
     code, out, err = run("error", "--qkv", qkv, "--method", "half,svd", "--d", "8", "--out", "r", "--format", "json")
     assert code == 0 and not [line for line in err.splitlines() if "badkit" in line]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .gating import gates_of, settled
 from .output import draw, ended, keep_files, show, whatever_fits
 from .progress import progress_bar
-from .streams import echo
+from .streams import echo, note
 
 if TYPE_CHECKING:
     from ..experiments.base import Experiment
@@ -46,7 +46,10 @@ def measure_and_show(
     from ..report import open_run, views
 
     records = session.outcome.records
-    [view] = views(open_run(session.path, [record["key"] for record in records]))
+    if not records:
+        note(f"no cell falls to this part of the run; {session.path} is as it was")
+        raise ended(records, ())
+    [view] = views(open_run(session.path, measured=records))
     with whatever_fits(session.path) as lost:
         show(view, session.path, format_)
         keep_files(view, session.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,13 +98,14 @@ class Run:
         return {identity(fact): (fact, list(map(str, some))) for fact, some in pairs if isinstance(fact, dict)}
 
 
-def open_run(path: str | Path, keys: Iterable[str] | None = None) -> Run:
+def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     """Read a run's folder. Records stand in the order of the plan, whatever order interruptions left them in.
 
     Lines that are no records are in `Run.malformed`, each with its file, line and field.
 
     Args:
-        keys: of the records that are meant; None is all but those of other settings.
+        measured: the records of this run alone, with those that could not be written; None is all records of the folder
+            but those of other settings.
 
     Raises:
         UsageError: no folder, no record in it, a manifest that is none, or records of commands that are not known.
@@ -127,14 +128,14 @@ def open_run(path: str | Path, keys: Iterable[str] | None = None) -> Run:
         raise UsageError(f"{path}: no such folder; the folders of runs stand under outputs/")
     manifest, fields = read_manifest(path)
     found, inputs = read_run(path), read_inputs(path)
-    if not found.some():
+    if measured is None and not found.some():
         raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
-    if keys is None:
+    if measured is None:
         others = set(manifest.get("other_settings", ()))
         kept = [record for record in found.records if record["key"] not in others] or found.records
     else:
-        asked = set(keys)
-        kept = [record for record in found.records if record["key"] in asked]
+        written = {record["key"]: record for record in found.records}
+        kept = [written.get(record["key"], record) for record in measured]
     by_command: dict[str, list[Record]] = {}
     for record in kept:
         by_command.setdefault(record["command"], []).append(record)
@@ -142,7 +143,10 @@ def open_run(path: str | Path, keys: Iterable[str] | None = None) -> Run:
     unknown = [command for command in by_command if command not in EXPERIMENTS]
     if not shown:
         raise UsageError(f"{path}: its records are of '{unknown[0]}', which this version cannot show; upgrade")
-    counts = (len(found.records) - len(kept), sum(len(by_command[command]) for command in unknown))
+    counts = (
+        len({record["key"] for record in found.records} - {record["key"] for record in kept}),
+        sum(len(by_command[command]) for command in unknown),
+    )
     malformed = [*fields, *found.malformed, *inputs.malformed]
     return Run(path, shown, manifest, counts, missing_maps(path), inputs.records, malformed)
 
