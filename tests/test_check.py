@@ -80,6 +80,7 @@ FAULTS = {
     "permutation-equivariant": tagged(
         "permutation_equivariant", lambda q, k, v, scale: attention(q, k, v, scale) * torch.arange(q.shape[1])[:, None]
     ),
+    "vanishing-normaliser": tagged("vanishing_normaliser", lambda q, k, v, scale: attention(q, k, v, scale)),
     "own-scale": tagged("own_scale", lambda q, k, v, scale: attention(q, k, v, scale)),
     "causal": tagged("causal", lambda q, k, scale: softmax(scale * q @ k.mT, -1)),
     "causal-target": tagged("causal_target", lambda qkv: Approximation(None, qkv.v[:, :, :1] if qkv.causal else qkv.v)),

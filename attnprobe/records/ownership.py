@@ -168,7 +168,7 @@ def _refuse_other(path: Path, kind: Any) -> None:
     """Refuse what stands at a path of ours and is of another kind; a symbolic link always is."""
     try:
         mode = path.lstat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
