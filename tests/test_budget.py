@@ -648,11 +648,11 @@ def test_a_sweep_runs_it_and_tells_before_what_it_would(run, file, tmp_path):
     assert "1 done" in run("sweep", "s.yaml", "--dry-run", "--out", "r")[1]
 
 
-def test_a_damaged_record_is_refused_by_name(run, file, tmp_path):
+def test_a_damaged_record_is_named_and_the_rest_is_shown(run, file, tmp_path):
     measured(file, tmp_path)
     path = tmp_path / "r/records.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0]["found"][0]["d"] = [1]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     code, _, err = run("report", tmp_path / "r")
-    assert code == 2 and "what was found is none" in err
+    assert code == 4 and "records.jsonl:1: record" in err and "found" in err
