@@ -1,6 +1,6 @@
-"""Which architectures are captured, and how exactly: the table of docs/architectures.md.
+"""Which architectures are captured, and how exactly: the table of docs/reference/architectures.md.
 
-    python benchmarks/architectures.py [--write docs/architectures.md]
+    python benchmarks/architectures.py [--write docs/reference/architectures.md]
 
 Each model is small, seeded and real: built from a configuration of the installed transformers (tests/tiny_models.py)
 and run on two rows, the second padded where the model takes a padding mask. Δ is the relative Frobenius distance in
@@ -30,7 +30,7 @@ GOAL = 1e-6
 VERSIONS = f"transformers {transformers.__version__} and torch {torch.__version__.split('+')[0]}"
 HEAD = f"""# Architectures
 
-Made by `python benchmarks/architectures.py --write docs/architectures.md` with {VERSIONS}
+Made by `python benchmarks/architectures.py --write docs/reference/architectures.md` with {VERSIONS}
 in float32, on small seeded models of 2 to 4 layers; two rows, the second padded where the model takes a padding mask.
 Δ call: exact attention, rebuilt in float64 from what was captured, against what the model computed, the largest over
 its calls. Δ model: its outputs under capture against its own eager run.

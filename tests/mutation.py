@@ -2,7 +2,7 @@
 
     python tests/mutation.py --jobs 2                  # all of `faults.FAULTS`, some minutes
     python tests/mutation.py --family sketch           # one family; --method linformer is one method
-    python tests/mutation.py --jobs 2 --write          # and rewrite docs/planted-faults.md
+    python tests/mutation.py --jobs 2 --write          # and rewrite docs/explanation/planted-faults.md
 
 The table goes to stdout, a line per fault to stderr. Exit code 0: every fault was caught; 1: at least one survived; 2:
 the tests are not green without a fault, a fault no longer applies, or a copy did not run.
@@ -37,7 +37,7 @@ import pytest
 from faults import FAULTS, FILES, KINDS, Fault
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "planted-faults.md"
+PAGE = ROOT / "docs" / "explanation" / "planted-faults.md"
 CONTRACT = "test_methods_contract.py"
 APART = ("lower bound", "theorems")  # no methods: the contract does not know them
 LAYERS = {
@@ -309,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--family", choices=list(dict.fromkeys(fault.family for fault in FAULTS)))
     parser.add_argument("--method", choices=list(dict.fromkeys(fault.method for fault in FAULTS)))
     parser.add_argument("--jobs", type=int, default=1, help="how many copies run at a time (default 1)")
-    parser.add_argument("--write", action="store_true", help="rewrite docs/planted-faults.md")
+    parser.add_argument("--write", action="store_true", help="rewrite docs/explanation/planted-faults.md")
     given = parser.parse_args(arguments)
     if given.write and (given.family or given.method):
         parser.error("--write needs all faults, without --family and --method")

@@ -25,10 +25,10 @@ from attnprobe.sources.packaged import PUBLISHED
 from attnprobe.sources.text import EMBEDDED_SHA256
 
 ROOT = Path(__file__).resolve().parents[1]
-TUTORIAL, KERNELS_PAGE, METRICS_PAGE, METHODS_PAGE = (
-    ROOT / f"docs/{name}.md" for name in ("tutorial", "kernels", "metrics", "methods")
-)
-PAGE, DATA_PAGE = ROOT / "docs/add-a-method.md", ROOT / "docs/data.md"
+DOCS = ROOT / "docs"
+TUTORIAL = DOCS / "start/tutorial.md"
+PAGE, KERNELS_PAGE, DATA_PAGE = (DOCS / f"guide/{name}.md" for name in ("add-a-method", "kernels", "data"))
+METRICS_PAGE, METHODS_PAGE = (DOCS / f"reference/{name}.md" for name in ("metrics", "methods"))
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not in a checkout")
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
 
@@ -186,7 +186,7 @@ def test_the_data_pages_recipe_makes_the_files_of_these_hashes():
         assert hashlib.sha256(path.read_bytes()).hexdigest() in text
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
 def test_links_and_pictures_of_every_page_exist(page):
     for path in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / path).exists(), path

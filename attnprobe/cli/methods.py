@@ -17,7 +17,7 @@ In Python:
 
 @click.command("methods", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=complete_methods)
-@click.option("--pages", is_flag=True, help="Every built-in method's page, as Markdown: docs/methods.md.")
+@click.option("--pages", is_flag=True, help="Every built-in method's page, as Markdown: docs/reference/methods.md.")
 @format_option
 @debug_option
 def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
@@ -64,7 +64,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def methods_page() -> str:
-    """docs/methods.md, from the registry: tables, then each page as ``attnprobe methods NAME`` shows it."""
+    """docs/reference/methods.md, from the registry: tables, then each page as ``attnprobe methods NAME`` shows it."""
     from ..methods import FAMILIES, KERNELS, by_family
 
     entries = by_family(kernels=True)
@@ -76,7 +76,7 @@ def methods_page() -> str:
         "",
         readme_table(),
         "",
-        "Kernels are exact attention by other means (see [kernels.md](kernels.md)):",
+        "Kernels are exact attention by other means (see [kernels.md](../guide/kernels.md)):",
         "",
         _table(list(KERNELS.values())),
     ]
