@@ -86,6 +86,14 @@ def typed_records(monkeypatch):
 
 
 @pytest.fixture
+def here(monkeypatch):
+    """What has a time limit is measured in this process all the same, with what a test has planted in it."""
+    from attnprobe.run.where.backends import Alone
+
+    monkeypatch.setattr("attnprobe.run.where.sites.pool", lambda jobs: Alone())
+
+
+@pytest.fixture
 def hearing():
     """Ctrl-C as in a shell's foreground, whatever these tests were started from."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

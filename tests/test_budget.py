@@ -626,7 +626,7 @@ def test_exit_codes(run, file):
         assert code == 2 and words in err and not out, (rest, err)
 
 
-def test_a_search_that_takes_too_long_fails_and_the_others_go_on(file, tmp_path):
+def test_a_search_that_takes_too_long_fails_and_the_others_go_on(here, file, tmp_path):
     import time
 
     planted("slow", lambda head, d, seed: time.sleep(0.2) or 0.4)

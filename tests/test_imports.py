@@ -16,7 +16,7 @@ from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
 CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
-MEASURES = CORE | {"files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "timings"}
+MEASURES = CORE | {"files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "timings", "processes"}
 READS = {"errors", "files", "grammar", "records"}
 MAY = {
     # for typing only
@@ -27,13 +27,14 @@ MAY = {
     "files": {"errors", "grammar"},
     "rng": set(),
     "timings": set(),
+    "processes": set(),
     "qkv": {"errors"},
     "operators": {"errors"},
     "reference": {"errors", "operators", "qkv"},
     "approximation": {"errors", "operators", "qkv"},
     "linalg": {"errors", "rng", "operators"},
     "methods": CORE | {"files", "grammar"},
-    "metrics": CORE | {"experiments"},
+    "metrics": CORE | {"experiments", "processes"},
     "theorems": CORE | {"metrics"},
     "hooks": {"errors", "grammar", "qkv"},
     "sources": {"files", "qkv", "rng", "errors", "timings", "grammar", "hooks", "experiments"},

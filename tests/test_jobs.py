@@ -117,6 +117,44 @@ def alive(group):
     return found
 
 
+HELD = """import multiprocessing, time
+
+
+def held(q, k, v):
+    if multiprocessing.parent_process() is None:
+        return v
+    open("held", "w").close()
+    while True:
+        try:
+            time.sleep(0.1)
+        except BaseException:
+            pass
+"""
+
+
+@pytest.mark.parametrize("command", ["error --cell-timeout 600", "bench --rounds 1"])
+def test_no_process_outlives_a_run_that_is_killed(command, file, tmp_path):
+    """Neither one that measures, nor the one in which memory is measured."""
+    (tmp_path / "held.py").write_text(HELD)
+    source = () if command.startswith("bench") else ("--qkv", file)
+    asked = (*command.split(), *source, "--n", "32", "--method", "./held.py:held", "--out", "r")
+    run = [sys.executable, "-m", "attnprobe", *map(str, asked)]
+    with open(tmp_path / "said", "w") as said:
+        process = subprocess.Popen(run, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True)
+    until = time.monotonic() + 90
+    while not (tmp_path / "held").exists() and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    assert len(alive(process.pid)) > 1, (tmp_path / "said").read_text()
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 10
+    while (left := alive(process.pid)) and time.monotonic() < until:
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(int(pid), signal.SIGKILL)
+    assert not left
+
+
 def test_impossible_numbers_of_processes_are_refused(file, tmp_path):
     for jobs in (0, -1, 100_000):
         with pytest.raises(UsageError, match=f"jobs={jobs}"):

@@ -370,7 +370,7 @@ def test_a_theorem_that_raises_is_a_row_and_the_loop_goes_on(run, file, tmp_path
         KINDS["broken"] = kept
 
 
-def test_a_theorem_without_a_finding_and_one_that_takes_too_long(file, tmp_path):
+def test_a_theorem_without_a_finding_and_one_that_takes_too_long(here, file, tmp_path):
     def nothing(qkv, setting):
         yield from ()
 

@@ -137,8 +137,8 @@ RUN = (
         "--cell-timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="A method that takes longer on one layer fails there, and the run goes on. What cannot be interrupted, "
-        "such as a call into compiled code, fails once it returns; with --jobs its process is ended 5 s later.",
+        help="A method that takes longer on one layer fails there, and the run goes on. It is measured in a worker "
+        "process: what cannot be interrupted is ended with that process 5 s later.",
     ),
 )
 

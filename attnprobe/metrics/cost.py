@@ -16,6 +16,8 @@ import torch
 from torch.utils.benchmark import timer as clock
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..processes import follow_parent
+
 __all__ = ["counted_flops", "interleaved", "leading_products", "peak_bytes"]
 
 Call = Callable[[], Any]
@@ -157,7 +159,7 @@ def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str
         return None
     processes = multiprocessing.get_context("forkserver")  # which imports once what every child needs
     processes.set_forkserver_preload([make.__module__, "attnprobe.methods", __name__])
-    with ProcessPoolExecutor(1, mp_context=processes) as pool:
+    with ProcessPoolExecutor(1, mp_context=processes, initializer=follow_parent) as pool:
         return pool.submit(_resident_growth, make, args).result()
 
 

@@ -59,7 +59,6 @@ class Ledger:
         self.total = sum(map(len, cells.listed.values()))
         self.kept = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
         self.missing = {place: {cell.key for cell in some} - done.keys() for place, some in cells.listed.items()}
-        self.shown = ""
         self.outcome = Outcome(done_before=len(self.kept))
 
     def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
@@ -100,7 +99,7 @@ class Ledger:
         elif kind == "inputs":
             self.inputs.write_once(value)
         elif kind == "show":
-            self._show(value)
+            self.progress(self.outcome.done_before + self.outcome.measured, self.total, value)
         elif kind == "note":
             self.notify(value)
         elif kind == "timings":
@@ -120,12 +119,6 @@ class Ledger:
         reason = f"{TIMEOUT}: took longer than --cell-timeout {limit.seconds:g}, and its process was ended"
         self._fail(bundle, frozenset(limit.what), reason)
 
-    def stuck(self, limit: Limit) -> None:
-        self.notify(
-            f"{self.shown} goes on beyond --cell-timeout {limit.seconds:g}, and nothing ends it in this process: "
-            "--jobs 2 measures in worker processes, which can be killed"
-        )
-
     def _fail(self, bundle: tuple[Place, ...], keys: Collection[str], reason: str) -> None:
         for place in bundle:
             for cell in self.cells.listed[place]:
@@ -144,7 +137,3 @@ class Ledger:
         self.outcome.measured += 1
         self.kept[record["key"]] = record
         self.missing[place].discard(record["key"])
-
-    def _show(self, label: str) -> None:
-        self.shown = label
-        self.progress(self.outcome.done_before + self.outcome.measured, self.total, label)

@@ -47,8 +47,8 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
     A block that took longer raises it at its end at the latest, whatever it did with the first. Python handles the
     alarm signal between two of its instructions: a single call into compiled code ends first, and a block that catches
-    every ``BaseException`` does not end at all. Only the main thread of a POSIX process has the signal; elsewhere the
-    limit holds at the end of the block alone.
+    every ``BaseException`` does not end at all; its process is ended then (see `Crewed`). Only the main thread of a
+    POSIX process has the signal; elsewhere the limit holds at the end of the block alone.
     """
     if seconds is None:
         yield

@@ -36,7 +36,8 @@ class RunRequest:
             (None is 1) and ``gpus_per_task`` (None is 1 where there are GPUs and the device is no CPU).
         shard: ``I/N``, only part I of N of the groups (source, n, window, layer), in files of its own (see `Shard`).
         force: measure what is there already again. retry_failed: measure what failed there again.
-        cell_timeout: seconds that a method may take on one layer; None is no limit.
+        cell_timeout: seconds that a method may take on one layer; None is no limit. With one, no cell is measured in
+            the process that keeps the records.
         base: where new run folders are made.
         origin: where each value came from, for the manifest.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -71,9 +70,6 @@ class Listener(Protocol):
     def overran(self, group: Any, limit: Limit) -> None:
         """Called when a process was ended that went on beyond a limit; the rest of its group is done by another."""
 
-    def stuck(self, limit: Limit) -> None:
-        """Called when this very process goes on beyond a limit, from another thread."""
-
     def began(self, facts: Any) -> None:
         """Called with what a process says of itself before its first group."""
 
@@ -89,48 +85,25 @@ class Backend(Protocol):
 
 
 class Alone:
-    """This process, one group after the other."""
+    """This process, one group after the other. Nothing can end what goes on beyond a `Limit` here."""
 
     def run(self, groups: Iterable[Any], work: Work, listener: Listener) -> None:
         groups = deque(groups)
         if not groups:
             return
-        watch = _Watch(listener)
 
         def send(kind: str, value: Any = None) -> None:
-            if kind == "limit":
-                watch.over(value)
-            else:
+            if kind != "limit":
                 listener.found(groups[0], kind, value)
 
         _, do = work.start(0, send)
-        try:
-            while groups:
-                do(groups[0], listener.told(groups[0]))
-                listener.found(groups[0], "end", None)
-                groups.popleft()
-        finally:
-            watch.over(None)
+        while groups:
+            do(groups[0], listener.told(groups[0]))
+            listener.found(groups[0], "end", None)
+            groups.popleft()
 
     def bundle(self, count: int) -> int:
         return max(1, count)
-
-
-class _Watch:
-    """Tells a listener of a limit that this process does not keep."""
-
-    def __init__(self, listener: Listener) -> None:
-        self.listener, self.timer = listener, None
-
-    def over(self, limit: Limit | None) -> None:
-        """Watch over a limit in the place of the last one."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if limit is not None:
-            self.timer = threading.Timer(limit.seconds + GRACE, self.listener.stuck, (limit,))
-            self.timer.daemon = True
-            self.timer.start()
 
 
 @dataclass

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from ...processes import follow_parent
 from .backends import Crewed, Died, Member, Work, raisable
 
 __all__ = ["Processes", "pool"]
@@ -23,7 +24,7 @@ LOOK = 1.0  # seconds between two looks at who is alive
 
 def pool(jobs: int) -> Crewed:
     """``jobs`` spawned processes that do groups side by side (see `Crewed`)."""
-    return Crewed(Processes(), jobs, "drop --jobs to see why")
+    return Crewed(Processes(), jobs, "drop --jobs and --cell-timeout to see why")
 
 
 @dataclass
@@ -121,7 +122,8 @@ def _ended(member: _Process) -> str:
 
 
 def _serve(connection: Connection, work: Work, number: int) -> None:
-    """The life of a process of the pool."""
+    """The life of a process of the pool, no longer than that of the one that hired it."""
+    follow_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before it began
     with suppress(OSError):  # of closed streams

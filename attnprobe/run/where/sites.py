@@ -50,6 +50,8 @@ class Site:
 def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool = False) -> Iterator[Site]:
     """Where a request is measured: one process per visible GPU where it names none, and one on a CPU, unless it says.
 
+    A single process is this one; under a time limit it is another, which can be ended.
+
     Args:
         exclusive: at most one process on each device, with all threads; several only where the request says so.
 
@@ -75,15 +77,16 @@ def site_of(request: RunRequest, notify: Callable[[str], None], exclusive: bool 
     device = choose_device(request.source.device)
     visible = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 0
     devices, threads = tuple(f"cuda:{i}" for i in range(visible)), torch.get_num_threads()
-    if (request.jobs or (1 if exclusive else visible or 1)) == 1:
+    jobs = request.jobs or (1 if exclusive else visible or 1)
+    if jobs == 1 and request.cell_timeout is None:
         yield Site(Alone())
+    elif jobs == 1:
+        yield Site(pool(1), threads)  # what goes on beyond its limit is ended with its process
     elif exclusive:
-        jobs = min(request.jobs, visible or 1)
-        if jobs < request.jobs:
-            notify(f"jobs={request.jobs}: one process at a time measures on each device, {jobs} in all")
-        yield Site(pool(jobs), threads, devices)
+        if jobs > (visible or 1):
+            notify(f"jobs={jobs}: one process at a time measures on each device, {visible or 1} in all")
+        yield Site(pool(min(jobs, visible or 1)), threads, devices)
     else:
-        jobs = request.jobs or visible
         yield Site(pool(jobs), max(1, threads // jobs), devices)
 
 
