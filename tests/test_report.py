@@ -710,3 +710,42 @@ def test_any_rows_are_a_table_whose_numbers_and_words_are_never_cut(capsys):
     piped = flat_table(rows, Header())
     assert words in piped
     assert flat_table([], Header()) == "no rows"
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_tables_with_the_same_headings_go_without_the_same_columns():
+    alike = [Table(caption, ["name", "number"], [["a", text]], spare=["number"]) for caption, text in NUMBERS.items()]
+    other = Table("another", ["name", "count"], [["a", "1"]], spare=["count"])
+    shown = plain(plain_tables([*alike, other], "", Header(), width=30))
+    assert "number" not in shown.split("Left out")[0] and "count" in shown
+    assert "Left out at this width: number (`--format md` has all)." in " ".join(shown.split())
+
+
+NUMBERS = {"short": "1", "long": "1" * 40}
+
+
+@pytest.mark.parametrize("names, rules", [(["a", "b"], 0), (["a", "a", "b"], 1), (["a", "a", "b", "c"], 2)])
+def test_a_rule_stands_between_names_where_a_name_has_several_lines(names, rules):
+    lines = [["x" + name, "1"] for name in names]
+    shown = plain(plain_tables([Table("caption", ["name", "number"], lines)], "", Header(), width=80)).strip()
+    assert sum(not line.strip() for line in shown.splitlines()) == rules
+    assert shown.count("xa") == 1
+
+
+def test_a_mark_stands_before_its_line_and_bands_have_headings_on_a_terminal():
+    lines = [["x", "one", "1"], ["✗ x", "one", ""], ["y", "two", "2"], ["z", "", "3"]]
+    table = Table("caption", ["name", "family", "number"], lines, bands=[line[1] for line in lines])
+    shown = plain(plain_tables([table], "", Header(), width=80)).strip().splitlines()
+    assert [line.split() for line in shown[3:] if line.strip()] == [
+        ["one"],
+        ["x", "1"],
+        ["✗"],
+        ["two"],
+        ["y", "2"],
+        ["z", "3"],
+    ]
+    piped = plain(plain_tables([table], "", Header())).splitlines()
+    assert ["✗", "x", "one"] in [line.split() for line in piped] and "family" in piped[1] + piped[2]

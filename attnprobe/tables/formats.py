@@ -122,7 +122,7 @@ def markdown(tables: Sequence[Table], told: str, header: Header, run: str | None
     lines += [f"- {escape(line)}" for line in header.measured]
     for table in tables:
         lines += ["", f"**{escape(table.caption)}**", ""]
-        lines.append(f"| {' | '.join(map(escape, table.headings))} |")
+        lines.append(f"| {' | '.join(map(escape, table.titles))} |")
         lines.append(f"| {' | '.join({'l': '---', 'r': '---:'}[side] for side in table.sides)} |")
         lines += [f"| {' | '.join(map(escape, line))} |" for line in table.lines]
         if table.notes:
@@ -147,7 +147,7 @@ def latex(tables: Sequence[Table], told: str, header: Header, run: str | None) -
             rf"\caption{{{_tex('. '.join(fact.rstrip('.') for fact in facts))}.}}",
             rf"\begin{{tabular}}{{{''.join(table.sides)}}}",
             r"\toprule",
-            f"{' & '.join(map(_tex, table.headings))} \\\\",
+            f"{' & '.join(map(_tex, table.titles))} \\\\",
             r"\midrule",
             *(f"{' & '.join(map(_tex, line))} \\\\" for line in table.lines),
             r"\bottomrule",

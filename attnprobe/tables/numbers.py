@@ -9,6 +9,9 @@ from typing import Any
 
 __all__ = ["aligned", "brief", "method_label", "per_cent", "short_hashes", "significant"]
 
+SPREAD = re.compile(r"( ± | – | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
+WHOLE = re.compile(r"[-+−<>≤≈ \d]*")  # of a number: what stands before its point
+
 
 def short_hashes(line: str) -> str:
     """``line`` with every SHA-256 cut to its first 12 digits; JSON, Markdown and the manifest hold them whole.
@@ -70,21 +73,27 @@ def per_cent(fraction: float | None) -> str:
 def aligned(column: Sequence[str]) -> list[str]:
     """The strings padded to one width, their decimal points (or ends) one beneath the other.
 
+    Of pairs and spreads, as ``1.5 [0.8 – 2]`` or ``3 ± 0.1``, each number stands beneath its like.
+
     >>> aligned(["0.3124", "133.2", "", "12%"])
     ['  0.3124', '133.2   ', '        ', ' 12%    ']
+    >>> aligned(["1.5 ± 0.25", "12 ± 1"])
+    [' 1.5 ± 0.25', '12   ± 1   ']
     """
-    heads = [_before_point(text) for text in column]
+    split = [SPREAD.split(text) if text[:1].isdigit() else [text] for text in column]
+    lines = [""] * len(column)
+    for place in range(max(map(len, split), default=0)):
+        pieces = [parts[place] if place < len(parts) else "" for parts in split]
+        lines = [line + piece for line, piece in zip(lines, _at_the_point(pieces), strict=True)]
+    return lines
+
+
+def _at_the_point(pieces: Sequence[str]) -> list[str]:
+    heads = [WHOLE.match(piece)[0] for piece in pieces]  # pyright: ignore[reportOptionalSubscript]: matches all
     left = max(map(len, heads), default=0)
-    tails = [text[len(head) :] for text, head in zip(column, heads, strict=True)]
+    tails = [piece[len(head) :] for piece, head in zip(pieces, heads, strict=True)]
     right = max(map(len, tails), default=0)
     return [head.rjust(left) + tail.ljust(right) for head, tail in zip(heads, tails, strict=True)]
-
-
-def _before_point(text: str) -> str:
-    for index, character in enumerate(text):
-        if character not in "0123456789-<≈":
-            return text[:index]
-    return text
 
 
 def method_label(row: Mapping[str, Any]) -> str:

@@ -20,7 +20,8 @@ class Column:
     """One column of a table.
 
     Args:
-        heading: what stands above it. cell: a row's text; a column that is empty in every row is not shown.
+        heading: what stands above it; a terminal breaks it where it has a newline. cell: a row's text; a column that
+            is empty in every row is not shown.
         meaning: its line of the legend. spare: a narrow terminal goes without the columns with the largest first,
             never without those at 0.
     """
@@ -36,7 +37,9 @@ class Table:
     """A table as strings: what all formats for people have in common.
 
     Attributes:
+        lines: cells; the first of a line may begin with a mark (``!``, ``✗`` or ``–``) and a space.
         spare: headings that a narrow terminal goes without, in this order. meanings: of headings, for the legend.
+        bands: of each line what it belongs to, as a family of methods; ``""`` is none.
     """
 
     caption: str
@@ -45,6 +48,12 @@ class Table:
     notes: Sequence[str] = ()
     spare: Sequence[str] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
+    bands: Sequence[str] = ()
+
+    @property
+    def titles(self) -> list[str]:
+        """The headings, each in one line."""
+        return [" ".join(heading.split()) for heading in self.headings]
 
     @property
     def sides(self) -> list[str]:
@@ -53,30 +62,41 @@ class Table:
         return ["l" if word or index == 0 else "r" for index, word in enumerate(wordy)]
 
 
-def table_of(caption: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str] = ()) -> Table:
+def table_of(
+    caption: str,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    notes: Sequence[str] = (),
+    among: Sequence[Row] | None = None,
+    band: Callable[[Row], str] | None = None,
+) -> Table:
     """The table of some rows, with the columns in which one of them has something to say.
+
+    Args:
+        among: the rows that decide on the columns, where several tables shall have the same. band: see `Table`.
 
     >>> table_of("x", [{"d": 8}], [Column("d", lambda row: str(row["d"])), Column("e", lambda row: "")]).headings
     ['d']
     """
-    lines = [[column.cell(row) for column in columns] for row in rows]
-    kept = [i for i in range(len(columns)) if any(line[i] for line in lines)]
-    shown = [columns[i] for i in kept]
+    deciding = rows if among is None else among
+    shown = [column for column in columns if any(column.cell(row) for row in deciding)]
     return Table(
         caption,
         [column.heading for column in shown],
-        [[line[i] for i in kept] for line in lines],
+        [[column.cell(row) for column in shown] for row in rows],
         notes,
         [column.heading for column in sorted(shown, key=lambda column: -column.spare) if column.spare],
         {column.heading: column.meaning for column in shown if column.meaning},
+        [band(row) for row in rows] if band else (),
     )
 
 
 def legend_of(tables: Iterable[Table], headings: Iterable[str] | None = None) -> str:
     """What the headings of some tables mean, each once; of these ``headings`` alone where they are given."""
-    found = {heading: text for table in tables for heading, text in table.meanings.items()}
-    shown = found if headings is None else {name: found[name] for name in found if name in set(headings)}
-    return "".join(f"{text}. " for text in shown.values()).strip()
+    meanings = {heading: text for table in tables for heading, text in table.meanings.items()}
+    shown = set(meanings if headings is None else headings)
+    texts = dict.fromkeys(text for heading, text in meanings.items() if heading in shown)
+    return " ".join(f"{text}." for text in texts)
 
 
 def grouped_by(rows: Iterable[Row], *names: str) -> list[list[Row]]:

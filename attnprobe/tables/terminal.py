@@ -17,6 +17,8 @@ from .console import STYLES, UNLIMITED, Header, console_of, finished, print_head
 from .numbers import aligned, significant
 from .table import Table, legend_of
 
+MARKS = ("!", "✗", "–")  # of lines
+
 __all__ = ["error_tables", "family_tables", "flat_table", "plain_tables", "timings_table"]
 
 
@@ -123,22 +125,29 @@ def plain_tables(
 ) -> str:
     """Tables between the header and a legend.
 
-    Columns of words are on the left, others aligned at the decimal point; a table that is wider than the terminal
-    goes without its spare columns, or where it names none some of the columns of numbers. The legend says which, and
-    what the others mean, before ``legend``.
-    ``width`` as in `error_tables`.
+    Columns of words are on the left, others aligned at the decimal point. On a terminal a word that the line above
+    begins with too is not repeated, and bands have headings; a pipe may be searched, so there each line says it all.
+    A table that is wider than the terminal goes without its spare columns, or where it names none some of the columns
+    of numbers; then words are wrapped. The legend says which columns are left out, and what the others mean, before
+    ``legend``.
+
+    Args:
+        width: the terminal's; ``None`` asks standard output, and a pipe has no width.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    kept = [_columns_for(table.headings, table.lines, room, table.spare) for table in tables]
-    made = [_of_strings(one.headings, one.lines, some, terminal) for one, some in zip(tables, kept, strict=True)]
-    needed = max(map(width_of, made), default=0)
-    console = console_of(max(needed, room if terminal else 100), terminal)
+    shown = _fitting(tables, room, terminal)
+    drawn = [_drawn(table, columns, room, terminal) for table, columns in zip(tables, shown, strict=True)]
+    least, most = (max((width_of(one, which) for one in drawn), default=0) for which in ("minimum", "maximum"))
+    needed = max(least, min(most, room))
+    wide = max(needed, room if terminal else 100)
+    console = console_of(wide, terminal)
     print_header(console, header, terminal)
-    for table, drawn in zip(tables, made, strict=True):
+    for table, one in zip(tables, drawn, strict=True):
         console.print()
-        console.print(Text(table.caption, style="bold"), soft_wrap=not terminal)
-        console.print(drawn)
+        if table.caption:
+            console.print(Text(table.caption, style="bold"), soft_wrap=not terminal)
+        console.print(one)
         if table.notes:
             console.print()
         for line in table.notes:
@@ -146,38 +155,69 @@ def plain_tables(
     if not tables:
         console.print("no rows")
     console.print()
-    shown = [table.headings[i] for table, some in zip(tables, kept, strict=True) for i in some]
-    left_out = [name for table, some in zip(tables, kept, strict=True) for name in _others(table.headings, some)]
-    legend = f"{legend_of(tables, shown)} {legend}".strip()
-    if left_out:
-        legend += f" Left out at this width: {', '.join(dict.fromkeys(left_out))} (`--format md` has all)."
-    console.print(Text(legend, style="dim"), width=max(80, min(needed, 120)))
+    text = f"{legend_of(tables, _headings(tables, shown))} {legend}{_left_out(tables, shown, terminal)}".strip()
+    console.print(Text(text, style="dim"), width=min(wide, max(80, min(needed, 120))))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return finished(console)
 
 
-def _others(headings: Sequence[str], kept: Sequence[int]) -> list[str]:
-    return [heading for i, heading in enumerate(headings) if i not in kept]
+def _headings(tables: Sequence[Table], shown: Sequence[Sequence[int]]) -> list[str]:
+    return [table.headings[i] for table, columns in zip(tables, shown, strict=True) for i in columns]
 
 
-def _wordy(lines: Sequence[Sequence[str]], i: int) -> bool:
+def _left_out(tables: Sequence[Table], shown: Sequence[Sequence[int]], terminal: bool) -> str:
+    """What the legend says of columns for which there is no room."""
+    names = [
+        table.titles[i]
+        for table, columns in zip(tables, shown, strict=True)
+        for i in _columns(table, terminal)
+        if i not in columns
+    ]
+    return f" Left out at this width: {', '.join(dict.fromkeys(names))} (`--format md` has all)." if names else ""
+
+
+def _has_band_headings(table: Table, terminal: bool) -> bool:
+    return terminal and len({*table.bands} - {""}) > 1
+
+
+def _columns(table: Table, terminal: bool) -> list[int]:
+    """The columns but for the one whose words stand as headings of bands."""
+    columns = range(len(table.headings))
+    if not _has_band_headings(table, terminal):
+        return list(columns)
+    return [i for i in columns if [line[i] for line in table.lines] != list(table.bands)]
+
+
+def _fitting(tables: Sequence[Table], room: int, terminal: bool) -> list[list[int]]:
+    """Of each table the columns for which there is room; tables with the same headings have the same ones."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for headings in dict.fromkeys(tuple(table.headings) for table in tables):
+        found[headings] = _fitting_columns([one for one in tables if tuple(one.headings) == headings], room, terminal)
+    return [found[tuple(table.headings)] for table in tables]
+
+
+def _fitting_columns(alike: Sequence[Table], room: int, terminal: bool) -> list[int]:
+    """Spare columns go first; without any, of more than four every second column of numbers goes, then the last."""
+    table = alike[0]
+    columns = _columns(table, terminal)
+
+    def fit(which: str) -> bool:
+        return all(width_of(_drawn(one, columns, room, terminal), which) <= room for one in alike)
+
+    for heading in table.spare:
+        if fit("maximum"):
+            return columns
+        columns = [i for i in columns if table.headings[i] != heading]
+    while not table.spare and len(columns) > 4 and not fit("minimum"):
+        numbers = [i for i in columns if not _is_wordy(table, i)]
+        columns = [i for i in columns if i not in numbers[2::2]] if len(numbers) > 5 else columns[:-1]
+    return columns
+
+
+def _is_wordy(table: Table, i: int) -> bool:
     """Whether a column holds words."""
-    return any(line[i][:1].isalpha() or line[i][:1] in STYLES for line in lines if line[i])
-
-
-def _columns_for(headings: Sequence[str], lines: Sequence[Sequence[str]], room: int, spare: Sequence[str]) -> list[int]:
-    """The columns that fit: ``spare`` ones go, or of more than four columns of numbers every second, then the last."""
-    cells = [aligned([line[i] for line in lines]) for i in range(len(headings))]
-    size = lambda i: max(map(cell_len, [headings[i], *cells[i]])) + 2
-    kept = list(range(len(headings)))
-    for name in spare:
-        if sum(map(size, kept)) - 2 > room and name in headings:
-            kept.remove(headings.index(name))
-    while not spare and sum(map(size, kept)) - 2 > room and len(kept) > 4:
-        numbers = [i for i in kept if not _wordy(lines, i)]
-        kept = [i for i in kept if i not in numbers[2::2]] if len(numbers) > 5 else kept[:-1]
-    return kept
+    return any(line[i][:1].isalpha() or line[i][:1] in MARKS for line in table.lines if line[i])
 
 
 def _padded(text: str, width: int, left: bool) -> str:
@@ -186,24 +226,49 @@ def _padded(text: str, width: int, left: bool) -> str:
     return text + spaces if left else spaces + text
 
 
-def _of_strings(headings: Sequence[str], lines: Sequence[Sequence[str]], kept: Sequence[int], terminal: bool) -> Drawn:
-    """One table of strings; on a terminal a word that the line above begins with too is not repeated."""
-    table = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
-    columns = []
-    for i in kept:
-        cells = [line[i] for line in lines]
-        wordy = _wordy(lines, i)
-        cells = cells if wordy else aligned(cells)
-        width = max(map(cell_len, [headings[i], *cells]))
-        table.add_column(Text(_padded(headings[i], width, wordy)), no_wrap=True)
-        columns.append([_padded(cell, width, wordy) for cell in cells])
-    for place, line in enumerate(lines):
-        again = terminal and place > 0 and lines[place - 1][0] == line[0]
-        if place and terminal and not again:
-            table.add_section()
-        texts = [Text(column[place], no_wrap=True) for column in columns]
-        table.add_row(*([Text("")] if again else texts[:1]), *texts[1:])
-    return table
+def _drawn(table: Table, columns: Sequence[int], room: int, terminal: bool) -> Drawn:
+    """One table; where a name has several lines, a rule stands between names."""
+    names = [_unmarked(line[0]) for line in table.lines]
+    marks = [line[0].removesuffix(name).strip() for line, name in zip(table.lines, names, strict=True)]
+    texts = {i: names if i == 0 else [line[i] for line in table.lines] for i in columns}
+    wordy = {i: _is_wordy(table, i) for i in columns}
+    cells = {i: some if wordy[i] else aligned(some) for i, some in texts.items()}
+    headings = {i: table.headings[i].split("\n") for i in columns}
+    widths = {i: max(map(cell_len, [*headings[i], *cells[i]])) for i in columns}
+    wraps = terminal and sum(widths.values()) + 2 * len(columns) - 2 > room
+    drawn = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    if any(marks):
+        drawn.add_column("", no_wrap=True)
+    for i in columns:
+        if wraps and wordy[i]:
+            longest = max((cell_len(word) for text in [*headings[i], *cells[i]] for word in text.split()), default=1)
+            drawn.add_column(table.titles[i], overflow="fold", min_width=longest)
+            continue
+        heading = "\n".join(_padded(part, widths[i], wordy[i]) for part in headings[i])
+        drawn.add_column(Text(heading), no_wrap=True, min_width=widths[i])
+        cells[i] = [_padded(text, widths[i], wordy[i]) for text in cells[i]]
+    bands = table.bands or [""] * len(names)
+    several = any(names[place] == names[place - 1] for place in range(1, len(names)))
+    for place, (name, band) in enumerate(zip(names, bands, strict=True)):
+        again = place > 0 and (name, band) == (names[place - 1], bands[place - 1])
+        begins = place == 0 or band != bands[place - 1]
+        if place and (begins or (several and not again)):
+            drawn.add_section()
+        if begins and band and _has_band_headings(table, terminal):
+            drawn.add_row(*[""] * any(marks), Text(band, style="bold"))
+        line = [Text(cells[i][place]) for i in columns]
+        if again and terminal:
+            line[0] = Text("")
+        if any(marks):
+            line.insert(0, Text(marks[place]))
+        drawn.add_row(*line, style=STYLES.get(marks[place], "" if band or not table.bands else "cyan"))
+    return drawn
+
+
+def _unmarked(cell: str) -> str:
+    """The first cell of a line without its mark."""
+    mark, _, name = cell.partition(" ")
+    return name if mark in MARKS and name else cell
 
 
 def timings_table(seconds: Mapping[str, float], total: float) -> str:
