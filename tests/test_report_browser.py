@@ -11,9 +11,10 @@ import pytest
 from browser import BROWSER, NAMES, Browser
 from test_report_page import EVIL, a_folder, page_of, records
 
-from attnprobe.report import page as page_module
-from attnprobe.report.style import SCRIPT, STYLE
+from attnprobe.report import Report, Run, html_page
+from attnprobe.tables.console import Header
 from attnprobe.tables.table import Table
+from attnprobe.tables.view import View
 
 pytestmark = [
     pytest.mark.slow,
@@ -158,8 +159,9 @@ WORDS = ["2-stage", "! 2.5", "! alpha", "beta", "beta d=64", "beta d=128"]
 
 def test_every_kind_of_cell_has_its_place(browser, tmp_path):
     """Numbers by value whatever their notation, then words whatever their mark, then what is empty."""
-    table = page_module._table(Table("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)], []))
-    (tmp_path / "table.html").write_text(f"<meta charset=utf-8><style>{STYLE}</style>{table}<script>{SCRIPT}</script>")
+    table = Table("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)])
+    page = html_page([Report(Run(tmp_path, {}), [View("error", Header(), [], [table])])])
+    (tmp_path / "table.html").write_text(page, encoding="utf-8")
     browser.open(tmp_path / "table.html")
     browser.click(header(0))
     assert column(browser, 0) == [*ASCENDING, *WORDS, "–", ""]
@@ -179,6 +181,29 @@ def test_the_keyboard_sorts_too(browser, report):
     assert sorted_by(browser, 2) == "ascending" and column(browser, 2) != shown
     browser.press(" ", 32, " ")
     assert sorted_by(browser, 2) == "descending"
+
+
+def test_columns_are_hidden_until_the_table_fits_and_shown_when_asked(browser, tmp_path):
+    """The headings that a narrow terminal goes without are hidden in the same order, no more than it takes."""
+    names = ["method", "first", "second", "third"]
+    lines = [["x", *(f"{name} " + "wide " * 7 for name in names[1:])]]
+    table = Table("a table", names, lines, spare=["second", "first"])
+    page = html_page([Report(Run(tmp_path, {}), [View("error", Header(), [], [table])])])
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    shown = "[...document.querySelectorAll('table.sorts th')].filter(one => !one.hidden).map(one => one.textContent)"
+    browser.open(tmp_path / "page.html", 3000)
+    assert browser.value(shown) == names
+    browser.open(tmp_path / "page.html", 900)
+    assert browser.value(shown) == ["method", "first", "third"]
+    assert browser.value("document.querySelector('.columns summary').textContent") == "Columns: 3 of 4 shown"
+    assert browser.value("[...document.querySelectorAll('table.sorts td')].map(one => one.hidden)") == [
+        *(False, False, True, False)
+    ]
+    browser.open(tmp_path / "page.html", 500)
+    assert browser.value(shown) == ["method", "third"]
+    browser.value("document.querySelector('.columns').open = true")
+    browser.click("document.querySelectorAll('.columns input')[2]")
+    assert browser.value(shown) == ["method", "second", "third"]
 
 
 @pytest.mark.parametrize("width", [1400, 420, 320])

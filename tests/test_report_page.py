@@ -23,7 +23,6 @@ from attnprobe.figures.heat import head_figures
 from attnprobe.figures.kit import error_figure
 from attnprobe.records.file import strict_json
 from attnprobe.report.page import inline_svg
-from attnprobe.report.style import SCRIPT
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.view import FORMATS
 
@@ -113,15 +112,18 @@ def test_the_page_is_whole_and_has_every_figure_and_number(page):
 
 
 def test_nothing_is_fetched(page):
-    """No address at all, and a policy that would refuse one."""
+    """No address but those of the run's own files, which a reader may follow, and a policy that would refuse one."""
+    files = re.findall(r'<li><a href="((?:tables|figures)/[\w.-]+|records\.jsonl|manifest\.json)">\1</a></li>', page)
+    assert {"records.jsonl", "manifest.json", "tables/error.csv"} <= set(files)
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", page)
     for tag, attrs in Reader(page).elements:
         assert tag not in ("link", "iframe", "object", "embed", "base", "form", "use-script")
         for name in ("src", "href", "xlink:href", "action", "srcset", "data"):
             if name in attrs:
-                assert attrs[name].startswith(("#", "data:image/png;base64,")), (tag, attrs)
+                assert attrs[name].startswith(("#", "data:image/png;base64,")) or attrs[name] in files, (tag, attrs)
     (policy,) = [attrs["content"] for tag, attrs in Reader(page).elements if attrs.get("http-equiv")]
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy.startswith("default-src 'none'") and f"script-src 'sha256-{digest}'" in policy
     assert "'unsafe-inline'" not in policy.split("script-src")[1]
 
@@ -330,3 +332,26 @@ def test_a_method_looks_the_same_in_every_figure(tmp_path, monkeypatch):
     titles = {axis.get_title(): axis for axis in drawn[0].axes}
     a, b, c = (titles[f"layer {layer}, n = {n}"] for layer, n in ((0, 64), (0, 128), (1, 64)))
     assert shared.joined(a, b) and not shared.joined(a, c)  # a row of panels is a layer, and has its own scale
+
+
+def test_several_runs_share_a_page_with_an_index(tmp_path, capsys):
+    a_folder(tmp_path / "a" / "same", records())
+    a_folder(tmp_path / "b" / "same", records(source={"weights": "initialized"}))
+    runs = [str(tmp_path / name / "same") for name in ("a", "b")]
+    with pytest.raises(SystemExit) as stop:
+        main(["report", *runs])
+    assert stop.value.code == 2 and "--out" in capsys.readouterr().err
+    out = tmp_path / "both"
+    with pytest.raises(SystemExit) as stop:
+        main(["report", *runs, "--out", str(out), "--plot", "errors"])
+    assert not stop.value.code
+    page = (out / "report.html").read_text(encoding="utf-8")
+    reader = Reader(page)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    links = [attrs["href"] for tag, attrs in reader.elements if tag == "a"]
+    assert {"#run-1-run", "#run-2-run"} <= set(links) and {link[1:] for link in links if link[0] == "#"} <= set(ids)
+    files = [link for link in links if link[0] != "#"]
+    assert {"same/tables/error.csv", "same-again1/tables/error.csv"} <= set(files)
+    assert all((out / name).is_file() for name in files)
+    assert sum(tag == "svg" for tag, _ in reader.elements) == 2

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import debug_option, format_option, kinds_from, refuse_unknown_format
+
+if TYPE_CHECKING:
+    from ..report import Report, Run
 
 EPILOG = """\b
 Examples:
   attnprobe report outputs/20261121-084512-error-1a2b3c
   attnprobe report outputs/RUN --format latex > table.tex
   attnprobe report outputs/RUN --plot maps --out elsewhere
+  attnprobe report outputs/A outputs/B --out both
   attnprobe report outputs/RUN --plot papers --reference skyformer_fig1.csv
 \b
 In Python:
@@ -26,7 +32,7 @@ could not be read and are left out, 130 interrupted."""
 
 
 @click.command("report", epilog=EPILOG)
-@click.argument("run", metavar="RUN")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--metric",
     metavar="NAME",
@@ -52,12 +58,15 @@ could not be read and are left out, 130 interrupted."""
     "comma-separated. [default: all]",
 )
 @click.option(
-    "--out", metavar="DIR", help="Where tables/, figures/ and report.html are written. [default: the run's own folder]"
+    "--out",
+    metavar="DIR",
+    help="Where tables/, figures/ and report.html are written; several runs get a folder each in it. "
+    "[default: the run's own folder; required with several runs]",
 )
 @format_option
 @debug_option
 def command(
-    run: str,
+    runs: tuple[str, ...],
     metric: str | None,
     references: tuple[str, ...],
     plots: tuple[str, ...],
@@ -70,37 +79,75 @@ def command(
     RUN is the folder that a command left. Its records*.jsonl, manifest.json and maps/ are read; nothing is measured,
     and no model, text or torch is needed. Tables are written as Markdown, CSV, JSON and LaTeX, and the tables of the
     command are printed. What the command itself wrote is written again to the byte. report.html shows it all in one
-    page that needs no network: figures inline, tables that sort, and the run's provenance.
+    page that needs no network: figures inline, tables that sort, and the run's provenance. Several runs share one page.
     """
     from ..errors import UsageError, unknown
     from ..experiments.error.gates import METRICS
     from ..experiments.error.papers import read_reference
     from ..records.ownership import write_output
-    from ..report import html_page, open_run, plot_kinds, views
-    from .output import draw, keep_files, show
+    from ..report import html_page, open_run, plot_kinds
     from .streams import note
 
     refuse_unknown_format(format_)
-    asked = kinds_from(plots, (*plot_kinds(), "all", "none"))
+    kinds = kinds_from(plots, (*plot_kinds(), "all", "none"))
     if metric is not None and metric not in METRICS:
         raise unknown("metric", metric, METRICS)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
+    if out is None and len(runs) > 1:
+        raise UsageError("several runs need --out DIR: their page belongs to none of their folders")
     papers = [read_reference(path) for path in references]
-    opened = open_run(run)
-    folder = opened.path if out is None else Path(out).expanduser()
-    for line in opened.notes:
+    opened = [open_run(run) for run in runs]
+    page = opened[0].path if out is None else Path(out).expanduser()
+    folders = _folders(opened, page)
+    reports = [
+        _rebuilt(run, folder, page, format_, kinds, metric, papers) for run, folder in zip(opened, folders, strict=True)
+    ]
+    note(f"page: {write_output(page, 'report.html', html_page(reports))}")
+    if any(run.malformed for run in opened):
+        raise click.exceptions.Exit(4)
+
+
+def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
+    """Where the tables and figures of each run go: beside the page, or in folders of its own beside it."""
+    if len(runs) == 1:
+        return [page]
+    names: list[str] = []
+    for run in runs:
+        name = run.path.resolve().name or "run"
+        again = sum(other == name or other.startswith(f"{name}-again") for other in names)
+        names.append(f"{name}-again{again}" if again else name)
+    return [page / name for name in names]
+
+
+def _rebuilt(
+    run: Run,
+    folder: Path,
+    page: Path,
+    format_: str,
+    kinds: Sequence[str],
+    metric: str | None,
+    papers: Sequence[Any],
+) -> Report:
+    """Print a run's tables, write its tables and figures into a folder, and name them for the page."""
+    from ..records.ownership import produced
+    from ..report import Report, plot_kinds, views
+    from .output import draw, keep_files, show
+    from .streams import note
+
+    for line in run.notes:
         note(line)
-    found, figures = views(opened, metric, papers), []
-    for view in found:
+    shown = views(run, metric, papers)
+    figures: list[Path] = []
+    for view in shown:
         show(view, folder, format_)
         keep_files(view, folder)
-        figures += draw(view, folder, asked)
-    pictures = [path for path in figures if path.suffix == ".svg"]
-    page = write_output(folder, "report.html", html_page(opened, found, pictures))
-    note(f"page: {page}")
-    for kind in asked:
-        if kind in plot_kinds() and not any(kind in view.figures for view in found):
+        figures += draw(view, folder, kinds)
+    for kind in kinds:
+        if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")
-    if opened.malformed:
-        raise click.exceptions.Exit(4)
+    files = [name for name in produced(folder) if name != "report.html"]
+    if folder.resolve() == run.path.resolve():
+        files += sorted(path.name for path in folder.glob("records*.jsonl")) + ["manifest.json"] * bool(run.manifest)
+    drawn = [path for path in figures if path.suffix == ".svg"]
+    return Report(run, shown, drawn, [(folder / name).relative_to(page).as_posix() for name in files])

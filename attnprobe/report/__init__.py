@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .page import html_page
+from .page import Report, html_page
 from .parts import plot_kinds, views
 from .run import Run, open_run
 
-__all__ = ["Run", "html_page", "open_run", "plot_kinds", "views"]
+__all__ = ["Report", "Run", "html_page", "open_run", "plot_kinds", "views"]

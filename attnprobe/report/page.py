@@ -1,4 +1,7 @@
-"""One HTML page of a run that needs nothing else: figures inline, tables that sort, and where everything came from."""
+"""One HTML file of a run, or of several: figures inline, tables that sort, and where every number came from.
+
+``page.html.j2`` is the template, ``page.css`` and ``page.js`` are its style and script.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ..grammar.foreign import one_line
 from ..records.file import STATUSES, strict_json
@@ -18,51 +23,62 @@ from ..tables.numbers import short_hashes
 from ..tables.table import Table
 from ..tables.view import View
 from .run import Run
-from .style import SCRIPT, STYLE
 
-__all__ = ["html_page", "inline_svg"]
+__all__ = ["Report", "html_page", "inline_svg"]
 
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
+STATES = (*STATUSES, "finished", "interrupted", "running")
+RUN_FACTS = ("git_commit", "device", "threads", "dtype", "start", "end", "status")
 
 
-def html_page(run: Run, parts: Sequence[View], figures: Iterable[Path]) -> str:
-    """The whole report as text: every word from the run is escaped, and nothing is fetched from anywhere.
+@dataclass(frozen=True)
+class Report:
+    """A run, and what the page shows of it.
 
-    A content security policy allows the page's own script alone, by its hash, so that even a word that slipped through
-    could not run.
-
-    Args:
-        figures: SVG files that were drawn from the run's records.
+    Attributes:
+        views: a view for each command. figures: SVG files that were drawn from the run's records.
+        files: names of the run's data files, relative to the page, which links to them.
     """
-    figures = list(figures)
-    name = run.path.resolve().name or "run"
-    commands = " · ".join(part.command for part in parts)
-    title = " and ".join(part.title or part.command for part in parts)
-    body = [
-        f'<header><p class="over">attnprobe {_text(commands)}</p><h1>{_text(title)}</h1>{_under(run, name)}</header>',
-        _warnings(run, parts),
-        _tiles(run, parts),
-        _sources(parts),
-        _navigation(figures, parts),
-        _figures(figures),
-        *(_tables(part, index) for index, part in enumerate(parts)),
-        _provenance(run, parts),
-        f"<footer>Made from the run's records by <code>attnprobe report {_text(name)}</code></footer>",
-    ]
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    head = [
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{_text(name)} · attnprobe</title>",
-        f"<style>{STYLE}</style>",
-    ]
-    inner = "\n".join(part for part in body if part)
-    top = '<!doctype html>\n<html lang="en">\n<head>\n' + "\n".join(head) + "\n</head>\n"
-    return f"{top}<body>\n<main>\n{inner}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+
+    run: Run
+    views: Sequence[View]
+    figures: Sequence[Path] = ()
+    files: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return self.run.path.resolve().name or "run"
+
+
+def html_page(reports: Sequence[Report]) -> str:
+    """The page of some runs as text.
+
+    The page fetches nothing. The template escapes every word of a run. A content security policy allows the page's own
+    script alone, by its hash, so that a word that slipped through could not run.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def printed(value: Any) -> Any:
+        """A value as the page prints it: trusted markup as it is, other text on one line without control characters."""
+        return value if isinstance(value, Markup) else one_line(str(value))
+
+    folder = Path(__file__).parent
+    style, script = (folder.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(
+        loader=FileSystemLoader(folder), autoescape=True, finalize=printed, undefined=StrictUndefined
+    )
+    several = len(reports) > 1
+    return environment.get_template("page.html.j2").render(
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+        title=" and ".join(report.name for report in reports),
+        style=Markup(style),
+        script=Markup(script),
+        runs=[_run(report, f"run-{index}-" if several else "") for index, report in enumerate(reports, 1)],
+    )
 
 
 def inline_svg(text: str, prefix: str, label: str) -> str:
@@ -81,20 +97,33 @@ def inline_svg(text: str, prefix: str, label: str) -> str:
     rest = re.sub(r'\b(?:xlink:)?href="#([^"]*)"', rf'href="#{prefix}-\1"', rest).replace("xlink:href=", "href=")
     looks = f' viewBox="{box[1]}"' if box else ""
     looks += f' style="max-width:{width[1]}"' if width else ""
-    return re.sub(r"\n\s*\n+", "\n", f'<svg{looks} role="img" aria-label="{_text(label)}"{rest}').strip()
+    label = escape(one_line(label), quote=True)
+    return re.sub(r"\n\s*\n+", "\n", f'<svg{looks} role="img" aria-label="{label}"{rest}').strip()
 
 
-def _text(value: Any) -> str:
-    return escape(one_line(str(value)), quote=True)
-
-
-def _under(run: Run, name: str) -> str:
-    manifest = run.manifest
-    state = manifest.get("status") or "unknown"
-    parts = [f"<code>{_text(name)}</code>", f'<span class="state {_class(state)}">{_text(state)}</span>']
-    if manifest.get("start"):
-        parts.append(f"<span>{_text(_when(manifest['start'], manifest.get('end')))}</span>")
-    return f'<p class="under">{"".join(parts)}</p>'
+def _run(report: Report, prefix: str) -> dict[str, Any]:
+    """What the template shows of one run; ``prefix`` begins the ids of its sections."""
+    run, views = report.run, report.views
+    manifest: Mapping[str, Any] = {**run.manifest}
+    warnings = [line for view in views for line in view.header.warnings]
+    state = str(manifest.get("status") or "unknown")
+    return {
+        "id": prefix,
+        "name": report.name,
+        "commands": " · ".join(view.command for view in views),
+        "title": " and ".join(view.title or view.command for view in views),
+        "state": state,
+        "state_class": state if state in STATES else "other",
+        "when": _when(manifest.get("start"), manifest.get("end")),
+        "results": [],
+        "warnings": [*run.notes, *dict.fromkeys(warnings)],
+        "tiles": list(_tiles(run, views)),
+        "facts": [_fact(line) for line in dict.fromkeys(line for view in views for line in view.header.facts)],
+        "figures": _figures(report.figures, prefix),
+        "parts": [_part(view, f"{prefix}tables-{index}") for index, view in enumerate(views)],
+        "files": [{"name": name, "href": quote(name)} for name in report.files],
+        "provenance": list(_provenance(run, views)),
+    }
 
 
 def _when(start: Any, end: Any) -> str:
@@ -103,6 +132,8 @@ def _when(start: Any, end: Any) -> str:
     >>> _when("2026-11-21T18:14:33+00:00", "2026-11-21T18:16:00+00:00")
     '2026-11-21 18:14:33 – 18:16:00 UTC'
     """
+    if not start:
+        return ""
     try:
         first, last = (datetime.fromisoformat(one).astimezone(UTC) for one in (start, end or start))
     except (TypeError, ValueError):
@@ -112,156 +143,110 @@ def _when(start: Any, end: Any) -> str:
     return f"{first.strftime(day + moment)}{until} UTC"
 
 
-def _class(word: Any) -> str:
-    return str(word) if str(word) in (*STATUSES, "finished", "interrupted", "running") else "other"
-
-
-def _warnings(run: Run, parts: Sequence[View]) -> str:
-    lines = [*run.notes, *dict.fromkeys(line for part in parts for line in part.header.warnings)]
-    return "".join(f'<p class="warning">{_text(line)}</p>' for line in lines)
-
-
-def _tiles(run: Run, parts: Sequence[View]) -> str:
+def _tiles(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
     """What was measured, in numbers."""
-    records = run.everything
-    found = Counter(record["status"] for record in records)
-    tiles: list[tuple[Any, str, str]] = [(len(records), "cell" if len(records) == 1 else "cells", "")]
-    tiles += [(found[status], status, status) for status in STATUSES if 0 < found[status] < len(records)]
-    counts = [
-        (len({head for record in records for head in record["heads"]}), "head"),
-        (len({record["layer"] for record in records}), "layer"),
-        (len({record["window"] for record in records}), "text window"),
-    ]
-    if all(part.command == "stability" for part in parts):
-        counts = [(len({record[name] for record in records}), name) for name in ("task", "method", "seed")]
-    tiles += [(count, name if count == 1 else f"{name}s", "") for count, name in counts]
-    tiles.append((", ".join(map(str, sorted({record["n"] for record in records}))), "tokens n", ""))
-    inner = "".join(
-        f'<div class="tile {kind}"><dd>{_text(value)}</dd><dt>{_text(name)}</dt></div>' for value, name, kind in tiles
-    )
-    return f'<dl class="tiles">{inner}</dl>'
+    records: list[Mapping[str, Any]] = [*run.everything]
+    yield _tile(len(records), "cell")
+    statuses = Counter(record["status"] for record in records)
+    for status in STATUSES:
+        if 0 < statuses[status] < len(records):
+            yield {"value": statuses[status], "name": status, "kind": status}
+    if all(view.command == "stability" for view in views):
+        for name in ("task", "method", "seed"):
+            yield _tile(len({record[name] for record in records}), name)
+    else:
+        yield _tile(len({head for record in records for head in record["heads"]}), "head")
+        yield _tile(len({record["layer"] for record in records}), "layer")
+        yield _tile(len({record["window"] for record in records}), "text window")
+    lengths = sorted({record["n"] for record in records})
+    yield {"value": ", ".join(map(str, lengths)), "name": "tokens n", "kind": ""}
 
 
-def _sources(parts: Sequence[View]) -> str:
-    lines = dict.fromkeys(line for part in parts for line in part.header.facts)
-    return '<ul class="facts">' + "".join(f"<li>{_fact(line)}</li>" for line in lines) + "</ul>"
+def _tile(count: int, noun: str) -> dict[str, Any]:
+    return {"value": count, "name": noun if count == 1 else f"{noun}s", "kind": ""}
 
 
-def _fact(line: str) -> str:
-    """``name: words`` with the name set apart and long hashes cut."""
-    name, colon, rest = short_hashes(line).partition(": ")
-    return f"<b>{_text(name)}</b> {_text(rest)}" if colon else _text(name)
+def _fact(line: str) -> tuple[str, str]:
+    """The name and the words of a line ``name: words``, long hashes cut."""
+    name, _, words = short_hashes(line).partition(": ")
+    return name, words
 
 
-def _navigation(figures: Sequence[Path], parts: Sequence[View]) -> str:
-    links = [("figures", "Figures")] if figures else []
-    links += [(f"tables-{index}", f"Tables of {part.command}") for index, part in enumerate(parts)]
-    links += [("provenance", "Provenance")]
-    return "<nav>" + "".join(f'<a href="#{place}">{_text(name)}</a>' for place, name in links) + "</nav>"
+def _figures(paths: Iterable[Path], prefix: str) -> list[dict[str, Any]]:
+    """The figures by kind, which is the first word of a file's name."""
+    from markupsafe import Markup
+
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for index, path in enumerate(paths):
+        name, text = path.stem, path.read_text(encoding="utf-8")
+        figure = {
+            "id": f"{prefix}figure-{index}",
+            "name": name,
+            "svg": Markup(inline_svg(text, f"{prefix}f{index}", name)),
+            "caption": name,
+        }
+        kinds.setdefault(name.partition("-")[0], []).append(figure)
+    return [{"name": kind, "figures": some, "folded": len(some) > MOST_OPEN} for kind, some in kinds.items()]
 
 
-def _figures(figures: Sequence[Path]) -> str:
-    kinds: dict[str, list[str]] = {}
-    for index, path in enumerate(figures):
-        drawing = inline_svg(path.read_text(encoding="utf-8"), f"f{index}", path.stem)
-        kinds.setdefault(path.stem.partition("-")[0], []).append(
-            f'<figure id="figure-{index}"><div class="sheet" tabindex="0" role="region" '
-            f'aria-label="figure {_text(path.stem)}">{drawing}</div>'
-            f"<figcaption>{_text(path.stem)}</figcaption></figure>"
-        )
-    shown = []
-    for kind, some in kinds.items():
-        inner = "".join(some)
-        folded = f"<details><summary>{len(some)} figures of {_text(kind)}</summary>{inner}</details>"
-        shown.append(inner if len(some) <= MOST_OPEN else folded)
-    return f'<section id="figures"><h2>Figures</h2>{"".join(shown)}</section>' if shown else ""
+def _part(view: View, id: str) -> dict[str, Any]:
+    """The tables of a view, and those of its inputs."""
+    shown = [one for one in (view, view.inputs) if one is not None]
+    groups = [{"tables": [_table(table) for table in one.tables], "legend": one.whole_legend} for one in shown]
+    return {"id": id, "command": view.command, "groups": groups}
 
 
-def _tables(part: View, index: int) -> str:
-    inner = "".join(
-        "".join(map(_table, tables)) + (f'<p class="legend">{_text(told)}</p>' if told else "")
-        for tables, told in ((one.tables, one.whole_legend) for one in (part, part.inputs) if one is not None)
-    )
-    return f'<section id="tables-{index}"><h2>Tables of {_text(part.command)}</h2>{inner}</section>'
-
-
-def _table(table: Table) -> str:
-    sides = table.sides
-    heads = "".join(
-        f'<th class="{side}" scope="col"><button type="button">{_text(name) or "&nbsp;"}</button></th>'
+def _table(table: Table) -> dict[str, Any]:
+    """A table for the template: its headings, and its cells with what they sort by."""
+    sides, spare = table.sides, list(table.spare)
+    heads = [
+        {"side": side, "name": name, "spare": spare.index(name) if name in spare else None}
         for side, name in zip(sides, table.headings, strict=True)
-    )
-    lines = []
-    for line in table.lines:
-        pairs = zip(sides, line, strict=True)
-        cells = [f'<td class="{side}"{_key(text)}>{_text(text)}</td>' for side, text in pairs]
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    notes = "".join(f"<li>{_text(note)}</li>" for note in table.notes)
-    inner = f'<table class="sorts"><thead><tr>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    below = f'<ul class="notes">{notes}</ul>' if notes else ""
-    frame = f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.caption)}">{inner}</div>'
-    return f"<h3>{_text(table.caption)}</h3>{frame}{below}"
+    ]
+    lines = [
+        [{"side": side, "text": text, "key": _key(text)} for side, text in zip(sides, line, strict=True)]
+        for line in table.lines
+    ]
+    return {"caption": table.caption, "heads": heads, "lines": lines, "notes": table.notes}
 
 
 def _key(text: str) -> str:
-    """What a cell sorts by where it starts with a number: that number.
+    """The number that a cell begins with, by which it sorts; empty where there is none.
 
     >>> _key("≈[−3.1e-04 – ∞]"), _key("∞"), _key("16 (15.7)"), _key("2-stage"), _key("–")
-    (' data-k="-3.1e-04"', ' data-k="1e999"', ' data-k="16"', '', '')
+    ('-3.1e-04', '1e999', '16', '', '')
     """
-    found = NUMBER.match(text.strip())
-    return f' data-k="{found[1].replace("−", "-").replace("∞", "1e999")}"' if found else ""
+    number = NUMBER.match(text.strip())
+    return number[1].replace("−", "-").replace("∞", "1e999") if number else ""
 
 
-def _provenance(run: Run, parts: Sequence[View]) -> str:
-    manifest = run.manifest
-    blocks = []
-    facts = {
-        name: manifest[name]
-        for name in ("git_commit", "device", "threads", "dtype", "start", "end", "status")
-        if manifest.get(name) is not None
-    }
+def _provenance(run: Run, views: Sequence[View]) -> Iterator[dict[str, Any]]:
+    """Tables of what the manifest says of the run, its options, its sources and the versions."""
+    manifest: Mapping[str, Any] = {**run.manifest}
+    facts = {name: manifest[name] for name in RUN_FACTS if manifest.get(name) is not None}
     arguments = manifest.get("arguments")
     if isinstance(arguments, list):
         facts = {"command line": "attnprobe " + " ".join(map(str, arguments)), **facts}
     if facts:
-        blocks.append(_pairs("Run", facts, True))
+        yield _pairs("Run", facts, open=True)
     config = manifest.get("config")
     if isinstance(config, dict):
-        lines = [
-            [name, _plain(one.get("value")), str(one.get("origin", ""))]
-            for name, one in config.items()
-            if isinstance(one, dict)
-        ]
-        blocks.append(_details("Configuration", _table_of(["option", "value", "from"], lines)))
-    for part in parts:
-        source = part.header.source
-        several = {str(name): one for name, one in source.items()} if _nested(source) else {"": source}
-        for label, one in several.items():
-            blocks.append(_pairs(f"Source {label}".strip(), one))
-    if isinstance(manifest.get("versions"), dict):
-        blocks.append(_pairs("Versions", manifest["versions"]))
-    return f'<section id="provenance"><h2>Provenance</h2>{"".join(blocks)}</section>'
+        options = {name: one for name, one in config.items() if isinstance(one, dict)}
+        lines = [[name, _plain(one.get("value")), str(one.get("origin", ""))] for name, one in options.items()]
+        yield {"title": "Configuration", "headings": ["option", "value", "from"], "lines": lines, "open": False}
+    for view in views:
+        source = view.header.source
+        several = bool(source) and all(isinstance(one, Mapping) for one in source.values())
+        for label, one in source.items() if several else [("", source)]:
+            yield _pairs(f"Source {label}".strip(), one)
+    versions = manifest.get("versions")
+    if isinstance(versions, dict):
+        yield _pairs("Versions", versions)
 
 
-def _nested(source: Mapping[str, Any]) -> bool:
-    return bool(source) and all(isinstance(one, Mapping) for one in source.values())
-
-
-def _pairs(title: str, facts: Mapping[str, Any], opened: bool = False) -> str:
-    return _details(title, _table_of(["", ""], [[str(name), _plain(value)] for name, value in facts.items()]), opened)
-
-
-def _details(title: str, inner: str, opened: bool = False) -> str:
-    return f"<details{' open' if opened else ''}><summary>{_text(title)}</summary>{inner}</details>"
-
-
-def _table_of(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th class="l" scope="col">{_text(name)}</th>' for name in headings)
-    head = f"<thead><tr>{head}</tr></thead>" if any(headings) else ""
-    cells = ["".join(f'<td class="l">{_text(text)}</td>' for text in line) for line in lines]
-    rows = "".join(f"<tr>{line}</tr>" for line in cells)
-    return f'<div class="scroll" tabindex="0"><table class="pairs">{head}<tbody>{rows}</tbody></table></div>'
+def _pairs(title: str, facts: Mapping[str, Any], open: bool = False) -> dict[str, Any]:
+    lines = [[str(name), _plain(value)] for name, value in facts.items()]
+    return {"title": title, "headings": [], "lines": lines, "open": open}
 
 
 def _plain(value: Any) -> str:
