@@ -128,13 +128,10 @@ def of_folder(name: str, folder: Path) -> Vocabulary | None:
         return _of_vocabulary_file(name, folder / "vocab.txt", longest)
     if not any((folder / file).is_file() for file in ("vocab.json", *SENTENCEPIECE)):
         return None
-    with quiet():
-        from transformers import AutoTokenizer
+    from transformers import AutoTokenizer
 
-        try:
-            slow = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        except Exception as error:  # each tokenizer class fails in its own way
-            raise SourceError(f"{name}: its tokenizer cannot be read ({error}); use --tokenizer") from error
+    with reading(name, SourceError, ": its tokenizer cannot be read; use --tokenizer"), _silenced(), quiet():
+        slow = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     backend = getattr(slow, "backend_tokenizer", None)
     if backend is None:
         raise SourceError(f"{name}: its tokenizer has no fast form; save it as tokenizer.json or use --tokenizer")
@@ -192,7 +189,7 @@ def fallback_vocabulary(text: Text, size: int) -> Vocabulary:
 def _of_json(name: str, path: Path, longest: int | None = None) -> Vocabulary:
     from tokenizers import Tokenizer
 
-    with reading(path, SourceError, " is not a tokenizer.json"):
+    with reading(path, SourceError, " is not a tokenizer.json"), _silenced():
         data = read_regular(path, LARGEST)
         tokenizer = Tokenizer.from_buffer(data)
     return Vocabulary(name, tokenizer, hashlib.sha256(data).hexdigest(), longest)

@@ -49,11 +49,12 @@ def tree(folder: Path, without: str) -> dict[str, tuple[int, int]]:
 
 
 @pytest.fixture
-def promise(capsys, monkeypatch, tmp_path, no_hub) -> Callable[..., None]:
+def promise(capfd, monkeypatch, tmp_path, no_hub) -> Callable[..., int]:
     """Run the command line in this process and hold it to what is promised.
 
-    The code is one of `CODES`; a refusal is a line of stderr that begins with ``attnprobe:``; no traceback is shown;
-    nothing on either stream could move a terminal's cursor; and no file beside the folder ``run`` was touched.
+    The code is one of `CODES`; a refusal is a line of stderr that begins with ``attnprobe:``; no traceback is shown,
+    nor one of compiled code; nothing on either stream could move a terminal's cursor; and no file beside the folder
+    ``run`` was touched.
     """
     home = tmp_path / "home"
     home.mkdir()
@@ -64,10 +65,10 @@ def promise(capsys, monkeypatch, tmp_path, no_hub) -> Callable[..., None]:
         with deadline(SECONDS), pytest.raises(SystemExit) as stop:
             main(list(args))
         code = stop.value.code or 0
-        out, err = capsys.readouterr()
+        out, err = capfd.readouterr()
         if code not in CODES:
             raise Broken(f"code {code}: {err.strip()[-300:]}")
-        if "Traceback" in err or "Traceback" in out:
+        if any(word in out + err for word in ("Traceback", "panicked")):
             raise Broken(f"a traceback: {err[-300:]}")
         if code in (2, 3) and not any(line.startswith("attnprobe: ") for line in err.splitlines()):
             raise Broken(f"code {code} without a line that says why: {err!r}")

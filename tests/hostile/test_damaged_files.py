@@ -247,12 +247,26 @@ def vocabularies() -> Iterator[tuple[str, bytes]]:
         b'{"model": {"type": "WordPiece"}}',
     ):
         yield "tokenizer.json", text
+    yield "tokenizer.json", json.dumps(PANIC).encode()
     for text in (b"", b"[]", b'{"model_max_length": -1}', b'{"unk_token": 1}', b'{"tokenizer_class": "../x"}', b"\xff"):
         yield "tokenizer_config.json", text
     for text in (b"", b"x", b"\x00" * 100, struct.pack("<Q", 2**60)):
         yield "model.safetensors", text
     for shards in ({}, {"weight_map": 1}, {"weight_map": {"a": "../x"}}, {"weight_map": {"a": "/etc/passwd"}}, []):
         yield "model.safetensors.index.json", json.dumps(shards).encode()
+
+
+PANIC = {  # a pattern that gives up on a long line, which is a panic in Rust
+    **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder")),
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "((.|..)+)+$."}, "behavior": "Isolated", "invert": False},
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"},
+}
+
+
+def test_a_tokenizer_that_panics_is_refused(tries_models):
+    assert tries_models("tokenizer.json", json.dumps(PANIC).encode()) == 3
 
 
 def test_there_are_hundreds_of_cases(good):
@@ -296,7 +310,7 @@ def tries_files(promise, tmp_path):
 def tries_models(promise, tmp_path, tiny_bert, text_file):
     folder = tmp_path / "model"
 
-    def call(name: str, content: bytes) -> None:
+    def call(name: str, content: bytes) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(tmp_path / "home" / "run", ignore_errors=True)
         shutil.copytree(tiny_bert, folder)
@@ -304,7 +318,7 @@ def tries_models(promise, tmp_path, tiny_bert, text_file):
             (folder / "model.safetensors").unlink()
         (folder / name).write_bytes(content)
         run = ("error", "--model", str(folder), "--text", text_file, "--method", "vmean", "--n", "8", "--d", "4")
-        promise(*run, "--no-matrix", "--out", "run")
+        return promise(*run, "--no-matrix", "--out", "run")
 
     return call
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SourceError, UsageError, unknown
-from ...files import GIB, open_regular
+from ...files import GIB, open_regular, reading
 from ...rng import generator
 from ...sources.spec import DTYPES, SourceSpec, choose_device, path_of
 from .labelled import Documents, labelled_text
@@ -248,7 +248,7 @@ def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise SourceError(f"data {path} cannot be read: {error.strerror}") from error
-    try:
+    with reading(f"data {path}", SourceError, " is neither npz nor safetensors"):
         if place.suffix == ".safetensors":
             from safetensors.torch import load_file
 
@@ -257,8 +257,6 @@ def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
 
         with np.load(place, allow_pickle=False) as held:
             return {name: torch.from_numpy(held[name]) for name in held.files}, digest
-    except Exception as error:  # damaged files raise a dozen kinds
-        raise SourceError(f"data {path} is neither npz nor safetensors: {error}") from error
 
 
 def _checked(name: str, path: str, arrays: Mapping[str, Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
