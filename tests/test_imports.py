@@ -89,7 +89,7 @@ MAY_HEAVY = {
 }
 # modules of a command that read records and never measure
 VIEWS = {"view", "figures", "rows", "growth", "gates", "names", "curves", "file", "record", "shapes"}
-VIEWS |= {"kernels_view", "maps_figure", "map_scale", "paper_figure", "papers", "cost_figure"}
+VIEWS |= {"maps_figure", "map_scale", "paper_figure", "papers", "cost_figure"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

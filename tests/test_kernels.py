@@ -11,8 +11,8 @@ from inputs import make
 
 from attnprobe import QKV, approximate, kernel_errors, method
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.experiments.error.columns import KERNEL_METRICS as REPORTED
 from attnprobe.experiments.error.gates import METRICS
-from attnprobe.experiments.error.kernels_view import KERNEL_METRICS as REPORTED
 from attnprobe.methods import KERNELS, METHODS, get, kernels
 from attnprobe.metrics.kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, eager_output
 from attnprobe.records.read import read_records

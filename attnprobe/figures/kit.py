@@ -13,8 +13,8 @@ from typing import Any
 
 from ..grammar.foreign import printable
 from ..records.file import write_bytes
-from ..tables.columns import family
 from ..tables.labels import source_heading
+from ..tables.methods import family
 from ..tables.numbers import short_hashes
 from .panels import CROSS, FLAG, crossed, dot_panel, flagged, has, legend_text, line_panel, scale, styles_of
 

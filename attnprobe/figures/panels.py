@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..tables.columns import family, mark
+from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 
 __all__ = [

@@ -91,6 +91,7 @@ def console_of(width: int, terminal: bool) -> Console:
 
 def finished(console: Console) -> str:
     """What was printed, without spaces at the ends of lines."""
+    assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
 

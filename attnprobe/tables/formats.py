@@ -11,6 +11,7 @@ from typing import Any
 from ..grammar.foreign import one_line
 from ..records.file import spelt, strict_json
 from .console import Header
+from .numbers import significant
 from .table import Table
 
 __all__ = ["csv_of", "flattened", "latex", "markdown", "rows_as_table"]
@@ -109,9 +110,29 @@ def _csv_cell(value: Any) -> Any:
 
 def rows_as_table(caption: str, rows: Sequence[Row]) -> Table:
     """Any rows as a table with a column for each field."""
-    flat = [flattened(row) for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    return Table(caption, names, [["" if row.get(name) is None else str(row[name]) for name in names] for row in flat])
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return Table(caption, names, [[_text(row.get(name)) for name in names] for row in rows])
+
+
+def _text(value: Any) -> str:
+    """A value for people.
+
+    >>> [_text(value) for value in (None, True, 0.123456, {"a": 1}, ["x", "y"], list(range(6)))]
+    ['', 'yes', '0.1235', 'a=1', 'x, y', '0, 1, 2, 3, … (6 values)']
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return significant(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_text(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        if len(value) > 4 and not isinstance(value[0], str):
+            return f"{', '.join(_text(item) for item in value[:4])}, … ({len(value)} values)"
+        return ", ".join(_text(item) for item in value)
+    return str(value)
 
 
 def markdown(tables: Sequence[Table], told: str, header: Header, run: str | None) -> str:
@@ -122,7 +143,7 @@ def markdown(tables: Sequence[Table], told: str, header: Header, run: str | None
     lines += [f"- {escape(line)}" for line in header.measured]
     for table in tables:
         lines += ["", f"**{escape(table.caption)}**", ""]
-        lines.append(f"| {' | '.join(map(escape, table.titles))} |")
+        lines.append(f"| {' | '.join(map(escape, table.headings))} |")
         lines.append(f"| {' | '.join({'l': '---', 'r': '---:'}[side] for side in table.sides)} |")
         lines += [f"| {' | '.join(map(escape, line))} |" for line in table.lines]
         if table.notes:
@@ -147,7 +168,7 @@ def latex(tables: Sequence[Table], told: str, header: Header, run: str | None) -
             rf"\caption{{{_tex('. '.join(fact.rstrip('.') for fact in facts))}.}}",
             rf"\begin{{tabular}}{{{''.join(table.sides)}}}",
             r"\toprule",
-            f"{' & '.join(map(_tex, table.titles))} \\\\",
+            f"{' & '.join(map(_tex, table.headings))} \\\\",
             r"\midrule",
             *(f"{' & '.join(map(_tex, line))} \\\\" for line in table.lines),
             r"\bottomrule",

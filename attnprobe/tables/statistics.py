@@ -147,7 +147,8 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
         return None
-    return round(float(spearmanr(x, y).statistic), 12)
+    found = spearmanr(x, y)
+    return round(float(found.statistic), 12)  # pyright: ignore[reportAttributeAccessIssue]: scipy hides the type
 
 
 def per_head(cell: Record, name: str) -> list[float | None]:

@@ -11,7 +11,7 @@ from .labels import identity, scale_of, source_labels
 
 __all__ = ["Column", "Table", "counted", "grouped_by", "joined", "legend_of", "places", "reasons", "table_of"]
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 Record = Mapping[str, Any]
 
 
@@ -31,6 +31,11 @@ class Column:
     meaning: str = ""
     spare: int = 0
 
+    @property
+    def title(self) -> str:
+        """The heading in one line."""
+        return " ".join(self.heading.split())
+
 
 @dataclass(frozen=True)
 class Table:
@@ -39,6 +44,7 @@ class Table:
     Attributes:
         lines: cells; the first of a line may begin with a mark (``!``, ``✗`` or ``–``) and a space.
         spare: headings that a narrow terminal goes without, in this order. meanings: of headings, for the legend.
+        folded: headings as a terminal breaks them into two lines.
         bands: of each line what it belongs to, as a family of methods; ``""`` is none.
     """
 
@@ -48,12 +54,8 @@ class Table:
     notes: Sequence[str] = ()
     spare: Sequence[str] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
+    folded: Mapping[str, str] = field(default_factory=dict)
     bands: Sequence[str] = ()
-
-    @property
-    def titles(self) -> list[str]:
-        """The headings, each in one line."""
-        return [" ".join(heading.split()) for heading in self.headings]
 
     @property
     def sides(self) -> list[str]:
@@ -82,11 +84,12 @@ def table_of(
     shown = [column for column in columns if any(column.cell(row) for row in deciding)]
     return Table(
         caption,
-        [column.heading for column in shown],
+        [column.title for column in shown],
         [[column.cell(row) for column in shown] for row in rows],
         notes,
-        [column.heading for column in sorted(shown, key=lambda column: -column.spare) if column.spare],
-        {column.heading: column.meaning for column in shown if column.meaning},
+        [column.title for column in sorted(shown, key=lambda column: -column.spare) if column.spare],
+        {column.title: column.meaning for column in shown if column.meaning},
+        {column.title: column.heading for column in shown if "\n" in column.heading},
         [band(row) for row in rows] if band else (),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,108 +12,13 @@ from rich.cells import cell_len
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from .columns import Column, Group, columns_of, family, grouped, legend, mark, notes
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
-from .numbers import aligned, significant
+from .numbers import aligned
 from .table import Table, legend_of
 
+__all__ = ["plain_tables", "plan_table", "timings_table"]
+
 MARKS = ("!", "✗", "–")  # of lines
-
-__all__ = ["error_tables", "family_tables", "flat_table", "plain_tables", "timings_table"]
-
-
-def error_tables(
-    rows: Sequence[Mapping[str, Any]],
-    bounds: Sequence[Mapping[str, Any]],
-    header: Header,
-    run: str | None = None,
-    width: int | None = None,
-) -> str:
-    """The tables of `error`, one per (layer, n, target); see `family_tables`."""
-    groups = grouped(rows, bounds)
-    every = columns_of([row for group in groups for row in group.rows])
-    return family_tables(groups, every, lambda shown: legend(groups, shown), header, run, width)
-
-
-def family_tables(
-    groups: Sequence[Group],
-    every: Sequence[Column],
-    told: Callable[[Sequence[Column]], str],
-    header: Header,
-    run: str | None = None,
-    width: int | None = None,
-) -> str:
-    """One table for each group, its methods by family, between the header and a legend.
-
-    On a terminal too narrow for every column those that matter least are left out, and the legend says which; a pipe
-    gets them all, however wide. Rows that are not ok, or have bad rows, carry a mark as well as a colour, and their
-    reasons stand beneath the table.
-
-    Args:
-        told: the legend of the columns that are shown.
-        width: the terminal's width; ``None`` asks standard output, and a pipe has no width.
-    """
-    terminal = width is not None or sys.stdout.isatty()
-    room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    shown = [column for column in every if column.name != "family" or not terminal]  # a terminal has headings
-    while (needed := max((width_of(_table(group, shown)) for group in groups), default=0)) > room:
-        spare = max(shown, key=lambda column: column.spare, default=None)
-        if spare is None or spare.spare == 0:
-            break
-        shown.remove(spare)
-    wide = max(needed, room if terminal else 100)
-    console = console_of(wide, terminal)
-    print_header(console, header, terminal)
-    for group in groups:
-        console.print()
-        console.print(Text(group.caption, style="bold"), soft_wrap=not terminal)
-        console.print(_table(group, shown, terminal))
-        remarks = notes(group.rows)
-        if remarks:
-            console.print()
-        for sign, line in remarks:
-            console.print(Text(line, style=STYLES[sign]), soft_wrap=not terminal)
-    if not groups:
-        console.print("no rows")
-    console.print()
-    text = told(shown)
-    missing = [column for column in every if column not in shown and column.name != "family"]
-    if left_out := [" ".join(filter(None, column.heading)) for column in missing]:
-        text += f" Left out at this width: {', '.join(left_out)} (`--format md` has all)."
-    console.print(Text(text, style="dim"), width=min(wide, max(80, min(needed, 120))))
-    if run is not None:
-        console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
-    return finished(console)
-
-
-def flat_table(
-    rows: Sequence[Mapping[str, Any]], header: Header, run: str | None = None, width: int | None = None
-) -> str:
-    """Any rows as one table with a column per field: for the commands that have no layout of their own.
-
-    On a terminal words are wrapped, numbers never; into a pipe nothing is. ``width`` as in `error_tables`.
-    """
-    terminal = width is not None or sys.stdout.isatty()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for name in names:
-        values = [row.get(name) for row in rows]
-        number = all(value is None or isinstance(value, (int, float)) for value in values)
-        words = terminal and any(isinstance(value, (str, list, tuple, Mapping)) for value in values)
-        longest = max((len(word) for value in values for word in _value(value).split()), default=1) if words else None
-        justify = "right" if number else "left"
-        table.add_column(name, justify=justify, no_wrap=not words, overflow="fold", min_width=longest)
-    for row in rows:
-        table.add_row(*(Text(_value(row.get(name))) for name in names))
-    room = max(width or shutil.get_terminal_size().columns, width_of(table, "minimum")) if terminal else width_of(table)
-    console = console_of(max(room, 80), terminal)
-    print_header(console, header, terminal)
-    if header.lines or header.warnings:
-        console.print()
-    console.print(table if rows else "no rows")
-    if run is not None:
-        console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
-    return finished(console)
 
 
 def plain_tables(
@@ -155,8 +60,8 @@ def plain_tables(
     if not tables:
         console.print("no rows")
     console.print()
-    text = f"{legend_of(tables, _headings(tables, shown))} {legend}{_left_out(tables, shown, terminal)}".strip()
-    console.print(Text(text, style="dim"), width=min(wide, max(80, min(needed, 120))))
+    parts = (legend_of(tables, _headings(tables, shown)), legend, _left_out(tables, shown, terminal))
+    console.print(Text(" ".join(filter(None, parts)), style="dim"), width=min(wide, max(80, min(needed, 120))))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return finished(console)
@@ -169,12 +74,12 @@ def _headings(tables: Sequence[Table], shown: Sequence[Sequence[int]]) -> list[s
 def _left_out(tables: Sequence[Table], shown: Sequence[Sequence[int]], terminal: bool) -> str:
     """What the legend says of columns for which there is no room."""
     names = [
-        table.titles[i]
+        table.headings[i]
         for table, columns in zip(tables, shown, strict=True)
         for i in _columns(table, terminal)
         if i not in columns
     ]
-    return f" Left out at this width: {', '.join(dict.fromkeys(names))} (`--format md` has all)." if names else ""
+    return f"Left out at this width: {', '.join(dict.fromkeys(names))} (`--format md` has all)." if names else ""
 
 
 def _has_band_headings(table: Table, terminal: bool) -> bool:
@@ -217,7 +122,7 @@ def _fitting_columns(alike: Sequence[Table], room: int, terminal: bool) -> list[
 
 def _is_wordy(table: Table, i: int) -> bool:
     """Whether a column holds words."""
-    return any(line[i][:1].isalpha() or line[i][:1] in MARKS for line in table.lines if line[i])
+    return any(line[i][:1].isalpha() for line in table.lines)
 
 
 def _padded(text: str, width: int, left: bool) -> str:
@@ -233,7 +138,7 @@ def _drawn(table: Table, columns: Sequence[int], room: int, terminal: bool) -> D
     texts = {i: names if i == 0 else [line[i] for line in table.lines] for i in columns}
     wordy = {i: _is_wordy(table, i) for i in columns}
     cells = {i: some if wordy[i] else aligned(some) for i, some in texts.items()}
-    headings = {i: table.headings[i].split("\n") for i in columns}
+    headings = {i: _folded(table, i) for i in columns}
     widths = {i: max(map(cell_len, [*headings[i], *cells[i]])) for i in columns}
     wraps = terminal and sum(widths.values()) + 2 * len(columns) - 2 > room
     drawn = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
@@ -242,19 +147,19 @@ def _drawn(table: Table, columns: Sequence[int], room: int, terminal: bool) -> D
     for i in columns:
         if wraps and wordy[i]:
             longest = max((cell_len(word) for text in [*headings[i], *cells[i]] for word in text.split()), default=1)
-            drawn.add_column(table.titles[i], overflow="fold", min_width=longest)
+            drawn.add_column(table.headings[i], overflow="fold", min_width=longest)
             continue
         heading = "\n".join(_padded(part, widths[i], wordy[i]) for part in headings[i])
         drawn.add_column(Text(heading), no_wrap=True, min_width=widths[i])
         cells[i] = [_padded(text, widths[i], wordy[i]) for text in cells[i]]
-    bands = table.bands or [""] * len(names)
+    bands, headed = table.bands or [""] * len(names), _has_band_headings(table, terminal)
     several = any(names[place] == names[place - 1] for place in range(1, len(names)))
     for place, (name, band) in enumerate(zip(names, bands, strict=True)):
         again = place > 0 and (name, band) == (names[place - 1], bands[place - 1])
-        begins = place == 0 or band != bands[place - 1]
+        begins = (place == 0 or band != bands[place - 1]) and (headed or not band)
         if place and (begins or (several and not again)):
             drawn.add_section()
-        if begins and band and _has_band_headings(table, terminal):
+        if begins and band:
             drawn.add_row(*[""] * any(marks), Text(band, style="bold"))
         line = [Text(cells[i][place]) for i in columns]
         if again and terminal:
@@ -263,6 +168,12 @@ def _drawn(table: Table, columns: Sequence[int], room: int, terminal: bool) -> D
             line.insert(0, Text(marks[place]))
         drawn.add_row(*line, style=STYLES.get(marks[place], "" if band or not table.bands else "cyan"))
     return drawn
+
+
+def _folded(table: Table, i: int) -> list[str]:
+    """The lines of a heading; two where a heading of the table has two."""
+    lines = table.folded.get(table.headings[i], table.headings[i]).split("\n")
+    return [*lines, ""] if table.folded and len(lines) == 1 else lines
 
 
 def _unmarked(cell: str) -> str:
@@ -301,58 +212,3 @@ def plan_table(rows: Mapping[tuple[str, int, int], Mapping[str, Any]]) -> str:
     console = console_of(max(100, min(width_of(table), 160)), terminal=False)
     console.print(table)
     return finished(console)
-
-
-def _table(group: Group, columns: Sequence[Column], terminal: bool = True) -> Drawn:
-    """One group; on a terminal a method's name stands on the first of its rows only, and families have headings.
-
-    A pipe may be searched: there each row says it all.
-    """
-    table = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
-    marks = [mark(row) for row in group.rows]
-    if any(marks):
-        table.add_column("", no_wrap=True)
-    cells = []
-    for column in columns:
-        # rich strips what it aligns to the right, and with it the alignment of the points: align here
-        texts = column.cells(group.rows)
-        width = max(map(len, [*column.heading, *texts]))
-        pad = str.ljust if column.name in ("method", "family", "status") else str.rjust
-        table.add_column(Text("\n".join(pad(line, width) for line in column.heading)), no_wrap=True)
-        cells.append([pad(text, width) for text in texts])
-    ends = {len(group.methods), len(group.methods) + len(group.references)}
-    named = [(row["method"], str(row.get("options"))) for row in group.rows]
-    several = len(set(named[: len(group.methods)])) < len(group.methods)
-    kinds = [family(row) for row in group.methods] if terminal else []
-    kinds = kinds if len(set(kinds)) > 1 else []
-    for index in range(len(named)):
-        again = 0 < index < len(group.methods) and named[index] == named[index - 1]
-        if index and (index in ends or (several and index < len(group.methods) and not again)):
-            table.add_section()
-        if index < len(kinds) and (index == 0 or kinds[index] != kinds[index - 1]):
-            if index and not several:
-                table.add_section()
-            table.add_row(*[""] * any(marks), Text(kinds[index], style="bold"))
-        texts = [Text(column[index], no_wrap=True) for column in cells]
-        if again and terminal:
-            texts[0] = Text("")
-        if any(marks):
-            texts.insert(0, Text(marks[index]))
-        table.add_row(*texts, style=STYLES.get(marks[index], "" if index < len(group.methods) else "cyan"))
-    return table
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return significant(value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={_value(item)}" for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        if len(value) > 4 and not isinstance(value[0], str):
-            return f"{', '.join(_value(item) for item in value[:4])}, … ({len(value)} values)"
-        return ", ".join(_value(item) for item in value)
-    return str(value)

@@ -13,14 +13,13 @@ from .console import Header
 from .formats import csv_of, latex, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
 from .table import Table, legend_of
-from .terminal import flat_table, plain_tables
+from .terminal import plain_tables
 
 __all__ = ["FORMATS", "Figure", "View", "flat_view"]
 
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
 Row = Mapping[str, Any]
 Draw = Callable[[Path], list[Path]]
-Terminal = Callable[[Header, "str | None", "int | None"], str]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class View:
     Attributes:
         command: its name, in JSON and in the names of files. title: in words, for people.
         rows, bounds: a line each in JSONL and CSV, the bounds last. summary, more: what stands beside the rows in JSON.
-        tables, legend: for people. terminal: draws the tables on a terminal where `plain_tables` does not.
+        tables, legend: for people.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
         beside: other views, whose tables are written too. run: the run's folder, where there is one.
     """
@@ -59,7 +58,6 @@ class View:
     bounds: Sequence[Row] = ()
     summary: Sequence[Row] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    terminal: Terminal | None = None
     judged: Sequence[Row] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
@@ -103,8 +101,6 @@ class View:
         if format == "csv":
             return csv_of([*self.rows, *self.bounds])
         if format == "table":
-            if self.terminal is not None:
-                return self.terminal(self.header, self.run, width)
             return plain_tables(self.tables, self.legend, self.header, self.run, width)
         if format in ("md", "latex"):
             return (markdown if format == "md" else latex)(self.tables, self.whole_legend, self.header, self.run)
@@ -127,6 +123,4 @@ class View:
 
 def flat_view(command: str, rows: Sequence[Row], header: Header | None = None) -> View:
     """Any rows with a column for each field: for what has no layout of its own."""
-    header = header or Header()
-    terminal = lambda above, run, width: flat_table(rows, above, run, width)
-    return View(command, header, rows, [rows_as_table(command, rows)], terminal=terminal)
+    return View(command, header or Header(), rows, [rows_as_table(command, rows)] if rows else [])

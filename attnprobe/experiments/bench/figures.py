@@ -10,8 +10,8 @@ from typing import Any
 
 from ...figures.kit import fixed_settings, legend_columns, saved, title_lines
 from ...figures.panels import COLOURS, GREY, MARKERS, styles_of, text_label
-from ...tables.columns import family
 from ...tables.labels import file_tag, source_heading
+from ...tables.methods import family
 from .growth import FIT_FROM, exponent
 from .rows import EXACT, frontier
 

@@ -1,4 +1,4 @@
-"""The tables of ``attnprobe bench`` in every format: costs for each n, growth, and what to choose."""
+"""What ``attnprobe bench`` shows: costs for each n, how they grow, and what to choose."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from ...grammar.lists import parse_positive
-from ...tables.columns import Column, family, family_table, grouped, label, mark, shown
-from ...tables.console import Header
 from ...tables.labels import source_heading
+from ...tables.methods import (
+    FAMILY,
+    MARKS,
+    STATUS,
+    budget,
+    caption,
+    family,
+    grouped,
+    label,
+    mark,
+    marked,
+    notes,
+    several_families,
+    shown,
+)
 from ...tables.numbers import method_label, per_cent, significant
-from ...tables.table import Table
-from ...tables.terminal import family_tables, plain_tables
+from ...tables.table import Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .gates import bench_judged
@@ -21,11 +33,9 @@ from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, condit
 
 __all__ = ["bench_legend", "bench_tables", "view"]
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # where no manifest says
-GROWTH = ("method", "d", "claimed", "time ~ n^", "memory ~ n^", "faster from n", "smaller from n")
-CROSSINGS = {"faster_from": "lengths", "smaller_from": "memory_lengths"}  # and of how many n they are known
 
 
 def view(recorded: Recorded) -> View:
@@ -44,11 +54,11 @@ def view(recorded: Recorded) -> View:
         "bench",
         header,
         rows,
-        *bench_tables(rows, summary, choices),
+        bench_tables(rows, summary, choices),
+        bench_legend(rows),
         title="Cost of attention approximations",
         summary=summary,
         more={"choices": choices},
-        terminal=lambda above, run, width: _terminal(rows, summary, choices, above, run, width),
         judged=bench_judged(rows, summary),
         figures={"bench": Figure("bench", draw, "nothing was measured that could be drawn")},
     )
@@ -56,190 +66,154 @@ def view(recorded: Recorded) -> View:
 
 def _limits(config: Mapping[str, Any], name: str) -> list[float]:
     """The limits of the tables of choices, of the run where its manifest has them."""
-    found = (config.get(name) or {}).get("value") or LIMITS[name]
-    return parse_positive(found, name.replace("_", "-")) if isinstance(found, str) else list(found)
+    limits = (config.get(name) or {}).get("value") or LIMITS[name]
+    return parse_positive(limits, name.replace("_", "-")) if isinstance(limits, str) else list(limits)
 
 
-def _terminal(
-    rows: Sequence[Row],
-    summary: Sequence[Row],
-    choices: Sequence[Row],
-    header: Header,
-    run: str | None,
-    width: int | None,
-) -> str:
-    groups = grouped(rows, [])
-    costs = family_tables(groups, _shown(rows), lambda columns: bench_legend(rows, columns), header, None, width)
-    more = _more(summary, choices)
-    return costs + ("\n" + plain_tables(more, _more_legend(summary, choices), Header(), run, width) if more else "")
-
-
-def bench_tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> tuple[list[Table], str]:
-    """The tables for people and their legend."""
-    columns = _shown(rows)
-    tables = [family_table(group, columns) for group in grouped(rows, [])]
-    return tables + _more(summary, choices), f"{bench_legend(rows, columns)} {_more_legend(summary, choices)}".strip()
-
-
-def bench_legend(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """What the columns and the marks mean, in one paragraph."""
-    parts = ["; ".join(column.meaning for column in columns if column.meaning) + "."]
-    if any(row["backward"] for row in rows):
-        parts.insert(0, "Each call is a forward pass and the gradient of the output's sum with respect to Q, K and V.")
-    if any(mark(row) for row in rows):
-        parts.append("Marks: ! bad rows, ✗ failed or diverged, – skipped.")
-    return " ".join(parts)
-
-
-def _more(summary: Sequence[Row], choices: Sequence[Row]) -> list[Table]:
-    """Growth, and choices, for each place."""
-    several = [row for row in summary if row["lengths"] > 1]
-    tables = [_growth(some) for some in _by(several, lambda row: (source_heading(row), row["layer"], row["target"]))]
-    place = lambda row: (source_heading(row), row["layer"], row["target"], row["limit"])
-    return [table for table in tables if table.lines] + [_choice(some) for some in _by(choices, place)]
-
-
-def _more_legend(summary: Sequence[Row], choices: Sequence[Row]) -> str:
+def bench_legend(rows: Sequence[Row]) -> str:
+    """What the rows and the marks mean, in one paragraph."""
     parts = []
-    if any(row["time_exponent"] is not None for row in summary):
-        parts.append(
-            f"time ~ n^, memory ~ n^: exponents, the slope of log cost over log n by least squares for n ≥ "
-            f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost."
-        )
-    if any(row["lengths"] > 1 for row in summary):
-        parts.append("faster, smaller from n: less time, less memory than exact attention from there on.")
-    if choices:
-        parts.append("error: median of ‖E‖₂ / ‖BV‖₂ over heads; references are not chosen from.")
+    if any(row["backward"] for row in rows):
+        parts.append("Each call is a forward pass and the gradient of the output's sum with respect to Q, K and V.")
+    if any(map(mark, rows)):
+        parts.append(MARKS)
     return " ".join(parts)
 
 
-def _by(rows: Sequence[Row], place: Callable[[Row], Any]) -> list[list[Row]]:
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(place(row), []).append(row)
-    return list(groups.values())
+def bench_tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> list[Table]:
+    """Costs, for each place and n, all with the same columns; growth; and choices, for each place and limit."""
+    columns = COSTS if several_families(rows) else [column for column in COSTS if column is not FAMILY]
+    tables = [table_of(caption(some), some, columns, notes(some), rows, family) for some in grouped(rows)]
+    several = [row for row in summary if row["lengths"] > 1]
+    for some in grouped_by(several, "source", "layer", "target"):
+        tables.append(table_of(f"Growth with n · {_where(some[0])}", _by_family(some), GROWTH))
+    for some in grouped_by(choices, "source", "layer", "target", "limit"):
+        title, columns = CHOICES[some[0]["limit"]]
+        tables.append(table_of(f"{title} · {_where(some[0])}", some, columns))
+    return tables
 
 
-def _growth(some: Sequence[Row]) -> Table:
-    """How costs grow: methods by family, then references."""
+def _where(row: Row) -> str:
+    return joined(source_heading(row), f"layer {row['layer']}", f"target {row['target']}")
+
+
+def _by_family(some: Sequence[Row]) -> list[Row]:
+    """Methods by family, then references."""
     families = list(dict.fromkeys(family(row) for row in some if not row["reference"]))
-    known = [row for row in some if row["longest_n"] is not None]
-    known.sort(key=lambda row: families.index(family(row)) if not row["reference"] else len(families))
-    lines = []
-    for row in known:
-        exponents = ["" if row[name] is None else f"{row[name]:.2f}" for name in ("time_exponent", "memory_exponent")]
-        if row["time_exponent_spread"] is not None:
-            exponents[0] += f" ± {row['time_exponent_spread']:.2f}"
-        crossings = [
-            ""
-            if row["method"] == EXACT or not row[known]
-            else f"> {row['longest_n']}"
-            if row[name] is None
-            else f"{row[name]:.0f}"
-            for name, known in CROSSINGS.items()
-        ]
-        budget = "" if row["d"] is None else str(row["d"])
-        lines.append([_name(row), budget, row["growth"], *exponents, *crossings])
-    kept = [i for i in range(len(GROWTH)) if any(line[i] for line in lines)]
-    where = [source_heading(some[0]), f"layer {some[0]['layer']}", f"target {some[0]['target']}"]
-    caption = f"Growth with n · {' · '.join(filter(None, where))}"
-    return Table(caption, [GROWTH[i] for i in kept], [[line[i] for i in kept] for line in lines], [])
-
-
-def _choice(some: Sequence[Row]) -> Table:
-    first, limited = some[0], some[0]["limit"] == "error"
-    where = [source_heading(first), f"layer {first['layer']}", f"target {first['target']}"]
-    caption = "Fastest method under an error" if limited else "Smallest error under a time"
-    headings = ["n", "error ≤" if limited else "ms ≤", "method", "d", "time ms", "time / exact", "MiB", "error"]
-    lines = []
-    for row in some:
-        if row["method"] is None:
-            lines.append([str(row["n"]), f"{row['value']:g}", f"none of {row['of']}", "", "", "", "", ""])
-            continue
-        budget = "" if row["d"] is None else str(row["d"])
-        costs = (1e3 * row["seconds"], row["ratio_to_exact"], _mib(row["peak_bytes"]), row["error"])
-        numbers = [significant(value, 3) for value in costs]
-        lines.append([str(row["n"]), f"{row['value']:g}", method_label(row), budget, *numbers])
-    return Table(f"{caption} · {' · '.join(filter(None, where))}", headings, lines)
+    return sorted(some, key=lambda row: len(families) if row["reference"] else families.index(family(row)))
 
 
 def _name(row: Row) -> str:
     return "exact (fused)" if row["method"] == EXACT else label(row)
 
 
-def _mib(value: float | None) -> float | None:
-    return None if value is None else value / 2**20
+def _number(name: str, factor: float = 1.0) -> Callable[[Row], str]:
+    """A cell of a field in units of ``1 / factor``."""
+    return lambda row: "" if row[name] is None else significant(factor * row[name], 3)
 
 
-def _shown(rows: Sequence[Row]) -> list[Column]:
-    """The columns in which some row has something to say; the family where there are several."""
-    several = len({family(row) for row in rows} - {""}) > 1
-    return [
-        column
-        for column in COLUMNS
-        if any(any(column.pieces(row)) for row in rows) and (several or column.name != "family")
-    ]
-
-
-def _time(row: Row) -> tuple[str, str]:
-    if row["seconds"] is None:
-        return "", ""
+def _time(row: Row) -> str:
     spread = row["seconds_spread"]
-    return significant(1e3 * row["seconds"], 3), "" if spread is None else significant(1e3 * spread, 2)
+    return MILLISECONDS(row) + ("" if spread is None else f" ± {significant(1e3 * spread, 2)}")
 
 
-def _ratio(row: Row) -> tuple[str, str]:
+def _ratio(row: Row) -> str:
+    if row["method"] == EXACT or row["ratio_to_exact"] is None:
+        return ""
     spread = row["ratio_spread"]
-    timed = row["method"] != EXACT and row["ratio_to_exact"] is not None
-    return (significant(row["ratio_to_exact"], 3), significant(spread, 2)) if timed else ("", "")
+    return significant(row["ratio_to_exact"], 3) + ("" if spread is None else f" ± {significant(spread, 2)}")
 
 
-def _giga(value: float | None) -> str:
-    return significant(None if value is None else value / 1e9, 3)
-
-
-COLUMNS = (
-    Column("method", ("method", ""), lambda row: (_name(row),)),
-    Column("family", ("family", ""), lambda row: (family(row),)),
-    Column("d", ("d", ""), lambda row: ("" if row["d"] is None else str(row["d"]),)),
+MILLISECONDS = _number("seconds", 1e3)
+MIB = _number("peak_bytes", 2.0**-20)
+COSTS = (
+    Column("method", lambda row: marked(row, _name(row))),
+    FAMILY,
+    Column("d", budget),
     Column(
-        "seconds",
-        ("time ms", "median ± spread"),
+        "time ms\nmedian ± spread",
         _time,
-        (("", ""), (" ± ", "")),
         "time: of all heads, draws and output included, median of the rounds ± half the range of their quartiles",
     ),
     Column(
-        "ratio",
-        ("time /", "exact"),
+        "time /\nexact",
         _ratio,
-        (("", ""), (" ± ", "")),
         "time / exact: over exact attention by torch's fused kernel in the same dtype and round",
     ),
+    Column("memory\nMiB", MIB, "memory: peak beyond Q, K and V"),
     Column(
-        "memory",
-        ("memory", "MiB"),
-        lambda row: (significant(_mib(row["peak_bytes"]), 3),),
-        meaning="memory: peak beyond Q, K and V",
-    ),
-    Column(
-        "flops",
-        ("GFLOP", "counted"),
-        lambda row: (_giga(row["flops"]),),
-        meaning="GFLOP: of matrix products, counted, and as the leading cost says, two a multiply-add",
+        "GFLOP\ncounted",
+        _number("flops", 1e-9),
+        "GFLOP: of matrix products, counted, and as the leading cost says, two a multiply-add",
         spare=1,
     ),
-    Column("leading", ("GFLOP", "leading"), lambda row: (_giga(row["leading_flops"]),), spare=2),
+    Column("GFLOP\nleading", _number("leading_flops", 1e-9), spare=2),
     Column(
-        "visited",
-        ("visited", "of n²"),
-        lambda row: (per_cent(row["visited_fraction"]),),
-        meaning="visited: scores or features computed, over n²",
+        "visited\nof n²",
+        lambda row: per_cent(row["visited_fraction"]),
+        "visited: scores or features computed, over n²",
         spare=3,
     ),
-    Column("error", ("‖E‖₂ / ‖BV‖₂", "median"), lambda row: (shown(row, ERROR, "median", 3),)),
-    Column(
-        "gradient", ("gradient", "reaches"), lambda row: ((row["gradient"] or "") if row["backward"] else "",), spare=4
-    ),
-    Column("status", ("", "status"), lambda row: ("" if row["status"] == "ok" else row["status"],), spare=5),
+    Column("‖E‖₂ / ‖BV‖₂\nmedian", lambda row: shown(row, ERROR, "median", 3)),
+    Column("gradient\nreaches", lambda row: (row["gradient"] or "") if row["backward"] else "", spare=4),
+    STATUS,
 )
+
+
+def _exponent(name: str) -> Callable[[Row], str]:
+    return lambda row: "" if row[name] is None else f"{row[name]:.2f}"
+
+
+def _time_exponent(row: Row) -> str:
+    spread = row["time_exponent_spread"]
+    return _exponent("time_exponent")(row) + ("" if spread is None else f" ± {spread:.2f}")
+
+
+def _crossing(name: str, lengths: str) -> Callable[[Row], str]:
+    """The n from which on a method costs less; known only where several n were measured."""
+
+    def cell(row: Row) -> str:
+        if row["method"] == EXACT or not row[lengths]:
+            return ""
+        return f"> {row['longest_n']}" if row[name] is None else f"{row[name]:.0f}"
+
+    return cell
+
+
+EXPONENTS = (
+    "time ~ n^, memory ~ n^: exponents, the slope of log cost over log n by least squares for n ≥ "
+    f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost"
+)
+FROM = "faster, smaller from n: less time, less memory than exact attention from there on"
+GROWTH = (
+    Column("method", _name),
+    Column("d", budget),
+    Column("claimed", lambda row: row["growth"]),
+    Column("time ~ n^", _time_exponent, EXPONENTS),
+    Column("memory ~ n^", _exponent("memory_exponent"), EXPONENTS),
+    Column("faster from n", _crossing("faster_from", "lengths"), FROM),
+    Column("smaller from n", _crossing("smaller_from", "memory_lengths"), FROM),
+)
+
+
+def _choices(limit: str) -> tuple[Column, ...]:
+    return (
+        Column("n", lambda row: str(row["n"])),
+        Column(limit, lambda row: f"{row['value']:g}"),
+        Column("method", lambda row: f"none of {row['of']}" if row["method"] is None else method_label(row)),
+        Column("d", budget),
+        Column("time ms", MILLISECONDS),
+        Column("time / exact", _number("ratio_to_exact")),
+        Column("MiB", MIB),
+        Column(
+            "error",
+            _number("error"),
+            "error: median of ‖E‖₂ / ‖BV‖₂ over heads; references are not chosen from",
+        ),
+    )
+
+
+CHOICES = {
+    "error": ("Fastest method under an error", _choices("error ≤")),
+    "ms": ("Smallest error under a time", _choices("ms ≤")),
+}

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...figures.kit import SYMBOLS, fixed_settings, legend_columns, saved, title_lines
 from ...figures.panels import FLAG, GREY, HOLLOW, HUGE, flagged, legend_text, scale, styles_of, text_label
-from ...tables.columns import mark
 from ...tables.labels import source_heading
+from ...tables.methods import mark
 
 __all__ = ["cost_figure"]
 

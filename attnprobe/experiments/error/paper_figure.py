@@ -20,8 +20,8 @@ from ...figures.panels import (
     styles_of,
     text_label,
 )
-from ...tables.columns import mark
 from ...tables.labels import source_heading
+from ...tables.methods import mark
 from .papers import METRIC, Reference, beside, folded, reference_notes
 
 __all__ = ["paper_figure"]

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...figures.heat import head_figures
 from ...figures.kit import error_figure
-from ...tables.columns import columns_of, family_table, grouped, legend
 from ...tables.console import Header
-from ...tables.formats import rows_as_table
-from ...tables.numbers import significant
-from ...tables.table import Table
-from ...tables.terminal import error_tables, plain_tables
+from ...tables.methods import MARKS, OPEN, caption, family, grouped, mark, notes, statistic
+from ...tables.table import Table, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
+from .columns import KERNEL_COLUMNS, error_columns, is_open
 from .cost_figure import cost_figure
-from .kernels_view import kernel_legend, kernel_tables
 from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
 from .rows import summarise
 
-__all__ = ["errors_view", "view"]
+__all__ = ["error_legend", "error_tables", "errors_view", "view"]
 
 Row = Mapping[str, Any]
 
@@ -33,7 +29,7 @@ def view(recorded: Recorded) -> View:
     """What records of ``attnprobe error`` show."""
     rows, bounds = summarise(recorded.records)
     references = reference_rows(rows, recorded.references)
-    papers = [_papers(references, recorded.header)] if references else []
+    papers = [flat_view("papers", references, recorded.header)] if references else []
     return errors_view(rows, bounds, recorded.header, _figures(recorded, rows, bounds), papers)
 
 
@@ -45,16 +41,14 @@ def errors_view(
     beside: Sequence[View] = (),
 ) -> View:
     """The view of rows and lower bounds, as `summarise` makes them."""
-    tables, legend_of_tables = _tables(rows, bounds)
     return View(
         "error",
         header,
         rows,
-        tables,
-        legend_of_tables,
+        error_tables(rows, bounds),
+        error_legend(rows, bounds),
         title="Errors of attention approximations",
         bounds=bounds,
-        terminal=lambda above, run, width: _terminal(rows, bounds, above, run, width),
         judged=rows,
         figures=figures or {},
         beside=beside,
@@ -89,25 +83,32 @@ def _figures(recorded: Recorded, rows: Sequence[Row], bounds: Sequence[Row]) -> 
     return figures
 
 
-def _papers(rows: Sequence[Row], header: Header) -> View:
-    """What was measured beside what a paper's figure shows."""
-    brief = [{name: significant(x) if isinstance(x, float) else x for name, x in row.items()} for row in rows]
-    return replace(flat_view("papers", rows, header), tables=[rows_as_table("papers", brief)])
+def error_tables(rows: Sequence[Row], bounds: Sequence[Row]) -> list[Table]:
+    """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
+    every = [*rows, *bounds]
+    columns = error_columns(every)
+    tables = [table_of(caption(some), some, columns, notes(some), every, family) for some in grouped(rows, bounds)]
+    kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
+    return tables + [table_of(f"kernels · {caption(some)}", some, KERNEL_COLUMNS) for some in grouped(kernels)]
 
 
-def _tables(rows: Sequence[Row], bounds: Sequence[Row]) -> tuple[list[Table], str]:
-    """The tables for people, and their legend."""
-    groups = grouped(rows, bounds)
-    columns = columns_of([row for group in groups for row in group.rows])
-    kernels = kernel_tables(rows)
-    tables = [family_table(group, columns) for group in groups] + kernels
-    return tables, f"{legend(groups, columns)} {kernel_legend(kernels)}".strip()
+def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> str:
+    """What the bounds and the marks mean."""
+    parts = []
+    if bounds:
+        parts.append("Lower bound, rank d: σ_{d+1}(BV): no operator of rank d is nearer; 0 for d ≥ p_v.")
+    if any(row["target"] == "gaussian" for row in rows):
+        parts.append("For the target gaussian, B is C.")
+    if any(_is_drawn(row) for row in rows):
+        parts.append("s.e.: of one draw of the weights (--weights-seed); another may differ by as much.")
+    if any(is_open(row) for row in rows):
+        parts.append(f"{OPEN}: in some heads the certified interval of ‖B − B~‖₂ did not close to --tol.")
+    if any(map(mark, rows)):
+        parts.append(MARKS)
+    return " ".join(parts)
 
 
-def _terminal(rows: Sequence[Row], bounds: Sequence[Row], header: Header, run: str | None, width: int | None) -> str:
-    """The tables of errors, and beneath them those of kernels."""
-    kernels = kernel_tables(rows)
-    if not kernels:
-        return error_tables(rows, bounds, header, run, width)
-    above = error_tables(rows, bounds, header, None, width)
-    return f"{above}\n{plain_tables(kernels, kernel_legend(kernels), Header(), run, width)}"
+def _is_drawn(row: Row) -> bool:
+    """Whether the row has a standard error of weights that are drawn at random."""
+    drawn = str(row.get("weights") or "").startswith("initialized")
+    return drawn and statistic(row, "output_spectral", "se") is not None

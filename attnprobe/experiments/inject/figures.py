@@ -9,8 +9,8 @@ from typing import Any
 
 from ...figures.kit import fixed_settings, grid, legend_columns, logarithmic, saved
 from ...figures.panels import HUGE, styles_of, text_label
-from ...tables.columns import family
 from ...tables.labels import file_tag, source_heading
+from ...tables.methods import family
 from ...tables.statistics import rank_correlation
 from .view import inject_points, value
 

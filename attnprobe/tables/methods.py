@@ -1,0 +1,162 @@
+"""What tables of methods share: labels and marks, which rows stand in one table and in which order, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..records.file import LOWER_BOUND
+from .labels import source_heading
+from .numbers import method_label, significant
+from .table import Column, counted, grouped_by, joined
+
+__all__ = [
+    "FAMILY",
+    "MARKS",
+    "OPEN",
+    "STATUS",
+    "budget",
+    "caption",
+    "family",
+    "grouped",
+    "label",
+    "mark",
+    "marked",
+    "notes",
+    "several_families",
+    "shown",
+    "statistic",
+]
+
+Row = Mapping[str, Any]
+
+OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
+FRAGILE = (
+    f"values marked {OPEN} are not reproducible: rounding decides the normaliser of some rows, and these carry the "
+    "values; guard=sampled replaces such rows"
+)
+MARKS = "Marks: ! bad rows, ✗ failed or diverged, – skipped."
+
+
+def statistic(row: Row, metric: str, name: str) -> float | None:
+    """A statistic of a row's metric; None where it was not measured."""
+    return (row["metrics"].get(metric) or {}).get(name)
+
+
+def shown(row: Row, metric: str, name: str, digits: int = 4) -> str:
+    """A statistic in so many digits, with ≈ before it where it is not reproducible; "" for null.
+
+    >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
+    >>> shown(row, "delta", "mean"), shown(row, "delta", "median")
+    ('≈87.29', '0.5000')
+    """
+    text = significant(statistic(row, metric, name), digits)
+    return OPEN + text if text and is_fragile(row, metric, name) else text
+
+
+def is_fragile(row: Row, metric: str, name: str) -> bool:
+    """Whether a statistic is not reproducible."""
+    return name in (row.get("fragile") or {}).get(metric, ())
+
+
+def family(row: Row) -> str:
+    """The family of a method's row; references and lower bounds stand apart from all families."""
+    return "" if row.get("reference") or row["method"] == LOWER_BOUND else row.get("family") or ""
+
+
+def several_families(rows: Iterable[Row]) -> bool:
+    """Whether the rows are of more than one family."""
+    return len({family(row) for row in rows} - {""}) > 1
+
+
+def budget(row: Row) -> str:
+    """The budget d as text."""
+    return "" if row.get("d") is None else str(row["d"])
+
+
+def label(row: Row) -> str:
+    """The method's label, and in words what the reference rows are."""
+    if row["method"] == LOWER_BOUND:
+        beyond = "≥ " if statistic(row, "output_spectral", "max") == 0 else ""
+        return f"lower bound, rank {beyond}{row['d']}"
+    if row["method"] == "vmean" and row.get("reference"):
+        return "V-Mean (reference)"
+    return method_label(row)
+
+
+def mark(row: Row) -> str:
+    """``!`` where bad rows are left as they are, ``✗`` failed or diverged, ``–`` skipped, else nothing."""
+    if row["status"] in ("failed", "diverged"):
+        return "✗"
+    if row["status"] == "skipped":
+        return "–"
+    replaced = statistic(row, "guarded_rows", "max") is not None
+    return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
+
+
+def marked(row: Row, name: str) -> str:
+    """A name with the row's mark."""
+    return f"{mark(row)} {name}".lstrip()
+
+
+FAMILY = Column("family", family)
+STATUS = Column("\nstatus", lambda row: "" if row["status"] == "ok" else row["status"], spare=8)
+
+
+def grouped(rows: Iterable[Row], bounds: Iterable[Row] = ()) -> list[list[Row]]:
+    """The rows of each (source, layer, n, target): methods by family, then references, then lower bounds.
+
+    Families stand in the order of their first rows; of bounds that are zero the first stands for all.
+    """
+    groups = []
+    for some in grouped_by([*rows, *bounds], "source", "layer", "n", "target"):
+        limits = [row for row in some if row["method"] == LOWER_BOUND]
+        references = [row for row in some if row.get("reference") and row["method"] != LOWER_BOUND]
+        methods = [row for row in some if not row.get("reference") and row["method"] != LOWER_BOUND]
+        families = list(dict.fromkeys(map(family, methods)))
+        places = {name: place for place, name in enumerate(families)}
+        methods.sort(key=lambda row, places=places: places[family(row)])
+        zero = [row for row in limits if statistic(row, "output_spectral", "max") == 0]
+        groups.append([*methods, *references, *(row for row in limits if row not in zero[1:])])
+    return groups
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """Where the rows of one table are, and how many heads, windows and repeats they are over."""
+    first = rows[0]
+    sources = [heading for heading in dict.fromkeys(map(source_heading, rows)) if heading]
+    there = [name for name in ("heads", "windows", "repeats") if any(row.get(name) for row in rows)]
+    repeated = max(row.get("duplicates") or 0 for row in rows)
+    return joined(
+        *sources,
+        f"layer {first['layer']}",
+        f"n = {first['n']}",
+        f"target {first['target']}",
+        counted([{name: row.get(name) or 0 for name in there} for row in rows], *there) if there else "",
+        f"{repeated} repeated token{'s' if repeated > 1 else ''}" if repeated else "",
+    )
+
+
+def notes(rows: Iterable[Row]) -> list[str]:
+    """Lines beneath a table for the rows that are not ok; budgets with one reason share a line."""
+    budgets: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for sign, reason in _remarks(row):
+            budgets.setdefault((sign, label(row), reason), []).append(budget(row))
+    lines = []
+    for (sign, name, reason), d in budgets.items():
+        listed = f" d={', '.join(d)}" if all(d) else ""
+        lines.append(f"{sign} {name}{listed}: {reason}")
+    return lines
+
+
+def _remarks(row: Row) -> list[tuple[str, str]]:
+    """What is to be said of a row, each with its mark."""
+    found = []
+    if row["status"] != "ok":
+        found.append((mark(row), row.get("reason") or row["status"]))
+    elif row.get("matrix_skipped"):
+        found.append(("–", f"matrix errors skipped: it {row['matrix_skipped']}"))
+    if row.get("fragile"):
+        found.append((OPEN, FRAGILE))
+    return found
