@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from multiprocessing.process import BaseProcess
 
 __all__ = ["follow_parent"]
 
@@ -20,6 +21,6 @@ def follow_parent() -> None:
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
 
 
-def _end_after(parent: multiprocessing.process.BaseProcess) -> None:
+def _end_after(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)

@@ -27,7 +27,7 @@ import torch
 from measuring import Goal, arguments, finish, spread
 from safetensors.torch import save_file
 
-from attnprobe.records.file import RecordWriter
+from attnprobe.records.append import RecordWriter
 from attnprobe.run.where.pool import pool
 from attnprobe.run.where.ray_cluster import cluster
 from attnprobe.sources import SourceSpec

@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items):
 def typed_records(monkeypatch):
     """Whatever a command writes is what its type says."""
     from attnprobe.experiments.shapes import shape_of
-    from attnprobe.records.file import RecordWriter
+    from attnprobe.records.append import RecordWriter
 
     append = RecordWriter.append
 

@@ -20,7 +20,8 @@ from attnprobe.compare.view import comparison_line, comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.error.gates import METRICS
-from attnprobe.records.file import LOWER_BOUND, RecordWriter
+from attnprobe.records.append import RecordWriter
+from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header
 from attnprobe.tables.metrics import METRICS as TABLE

@@ -15,7 +15,8 @@ from attnprobe.figures.kit import fixed_settings, saved
 from attnprobe.gates.parse import Gate
 from attnprobe.gates.results import junit_xml
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
-from attnprobe.records.file import RecordWriter, plain, strict_json, write_text
+from attnprobe.records.append import RecordWriter
+from attnprobe.records.file import plain, strict_json, write_text
 from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header, console_of, finished
 from attnprobe.tables.formats import FORMULA, latex, markdown

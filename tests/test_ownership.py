@@ -11,7 +11,7 @@ import pytest
 
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
-from attnprobe.records.file import RecordWriter
+from attnprobe.records.append import RecordWriter
 from attnprobe.records.ownership import produced, refuse_foreign, remove_output, write_output
 from attnprobe.records.read import read_records
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
+from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import (
     SCHEMA,
-    RecordWriter,
     cell_key,
     plain,
     run_directory,
@@ -134,7 +134,7 @@ def test_nothing_to_read_is_a_usage_error(tmp_path):
 
 WORKER = """
 import sys
-from attnprobe.records.file import RecordWriter
+from attnprobe.records.append import RecordWriter
 for i in range(300):
     if i % 50 == 0:
         writer = RecordWriter(sys.argv[1]).__enter__()
@@ -155,7 +155,7 @@ def test_four_processes_append_to_one_file(tmp_path):
 LIMITED = """
 import resource, sys
 from attnprobe.errors import UsageError
-from attnprobe.records.file import RecordWriter
+from attnprobe.records.append import RecordWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 with RecordWriter(sys.argv[1]) as writer:
     try:
@@ -223,6 +223,7 @@ def test_writing_replaces_whole_files_and_leaves_no_others(tmp_path):
 FULL = """
 import resource, sys
 from attnprobe.errors import UsageError
+from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import write_bytes
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:

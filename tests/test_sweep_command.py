@@ -19,7 +19,7 @@ from attnprobe.experiments import experiment
 from attnprobe.experiments.budget.bisect import coarse_budgets
 from attnprobe.methods import METHODS
 from attnprobe.operators import GPU_BLOCK
-from attnprobe.records.file import RecordWriter
+from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.run.estimate import listed
 from attnprobe.sources import SourceSpec

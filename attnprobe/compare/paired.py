@@ -33,7 +33,7 @@ def blank(cells: Sequence[Record]) -> Row:
 def drafted(place: Row, pairing: Pairing, metrics: Sequence[str]) -> list[Draft]:
     """A draft for each metric that either run has, or one of them where a status says more than any metric."""
     pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
-    seeds = [sorted({cell.get("seed") for cell in cells} - {None}) for cells in (a, b)]
+    seeds = [sorted({cell["seed"] for cell in cells if cell.get("seed") is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
     drafts = []

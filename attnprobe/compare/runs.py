@@ -123,16 +123,16 @@ def compare_runs(
     runs = [cells_of(records, name) for name, records in zip("AB", (a, b), strict=True)]
     shared, varying = shared_sources(*runs)
     notes = _notes(*runs)
-    rows_of = [grouped(run) for run in runs]
-    if not _requested(rows_of[0]) & _requested(rows_of[1]):
+    a_rows, b_rows = rows_of = [grouped(run) for run in runs]
+    if not _requested(a_rows) & _requested(b_rows):
         raise UsageError(
             "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
         )
-    asked = list(dict.fromkeys(metrics)) or _measured_by_both(*rows_of, notes)
+    asked = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
     _refuse_unmeasured(metrics, rows_of)
     drafts: list[Draft | Row] = []
-    for key in sorted({**rows_of[0], **rows_of[1]}, key=_order(*rows_of)):
-        ours, theirs = rows_of[0].get(key, {}), rows_of[1].get(key, {})
+    for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
+        ours, theirs = a_rows.get(key, {}), b_rows.get(key, {})
         place = _place({**ours, **theirs}, varying)
         pairing = paired(ours, theirs)
         drafts += drafted(place, pairing, asked) if ours and theirs else []
@@ -197,7 +197,7 @@ def _cells_in_words(cells: Sequence[Record]) -> str:
     """
     parts = []
     for name in ("window", "seed"):
-        values = sorted({cell.get(name) for cell in cells} - {None})
+        values = sorted({cell[name] for cell in cells if cell.get(name) is not None})
         parts += [f"{name}{'s' if len(values) > 1 else ''} {_spans(values)}"] if values else []
     heads = sorted({head for cell in cells for head in cell["heads"]})
     return "; ".join([*parts, f"head{'s' if len(heads) > 1 else ''} {_spans(heads)}"])

@@ -11,7 +11,7 @@ from ..records.read import Found, read_typed
 from . import EXPERIMENTS
 
 if TYPE_CHECKING:
-    from ..records.shapes import Shape
+    from ..records.shapes import Record, Shape
 
 __all__ = ["read_run", "shape_of"]
 
@@ -24,6 +24,6 @@ def shape_of(command: str) -> Shape[Any] | None:
     return import_module(f".{command}.record", __package__).SHAPE
 
 
-def read_run(path: str | os.PathLike[str]) -> Found:
+def read_run(path: str | os.PathLike[str]) -> Found[Record]:
     """The records of a run's folder or of a file, each held to the type of its command; see `read_typed`."""
     return read_typed(path, shape_of)

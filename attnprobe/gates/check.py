@@ -207,8 +207,9 @@ def _seconds(row: Row) -> float | None:
     """The time that the row's cells took together."""
     found = (row.get("metrics") or {}).get("seconds") or {}
     mean, count = found.get("mean"), found.get("count")
-    known = isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean)
-    return mean * count if known else None
+    if isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean):
+        return mean * count
+    return None
 
 
 def _where(row: Row) -> str:

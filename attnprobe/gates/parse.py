@@ -84,8 +84,8 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
     if "metric" not in entry:
         raise UsageError(f"{where}: no metric; choose from {', '.join(metrics)}")
     metric, stat = _text(entry, "metric", where), _text(entry, "stat", where) or "mean"
-    if metric not in metrics:
-        raise UsageError(f"{where}: {unknown('metric', metric, metrics)}")
+    if metric is None or metric not in metrics:
+        raise UsageError(f"{where}: {unknown('metric', str(metric), metrics)}")
     if stat not in STATISTICS:
         raise UsageError(f"{where}: {unknown('statistic', stat, STATISTICS)}")
     most, least = _number(entry, "max", where), _number(entry, "min", where)
@@ -98,9 +98,9 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
     if metric in gated.whole and "n" in entry:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
-    places = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
-    who = {name: _text(entry, name, where) for name in ("method", "theorem", "task")}
-    return Gate(metric, stat, most, least, **who, **places)
+    places: dict[str, Any] = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}
+    names: dict[str, Any] = {name: _text(entry, name, where) for name in ("method", "theorem", "task")}
+    return Gate(metric, stat, most, least, **names, **places)
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:

@@ -41,10 +41,13 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
 
 def _together(shards: Sequence[Manifest], last: Manifest, count: int) -> Manifest:
     """One manifest of the shards of a run, with what the last of them says but for how it ended."""
-    ended = {one["shard"] for one in shards if one.get("status") == "finished"}
+    ended = {one.get("shard") for one in shards if one.get("status") == "finished"}
     status = "finished" if len(ended) == count else f"finished in {len(ended)} of {count} shards"
     others = {key for one in shards for key in one.get("other_settings") or ()}
-    return {**last, "status": status, **({"other_settings": sorted(others)} if others else {})}
+    whole: Manifest = {**last, "status": status}
+    if others:
+        whole["other_settings"] = sorted(others)
+    return whole
 
 
 def _count(manifest: Manifest) -> int | None:

@@ -17,7 +17,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..files import MIB, open_regular, read_json
-from .file import is_record, write_bytes, write_json, write_text
+from .append import is_record
+from .file import write_bytes, write_json, write_text
 
 __all__ = ["produced", "refuse_foreign", "remove_output", "scratch", "write_output"]
 
@@ -70,7 +71,10 @@ def write_output(folder: Path, name: str, data: str | bytes) -> Path:
         raise UsageError(f"{path} is not a file that attnprobe wrote; move it away, or choose another folder")
     if name not in ours:
         write_json(folder / LIST, {"schema": SCHEMA, "files": sorted(ours | {name}), "older": sorted(older - {name})})
-    (write_text if isinstance(data, str) else write_bytes)(path, data)
+    if isinstance(data, str):
+        write_text(path, data)
+    else:
+        write_bytes(path, data)
     return path
 
 

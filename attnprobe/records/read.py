@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from ..errors import UsageError
 from ..files import MIB, open_regular, reading
@@ -15,13 +15,14 @@ from ..grammar.foreign import printable_within
 from .file import SCHEMA, inputs_path
 
 if TYPE_CHECKING:
-    from .shapes import Record, Shape
+    from .shapes import InputsRecord, Record, Shape
 
 __all__ = ["Found", "Malformed", "malformed_notes", "read_inputs", "read_records", "read_typed"]
 
 LONGEST = 64 * MIB  # of a line
 TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
 ShapeOf = Callable[[str], "Shape[Any] | None"]
+R = TypeVar("R")
 Line = tuple[Path, int, "dict[str, Any] | Malformed"]
 
 
@@ -44,13 +45,13 @@ class Malformed:
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Generic[R]):
     """The records of a run, one for each key, and the lines that are none and that no record of their key replaces."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[R] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)
 
-    def some(self) -> list[Record]:
+    def some(self) -> list[R]:
         """The records.
 
         Raises:
@@ -80,10 +81,10 @@ def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found = _merged(_records(_files(path)))
     if found.malformed:
         raise UsageError(str(found.malformed[0]))
-    return found.records  # type: ignore[return-value]
+    return found.records
 
 
-def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> Found:
+def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> Found[Record]:
     """The records as `read_records` has them, each held to the type of its command; lines that are none are named.
 
     Records have the fields of their type alone; those of a command that is not known
@@ -98,7 +99,7 @@ def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> Found:
     return _merged(_typed(_records(_files(path)), shape_of))
 
 
-def read_inputs(run: str | os.PathLike[str]) -> Found:
+def read_inputs(run: str | os.PathLike[str]) -> Found[InputsRecord]:
     """The records of `inputs_path`; none where a run has no such file, as those of older versions.
 
     Raises:
@@ -147,14 +148,15 @@ def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
             yield file, number, record
             continue
         command = record.get("command")
+        key = record["key"] if isinstance(record.get("key"), str) else None
         shape = shape_of(command) if isinstance(command, str) else None
-        if isinstance(command, str) and shape is None and isinstance(record.get("key"), str):
-            yield file, number, record
-        elif (problem := "field command: missing" if shape is None else shape.problem(record)) is not None:
-            key = record.get("key")
-            yield file, number, Malformed(file, number, key if isinstance(key, str) else None, problem)
+        if shape is not None:
+            problem = shape.problem(record)
+            known = shape.known(record) if problem is None else record
         else:
-            yield file, number, shape.known(record)
+            problem = None if isinstance(command, str) and key is not None else "field command: missing"
+            known = record
+        yield file, number, known if problem is None else Malformed(file, number, key, problem)
 
 
 def _records(files: Iterable[Path]) -> Iterator[Line]:

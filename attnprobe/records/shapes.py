@@ -28,6 +28,7 @@ __all__ = [
     "Shape",
     "by_name",
     "flat",
+    "lists_of",
     "per_head",
     "shallow",
     "unequal",
@@ -251,7 +252,12 @@ def _brief(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def unequal(prefix: str, lists: Mapping[str, Sequence[Any]], heads: Sequence[int]) -> Iterator[str]:
+def lists_of(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, list[Any]]:
+    """The lists of a record that have these names, without those that are missing or null."""
+    return {name: record[name] for name in names if record.get(name) is not None}
+
+
+def unequal(prefix: str, lists: Mapping[str, Any], heads: Sequence[int]) -> Iterator[str]:
     """What is wrong with lists by name, in the field ``prefix``, that must have an entry for each of the heads."""
     for name, values in lists.items():
         if len(values) != len(heads):
@@ -263,7 +269,7 @@ def per_head(record: Mapping[str, Any]) -> Iterator[str]:
     return unequal("metrics.", record["metrics"], record["heads"])
 
 
-def by_name(lists: Mapping[str, Sequence[Any]], index: int) -> dict[str, Any]:
+def by_name(lists: Mapping[str, Any], index: int) -> dict[str, Any]:
     """The entries of one head, by the names of their lists."""
     return {name: values[index] for name, values in lists.items()}
 

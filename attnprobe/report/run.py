@@ -21,7 +21,7 @@ from ..tables.labels import identity, scale_of, source_labels
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..records.shapes import InputsRecord, Manifest, Record
+    from ..records.shapes import InputsRecord, Manifest, Record, Source
 
 __all__ = ["Run", "open_run"]
 
@@ -83,12 +83,12 @@ class Run:
         shared = [line for line in lines[0] if all(line in other for other in lines)]
         own_lines = [line for some in lines for line in some if line not in shared]
         warnings = list(dict.fromkeys(line for fact, _ in own.values() for line in fact.get("fallback") or ()))
-        source = {labels[key]: fact for key, (fact, _) in own.items()}
-        source = source if len(source) > 1 else next(iter(source.values()))
+        by_label = {str(labels[key]): fact for key, (fact, _) in own.items()}
+        source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
         rows = input_rows(self.inputs, records)
         return Header(source, [*own_lines, *shared], warnings, rows, input_lines(rows))
 
-    def _described(self) -> dict[str, tuple[Record, list[str]]]:
+    def _described(self) -> dict[str, tuple[Source, list[str]]]:
         """The manifest's facts of each source and its lines on them, by `identity`."""
         sources, lines = self.manifest.get("source"), self.manifest.get("described")
         sources = sources if isinstance(sources, list) else [sources]
@@ -159,7 +159,7 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
     order = {key: place for place, key in enumerate(dict.fromkeys(map(identity, known)))}
     plans: dict[str, tuple[Mapping[str, Any], dict[str, int]]] = {}
 
-    def place(record: Record) -> tuple[int, ...]:
+    def place(record: Mapping[str, Any]) -> tuple[int, ...]:
         source = identity(record["source"])
         if source not in plans:
             plan = _plan(manifest, record["source"])

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..records.file import SCHEMA, RecordWriter, cell_key, run_directory, write_json
+from ..records.append import RecordWriter
+from ..records.file import SCHEMA, cell_key, run_directory, write_json
 from ..records.ownership import refuse_foreign
 from ..records.read import malformed_notes, read_typed
 from ..records.shards import Shard, parse_shard

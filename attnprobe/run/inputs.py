@@ -10,7 +10,8 @@ from typing import Any
 from ..errors import UsageError
 from ..metrics import input_statistics
 from ..qkv import QKV
-from ..records.file import SCHEMA, RecordWriter, cell_key, determining, inputs_path
+from ..records.append import RecordWriter
+from ..records.file import SCHEMA, cell_key, determining, inputs_path
 from ..records.read import read_inputs
 from ..records.shards import Shard, parse_shard
 from ..timings import Timings

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..grammar.foreign import message
-from ..records.file import RecordWriter, plain
+from ..records.append import RecordWriter
+from ..records.file import plain
 from ..timings import Timings
 from .cells import Cells, Done, Place, bundles, record_of
 from .group_work import VERSIONS, GroupWork

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..records.file import RecordWriter
+from ..records.append import RecordWriter
 from ..timings import Timings
 from .cells import Cells
 from .folder import recorded

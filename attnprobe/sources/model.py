@@ -71,9 +71,10 @@ class ModelSource(Source):
         self.layout = Layout(min(limits, default=None), vocabulary.before, vocabulary.after)
         self.stream = TokenStream(text, vocabulary)
         with stage(timings, "model"):
-            reads = folder is not None and weights != "initialized"
-            self.folder = folder = folder.sealed() if reads else folder
-            digest = folder.seals[-1].sha256 if reads else None
+            digest = None
+            if folder is not None and weights != "initialized":
+                self.folder = folder = folder.sealed()
+                digest = folder.seals[-1].sha256
         with stage(timings, "tokenising"):
             unknown = self.stream.unknown_fraction()
         if unknown > MOST_UNKNOWN and not made_up:

@@ -285,7 +285,10 @@ def _rank_correlation(x: Tensor, y: Tensor) -> float:
     from scipy.stats import spearmanr
 
     constant = bool((x == x[0]).all() or (y == y[0]).all())
-    return math.nan if constant else float(spearmanr(x.cpu().numpy(), y.cpu().numpy()).statistic)
+    if constant:
+        return math.nan
+    correlation, _ = spearmanr(x.cpu().numpy(), y.cpu().numpy())
+    return float(correlation)  # type: ignore[arg-type]  # scipy's result is a tuple of numbers that has no type
 
 
 def _column(values) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Facts, Number, PerHead, Place, Shape, unequal
+from ...records.shapes import Count, Facts, Number, PerHead, Place, Shape, lists_of, unequal
 
 __all__ = ["SHAPE", "BudgetRecord"]
 
@@ -70,8 +70,7 @@ def _problems(record: BudgetRecord) -> Iterator[str]:
     for number, found in enumerate(record["found"]):
         yield from unequal(f"found[{number}].", {name: found[name] for name in PER_HEAD}, record["heads"])
     for number, tried in enumerate(record["tried"]):
-        lists = {name: tried[name] for name in ("error", "median") if name in tried}
-        yield from unequal(f"tried[{number}].", lists, tried["heads"])
+        yield from unequal(f"tried[{number}].", lists_of(tried, ("error", "median")), tried["heads"])
 
 
 def _rows(record: BudgetRecord) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 
-from ...records.shapes import Number, PerHead, Place, Seed, Shape, by_name, per_head, unequal
+from ...records.shapes import Number, PerHead, Place, Seed, Shape, by_name, lists_of, per_head, unequal
 
 __all__ = ["SHAPE", "ErrorRecord"]
 
@@ -36,11 +36,11 @@ PER_HEAD = ("matrix_kind", "matrix_open")
 
 def _problems(record: ErrorRecord) -> Iterator[str]:
     yield from per_head(record)
-    yield from unequal("", {name: record[name] for name in PER_HEAD if name in record}, record["heads"])
+    yield from unequal("", lists_of(record, PER_HEAD), record["heads"])
 
 
 def _rows(record: ErrorRecord) -> Iterator[dict[str, Any]]:
-    lists = {**record["metrics"], **{name: record[name] for name in PER_HEAD if name in record}}
+    lists = {**record["metrics"], **lists_of(record, PER_HEAD)}
     for index, head in enumerate(record["heads"]):
         yield {"head": head, **by_name(lists, index)}
 

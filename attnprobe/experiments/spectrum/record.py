@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 
-from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, per_head
+from ...records.shapes import Count, Number, PerHead, Place, Shape, flat, lists_of, per_head
 
 __all__ = ["SHAPE", "SpectrumRecord"]
 
@@ -55,7 +55,7 @@ def _rows(record: SpectrumRecord) -> Iterator[dict[str, Any]]:
     row: dict[str, Any] = {"head": record["head"]}
     for name in SCALARS:
         row |= flat(name, record.get(name))
-    yield row | {name: record[name] for name in VALUES if name in record}
+    yield row | lists_of(record, VALUES)
 
 
 COLUMNS = {

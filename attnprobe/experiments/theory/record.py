@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
 from ...records.file import unspelt
-from ...records.shapes import Count, Facts, Number, Place, Shape, flat, shallow, unequal
+from ...records.shapes import Count, Facts, Number, Place, Shape, flat, lists_of, shallow, unequal
 
 __all__ = ["SHAPE", "Finding", "TheoryRecord"]
 
@@ -68,19 +68,20 @@ class TheoryRecord(Place):
 
 def _problems(record: TheoryRecord) -> Iterator[str]:
     for number, finding in enumerate(record["findings"]):
-        lists = {name: finding[name] for name in PER_HEAD if finding[name] is not None}
-        yield from unequal(f"findings[{number}].", lists, record["heads"])
+        yield from unequal(f"findings[{number}].", lists_of(finding, PER_HEAD), record["heads"])
         yield from unequal(f"findings[{number}].details.", finding["details"], record["heads"])
 
 
 def _rows(record: TheoryRecord) -> Iterator[dict[str, Any]]:
     shared = {name: record[name] for name in ("theorem", "paper", "says")}
     for finding in record["findings"]:
-        said = {name: finding[name] for name in ("d", "assumption", "promise", "sense") if name in finding}
+        facts: Mapping[str, Any] = {**finding}
+        statement = {name: facts[name] for name in ("d", "assumption", "promise", "sense") if name in facts}
+        lists = lists_of(finding, PER_HEAD)
         for index, head in enumerate(record["heads"]):
-            row = {**shared, **said, **flat("at", finding["at"]), "head": head}
+            row = {**shared, **statement, **flat("at", finding["at"]), "head": head}
             for name in PER_HEAD:
-                value = None if finding[name] is None else finding[name][index]
+                value = lists[name][index] if name in lists else None
                 row[name] = unspelt(value) if name in NUMBERS else value
             yield row | {f"details[{name}]": values[index] for name, values in finding["details"].items()}
     if not record["findings"]:

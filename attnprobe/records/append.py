@@ -1,0 +1,152 @@
+"""Appends records to a file, one ``write`` a line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from .file import SCHEMA, STATUSES, naming, strict_json
+
+try:
+    import fcntl
+except ImportError:  # not POSIX: one writer per file, as the run arranges
+    fcntl = None
+
+__all__ = ["RecordWriter", "is_record"]
+
+
+class RecordWriter:
+    """Appends records to one file, each with a single ``write`` to a descriptor in append mode.
+
+    What a kill left of a last line is cut off before the first append (a whole record that lacks only its newline
+    is kept). A write that falls short, as on a full disk, is taken back. A file that is removed meanwhile is made anew
+    with what this writer wrote. Appends and the repair hold an advisory lock where the file system has one, so
+    processes that share the file do not harm each other. A file that does not begin with a record is left as it is.
+
+    Raises:
+        UsageError: a folder or a file that cannot be written, a symbolic link, a file of something else; the message
+            names it.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "records.jsonl"
+    >>> with RecordWriter(path) as writer:
+    ...     writer.append({"key": "k", "status": "ok", "metrics": {"output_spectral": [0.5, float("nan")]}})
+    >>> path.read_text()
+    '{"key":"k","metrics":{"output_spectral":[0.5,null]},"schema":1,"status":"ok"}\\n'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._open: int | None = None
+        self._lines: list[bytes] = []  # written, should the file vanish
+
+    def __enter__(self) -> RecordWriter:
+        with naming(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+            self._open = os.open(self.path, flags, 0o666)
+            try:
+                with _locked(self._descriptor):
+                    self._refuse_foreign()
+                    self._repair()
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._open is not None:
+            os.close(self._open)
+            self._open = None
+
+    @property
+    def _descriptor(self) -> int:
+        if self._open is None:
+            raise RuntimeError("RecordWriter is used outside its `with` block")
+        return self._open
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record as one line; ``schema`` is filled in."""
+        if record.get("status", "ok") not in STATUSES:
+            raise ValueError(f"status {record['status']!r} is not one of {', '.join(STATUSES)}")
+        line = (strict_json({"schema": SCHEMA, **record}) + "\n").encode()
+        if os.fstat(self._descriptor).st_nlink == 0:  # removed while it was open: what is written would be lost
+            self.__exit__()
+            self.__enter__()
+            self._write(b"".join(self._lines))
+        self._write(line)
+        self._lines.append(line)
+
+    def _write(self, lines: bytes) -> None:
+        with naming(self.path), _locked(self._descriptor):
+            written = os.write(self._descriptor, lines)
+            if written != len(lines):
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise OSError(f"only {written} of {len(lines)} bytes could be written; is the disk full?")
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a file that this program did not begin: repairing it would cut what somebody else wrote."""
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            raise UsageError(f"{self.path}: not a regular file")
+        with open(self._descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            if not is_record(file.readline()):
+                raise UsageError(f"{self.path}: its first line is no record of a run; move the file away")
+
+    def _repair(self) -> None:
+        """End the file at a newline: complete a last record that lacks only that, drop one that is torn."""
+        size = os.fstat(self._descriptor).st_size
+        tail = b""
+        start = size
+        while start > 0 and b"\n" not in tail:
+            step = min(start, 1 << 16)
+            start -= step
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            tail = os.read(self._descriptor, step) + tail
+        tail = tail[tail.rfind(b"\n") + 1 :]
+        if tail and _is_object(tail):
+            os.write(self._descriptor, b"\n")
+        elif tail:
+            os.ftruncate(self._descriptor, size - len(tail))
+
+
+def is_record(line: bytes) -> bool:
+    """Whether the first line of a file is a record, or nothing, or what a kill may leave of one.
+
+    >>> [is_record(line) for line in (b"", b'{"key":"a","schema":1}\\n', b'{"ke', b"my notes", b'{"a":1}\\n')]
+    [True, True, True, False, False]
+    """
+    if not _is_object(line):
+        return not line.endswith(b"\n") and b'{"'.startswith(line[:2])
+    found = json.loads(line)
+    return type(found.get("schema")) is int and isinstance(found.get("key"), str)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+@contextlib.contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """An exclusive advisory lock; file systems without locks are left to one writer per file."""
+    if fcntl is None:
+        yield
+        return
+    held = False
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        held = True
+    try:
+        yield
+    finally:
+        if held:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
