@@ -27,7 +27,7 @@ class Column:
     """
 
     heading: str
-    cell: Callable[[Row], str]
+    cell: Callable[[Any], str]
     meaning: str = ""
     spare: int = 0
 
@@ -66,11 +66,11 @@ class Table:
 
 def table_of(
     caption: str,
-    rows: Sequence[Row],
+    rows: Sequence[Any],
     columns: Sequence[Column],
     notes: Sequence[str] = (),
-    among: Sequence[Row] | None = None,
-    band: Callable[[Row], str] | None = None,
+    among: Sequence[Any] | None = None,
+    band: Callable[[Any], str] | None = None,
 ) -> Table:
     """The table of some rows, with the columns in which one of them has something to say.
 
@@ -149,10 +149,10 @@ def counted(rows: Sequence[Row], *names: str) -> str:
 
 def reasons(rows: Iterable[Row], name_of: Callable[[Row], str]) -> list[str]:
     """A note for each row that is not ok: its mark, its name, what it is and why; equal ones once."""
-    marks = {"skipped": "–"}
-    lost = [row for row in rows if row["status"] != "ok"]
-    lines = (
-        f"{marks.get(row['status'], '✗')} {name_of(row)}: {row['status']}, {row['reason']}".replace(" :", ":")
-        for row in lost
-    )
+    lines = []
+    for row in rows:
+        if row["status"] != "ok":
+            sign = "–" if row["status"] == "skipped" else "✗"
+            why = ", ".join(filter(None, [row["status"], row["reason"]]))
+            lines.append(f"{' '.join(filter(None, [sign, name_of(row)]))}: {why}")
     return list(dict.fromkeys(lines))

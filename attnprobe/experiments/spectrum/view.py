@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from ...tables.labels import identity, scale_of, source_labels
 from ...tables.numbers import method_label, significant
-from ...tables.table import Table
+from ...tables.statistics import quantiles
+from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 
 __all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectrum_tables", "view"]
 
 Row = Mapping[str, Any]
+Line = Sequence[Row]
+Cell = Callable[[Line], str]
 
 FIRST = ("of", "kind", "weights", "layer", "window", "head", "n", "status", "reason")
 FACTS = (
@@ -46,8 +47,8 @@ FACTS = (
     "draws_hash",
     "seconds",
 )
+SHARES = (90, 95, 99)
 MARKS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
-SHARES = ("rank_90", "rank_95", "rank_99")
 
 
 def view(recorded: Recorded) -> View:
@@ -104,42 +105,19 @@ def matrix_label(row: Row) -> str:
 def spectrum_tables(rows: Sequence[Row]) -> list[Table]:
     """The tables of each n: the ranks, then the values."""
     tables = []
-    for n in dict.fromkeys(row["n"] for row in rows):
-        here = [row for row in rows if row["n"] == n]
+    for here in grouped_by(rows, "n"):
         lines = _lines(here)
-        good = [[row for row in line if row["status"] == "ok"] for line in lines]
-        names = [_names(line, here) for line in lines]
-        headings = [name for name, _ in names[0]]
-        broken = [
-            f"{MARKS[row['status']]} {matrix_label(row)}, layer {row['layer']}, head {row['head']}: "
-            f"{row.get('reason') or row['status']}"
-            for row in here
-            if row["status"] != "ok"
-        ]
+        broken = reasons(here, lambda row: f"{matrix_label(row)}, layer {row['layer']}, head {row['head']}")
         caption = _caption(here)
-        columns = _rank_columns(good)
-        ranks = [[*(text for _, text in name), *(cell[i] for _, cell in columns)] for i, name in enumerate(names)]
-        headed = [*headings, *(head for head, _ in columns)]
-        tables.append(Table(f"{caption} · effective ranks", headed, ranks, broken))
-        symbol = "|λ" if here[0]["kind"] == "eigen" else "σ"
-        places = _places(good)
-        close = "|" if symbol == "|λ" else ""
-        values = [[*(text for _, text in name), *_values(line, places)] for name, line in zip(names, good, strict=True)]
-        headed = [*headings, *(f"{symbol}{i}{close}" for i in places)]
-        tables.append(Table(f"{caption} · values by rank, median", headed, values))
+        names = [MATRIX, WEIGHTS, LAYER] if len({row["weights"] for row in here}) > 1 else [MATRIX, LAYER]
+        tables.append(table_of(f"{caption} · effective ranks", lines, [*names, *_ranks(here)], broken))
+        tables.append(table_of(f"{caption} · values by rank, median", lines, [*names, *_values(here)]))
     return tables
 
 
 def spectrum_legend(rows: Sequence[Row]) -> str:
-    """What the columns and the marks mean, in one paragraph."""
-    eigen = any(row["kind"] == "eigen" for row in rows)
-    weight = "|λ|" if eigen else "σ²"
-    parts = [
-        "Median over heads and windows, [p10 – p90]. Stable rank: ‖·‖_F²/σ₁².",
-        f"Entropy rank: exp(−Σ p log p), participation: 1/Σ p², with p = {weight}/Σ{weight}.",
-        f"Rank 90%: how many leading values hold 90% of Σ{weight}.",
-        "d for ε: the smallest rank of any approximation within ε of the matrix, relative, in ‖·‖₂ | ‖·‖_F.",
-    ]
+    """What all columns share, and what the marks mean."""
+    parts = ["Median over heads and windows, [p10 – p90]."]
     if any(not row.get("complete", True) for row in rows if row["status"] == "ok"):
         parts.append(
             "Leading values only, from a block Krylov space; the JSON holds an error for each. > k: beyond the k known."
@@ -154,82 +132,113 @@ def spectrum_legend(rows: Sequence[Row]) -> str:
     return " ".join(parts)
 
 
-def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows behind each line: heads and windows of one matrix, weights and layer."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        found.setdefault((matrix_label(row), row.get("weights"), row["layer"]), []).append(row)
-    labels = list(dict.fromkeys(matrix_label(row) for row in rows))
-    weights = list(dict.fromkeys(row.get("weights") for row in rows))
-    order = sorted(found, key=lambda key: (labels.index(key[0]), weights.index(key[1]), key[2]))
-    return [found[key] for key in order]
+def _lines(rows: Sequence[Row]) -> list[Line]:
+    """The rows behind each line: heads and windows of one matrix, weights and layer, in the order of the rows."""
+    labels = list(dict.fromkeys(map(matrix_label, rows)))
+    weights = list(dict.fromkeys(row["weights"] for row in rows))
+    order = lambda line: (labels.index(matrix_label(line[0])), weights.index(line[0]["weights"]), line[0]["layer"])
+    return sorted(grouped_by(rows, "of", "options", "d", "weights", "layer"), key=order)
 
 
-def _names(line: Sequence[Row], rows: Sequence[Row]) -> list[tuple[str, str]]:
-    first = line[0]
-    several = len({row.get("weights") for row in rows}) > 1
-    broken = next((MARKS[row["status"]] + " " for row in line if row["status"] != "ok"), "")
-    weights = [("weights", str(first.get("weights")))] if several else []
-    return [("matrix", broken + matrix_label(first)), *weights, ("layer", str(first["layer"]))]
+def _ok(line: Line) -> Line:
+    return [row for row in line if row["status"] == "ok"]
+
+
+def _matrix(line: Line) -> str:
+    """What the spectrum is of, with the mark of the first row that is not ok."""
+    mark = next((MARKS[row["status"]] + " " for row in line if row["status"] != "ok"), "")
+    return mark + matrix_label(line[0])
 
 
 def _caption(rows: Sequence[Row]) -> str:
     kind = "eigenvalues" if rows[0]["kind"] == "eigen" else "singular values"
-    counts = [(len({row[name] for row in rows}), name) for name in ("head", "window")]
-    text = " x ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts)
+    counts = {name: len({row[name] for row in rows}) for name in ("head", "window")}
     repeated = max((row.get("duplicates") or 0 for row in rows), default=0)
-    note = f" · up to {repeated} repeated token{'s' if repeated > 1 else ''}" if repeated else ""
-    return f"{kind} · n = {rows[0]['n']} · {text}{note}"
+    note = f"up to {repeated} repeated token{'s' if repeated > 1 else ''}" if repeated else ""
+    return joined(kind, f"n = {rows[0]['n']}", counted([{f"{name}s": count for name, count in counts.items()}]), note)
 
 
-def _rank_columns(lines: Sequence[Sequence[Row]]) -> list[tuple[str, list[str]]]:
-    """Heading and cells of every column in which some line has something to say."""
-    columns = [("stable rank", [_spread(line, "stable_rank") for line in lines])]
-    columns.append(("entropy rank", [_middle(line, lambda row: row["entropy_rank"]) for line in lines]))
-    columns.append(("participation", [_middle(line, lambda row: row["participation_ratio"]) for line in lines]))
-    for name in SHARES:
-        columns.append((f"rank {name[5:]}%", [_middle(line, lambda row, name=name: row[name], True) for line in lines]))
-    epsilons = {epsilon for line in lines for row in line for epsilon in row["d_spectral"] or {}}
-    for epsilon in sorted(epsilons, key=float, reverse=True):
-        columns.append((f"d for {epsilon}", [_both_norms(line, epsilon) for line in lines]))
-    return [(heading, cells) for heading, cells in columns if any(cells)]
+MATRIX = Column("matrix", _matrix)
+WEIGHTS = Column("weights", lambda line: str(line[0]["weights"]))
+LAYER = Column("layer", lambda line: str(line[0]["layer"]))
 
 
-def _both_norms(line: Sequence[Row], epsilon: str) -> str:
-    pair = [
-        _middle(line, lambda row, norm=norm: (row[norm] or {}).get(epsilon), True)
-        for norm in ("d_spectral", "d_frobenius")
+def _ranks(rows: Sequence[Row]) -> list[Column]:
+    """Effective ranks, and the budgets within an error."""
+    weight = "|λ|" if rows[0]["kind"] == "eigen" else "σ²"
+    shares = f"with p = {weight}/Σ{weight}"
+    leading = f"Rank 90%: how many leading values hold 90% of Σ{weight}"
+    within = "d for ε: the smallest rank of any approximation within ε of the matrix, relative, in ‖·‖₂ | ‖·‖_F"
+    epsilons = sorted({epsilon for row in rows for epsilon in row["d_spectral"] or {}}, key=float, reverse=True)
+    return [
+        Column("stable rank", _stable_rank, "Stable rank: ‖·‖_F²/σ₁²"),
+        Column("entropy rank", _measure("entropy_rank"), f"Entropy rank: exp(−Σ p log p), {shares}"),
+        Column("participation", _measure("participation_ratio"), f"Participation: 1/Σ p², {shares}"),
+        *(Column(f"rank {share}%", _count(lambda row, share=share: row[f"rank_{share}"]), leading) for share in SHARES),
+        *(
+            Column(f"d for {epsilon}", _within(epsilon), within)
+            for epsilon in sorted(epsilons, key=float, reverse=True)
+        ),
     ]
-    return " | ".join(pair) if any(pair) else ""
 
 
-def _middle(line: Sequence[Row], of: Any, known: bool = False) -> str:
-    """The median; ``> k`` where it lies beyond the k values that are known."""
-    found = [of(row) for row in line]
-    if all(value is None for value in found):
-        whole = [row for row in line if row.get("complete") or row["kind"] == "eigen"]
-        return "" if not found or whole or not known else f"> {min(len(moduli(row)) for row in line)}"
-    middle = statistics.median(math.inf if value is None else value for value in found)
-    if middle == math.inf:
-        return f"> {min(len(moduli(row)) for row in line)}" if known else ""
-    return f"{middle:g}" if known else significant(middle, 3)
+def _median(values: Sequence[float | None]) -> float | None:
+    """The median, what is not known as infinite; None where it is not finite."""
+    middle = statistics.median([math.inf if value is None else value for value in values] or [math.inf])
+    return middle if math.isfinite(middle) else None
 
 
-def _spread(line: Sequence[Row], name: str) -> str:
-    found = sorted(row[name] for row in line if row[name] is not None)
-    if not found:
+def _measure(name: str) -> Cell:
+    return lambda line: significant(_median([row[name] for row in _ok(line)]), 3)
+
+
+def _count(rank: Callable[[Row], float | None]) -> Cell:
+    """The median of ranks; ``> k`` where it lies beyond the k values that are known."""
+
+    def cell(line: Line) -> str:
+        rows = _ok(line)
+        ranks = [rank(row) for row in rows]
+        middle = _median(ranks)
+        if middle is not None:
+            return f"{middle:g}"
+        complete = any(row.get("complete") or row["kind"] == "eigen" for row in rows)
+        if not rows or (complete and set(ranks) == {None}):
+            return ""
+        return f"> {min(len(moduli(row)) for row in rows)}"
+
+    return cell
+
+
+def _within(epsilon: str) -> Cell:
+    """The smallest rank within an error, in both norms."""
+    norms = [_count(lambda row, norm=norm: (row[norm] or {}).get(epsilon)) for norm in ("d_spectral", "d_frobenius")]
+
+    def cell(line: Line) -> str:
+        ranks = [of(line) for of in norms]
+        return " | ".join(ranks) if any(ranks) else ""
+
+    return cell
+
+
+def _stable_rank(line: Line) -> str:
+    ranks = [row["stable_rank"] for row in _ok(line) if row["stable_rank"] is not None]
+    if not ranks:
         return ""
-    low, middle, high = (significant(float(value), 3) for value in np.quantile(found, [0.1, 0.5, 0.9]))
-    return middle if len(found) == 1 else f"{middle} [{low} – {high}]"
+    low, middle, high = (significant(value, 3) for value in quantiles(ranks).values())
+    return middle if len(ranks) == 1 else f"{middle} [{low} – {high}]"
 
 
-def _places(lines: Sequence[Sequence[Row]]) -> list[int]:
-    """1, 2, 4, … and the last rank that any line knows."""
-    most = max((len(moduli(row)) for line in lines for row in line), default=0)
-    return [2**power for power in range(most.bit_length())]
+def _values(rows: Sequence[Row]) -> list[Column]:
+    """The values at the ranks 1, 2, 4, … as far as any row knows them."""
+    most = max((len(moduli(row)) for row in _ok(rows)), default=0)
+    symbol = "|λ{}|" if rows[0]["kind"] == "eigen" else "σ{}"
+    return [Column(symbol.format(2**power), _value(2**power)) for power in range(most.bit_length())]
 
 
-def _values(line: Sequence[Row], places: Sequence[int]) -> list[str]:
-    known = [moduli(row) for row in line]
-    found = [[one[i - 1] for one in known if len(one) >= i] for i in places]
-    return [significant(statistics.median(values), 3) if values else "" for values in found]
+def _value(rank: int) -> Cell:
+    def cell(line: Line) -> str:
+        spectra = [moduli(row) for row in _ok(line)]
+        values = [values[rank - 1] for values in spectra if len(values) >= rank]
+        return significant(statistics.median(values), 3) if values else ""
+
+    return cell
