@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -14,12 +13,13 @@ import pytest
 import torch
 from showing import view_of
 
+from attnprobe.cli import cli
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
 from attnprobe.experiments.bench import figures
 from attnprobe.experiments.bench.calls import Work
+from attnprobe.experiments.bench.gate_rows import bench_judged
 from attnprobe.experiments.bench.gates import GATED as BENCH
-from attnprobe.experiments.bench.gates import bench_judged
 from attnprobe.experiments.bench.growth import exponent, faster_from, growth
 from attnprobe.experiments.bench.rows import bench_choices, bench_rows, bench_summary, disturbances, frontier
 from attnprobe.gates.check import check
@@ -636,7 +636,7 @@ def test_a_memory_that_was_not_measured_has_no_crossing():
 
 
 def test_the_request_has_the_commands_defaults():
-    command = import_module("attnprobe.cli.bench").command
+    command = cli.get_command(None, "bench")
     shown = {option.name: option.get_default(click.Context(command)) for option in command.params}
     request = BenchRequest()
     for name in ("rounds", "heads", "p", "quadratic_n", "backward", "memory", "epsilon", "under_ms"):

@@ -12,6 +12,7 @@ import sys
 import time
 from xml.etree import ElementTree
 
+import click
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -344,7 +345,8 @@ def test_doctor_answers(run):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_its_python(name):
     command = cli.get_command(None, name)
-    assert command.help and "In Python:" in command.epilog
+    shown = command.get_help(click.Context(command, info_name=name))
+    assert command.help and "In Python:" in shown
     for parameter in command.params:
         assert parameter.param_type_name == "argument" or parameter.help, f"{name} {parameter.name} has no help"
 

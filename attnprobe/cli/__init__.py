@@ -34,7 +34,19 @@ COMMANDS = {
     "doctor": "Show devices, versions, sources and what the defaults resolve to.",
 }
 
+EXIT_CODES = (
+    "Exit codes: 0 fine; 1 a gate failed; 2 usage, or an impossible value; 3 a named source or device is absent or "
+    "refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted."
+)
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
+
+
+def _command(name: str) -> click.Command:
+    if name not in EXPERIMENTS:
+        return import_module(f"attnprobe.cli.{name.replace('-', '_')}").command
+    from .factory import measuring_command
+
+    return measuring_command(experiment(name))
 
 
 class LazyGroup(click.Group):
@@ -46,7 +58,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = import_module(f"attnprobe.cli.{name.replace('-', '_')}").command
+        command = _command(name)
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
                 option.envvar = f"ATTNPROBE_{option.opts[0].lstrip('-').replace('-', '_').upper()}"
@@ -73,6 +85,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
+    epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="attnprobe")

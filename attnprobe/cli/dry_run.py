@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from ..experiments.base import Experiment
+from .factory import request_of
 from .progress import duration
 from .streams import answer, note
 
 __all__ = ["show_plan"]
 
 
-def show_plan(command: str, request_of: Callable[[dict[str, Any]], Any], asked: dict[str, Any]) -> None:
+def show_plan(experiment: Experiment, params: Mapping[str, Any]) -> None:
     """Print what the options ask for, a line per weights, n and layer, and about what that takes.
 
     The time until a run starts is what it takes here: the same imports, and the same sources found.
     """
     begin = perf_counter()
-    request = request_of(asked)
-    from ..experiments import experiment
+    request = request_of(experiment, params)
     from ..sweep import listed, seconds_of
     from ..tables.terminal import plan_table
 
-    opened = experiment(command).cells()
+    opened = experiment.cells()
     cells = listed(opened, request, note)
     rows: dict[tuple[str, int, int], dict[str, Any]] = {}
     for cell in cells:

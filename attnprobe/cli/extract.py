@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from .options import debug_option, source_from, source_options
+from ..run.option import options_of
+from ..run.topics import Source
+from .options import debug_option, taking
 
 EPILOG = """\b
 In Python:
@@ -21,7 +23,7 @@ In Python:
 @click.option("--n", default=512, show_default=True, help="Sequence length.")
 @click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
 @click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
-@source_options
+@taking(options_of(Source))
 @debug_option
 def command(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
     """Write Q, K and V of the chosen layers to a safetensors file, with their provenance in its metadata.
@@ -29,12 +31,12 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
     Every command reads it back with --qkv FILE.
     """
     from ..errors import UsageError
-    from ..sources import resolve, save_qkv
+    from ..sources import SourceSpec, resolve, save_qkv
     from ..sweep import parse_layers
     from .progress import progress_bar
     from .streams import note
 
-    spec = source_from(given)
+    spec = SourceSpec(**given)
     if os.path.exists(out):
         if spec.qkv is not None and os.path.exists(spec.qkv) and os.path.samefile(out, spec.qkv):
             raise UsageError(f"--out {out} is the --qkv file itself: choose another name")

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ..timings import Timings
 from .gating import gates_of, settled
-from .output import draw, ended, keep_files, show, whatever_fits
+from .output import draw, ended, keep_files, pictures, show, whatever_fits
 from .progress import progress_bar
 from .streams import echo, note
 
 if TYPE_CHECKING:
     from ..experiments.base import Experiment
-    from ..timings import Timings
 
 __all__ = ["measure_and_show"]
 
 
-def measure_and_show(
-    experiment: Experiment,
-    request: Any,
-    format_: str,
-    *,
-    kinds: Collection[str] = (),
-    gates: Sequence[str] = (),
-    junit: str | None = None,
-    shown_timings: Timings | None = None,
-    begin: float = 0.0,
-    **hooks: Any,
-) -> None:
+def measure_and_show(experiment: Experiment, request: Any, output: Any, kinds: Collection[str], begin: float) -> None:
     """Measure a request, print what its folder shows, leave tables and figures there, and judge the gates.
 
     Args:
-        kinds: of figures that are asked for. gates, junit: ``--fail-above`` and ``--junit``.
-        shown_timings: seconds by stage, which are printed. begin: when the command began. hooks: of the experiment's
-            ``measure``.
+        output: how it is shown, as the experiment's ``output`` says. kinds: of figures that are asked for.
+        begin: when the command began, by `perf_counter`.
 
     Raises:
         Exit: with the code that the run ends with.
     """
+    gates, junit = getattr(output, "gates", ()), getattr(output, "junit", None)
     judged = gates_of(experiment.name, gates, junit) if experiment.gated is not None else []
+    timings = Timings()
+    with timings("imports"):
+        measure = experiment.measure()
+    # an older picture is drawn again
+    kept = {kind: kind in kinds or bool(pictures(request.out, kind)) for kind in experiment.keeps}
     with progress_bar() as (progress, notify):
-        session = experiment.measure(request, notify=notify, progress=progress, **hooks)
+        session = measure(request, notify=notify, progress=progress, timings=timings, **kept)
     from ..report import open_run, views
 
     records = session.outcome.records
@@ -51,12 +45,12 @@ def measure_and_show(
         raise ended(records, ())
     [view] = views(open_run(session.path, measured=records))
     with whatever_fits(session.path) as lost:
-        show(view, session.path, format_)
+        show(view, session.path, output.format_)
         keep_files(view, session.path)
         draw(view, session.path, kinds)
-    if shown_timings is not None:
+    if getattr(output, "show_timings", False):
         from ..tables.terminal import timings_table
 
-        echo(timings_table(shown_timings.seconds, perf_counter() - begin), err=True)
+        echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failed = settled(view.judged, judged, junit)
     raise ended(records, lost, failed)

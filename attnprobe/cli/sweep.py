@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, 
             from .dry_run import show_plan
 
             asked = {name: value for name, value in sub.params.items() if name not in SHOWN}
-            show_plan(config.command, import_module(f".{config.command}", __package__).request_of, asked)
+            show_plan(experiment(config.command), asked)
         else:
             chosen.invoke(sub)
 
@@ -135,16 +134,16 @@ def settings_of(name: str) -> dict[str, Setting] | None:
     """The options of a command that a file may set, by long name."""
     if name not in EXPERIMENTS:
         return None
+    from .factory import options_in
+
     found = {}
-    for option in import_module(f".{name}", __package__).command.params:
-        if not isinstance(option, click.Option) or option.name in ("debug", "help", "listing"):
+    for option in options_in(experiment(name)):
+        if option.name in ("debug", "listing"):
             continue
-        number = KINDS.get(option.type.name.split()[0], "text")  # "float", and "float range"
-        kind = "flag" if option.is_flag and not option.multiple else number
-        listed = option.metavar == "LIST" or (option.name == "weights" and name in ("error", "spectrum"))
-        for opt in option.opts:
-            found[opt.removeprefix("--")] = Setting(option.name, kind, listed, option.multiple)
+        kind = "flag" if option.kind is bool else "text" if option.parse is not None else KINDS.get(option.kind, "text")
+        for flag in option.flag.split("/"):
+            found[flag.removeprefix("--")] = Setting(option.name, kind, option.listed, option.repeatable)
     return found
 
 
-KINDS = {"integer": "integer", "float": "number"}
+KINDS = {int: "integer", float: "number"}

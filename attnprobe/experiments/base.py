@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..gates.check import Gated
+    from ..run.cells import Cells
     from ..tables.console import Header
     from ..tables.view import View
 
-__all__ = ["Experiment", "Recorded"]
+__all__ = ["Experiment", "Recorded", "called", "late"]
 
 Record = Mapping[str, Any]
 
@@ -36,24 +38,43 @@ class Recorded:
     references: Sequence[Any] = ()
 
 
+def late(name: str) -> Callable[[], Any]:
+    """A function that imports what is called ``MODULE:NAME`` below this package, and returns it."""
+    module, _, attribute = name.partition(":")
+    return lambda: getattr(import_module(f".{module}", __package__), attribute)
+
+
+def called(name: str) -> Callable[..., Any]:
+    """A function that imports the one called ``MODULE:NAME`` below this package, and calls it."""
+    return lambda *args, **kwargs: late(name)()(*args, **kwargs)
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """A command that measures, as functions; each imports what it needs when it is called.
+    """A command that measures; what is heavy is a function that imports it (see `late`).
 
     Attributes:
         name: of the command. summary: its line in ``attnprobe --help``.
-        request: the class of its requests. cells: the class of its `Cells`. measure: measures a request into a run's
-            folder (see `measure_cells`).
+        request: the class of its requests, whose docstring is the command's help. output: the class of what it shows.
+        cells: its `Cells`. measure: measures a request into a run's folder (see `measure_cells`).
         view: what the records show. plots: the kinds of figures that its ``--plot`` draws, the first by itself.
+        examples: what stands after ``attnprobe NAME`` in examples. python: lines of one in Python.
         more_plots: kinds that ``attnprobe report`` draws as well. gated: what gates may be about; None has no gates.
+        keeps: kinds of figures that records are not enough for; ``measure`` takes whether each is wanted.
+        listing: the text of ``--list`` in a format.
     """
 
     name: str
     summary: str
-    request: Callable[[], type]
-    cells: Callable[[], type]
-    measure: Callable[..., Any]
-    view: Callable[[Recorded], View]
+    request: type[Any]
+    output: type[Any]
+    cells: Callable[[], type[Cells]]
+    measure: Callable[[], Callable[..., Any]]
+    view: Callable[[], Callable[[Recorded], View]]
     plots: tuple[str, ...]
+    examples: tuple[str, ...]
+    python: tuple[str, ...]
     more_plots: tuple[str, ...] = ()
     gated: Callable[[], Gated] | None = None
+    keeps: tuple[str, ...] = ()
+    listing: Callable[[], Callable[[str], str]] | None = None

@@ -31,5 +31,5 @@ def views(run: Run, metric: str | None = None, references: Sequence[Any] = ()) -
         config = run.manifest.get("config") or {}
         header = run.header(records)
         recorded = Recorded(records, header, run.path, config, run.missing, metric, references)
-        found.append(experiment(command).view(recorded).of_run(run.path))
+        found.append(experiment(command).view()(recorded).of_run(run.path))
     return found

@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Experiment, Recorded
+from ..base import Experiment, called, late
+from .request import BenchOutput, BenchRequest
 
 if TYPE_CHECKING:
-    from ...gates.check import Gated
-    from ...tables.view import View
-
-__all__ = ["EXPERIMENT"]
-
-
-def _request() -> type:
-    from .measure import BenchRequest
-
-    return BenchRequest
-
-
-def _cells() -> type:
-    from .measure import BenchCells
-
-    return BenchCells
-
-
-def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_bench
+else:
+    measure_bench = called("bench.measure:measure_bench")
 
-    return measure_bench(request, **hooks)
-
-
-def _view(recorded: Recorded) -> View:
-    from .view import view
-
-    return view(recorded)
-
-
-def _gated() -> Gated:
-    from .gates import GATED
-
-    return GATED
-
+__all__ = ["EXPERIMENT", "BenchOutput", "BenchRequest", "measure_bench"]
 
 EXPERIMENT = Experiment(
     name="bench",
     summary="Measure what each method costs beside exact attention, and how the cost grows.",
-    request=_request,
-    cells=_cells,
-    measure=_measure,
-    view=_view,
+    request=BenchRequest,
+    output=BenchOutput,
+    cells=late("bench.measure:BenchCells"),
+    measure=late("bench.measure:measure_bench"),
+    view=late("bench.view:view"),
     plots=("bench",),
-    gated=_gated,
+    gated=late("bench.gates:GATED"),
+    examples=(
+        "--method nystromformer,skyformer,performer --n 1024,4096,16384 --plot",
+        "--method all --d 32,64,128,256 --n 4096 --source model --plot",
+        "--method skyformer --fail-above time_exponent=1.15 --fail-above ratio_to_exact.median=1",
+    ),
+    python=(
+        "from attnprobe.experiments.bench import BenchRequest, measure_bench",
+        'measure_bench(BenchRequest(methods=("skyformer",), n=(1024, 4096))).outcome.records',
+    ),
 )

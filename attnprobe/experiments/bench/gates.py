@@ -1,14 +1,10 @@
-"""What gates of ``attnprobe bench`` judge: the costs of a row, over its rounds, and how they grow with n."""
+"""What gates of ``attnprobe bench`` may be about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
 from ...gates.check import Gated
-from ...tables.statistics import describe
 
-__all__ = ["GATED", "bench_judged"]
+__all__ = ["COST_METRICS", "ERROR_METRICS", "GATED", "GROWTH_METRICS"]
 
 GROWTH_METRICS = ("time_exponent", "memory_exponent", "faster_from", "smaller_from")
 COST_METRICS = ("seconds", "ratio_to_exact", "peak_bytes", "flops", "visited_fraction")
@@ -22,47 +18,3 @@ ERROR_METRICS = (
     "bad_rows",
 )
 GATED = Gated((*COST_METRICS, *GROWTH_METRICS, *ERROR_METRICS), whole=GROWTH_METRICS)
-
-Row = Mapping[str, Any]
-
-
-def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[dict[str, Any]]:
-    """Rows for `check`: one for each row of `bench_rows`, and one without n for each entry of `bench_summary`.
-
-    A row's ``metrics`` describe `COST_METRICS`, times and ratios over the rounds and what has no rounds as one value,
-    and errors over heads. An entry's describe `GROWTH_METRICS`. ``judges`` names the metrics that a row answers for,
-    so that a gate on an exponent looks at entries alone.
-    """
-    rows = list(rows)
-    found = []
-    for row in rows:
-        errors = {name: {**described, "of": row["heads"]} for name, described in row["metrics"].items()}
-        found.append({**row, "judges": (*COST_METRICS, *ERROR_METRICS), "metrics": {**errors, **_costs(row)}})
-    asked = {_who(row) for row in rows if row["requested"]}
-    for entry in summary:
-        grown = {name: _described([entry[name]]) for name in GROWTH_METRICS}
-        found.append(
-            {
-                **entry,
-                "n": None,
-                "status": "ok",
-                "requested": _who(entry) in asked,
-                "judges": GROWTH_METRICS,
-                "metrics": grown,
-            }
-        )
-    return found
-
-
-def _who(row: Row) -> tuple[Any, ...]:
-    return row["method"], str(row["options"]), row["d"], row["source"], row["layer"], row["target"], row["backward"]
-
-
-def _costs(row: Row) -> dict[str, Any]:
-    single = {name: _described([row[name]]) for name in ("peak_bytes", "flops", "visited_fraction")}
-    return {"seconds": _described(row["seconds_rounds"]), "ratio_to_exact": _described(row["ratio_rounds"]), **single}
-
-
-def _described(values: Sequence[float | None]) -> dict[str, float | int | None]:
-    """Statistics over rounds, each of which is a sample of its own."""
-    return {**describe(values, range(len(values))), "of": len(values)}

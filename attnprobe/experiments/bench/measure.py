@@ -39,6 +39,7 @@ def measure_bench(
     *,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
 ) -> Session:
     """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
@@ -52,7 +53,7 @@ def measure_bench(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    return measure_cells(BenchCells, request, notify=notify, progress=progress)
+    return measure_cells(BenchCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class BenchCells(Cells):

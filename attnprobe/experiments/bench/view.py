@@ -27,7 +27,7 @@ from ...tables.numbers import method_label, per_cent, significant
 from ...tables.table import Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .gates import bench_judged
+from .gate_rows import bench_judged
 from .growth import FIT_FROM
 from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, conditions, disturbances
 

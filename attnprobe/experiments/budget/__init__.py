@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Experiment, Recorded
+from ..base import Experiment, called, late
+from .request import BudgetOutput, BudgetRequest
 
 if TYPE_CHECKING:
-    from ...gates.check import Gated
-    from ...tables.view import View
-
-__all__ = ["EXPERIMENT"]
-
-
-def _request() -> type:
-    from .measure import BudgetRequest
-
-    return BudgetRequest
-
-
-def _cells() -> type:
-    from .measure import BudgetCells
-
-    return BudgetCells
-
-
-def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_budgets
+else:
+    measure_budgets = called("budget.measure:measure_budgets")
 
-    return measure_budgets(request, **hooks)
-
-
-def _view(recorded: Recorded) -> View:
-    from .view import view
-
-    return view(recorded)
-
-
-def _gated() -> Gated:
-    from .view import GATED
-
-    return GATED
-
+__all__ = ["EXPERIMENT", "BudgetOutput", "BudgetRequest", "measure_budgets"]
 
 EXPERIMENT = Experiment(
     name="budget",
     summary="Find the smallest budget of each head at which a method's error is at most ε.",
-    request=_request,
-    cells=_cells,
-    measure=_measure,
-    view=_view,
+    request=BudgetRequest,
+    output=BudgetOutput,
+    cells=late("budget.measure:BudgetCells"),
+    measure=late("budget.measure:measure_budgets"),
+    view=late("budget.view:view"),
     plots=("budget",),
-    gated=_gated,
+    gated=late("budget.gates:GATED"),
+    examples=(
+        "--method skyformer --epsilon 0.1,0.3 --layer all --plot",
+        "--fail-above d.max=256 --fail-above unreached=0",
+    ),
+    python=(
+        "from attnprobe.experiments.budget import BudgetRequest, measure_budgets",
+        'measure_budgets(BudgetRequest(epsilon=(0.1, 0.3), layer="all")).outcome.records',
+    ),
 )

@@ -67,6 +67,7 @@ def measure_budgets(
     *,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
 ) -> Session:
     """Search every layer for every method and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
@@ -83,7 +84,7 @@ def measure_budgets(
     if request.n is not None:
         methods = parse_methods(request.methods, request.target)
         _refuse_impossible(question, methods, parse_numbers(request.n, "n"))
-    return measure_cells(BudgetCells, request, notify=notify, progress=progress)
+    return measure_cells(BudgetCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class BudgetCells(PlannedCells):

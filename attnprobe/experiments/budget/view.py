@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...gates.check import KEYS, Gated
 from ...records.file import SCHEMA, strict_json
 from ...tables.labels import file_tag, identity, scale_of, source_heading, source_labels
 from ...tables.numbers import brief, method_label, per_cent, significant
@@ -16,7 +15,6 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 
 __all__ = [
-    "GATED",
     "budget_files",
     "budget_legend",
     "budget_rows",
@@ -28,8 +26,6 @@ __all__ = [
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
-BUDGET_METRICS = ("d", "d_over_n", "unreached", "counterexamples")
-GATED = Gated(BUDGET_METRICS, keys=tuple(key for key in KEYS if key != "d"))  # d is what is found
 HEADINGS = (
     "method",
     "ε",

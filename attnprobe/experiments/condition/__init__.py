@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Experiment, Recorded
+from ..base import Experiment, called, late
+from .request import ConditionOutput, ConditionRequest
 
 if TYPE_CHECKING:
-    from ...tables.view import View
-
-__all__ = ["EXPERIMENT"]
-
-
-def _request() -> type:
-    from .measure import ConditionRequest
-
-    return ConditionRequest
-
-
-def _cells() -> type:
-    from .measure import ConditionCells
-
-    return ConditionCells
-
-
-def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_conditions
+else:
+    measure_conditions = called("condition.measure:measure_conditions")
 
-    return measure_conditions(request, **hooks)
-
-
-def _view(recorded: Recorded) -> View:
-    from .view import view
-
-    return view(recorded)
-
+__all__ = ["EXPERIMENT", "ConditionOutput", "ConditionRequest", "measure_conditions"]
 
 EXPERIMENT = Experiment(
     name="condition",
     summary="Condition numbers of attention matrices and of the cores that methods invert.",
-    request=_request,
-    cells=_cells,
-    measure=_measure,
-    view=_view,
+    request=ConditionRequest,
+    output=ConditionOutput,
+    cells=late("condition.measure:ConditionCells"),
+    measure=late("condition.measure:measure_conditions"),
+    view=late("condition.view:view"),
     plots=("condition",),
+    examples=(
+        "--d 32,64,128 --layer all --plot",
+        "--method skyformer:sampler=wor --iterations 12",
+    ),
+    python=(
+        "from attnprobe.experiments.condition import ConditionRequest, measure_conditions",
+        "measure_conditions(ConditionRequest(d=(32, 64), layer=(0, 5))).outcome.records",
+    ),
 )

@@ -78,6 +78,7 @@ def measure_conditions(
     *,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
 ) -> Session:
     """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
@@ -90,7 +91,7 @@ def measure_conditions(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    return measure_cells(ConditionCells, request, notify=notify, progress=progress)
+    return measure_cells(ConditionCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class ConditionCells(PlannedCells):

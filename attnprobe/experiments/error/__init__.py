@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Experiment, Recorded
+from ..base import Experiment, called, late
+from .request import ErrorOutput, ErrorRequest
 
 if TYPE_CHECKING:
-    from ...gates.check import Gated
-    from ...tables.view import View
-
-__all__ = ["EXPERIMENT"]
-
-
-def _request() -> type:
-    from ...run.prepare import ErrorRequest
-
-    return ErrorRequest
-
-
-def _cells() -> type:
-    from .measure import ErrorCells
-
-    return ErrorCells
-
-
-def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_errors
+else:
+    measure_errors = called("error.measure:measure_errors")
 
-    return measure_errors(request, **hooks)
-
-
-def _view(recorded: Recorded) -> View:
-    from .view import view
-
-    return view(recorded)
-
-
-def _gated() -> Gated:
-    from .gates import GATED
-
-    return GATED
-
+__all__ = ["EXPERIMENT", "ErrorOutput", "ErrorRequest", "measure_errors"]
 
 EXPERIMENT = Experiment(
     name="error",
     summary="Measure how far a method's output lies from exact attention.",
-    request=_request,
-    cells=_cells,
-    measure=_measure,
-    view=_view,
+    request=ErrorRequest,
+    output=ErrorOutput,
+    cells=late("error.measure:ErrorCells"),
+    measure=late("error.measure:measure_errors"),
+    view=late("error.view:view"),
     plots=("errors", "maps"),
     more_plots=("papers", "heads", "cost"),
-    gated=_gated,
+    gated=late("error.gates:GATED"),
+    keeps=("maps",),
+    examples=(
+        "--method skyformer,nystromformer --n 1024 --d 32,64,128 --plot",
+        "--method skyformer --plot maps",
+        "--method skyformer --fail-above output_spectral_relative.median=0.3 --fail-above bad_rows.max=0",
+        "--method torch:sdpa-flash:dtype=bfloat16 --fail-above ratio_to_framework.max=2",
+    ),
+    python=(
+        "from attnprobe.experiments.error import ErrorRequest, measure_errors",
+        "measure_errors(ErrorRequest(n=(512, 1024), d=(64, 128))).outcome.records",
+    ),
 )

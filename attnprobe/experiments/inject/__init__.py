@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Experiment, Recorded
+from ..base import Experiment, called, late
+from .request import InjectOutput, InjectRequest
 
 if TYPE_CHECKING:
-    from ...gates.check import Gated
-    from ...tables.view import View
-
-__all__ = ["EXPERIMENT"]
-
-
-def _request() -> type:
-    from .measure import InjectRequest
-
-    return InjectRequest
-
-
-def _cells() -> type:
-    from .measure import InjectCells
-
-    return InjectCells
-
-
-def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_drift
+else:
+    measure_drift = called("inject.measure:measure_drift")
 
-    return measure_drift(request, **hooks)
-
-
-def _view(recorded: Recorded) -> View:
-    from .view import view
-
-    return view(recorded)
-
-
-def _gated() -> Gated:
-    from .view import GATED
-
-    return GATED
-
+__all__ = ["EXPERIMENT", "InjectOutput", "InjectRequest", "measure_drift"]
 
 EXPERIMENT = Experiment(
     name="inject",
     summary="Put a method in place of a model's attention, and measure what the model loses.",
-    request=_request,
-    cells=_cells,
-    measure=_measure,
-    view=_view,
+    request=InjectRequest,
+    output=InjectOutput,
+    cells=late("inject.measure:InjectCells"),
+    measure=late("inject.measure:measure_drift"),
+    view=late("inject.view:view"),
     plots=("inject",),
-    gated=_gated,
+    gated=late("inject.gates:GATED"),
+    examples=(
+        "--model minilm --method skyformer,nystromformer --d 32,128 --per-layer --plot",
+        "--model DIR --method window,performer --layer 0-5 --n 1024 --windows 8 --batch 4",
+        "--model minilm --budgets budgets.json",
+        "--method skyformer --fail-above drift=0.2",
+    ),
+    python=(
+        "from attnprobe.experiments.inject import InjectRequest, measure_drift",
+        'measure_drift(InjectRequest(model="minilm", d=(32, 128))).outcome.records',
+    ),
 )

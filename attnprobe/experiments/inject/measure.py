@@ -44,6 +44,7 @@ def measure_drift(
     *,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
 ) -> Session:
     """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
@@ -57,7 +58,7 @@ def measure_drift(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    return measure_cells(InjectCells, request, notify=notify, progress=progress)
+    return measure_cells(InjectCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class InjectCells(Cells):

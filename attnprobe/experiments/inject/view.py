@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...gates.check import Gated
 from ...records.file import strict_json
 from ...tables.labels import identity, source_heading, source_labels
 from ...tables.numbers import method_label, per_cent, significant
@@ -13,9 +12,9 @@ from ...tables.statistics import describe, rank_correlation, sortable, worst_sta
 from ...tables.table import Table
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .gates import INJECT_METRICS
 
 __all__ = [
-    "GATED",
     "inject_legend",
     "inject_points",
     "inject_rows",
@@ -27,21 +26,6 @@ __all__ = [
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
-INJECT_METRICS = (
-    "drift",
-    "logits_drift",
-    "kl",
-    "top1_agreement",
-    "loss",
-    "loss_own",
-    "loss_change",
-    "perplexity",
-    "perplexity_own",
-    "perplexity_change",
-    "embedding_cosine",
-    "local_error",
-)
-GATED = Gated(INJECT_METRICS)
 HEADINGS = {  # of the table, and how a value is written
     "drift": "drift",
     "local_error": "local error",

@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Experiment, Recorded
+from ..base import Experiment, called, late
+from .request import StabilityOutput, StabilityRequest
 
 if TYPE_CHECKING:
-    from ...gates.check import Gated
-    from ...tables.view import View
-
-__all__ = ["EXPERIMENT"]
-
-
-def _request() -> type:
-    from .plan import StabilityRequest
-
-    return StabilityRequest
-
-
-def _cells() -> type:
-    from .measure import StabilityCells
-
-    return StabilityCells
-
-
-def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_stability
+else:
+    measure_stability = called("stability.measure:measure_stability")
 
-    return measure_stability(request, **hooks)
-
-
-def _view(recorded: Recorded) -> View:
-    from .view import view
-
-    return view(recorded)
-
-
-def _gated() -> Gated:
-    from .view import GATED
-
-    return GATED
-
+__all__ = ["EXPERIMENT", "StabilityOutput", "StabilityRequest", "measure_stability"]
 
 EXPERIMENT = Experiment(
     name="stability",
     summary="Train with each method as the attention, and measure how far each step moves the embedding.",
-    request=_request,
-    cells=_cells,
-    measure=_measure,
-    view=_view,
+    request=StabilityRequest,
+    output=StabilityOutput,
+    cells=late("stability.measure:StabilityCells"),
+    measure=late("stability.measure:measure_stability"),
+    view=late("stability.view:view"),
     plots=("stability",),
-    gated=_gated,
+    gated=late("stability.gates:GATED"),
+    examples=(
+        "--task listops --method kernelized,skyformer --plot",
+        "--task listops:batch=8,text:n=1000,batch=8 --text reviews.tsv",
+        "--task image:data=cifar.npz --seeds 5 --device cuda",
+        "--fail-above ratio.max=1",
+    ),
+    python=(
+        "from attnprobe.experiments.stability import StabilityRequest, measure_stability",
+        'measure_stability(StabilityRequest(tasks=("listops:n=512,batch=8",), methods=("skyformer",))).outcome.records',
+    ),
 )

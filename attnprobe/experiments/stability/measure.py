@@ -30,6 +30,7 @@ def measure_stability(
     *,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
 ) -> Session:
     """Train every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
@@ -43,7 +44,7 @@ def measure_stability(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    return measure_cells(StabilityCells, request, notify=notify, progress=progress)
+    return measure_cells(StabilityCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class StabilityCells(Cells):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...gates.check import KEYS, Gated
 from ...records.file import STATUSES, strict_json
 from ...tables.console import Header
 from ...tables.intervals import mean_interval
@@ -16,15 +15,14 @@ from ...tables.statistics import describe, quantiles
 from ...tables.table import Table, grouped_by
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .gates import STABILITY_METRICS
 from .names import PAPER, SELF_ATTENTION, TASKS, stability_label
 
-__all__ = ["GATED", "stability_rows", "stability_summary", "view"]
+__all__ = ["stability_rows", "stability_summary", "view"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
-STABILITY_METRICS = ("ratio", "ratio_before_norm", "tau", "loss", "gradient_norm")
-GATED = Gated(STABILITY_METRICS, keys=("task", *KEYS))
 HEADINGS = (
     "method",
     "d",

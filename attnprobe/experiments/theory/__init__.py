@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Experiment, Recorded
+from ..base import Experiment, called, late
+from .request import TheoryOutput, TheoryRequest
 
 if TYPE_CHECKING:
-    from ...gates.check import Gated
-    from ...tables.view import View
-
-__all__ = ["EXPERIMENT"]
-
-
-def _request() -> type:
-    from .measure import TheoryRequest
-
-    return TheoryRequest
-
-
-def _cells() -> type:
-    from .measure import TheoryCells
-
-    return TheoryCells
-
-
-def _measure(request: Any, **hooks: Any) -> Any:
     from .measure import measure_theory
+else:
+    measure_theory = called("theory.measure:measure_theory")
 
-    return measure_theory(request, **hooks)
-
-
-def _view(recorded: Recorded) -> View:
-    from .view import view
-
-    return view(recorded)
-
-
-def _gated() -> Gated:
-    from .view import GATED
-
-    return GATED
-
+__all__ = ["EXPERIMENT", "TheoryOutput", "TheoryRequest", "measure_theory"]
 
 EXPERIMENT = Experiment(
     name="theory",
     summary="What the papers' theorems assume, promise and reach, with a verdict head by head.",
-    request=_request,
-    cells=_cells,
-    measure=_measure,
-    view=_view,
+    request=TheoryRequest,
+    output=TheoryOutput,
+    cells=late("theory.measure:TheoryCells"),
+    measure=late("theory.measure:measure_theory"),
+    view=late("theory.view:view"),
     plots=("theory",),
-    gated=_gated,
+    gated=late("theory.gates:GATED"),
+    listing=late("theory.listing:listed"),
+    examples=(
+        "--list",
+        "--theorem skyformer-theorem-2 --d 64,128 --plot",
+        "--fail-above violated=0",
+    ),
+    python=(
+        "from attnprobe.experiments.theory import TheoryRequest, measure_theory",
+        'measure_theory(TheoryRequest(d=(64, 128), theorems=("skyformer-theorem-2",))).outcome.records',
+    ),
 )

@@ -68,6 +68,7 @@ def measure_theory(
     *,
     notify: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
 ) -> Session:
     """Evaluate every theorem on every layer and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
 
@@ -82,7 +83,7 @@ def measure_theory(
     Raises:
         UsageError, SourceError: as the parts say; nothing is left behind.
     """
-    return measure_cells(TheoryCells, request, notify=notify, progress=progress)
+    return measure_cells(TheoryCells, request, notify=notify, progress=progress, timings=timings)
 
 
 class TheoryCells(PlannedCells):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...gates.check import KEYS, Gated
 from ...records.file import strict_json, unspelt
 from ...tables.labels import at_label, identity, scale_of, source_heading, source_labels
 from ...tables.numbers import brief, method_label
@@ -15,7 +14,7 @@ from ...tables.table import Table
 from ...tables.view import Figure, View
 from ..base import Recorded
 
-__all__ = ["GATED", "theory_legend", "theory_rows", "theory_summary", "theory_tables", "view"]
+__all__ = ["theory_legend", "theory_rows", "theory_summary", "theory_tables", "view"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -23,8 +22,6 @@ Row = dict[str, Any]
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
 NUMBERS = ("measured", "bound", "slack")
 LOST = "nothing to compare: what was measured or its bound is NaN"
-THEORY_METRICS = ("holds", "violated", "vacuous", "assumption_not_met", *NUMBERS)
-GATED = Gated(THEORY_METRICS, keys=("theorem", *KEYS))
 SPREAD = "p10 – p90"
 SPREADS = tuple(f"{name}{of}" for name in NUMBERS for of in ("", f" {SPREAD}"))
 HEADINGS = ("method", "layer", "n", "d", "at", "verdict", *SPREADS, "assumption", "promise")

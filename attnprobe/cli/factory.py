@@ -1,0 +1,110 @@
+"""The commands that measure, each made of its experiment: options of its fields, help of its docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from inspect import cleandoc
+from time import perf_counter
+from typing import Any
+
+import click
+
+from ..experiments.base import Experiment
+from ..run.option import Option, built, options_of
+from ..run.topics import GROUPS
+from .options import click_settings, kinds_from, origins, refuse_contradictions, refuse_unknown_format, weights_from
+
+__all__ = ["measuring_command", "options_in", "request_of"]
+
+
+def measuring_command(experiment: Experiment) -> click.Command:
+    """The command of an experiment."""
+    return MeasuringCommand(
+        experiment.name,
+        params=[click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)],
+        callback=partial(_run, experiment),
+        help=cleandoc(experiment.request.__doc__ or ""),
+        experiment=experiment,
+    )
+
+
+def options_in(experiment: Experiment) -> tuple[Option, ...]:
+    """The options of an experiment's command: of what is measured, then of what is shown."""
+    return (*options_of(experiment.request), *options_of(experiment.output))
+
+
+class MeasuringCommand(click.Command):
+    """A command whose help has its options by group, and what its gates may be about."""
+
+    def __init__(self, *args: Any, experiment: Experiment, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.experiment = experiment
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = {option.name: option.group for option in options_in(self.experiment)}
+        for group in (*GROUPS, None):
+            params = [param for param in self.get_params(ctx) if groups.get(param.name or "") == group]
+            rows = [row for param in params if (row := param.get_help_record(ctx)) is not None]
+            if rows:
+                with formatter.section(group or "Help"):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, lines in _epilog(self.experiment):
+            with formatter.section(title):
+                for line in lines:
+                    formatter.write_text(line)
+
+
+def _epilog(experiment: Experiment) -> Iterator[tuple[str, Sequence[str]]]:
+    """What stands below the options, by title."""
+    yield "Examples", [f"attnprobe {experiment.name} {line}" for line in experiment.examples]
+    yield "In Python", experiment.python
+    if experiment.gated is not None:
+        from ..gates.check import STATISTICS
+
+        metrics = f"{', '.join(experiment.gated().metrics)}; each with {', '.join(STATISTICS)}"
+        yield "--fail-above takes", [metrics]
+
+
+def request_of(experiment: Experiment, params: Mapping[str, Any]) -> Any:
+    """The request that the parsed options make."""
+    from dataclasses import fields
+
+    from .. import sweep
+    from ..sources import SourceSpec
+
+    given = {option.name: params[option.name] for option in options_of(experiment.request)}
+    if experiment.name in ("error", "spectrum", "theory", "inject"):
+        words = weights_from(given)
+    else:
+        words = None
+    if experiment.name == "inject":
+        given["dtype"] = "float64" if given["model_dtype"] == "float64" else "float32"
+    source = SourceSpec(**{one.name: given.pop(one.name) for one in fields(SourceSpec) if one.name in given})
+    old = getattr(sweep, experiment.request.__name__)
+    return old(source=source, weights=words, origin=origins(), **given)
+
+
+def _run(experiment: Experiment, **params: Any) -> None:
+    """Measure what the options say, and show it."""
+    begin = perf_counter()
+    refuse_contradictions()
+    output = built(experiment.output, params, lambda option: option.long)
+    kinds = _kinds(experiment, output)
+    refuse_unknown_format(output.format_)
+    from .measuring import measure_and_show
+    from .streams import answer
+
+    if getattr(output, "listing", False) and experiment.listing is not None:
+        answer(experiment.listing()(output.format_), styled=output.format_ == "table")
+        return
+    measure_and_show(experiment, request_of(experiment, params), output, kinds, begin)
+
+
+def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:
+    """The kinds of figures that are asked for."""
+    if hasattr(output, "plots"):
+        return kinds_from(output.plots, experiment.plots)
+    return experiment.plots if output.plot else ()

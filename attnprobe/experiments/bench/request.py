@@ -1,0 +1,136 @@
+"""What ``attnprobe bench`` measures and shows; its fields are its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...run.option import SHOWN, opt
+from ...run.topics import (
+    GATES,
+    MEASURED,
+    OUTPUT,
+    SOURCE,
+    TARGETS,
+    Budgets,
+    Elsewhere,
+    Gates,
+    Layers,
+    Numbers,
+    Output,
+    Reading,
+    Run,
+    Tensors,
+    WeightsWord,
+    above,
+    lengths,
+    positives,
+)
+
+__all__ = ["BenchOutput", "BenchRequest"]
+
+SOURCES = ("random", "model")
+MOST_ROUNDS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Numbers, Run, Elsewhere):
+    """Measure what methods cost, in time, memory and products, beside exact attention in the same rounds.
+
+    A call is all that a method does: its draws, its operator and the product with V. The calls of one length take
+    turns, so that a machine that slows down slows all of them; a time is the median over the rounds. Exact attention is
+    torch's fused kernel in the same dtype. Times depend on the machine: the record says which, and `attnprobe compare`
+    refuses two runs of different ones.
+    """
+
+    methods: tuple[str, ...] = opt(
+        ("all",),
+        "Methods whose cost is measured; repeatable and comma-separated. [default: all]",
+        group=MEASURED,
+        flag="--method",
+        metavar="NAME|FILE.py:FN[:k=v,…]",
+        complete=True,
+    )
+    n: tuple[int, ...] | None = opt(
+        None,
+        "Sequence lengths. [default: 512,1024,…,16384; to 4096 of a model; all of a --qkv file]",
+        group=MEASURED,
+        metavar="LIST",
+        parse=lengths,
+    )
+    inputs: str = opt(
+        "random",
+        "Independent normal numbers, or Q, K and V of a model or a --qkv file.",
+        group=SOURCE,
+        flag="--source",
+        metavar="random|model",
+        among=SOURCES,
+    )
+    heads: int = opt(2, "Heads of random Q, K and V.", group=SOURCE)
+    p: int = opt(64, "Head dimension of random Q, K and V.", group=SOURCE)
+    target: str = opt(
+        "softmax",
+        "The exact matrix that the methods stand for; times are over exact softmax attention always.",
+        group=MEASURED,
+        metavar="softmax|gaussian",
+        among=TARGETS,
+    )
+    seed: int = opt(0, "Seed of the methods' draws.", group=MEASURED)
+    rounds: int = opt(5, "How often each call is timed.", group=MEASURED, between=(1, MOST_ROUNDS))
+    backward: bool = opt(False, "Add the gradient of the output's sum with respect to Q, K and V.", group=MEASURED)
+    memory: bool = opt(
+        True,
+        "Measure peak memory, on a CPU in a fresh process for each cell.",
+        group=MEASURED,
+        flag="--memory/--no-memory",
+        measures="peak_bytes",
+    )
+    errors: bool | None = opt(
+        None,
+        "Measure output errors too. [default: of a model alone]",
+        group=MEASURED,
+        flag="--errors/--no-errors",
+        measures="output_",
+    )
+    quadratic_n: int = opt(
+        4096,
+        "The longest n of methods that cost n²; those that cost n³ go to a quarter of it.",
+        group=MEASURED,
+        metavar="N",
+    )
+    epsilon: tuple[float, ...] = opt(
+        (0.05, 0.1, 0.2, 0.5),
+        "Errors under which the fastest method is named, where errors are measured.",
+        group=MEASURED,
+        metavar="LIST",
+        parse=positives,
+    )
+    under_ms: tuple[float, ...] = opt(
+        (1.0, 10.0, 100.0),
+        "Milliseconds under which the smallest error is named.",
+        group=MEASURED,
+        metavar="LIST",
+        parse=positives,
+    )
+
+    @property
+    def with_errors(self) -> bool:
+        return self.inputs == "model" if self.errors is None else self.errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOutput(Output, Gates):
+    plot: bool = opt(
+        False,
+        "Draw time and memory against n, and error against cost, into the run's figures/ (SVG and PNG).",
+        group=OUTPUT,
+        role=SHOWN,
+        alias="figures",
+    )
+    gates: tuple[str, ...] = opt(
+        (),
+        above("a statistic (default: mean) over the rounds of a requested method"),
+        group=GATES,
+        flag="--fail-above",
+        metavar="METRIC[.STAT]=VALUE",
+        role=SHOWN,
+    )

@@ -1,0 +1,100 @@
+"""What ``attnprobe spectrum`` computes and shows; its fields are its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import UsageError
+from ...run.option import SHOWN, opt
+from ...run.topics import MEASURED, OUTPUT, TARGETS, Lengths, OnTensors, Output, Timed, WeightsWords, numbers
+
+__all__ = ["SpectrumOutput", "SpectrumRequest", "shares"]
+
+
+def shares(text: str, what: str) -> tuple[float, ...]:
+    """A list of relative errors between 0 and 1.
+
+    Raises:
+        UsageError: one that is none.
+
+    >>> shares("0.1, 0.01", "epsilon")
+    (0.1, 0.01)
+    """
+    found = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = float("nan")
+        if not 0 < value < 1:
+            raise UsageError(f"{what}: '{part.strip()}' is not a number between 0 and 1, such as 0.1")
+        found.append(value)
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectrumRequest(Lengths, WeightsWords, OnTensors):
+    r"""Compute singular values, eigenvalues and effective ranks of attention matrices and of methods.
+
+    All values come in float64 up to n = 4096, where one matrix takes about 24 n² bytes (384 MiB; a lifted kernel has
+    2n rows): one head at a time is held. Beyond, the leading --k come from a block Krylov space, and nothing n x n is
+    held. `--weights pretrained,initialized` draws both into one figure.
+
+    \b
+    --of takes, beside every method of `attnprobe methods`:
+      softmax          B, rows sum to 1
+      unnormalised     A = exp(S), divided by its largest entry (log_scale in the JSON)
+      gaussian         C_ij = exp(-|q_i - k_j|^2 scale/2)
+      lifted-softmax   A over [Q; K], 2n x 2n, positive semidefinite
+      lifted-gaussian  C over [Q; K], 2n x 2n, positive semidefinite
+      output           B V, n x p_v
+    """
+
+    of: tuple[str, ...] = opt(
+        ("softmax",),
+        "Matrices, and methods with options; repeatable and comma-separated. [default: softmax]",
+        group=MEASURED,
+        metavar="MATRIX|METHOD[:k=v,…]",
+        complete=True,
+    )
+    kind: str = opt(
+        "singular",
+        "Singular values, or eigenvalues (complex for A, B, C and methods, real for lifted kernels).",
+        group=MEASURED,
+        metavar="singular|eigen",
+        among=("singular", "eigen"),
+    )
+    k: int | None = opt(
+        None,
+        "Only the k largest values, at any n, each with an error. [default: all values up to n = 4096, 64 beyond]",
+        group=MEASURED,
+    )
+    epsilon: tuple[float, ...] = opt(
+        (0.1, 0.01),
+        "Relative errors for which to tell the rank d that an approximation needs.",
+        group=MEASURED,
+        metavar="LIST",
+        parse=shares,
+    )
+    d: tuple[int, ...] = opt(
+        (128,), "Budgets of methods, such as 16,32,64.", group=MEASURED, metavar="LIST", parse=numbers
+    )
+    target: str = opt(
+        "softmax",
+        "The exact matrix that methods stand for.",
+        group=MEASURED,
+        metavar="softmax|gaussian",
+        among=TARGETS,
+    )
+    seed: int = opt(0, "Seed of the methods' draws, and of a start block.", group=MEASURED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectrumOutput(Output, Timed):
+    plot: bool = opt(
+        False,
+        "Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).",
+        group=OUTPUT,
+        role=SHOWN,
+        alias="figures",
+    )

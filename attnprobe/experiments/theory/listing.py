@@ -1,0 +1,29 @@
+"""The theorems, what they say and what they cost."""
+
+from __future__ import annotations
+
+import textwrap
+
+from ...tables.view import flat_view
+from ...theorems import THEOREMS
+
+__all__ = ["listed"]
+
+
+def listed(format_: str) -> str:
+    """Every theorem in a format: its name, paper, what it says and its cost."""
+    if format_ == "table":
+        return "\n\n".join(_card(name) for name in THEOREMS)
+    rows = [
+        {"theorem": one.name, "paper": one.paper, "says": one.says, "cost": one.cost, "per_method": one.per_method}
+        for one in THEOREMS.values()
+    ]
+    return flat_view("theorems", rows).text(format_)
+
+
+def _card(name: str) -> str:
+    one = THEOREMS[name]
+    about = " · asked of every --method" if one.per_method else ""
+    lines = [one.paper, one.says, f"cost: {one.cost}{about}"]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, 96, subsequent_indent="  ")]
+    return "\n".join([one.name, *(f"  {line}" for line in wrapped)])

@@ -1,0 +1,232 @@
+"""An option is a field of a request: its name, type, default and help are written once, at the field."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from numbers import Real
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from ..errors import UsageError, unknown
+
+__all__ = ["FOLDER", "KEYS", "SHOWN", "Option", "built", "check_fields", "opt", "options_of"]
+
+Parser = Callable[[str, str], Any]
+T = TypeVar("T")
+
+KEYS = "keys"  # an option that says what is measured: a sweep's folder is named by it
+FOLDER = "folder"  # where and how it is measured: the numbers are the same
+SHOWN = "shown"  # how it is shown
+
+
+def opt(
+    default: Any,
+    help: str,
+    *,
+    group: str,
+    flag: str | None = None,
+    metavar: str | None = None,
+    parse: Parser | None = None,
+    role: str = KEYS,
+    **more: Any,
+) -> Any:
+    """A field that is an option; see `Option` for the rest.
+
+    Args:
+        default: as a typed value. None is "not given".
+    """
+    about = {"help": help, "group": group, "flag": flag, "metavar": metavar, "parse": parse, "role": role, **more}
+    return field(default=default, metadata={"option": about})
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field says of itself.
+
+    Attributes:
+        name: of the field. kind: bool, int, float or str, of a value or of the items of a list.
+        flag: what the command line calls it, ``--n`` or ``--matrix/--no-matrix``.
+        default: a typed value. several: whether the value is a tuple. optional: whether it may be None.
+        parse: makes the value from its text and its name. Without it click makes it, or every item is one text and
+            the option is repeatable.
+        words: texts that are values themselves, such as ``all``.
+        role: `KEYS`, `FOLDER` or `SHOWN`. group: of the help.
+        among: the values that there are. between: the least and the most; the message is ``choose`` and words.
+        inside: the same without the ends. above: what the command line refuses itself.
+        complete: whether it completes the names of methods. bare: the value of the option without one.
+        later: whether the option came later: its default does not enter the name of a sweep's folder.
+        measures: what a metric begins with that is measured where this is true. called: in messages of ``among``.
+        alias: another key of it in a sweep's file.
+    """
+
+    name: str
+    kind: type
+    several: bool
+    optional: bool
+    default: Any
+    help: str
+    group: str
+    flag: str
+    metavar: str | None = None
+    parse: Parser | None = None
+    role: str = KEYS
+    words: tuple[str, ...] = ()
+    among: tuple[str, ...] | None = None
+    between: tuple[float, float] | None = None
+    inside: tuple[float, float] | None = None
+    choose: str | None = None
+    above: float | None = None
+    complete: bool = False
+    bare: str | None = None
+    later: bool = False
+    measures: str | None = None
+    called: str | None = None
+    alias: str | None = None
+    show_default: bool = True
+
+    @property
+    def long(self) -> str:
+        """Its name on the command line, without dashes.
+
+        >>> from dataclasses import make_dataclass
+        >>> fields = [("tries", int, opt(1, "How often.", group="", flag="--try"))]
+        >>> options_of(make_dataclass("Request", fields))[0].long
+        'try'
+        """
+        return self.flag.partition("/")[0].removeprefix("--")
+
+    @property
+    def repeatable(self) -> bool:
+        return self.several and self.parse is None
+
+    @property
+    def listed(self) -> bool:
+        """Whether its text is a list with commas."""
+        return self.several and self.parse is not None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a sweep's file may call it."""
+        plural = (self.name,) if self.repeatable else ()
+        return (*self._flags(), *plural, *filter(None, [self.alias]))
+
+    def _flags(self) -> list[str]:
+        return [flag.removeprefix("--") for flag in self.flag.split("/")]
+
+    def text(self, value: Any) -> Any:
+        """A value as the command line takes it.
+
+        >>> option = Option("d", int, True, False, (64, 128), "", "", "--d", parse=lambda text, what: ())
+        >>> option.text(option.default)
+        '64,128'
+        """
+        if value is None or self.kind is bool:
+            return value
+        if self.repeatable:
+            return (",".join(value),) if value else ()
+        if self.listed and not isinstance(value, str):
+            return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in value)
+        return str(value) if self.parse else value
+
+    def value(self, text: Any, what: str) -> Any:
+        """The typed value of what the command line, the environment or a file gives.
+
+        Raises:
+            UsageError: it is none; ``what`` is what the message calls the option.
+        """
+        if text is None or self.parse is None:
+            return text
+        return text.strip() if text.strip() in self.words else self.parse(text, what)
+
+    def checked(self, value: Any) -> Any:
+        """A value of Python, with any sequence as a tuple.
+
+        Raises:
+            UsageError: an impossible one.
+        """
+        if value is None and self.optional:
+            return None
+        if self.several and not (isinstance(value, str) and value in self.words):
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise UsageError(f"{self.name}={value!r}: a tuple is needed, such as {self._example(value)}")
+            value = tuple(value)
+        if self.parse is not None:
+            return self.value(self.text(value), self.long)
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        self._refuse(value)
+        return value
+
+    def _example(self, value: Any) -> str:
+        return repr((value,) if value is not None else self.default or ())
+
+    def _refuse(self, value: Any) -> None:
+        if self.kind in (int, float) and not _is_number(value):
+            raise UsageError(f"{self.long}={value!r}: a number is needed")
+        if self.among is not None and value not in self.among:
+            raise unknown(self.called or self.long, str(value), self.among)
+        if self.between is not None and not self.between[0] <= value <= self.between[1]:
+            choose = self.choose or "a number from {:g} to {:g}".format(*self.between)
+            raise UsageError(f"{self.long}={_short(value)}: choose {choose}")
+        if self.inside is not None and not self.inside[0] < value < self.inside[1]:
+            raise UsageError(f"{self.long}={_short(value)}: choose {self.choose}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _short(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@cache
+def options_of(request: type) -> tuple[Option, ...]:
+    """The options of a request: its own, then those of its bases in their order."""
+    hints = get_type_hints(request)
+    known = {one.name: one for one in dataclasses.fields(request) if "option" in one.metadata}
+    names = dict.fromkeys(name for base in request.__mro__ for name in vars(base).get("__annotations__", ()))
+    return tuple(_option(known[name], hints[name]) for name in names if name in known)
+
+
+def _option(one: dataclasses.Field, hint: Any) -> Option:
+    about = dict(one.metadata["option"])
+    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind = kinds[0]
+    several = get_origin(kind) is tuple
+    return Option(
+        name=one.name,
+        kind=get_args(kind)[0] if several else kind,
+        several=several,
+        optional=types.NoneType in kinds,
+        default=one.default,
+        flag=about.pop("flag") or "--" + one.name.replace("_", "-"),
+        **about,
+    )
+
+
+def check_fields(request: Any) -> None:
+    """Refuse a request with an impossible value; its sequences become tuples.
+
+    Raises:
+        UsageError: it names the option and the values that are possible.
+    """
+    for option in options_of(type(request)):
+        object.__setattr__(request, option.name, option.checked(getattr(request, option.name)))
+
+
+def built(request: type[T], texts: Mapping[str, Any], called: Callable[[Option], str], **more: Any) -> T:
+    """A request from what the command line, the environment or a file gives, by the names of fields.
+
+    Args:
+        texts: may hold more. called: what messages call an option. more: fields that are no options.
+
+    Raises:
+        UsageError: a list that is none, or an impossible value.
+    """
+    some = [option for option in options_of(request) if option.name in texts]
+    return request(**{option.name: option.value(texts[option.name], called(option)) for option in some}, **more)

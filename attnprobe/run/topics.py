@@ -1,0 +1,382 @@
+"""The options that commands share, by topic: a request inherits those that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from ..grammar.lists import parse_numbers, parse_positive
+from .option import FOLDER, SHOWN, check_fields, opt
+
+if TYPE_CHECKING:
+    from ..sources import SourceSpec
+
+__all__ = [
+    "MEASURED",
+    "MOST",
+    "TARGETS",
+    "Device",
+    "Budgets",
+    "Elsewhere",
+    "Gates",
+    "Inputs",
+    "Layers",
+    "Lengths",
+    "Numbers",
+    "OnTensors",
+    "Output",
+    "Places",
+    "Reading",
+    "Run",
+    "Source",
+    "Split",
+    "Statistics",
+    "Tensors",
+    "Timed",
+    "WeightsWord",
+    "WeightsWords",
+    "Windows",
+    "above",
+    "lengths",
+    "numbers",
+    "positives",
+    "words",
+]
+
+MEASURED = "What is measured"
+PLACES = "Where in the model and the text"
+SOURCE = "Where Q, K and V come from"
+NUMBERS = "Device and numbers"
+RUN = "The run's folder"
+ELSEWHERE = "Processes and machines"
+OUTPUT = "What is shown"
+GATES = "Gates"
+GROUPS = (MEASURED, PLACES, SOURCE, NUMBERS, RUN, ELSEWHERE, OUTPUT, GATES)  # the order of the help
+
+MOST = 100_000  # windows, and repeats
+TARGETS = ("softmax", "gaussian")
+WEIGHTS = "pretrained|initialized|initialized-qkv"
+WEIGHTS_HELP = "Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V; "
+SEVERAL_WEIGHTS = "error and spectrum take several, comma-separated."
+
+
+def numbers(text: str, what: str) -> tuple[int, ...]:
+    """A list of whole numbers and ranges, such as ``16,32`` or ``0-5``."""
+    return tuple(parse_numbers(text, what))
+
+
+def lengths(text: str, what: str) -> tuple[int, ...]:
+    """A list of numbers of tokens."""
+    found = numbers(text, what)
+    if min(found) < 2:
+        raise UsageError(f"{what}={min(found)}: attention needs at least 2 tokens")
+    return found
+
+
+def positives(text: str, what: str) -> tuple[float, ...]:
+    """A list of numbers above 0, in rising order."""
+    return tuple(parse_positive(text, what))
+
+
+def words(text: str, what: str) -> tuple[str, ...]:
+    """A list of words."""
+    found = tuple(word.strip() for word in text.split(","))
+    if not all(found):
+        raise UsageError(f"{what} '{text}': an empty word; write pretrained,initialized")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    n: tuple[int, ...] | None = opt(
+        None,
+        "Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]",
+        group=MEASURED,
+        metavar="LIST",
+        parse=lengths,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    d: tuple[int, ...] = opt((128,), "Budgets, such as 16,32,64.", group=MEASURED, metavar="LIST", parse=numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    layer: tuple[int, ...] | str | None = opt(
+        None, "Layers: 0,5 or 0-5 or all. [default: 0]", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
+    )
+    head: tuple[int, ...] | str = opt(
+        "all", "Heads: 0,5 or 0-5 or all.", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    windows: int = opt(1, "How many windows of the text.", group=PLACES, between=(1, MOST))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places(Layers, Windows):
+    """Where in the model and the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    input_statistics: bool = opt(
+        True,
+        "Whether to tell what Q, K and V are like: scores, entropy, sinks, norms, stable ranks.",
+        group=MEASURED,
+        flag="--input-statistics/--no-input-statistics",
+        later=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(Statistics):
+    """What is made of Q, K and V before anything is measured."""
+
+    scale_inputs: tuple[float, ...] = opt(
+        (1.0,),
+        "Factors s of the scores, such as 0.5,1,2,4, each measured beside the others: Q and K are each "
+        "multiplied by √s, so B is softmax(s S) and C_ij is C_ij^s. Stresses methods beyond the data.",
+        group=MEASURED,
+        metavar="LIST",
+        parse=positives,
+        later=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    split: str = opt("test", "Which split of Wikitext-2.", group=SOURCE, metavar="train|validation|test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Split):
+    """Which model reads which text."""
+
+    model: str | None = opt(
+        None,
+        "A hub id, a directory, or the packaged MiniLM weights. [default: bert-base-cased, or what can be had]",
+        group=SOURCE,
+        metavar="ID|DIR|minilm",
+    )
+    weights_seed: int = opt(0, "Seed of random weights.", group=SOURCE)
+    text: str | None = opt(
+        None,
+        "The text to read. [default: wikitext-2, or the embedded text where it cannot be had]",
+        group=SOURCE,
+        metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
+    )
+    tokenizer: str | None = opt(None, "Another tokenizer than the model's own.", group=SOURCE, metavar="ID|DIR|VOCAB")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsWord:
+    weights: str = opt("pretrained", WEIGHTS_HELP + SEVERAL_WEIGHTS, group=SOURCE, metavar=WEIGHTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsWords:
+    weights: tuple[str, ...] = opt(
+        ("pretrained",), WEIGHTS_HELP + SEVERAL_WEIGHTS, group=SOURCE, metavar=WEIGHTS, parse=words
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensors:
+    """What is taken from a model that reads a text, or from a file."""
+
+    positions: str = opt(
+        "segment",
+        "What happens beyond the model's positions: segments read one by one and concatenated (the "
+        "papers' protocol), positions that wrap around, or interpolated ones.",
+        group=SOURCE,
+        metavar="segment|wrap|interpolate",
+    )
+    qkv: str | None = opt(
+        None, "Q, K and V from a safetensors file instead of a model and a text.", group=SOURCE, metavar="FILE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    device: str = opt("auto", "auto is cuda where there is one.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N")
+    strict: bool = opt(
+        False,
+        "Refuse every substitution of a source instead of noting it; an undecided gate fails.",
+        group=NUMBERS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Device):
+    """Where and in what numbers is computed, and whether a source may be substituted."""
+
+    dtype: str = opt(
+        "float32",
+        "The dtype that methods run in; exact outputs are always float64.",
+        group=NUMBERS,
+        metavar="float64|float32|bfloat16|float16",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Reading, WeightsWord, Tensors, Numbers):
+    """A source by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The run's folder, and what becomes of what it holds.
+
+    Attributes:
+        base: where new folders are made. origin: where each value came from, for the manifest.
+    """
+
+    out: str | None = opt(
+        None,
+        "The run's folder; what is done there already is not measured again. [default: a new one under outputs/]",
+        group=RUN,
+        metavar="DIR",
+        role=FOLDER,
+    )
+    force: bool = opt(False, "Measure again what --out holds already.", group=RUN, role=FOLDER)
+    retry_failed: bool = opt(False, "Measure again what failed in --out.", group=RUN, role=FOLDER)
+    cell_timeout: float | None = opt(
+        None,
+        "A method that takes longer on one layer fails there, and the run goes on. It is measured in a worker "
+        "process: what cannot be interrupted is ended with that process 5 s later.",
+        group=RUN,
+        metavar="SECONDS",
+        role=FOLDER,
+        above=0,
+    )
+    base: str = "outputs"
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def source(self) -> SourceSpec:
+        """What is read, with the first of the weights."""
+        from ..sources import SourceSpec
+
+        names = {one.name for one in fields(self)} & {one.name for one in fields(SourceSpec)}
+        given = {name: getattr(self, name) for name in names}
+        if isinstance(given.get("weights"), tuple):
+            given["weights"] = given["weights"][0]
+        return SourceSpec(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """Which groups of cells a run measures, and in which processes."""
+
+    shard: str | None = opt(
+        None,
+        "Measure part I of N of the groups (weights, n, window, layer; of stability task and seed), from "
+        "1/N to N/N, into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, "
+        "`attnprobe report DIR`, or the command without --shard, shows the whole.",
+        group=ELSEWHERE,
+        metavar="I/N",
+        role=FOLDER,
+    )
+    jobs: int | None = opt(
+        None,
+        "Measure groups in N processes side by side, which share the "
+        "GPUs and torch's threads; bench runs one at a time on each device. [default: one per visible GPU, 1 on a "
+        "CPU and of bench, with ray as many as fit]",
+        group=ELSEWHERE,
+        metavar="N",
+        role=FOLDER,
+    )
+    backend: str = opt(
+        "local",
+        "Where the processes are: on this machine, or on a Ray cluster; needs pip install 'attnprobe[ray]'.",
+        group=ELSEWHERE,
+        metavar="local|ray",
+        role=FOLDER,
+    )
+    ray_address: str | None = opt(
+        None,
+        "The cluster to join; auto is the one that this node is of, local starts a private one of this machine for "
+        "the length of the run.",
+        group=ELSEWHERE,
+        metavar="HOST:PORT|auto|local",
+        role=FOLDER,
+    )
+    gpus_per_task: float | None = opt(
+        None,
+        "GPUs that each process of --backend ray asks for, or a fraction of one. [default: 1 where the cluster has "
+        "any and --device is not cpu, else 0]",
+        group=ELSEWHERE,
+        metavar="F",
+        role=FOLDER,
+    )
+    cpus_per_task: int | None = opt(
+        None,
+        "CPUs that each process of --backend ray asks for, and its threads. [default: 1]",
+        group=ELSEWHERE,
+        metavar="N",
+        role=FOLDER,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTensors(Places, Inputs, Reading, Tensors, Numbers, Run, Elsewhere):
+    """A command that measures on Q, K and V of a model or a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a command shows of a run."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    format_: str = opt(
+        "table",
+        "What is printed on stdout.",
+        group=OUTPUT,
+        flag="--format",
+        metavar="table|json|jsonl|csv|md|latex",
+        role=SHOWN,
+    )
+    debug: bool = opt(False, "Show the traceback of an error.", group=OUTPUT, role=SHOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    show_timings: bool = opt(False, "Show on stderr where the time went.", group=OUTPUT, flag="--timings", role=SHOWN)
+
+
+def above(value: str) -> str:
+    """The help of ``--fail-above``.
+
+    Args:
+        value: what a gate is held against.
+    """
+    return f"Exit 1 where {value} exceeds the value, or is missing."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gates:
+    """Which values may not be exceeded, and where that is written."""
+
+    gates: tuple[str, ...] = opt(
+        (),
+        above("a statistic (default: mean) of a line of the table"),
+        group=GATES,
+        flag="--fail-above",
+        metavar="METRIC[.STAT]=VALUE",
+        role=SHOWN,
+    )
+    junit: str | None = opt(
+        None, "Write what became of --fail-above as JUnit XML, for CI.", group=GATES, metavar="FILE", role=SHOWN
+    )
