@@ -11,16 +11,19 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from sources_helpers import SHARED, needs_shared
 
 import attnprobe
-from attnprobe.cli.methods import methods_page
+from attnprobe.cli import cli
 from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.methods.registry import KERNELS, TAGS
+from attnprobe.methods import KERNELS
+from attnprobe.methods import METHODS as BUILT_IN
+from attnprobe.methods.registry import TAGS
 from attnprobe.methods.user.claims import GIVEN, Claims
 from attnprobe.methods.user.plugins import GROUP
-from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS
+from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS, MATRIX_METRICS, OUTPUT_METRICS
 from attnprobe.sources.packaged import PUBLISHED
 from attnprobe.sources.text import EMBEDDED_SHA256
 
@@ -28,7 +31,9 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "start/tutorial.md"
 PAGE, KERNELS_PAGE, DATA_PAGE = (DOCS / f"guide/{name}.md" for name in ("add-a-method", "kernels", "data"))
-METRICS_PAGE, METHODS_PAGE = (DOCS / f"reference/{name}.md" for name in ("metrics", "methods"))
+METRICS_PAGE, METHODS = DOCS / "reference/metrics.md", DOCS / "reference/methods"
+INSTALL = DOCS / "start/install.md"
+EVERY = {**BUILT_IN, **KERNELS}
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not in a checkout")
 HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
 
@@ -107,7 +112,7 @@ def follow(page: Path, run, folder: Path) -> None:
         elif language == "sh":
             for words, code in commands(text):
                 if words[0] != "attnprobe":
-                    assert text in (ROOT / "README.md").read_text()  # installs
+                    assert text in INSTALL.read_text()  # installs
                     continue
                 got, _, err = run(*words[1:])
                 assert got == code, (words, err)
@@ -157,14 +162,37 @@ def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
     assert sorted(map(plain, made)) == sorted(map(plain, shown)) and len(shown) == 18
 
 
-def test_the_methods_page_is_the_registrys():
-    assert METHODS_PAGE.read_text() == methods_page() + "\n"
+def test_the_methods_pages_are_the_registrys(run, tmp_path):
+    assert run("methods", "--pages", str(tmp_path))[0] == 0
+    made, kept = ({path.name: path.read_text() for path in folder.iterdir()} for folder in (tmp_path, METHODS))
+    assert made.keys() == kept.keys() == {"index.md", *(f"{name.replace(':', '-')}.md" for name in EVERY)}
+    assert made == kept
+
+
+def test_a_methods_page_has_its_options_claims_and_errors():
+    page = (METHODS / "nystromformer.md").read_text()
+    assert "| `inverse` | `schulz` | schulz \\| pinv | `schulz` is `n_iter` steps" in page
+    assert "- exact at full budget (d=n, inverse=pinv)" in page and "## Errors\n\nUnsupported: d above n." in page
+    for name, entry in EVERY.items():
+        text = (METHODS / f"{name.replace(':', '-')}.md").read_text()
+        for option in entry.options:
+            row = next(line for line in text.splitlines() if line.startswith(f"| `{option}` |"))
+            assert not row.endswith("|  |"), f"{name}: {option} has no meaning"
+        assert "Options:" not in text and "Raises:" not in text
+
+
+def test_pages_of_methods_go_into_a_folder(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run("methods", "--pages", str(tmp_path / "file"))
+    assert code == 2 and "file" in err
+    assert run("methods", "skyformer", "--pages", str(tmp_path))[0] == 2
 
 
 def test_the_metrics_page_has_every_metric_of_every_command():
     text = METRICS_PAGE.read_text()
     gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
     wanted = {name for one in gated for name in one.metrics} | set(INPUT_STATISTICS)
+    wanted |= {*OUTPUT_METRICS, *MATRIX_METRICS}
     for name in sorted(wanted):
         assert f"`{name}`" in text, name
 
@@ -190,3 +218,35 @@ def test_the_data_pages_recipe_makes_the_files_of_these_hashes():
 def test_links_and_pictures_of_every_page_exist(page):
     for path in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / path).exists(), path
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda page: page.name)
+def test_results_say_what_they_were_measured_with(page):
+    """Version, commit, date and command, before the first section."""
+    head = re.split(r"^## ", page.read_text(), flags=re.M)[0]
+    assert re.search(r"^\| version \| attnprobe \d+\.\d+\.\d+", head, re.M)
+    assert re.search(r"^\| commit \| .*`[0-9a-f]{7,}`", head, re.M)
+    assert re.search(r"^\| date \| \d{4}-\d\d-\d\d", head, re.M)
+    assert re.search(r"^\| command \| \S", head, re.M) and re.search(r"attnprobe \w+|benchmarks/", page.read_text())
+
+
+def shown_commands(page: Path) -> list[str]:
+    """The lines of a page's blocks, fenced or indented, that begin with `attnprobe`; a line may go on in the next."""
+    fenced = [text for language, text in blocks(page) if language in ("", "sh", "bash")]
+    indented = re.findall(r"^    (.*)$", page.read_text(), re.M)
+    lines = "\n".join([*fenced, *indented]).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("attnprobe ")]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_command_that_a_page_shows_has_these_options(page):
+    for line in shown_commands(page):
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] == "--help":
+            continue
+        command = cli.get_command(click.Context(cli), words[0])
+        assert command is not None, line
+        with command.make_context(words[0], words[1:]) as context:  # raises where an option is not there
+            assert context.params is not None, line

@@ -3,40 +3,82 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from sources_helpers import needs_minilm
 
 from attnprobe.cli import COMMANDS
-from attnprobe.cli.methods import readme_table
-from attnprobe.metrics import MATRIX_METRICS, OUTPUT_METRICS
+from attnprobe.methods import KERNELS, METHODS
 
+NUMBERS = {3: "three", 4: "four", 5: "five", 6: "six"}
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""
 pytestmark = pytest.mark.skipif(not README, reason="not in a checkout")
 
 
-def between(name: str) -> str:
-    return README.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0].strip()
+INSTALL = (ROOT / "docs/start/install.md").read_text() if README else ""
 
 
-def test_the_method_table_is_the_registrys():
-    assert between("methods") == readme_table()
+def flat(text: str) -> str:
+    return " ".join(text.split())
 
 
-def test_ci_runs_the_readmes_own_test_command():
-    shell = re.findall(r"```sh\n(.*?)\n```", README, re.S)
-    command = next(line for line in shell if line.endswith("&& pytest"))
+def shell(page: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)\n```", page, re.S)
+
+
+def test_the_readme_is_read_in_five_minutes():
+    assert len(README.split()) <= 1000
+
+
+def test_ci_runs_the_install_pages_own_test_command():
+    command = next(line for line in shell(INSTALL) if line.endswith("&& pytest"))
     assert (ROOT / ".ci/run").read_text().strip().splitlines()[-1] == command
 
 
-def test_the_readme_names_every_command_metric_and_picture_that_exists():
+def test_the_readme_installs_as_the_install_page_does():
+    steps = [line.partition("  #")[0].strip() for line in shell(README)[0].splitlines()]
+    assert shell(INSTALL)[0].startswith(" && ".join(steps) + " && attnprobe ")
+
+
+def test_the_readme_names_every_command_and_picture_that_exists():
     for name in COMMANDS:
         assert f"attnprobe {name}" in README
-    for name in (*OUTPUT_METRICS, *MATRIX_METRICS):
-        assert f"`{name}`" in README
     for path in re.findall(r"!\[.*?\]\((.*?)\)", README):
         assert (ROOT / path).exists()
+    assert f"{len(METHODS)} methods and {NUMBERS[len(KERNELS)]} kernels" in README
+
+
+@needs_minilm
+def test_the_readmes_command_gives_the_readmes_table(run, no_hub):
+    """Every line and column that it shows, but for those that rounding decides (≈)."""
+    [command] = shell(README)[1].splitlines()
+    code, out, _ = run(*shlex.split(command)[1:])
+    assert code == 0
+    lines = [flat(line) for line in out.splitlines()]
+    table = README.split("<!-- table -->")[1].split("<!-- /table -->")[0].split("─\n")
+    for line in table[0].splitlines()[2:5]:
+        assert any(flat(line) in one for one in lines), line
+    for line in table[1].splitlines()[:-1]:
+        words = [word for word in flat(line).split() if "≈" not in word]
+        assert any(contains(one.split(), words) for one in lines), line
+
+
+def contains(line: list[str], words: list[str]) -> bool:
+    """Whether the ``words`` stand in a line in this order."""
+    rest = iter(line)
+    return all(word in rest for word in words)
+
+
+@needs_minilm
+def test_the_readmes_python_runs(no_hub):
+    [code] = re.findall(r"```python\n(.*?)\n```", README, re.S)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "dtype=torch.float64" in done.stdout, done.stderr
 
 
 def test_every_pinned_version_is_exact():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,10 +18,10 @@ In Python:
 
 @click.command("methods", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=complete_methods)
-@click.option("--pages", is_flag=True, help="Every built-in method's page, as Markdown: docs/reference/methods.md.")
+@click.option("--pages", metavar="DIR", help="Write every built-in method's reference page, and an index, into DIR.")
 @format_option
 @debug_option
-def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
+def command(name: str | None, pages: str | None, format_: str, debug: bool) -> None:
     """List the methods: name, paper, targets, what the budget d means, cost and tags. With NAME, explain one."""
     from ..errors import UsageError
     from ..methods import by_family, get
@@ -29,10 +30,10 @@ def command(name: str | None, pages: bool, format_: str, debug: bool) -> None:
     from .streams import answer, note
 
     refuse_unknown_format(format_)
-    if pages and (name is not None or format_ not in ("table", "md")):
-        raise UsageError("--pages shows every method, as Markdown; drop the name and --format")
-    if pages:
-        answer(methods_page())
+    if pages is not None:
+        if name is not None or format_ not in ("table", "md"):
+            raise UsageError("--pages writes every method's page, as Markdown; drop the name and --format")
+        _write_pages(Path(pages))
         return
     entries = [get(name)] if name is not None else by_family(kernels=True)
     if name is None:
@@ -63,55 +64,17 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def methods_page() -> str:
-    """docs/reference/methods.md, from the registry: tables, then each page as ``attnprobe methods NAME`` shows it."""
-    from ..methods import FAMILIES, KERNELS, by_family
+def _write_pages(folder: Path) -> None:
+    """Write the index and the methods' pages into ``folder``, and name it."""
+    from ..errors import UsageError
+    from .method_pages import method_pages
+    from .streams import answer
 
-    entries = by_family(kernels=True)
-    lines = [
-        "# Methods and kernels",
-        "",
-        "Made by `attnprobe methods --pages` from what the methods themselves say. "
-        "Each page is that of `attnprobe methods NAME`.",
-        "",
-        readme_table(),
-        "",
-        "Kernels are exact attention by other means (see [kernels.md](../guide/kernels.md)):",
-        "",
-        _table(list(KERNELS.values())),
-    ]
-    for family in FAMILIES:
-        here = [entry for entry in entries if entry.family == family]
-        if here:
-            lines += ["", f"## Family: {family}"]
-        for entry in here:
-            lines += ["", f"### `{entry.name}`", "", "```text", entry.explain(), "```"]
-    return "\n".join(lines)
-
-
-def readme_table() -> str:
-    """The method table of the README, from the registry."""
-    from ..methods import by_family
-
-    return _table(by_family())
-
-
-def _table(entries: list[Any]) -> str:
-    names = ("method", "paper", "family", "target", "d means", "cost per head", "random?", "needs V?", "causal?")
-    names += ("oracle",)
-    lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
-    for entry in entries:
-        cells = (
-            f"`{entry.name}`",
-            f"{entry.paper} ({entry.year})",
-            entry.family,
-            ", ".join(entry.targets),
-            entry.budget or "–",
-            entry.cost,
-            "no" if "deterministic" in entry.tags else "yes",
-            "yes" if "uses_values" in entry.tags else "no",
-            "yes" if entry.is_causal else "yardstick" if "causal_target" in entry.tags else "no",
-            entry.oracle,
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    pages = method_pages()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--pages {folder}: {error.strerror or error}") from error
+    answer(f"{len(pages)} pages in {folder}")

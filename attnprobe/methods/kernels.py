@@ -80,8 +80,10 @@ def _by_backend(name: str, backend: SDPBackend) -> Callable[..., Tensor]:
 def sdpa_flash(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own") -> Approximation:
     """``softmax(scale · Q Kᵀ) V`` by torch's flash kernel: scores in tiles, a running maximum and sum in float32.
 
-    ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. Skipped where torch has no flash kernel for
-    the dtype and device (on CUDA it takes half precision alone).
+    Skipped where torch has no flash kernel for the dtype and device (on CUDA it takes half precision alone).
+
+    Options:
+        dtype: what Q, K and V are rounded to first; ``own`` leaves them.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p).
     """
@@ -98,7 +100,10 @@ def sdpa_flash(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", 
 def sdpa_math(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own") -> Approximation:
     """``softmax(scale · Q Kᵀ) V`` by torch's unfused path, the one to fall back to; of half precision in float32.
 
-    ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. It holds the scores, so it goes by heads.
+    It holds the scores, so it goes by heads.
+
+    Options:
+        dtype: what Q, K and V are rounded to first; ``own`` leaves them.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory n² of one head.
     """
@@ -123,9 +128,12 @@ def flex(
 ) -> Approximation:
     """``softmax(scale · Q Kᵀ) V`` by torch's flex attention, compiled for the device.
 
-    ``dtype`` is what Q, K and V are rounded to first; ``own`` leaves them. Compiling takes half a minute for a dtype,
-    and a C++ compiler on a CPU; where it cannot be done the kernel is skipped, and says why. ``compiled=false`` runs
-    torch's unfused stand-in, which holds the scores of all heads and rounds otherwise.
+    Compiling takes half a minute for a dtype, and a C++ compiler on a CPU. Where it cannot be done the kernel is
+    skipped, and says why.
+
+    Options:
+        dtype: what Q, K and V are rounded to first; ``own`` leaves them.
+        compiled: false runs torch's unfused stand-in, which holds the scores of all heads and rounds otherwise.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p) compiled.
     """
@@ -181,11 +189,13 @@ def int8(
     """``softmax(scale · s_q s_k · Q̂ K̂ᵀ) V`` with Q̂ = round(Q / s_q) and K̂ = round(K / s_k) whole numbers of -127 … 127.
 
     Simulated: the integers are held as floats, whose products and sums are those of int8 with int32 accumulation, exact
-    up to p = 1040 in float32. ``per=row`` has one ``s = max|x| / 127`` for each query and one for each key;
-    ``per=head`` one for all queries of a head and one for all its keys. Scores and softmax are float32 (float64 for
-    float64 inputs), the weights are rounded to the dtype, and their product with V sums in float32. V is not quantised,
-    and K is not smoothed as in the paper. ``dtype`` is what Q, K and V are rounded to first, and the output too;
-    ``own`` leaves them.
+    up to p = 1040 in float32. Scores and softmax are float32 (float64 for float64 inputs), the weights are rounded to
+    the dtype, and their product with V sums in float32. V is not quantised, and K is not smoothed as in the paper.
+
+    Options:
+        dtype: what Q, K and V are rounded to first, and the output too; ``own`` leaves them.
+        per: ``row`` has one step ``s = max|x| / 127`` for each query and one for each key; ``head`` one for all queries
+            of a head and one for all its keys.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p).
     """

@@ -96,6 +96,11 @@ class Option:
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", type(None): "none"}
         return " or ".join(names[kind] for kind in self.kinds)
 
+    @property
+    def default_text(self) -> str:
+        """The default as it is written on a command line."""
+        return _word(self.default)
+
 
 @dataclass(frozen=True)
 class Method:
@@ -264,7 +269,7 @@ class Method:
             "budget d": self.budget or "none: d is ignored",
             "cost": self.cost if self.family == "user" else f"{self.cost} multiply-adds per head",
             "proved by": self.oracle if self.family in ("kernel", "user") else f"its literal twin; {self.oracle}",
-            "claims": "; ".join(self._claim(tag) for tag in self.tags),
+            "claims": "; ".join(self.claimed()),
         }
         lines = [self.name, ""]
         for name, text in facts.items():
@@ -272,10 +277,14 @@ class Method:
         lines += ["", (inspect.getdoc(self.function) or "").replace("``", "`")]
         if self.options:
             lines += ["", f"Defaults, and what may stand there (--method {self.name}:OPTION=VALUE,…):"]
-            defaults = {f"{name}={_word(option.default)}": option for name, option in self.options.items()}
+            defaults = {f"{name}={option.default_text}": option for name, option in self.options.items()}
             width = max(map(len, defaults))
             lines += [f"  {text:{width}}  {option.describe()}" for text, option in defaults.items()]
         return "\n".join(lines)
+
+    def claimed(self) -> list[str]:
+        """The method's tags in words."""
+        return [self._claim(tag) for tag in self.tags]
 
     def _claim(self, tag: str) -> str:
         """A tag in words, with the target and the setting for which it is claimed."""

@@ -56,14 +56,14 @@ def output_errors(
 
     With ``E = B V - B~ V`` (or C for the Gaussian target), all float64 (h,):
 
-    ============================  ====================================================================
-    ``output_spectral``           ``‖E‖₂``, absolute: the papers' error, in the units of V
-    ``output_spectral_relative``  ``‖E‖₂ / ‖B V‖₂``
-    ``output_frobenius``          ``‖E‖_F``, absolute
-    ``output_frobenius_relative`` ``‖E‖_F / ‖B V‖_F``
-    ``output_row_relative_max``   ``max_i ‖E_i‖ / ‖(B V)_i‖``; rows that are zero in both count as 0
-    ``output_cosine_min``         ``min_i cos((B V)_i, (B~ V)_i)``; 1 where both rows are zero, 0 where one is
-    ============================  ====================================================================
+    =============================  ===========================================================================
+    ``output_spectral``            ``‖E‖₂``, absolute: the papers' error, in the units of V
+    ``output_spectral_relative``   ``‖E‖₂ / ‖B V‖₂``
+    ``output_frobenius``           ``‖E‖_F``, absolute
+    ``output_frobenius_relative``  ``‖E‖_F / ‖B V‖_F``
+    ``output_row_relative_max``    ``max_i ‖E_i‖ / ‖(B V)_i‖``; rows that are zero in both count as 0
+    ``output_cosine_min``          ``min_i cos((B V)_i, (B~ V)_i)``; 1 where both rows are zero, 0 where one is
+    =============================  ===========================================================================
 
     Args:
         reference: the exact operator of ``attnprobe.exact``, or its output ``B V`` in float64, (h, n_q, p_v), where
