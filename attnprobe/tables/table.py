@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..records.file import strict_json
 from .labels import identity, scale_of, source_labels
@@ -13,6 +13,7 @@ __all__ = ["Column", "Table", "counted", "grouped_by", "joined", "legend_of", "p
 
 Row = Mapping[str, Any]
 Record = Mapping[str, Any]
+AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,13 @@ def legend_of(tables: Iterable[Table], headings: Iterable[str] | None = None) ->
     return " ".join(f"{text}." for text in texts)
 
 
-def grouped_by(rows: Iterable[Row], *names: str) -> list[list[Row]]:
+def grouped_by(rows: Iterable[AnyRow], *names: str) -> list[list[AnyRow]]:
     """The rows that agree in these fields together, in the order of their first appearance.
 
     >>> grouped_by([{"n": 1, "d": 2}, {"n": 2, "d": 2}, {"n": 1, "d": 3}], "n")
     [[{'n': 1, 'd': 2}, {'n': 1, 'd': 3}], [{'n': 2, 'd': 2}]]
     """
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[tuple[Any, ...], list[AnyRow]] = {}
     for row in rows:
         values = (row.get(name) for name in names)
         key = tuple(strict_json(value) if isinstance(value, (Mapping, list)) else value for value in values)
@@ -116,7 +117,7 @@ def grouped_by(rows: Iterable[Row], *names: str) -> list[list[Row]]:
     return list(found.values())
 
 
-def places(records: Sequence[Record], *names: str) -> list[Row]:
+def places(records: Sequence[Record], *names: str) -> list[dict[str, Any]]:
     """What a row of each record says of where it is: these fields, its source, weights and factor, and its status."""
     labels = source_labels(records)
     return [
@@ -147,7 +148,7 @@ def counted(rows: Sequence[Row], *names: str) -> str:
     return " x ".join(f"{count} {name if count != 1 else name[:-1]}" for count, name in counts)
 
 
-def reasons(rows: Iterable[Row], name_of: Callable[[Row], str]) -> list[str]:
+def reasons(rows: Iterable[Row], name_of: Callable[[Any], str]) -> list[str]:
     """A note for each row that is not ok: its mark, its name, what it is and why; equal ones once."""
     lines = []
     for row in rows:

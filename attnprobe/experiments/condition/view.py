@@ -178,7 +178,7 @@ def _rho(row: Row) -> str:
 
 
 MATRIX = (
-    Column("matrix", lambda row: SYMBOLS.get(row["matrix"], row["matrix"])),
+    Column("matrix", lambda row: SYMBOLS.get(row["matrix"], str(row["matrix"]))),
     Column("", lambda row: "●" if row["inverted"] else "", "●: the method inverts this matrix"),
     Column("method", lambda row: method_label(row) if row["method"] else ""),
     Column("d", lambda row: "" if row["d"] is None else str(row["d"])),

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...records.file import strict_json, unspelt
-from ...tables.labels import at_label, identity, scale_of, source_heading, source_labels
+from ...records.file import unspelt
+from ...tables.labels import at_label, source_heading
 from ...tables.numbers import brief, method_label
 from ...tables.statistics import describe, quantiles
-from ...tables.table import Table
+from ...tables.table import Column, Table, counted, grouped_by, joined, places, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 
-__all__ = ["theory_legend", "theory_rows", "theory_summary", "theory_tables", "view"]
+__all__ = ["theory_rows", "theory_summary", "theory_tables", "view"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
+PLACE = ("theorem", "paper", "says", "method", "options", "target", "layer", "window", "n")
+WHERE = ("theorem", "paper", "says", "method", "options", "target", "weights", "source", "scale_inputs")
+STATEMENT = (*WHERE, "layer", "n", "d", "at", "assumption", "promise", "sense", "status", "reason")
 NUMBERS = ("measured", "bound", "slack")
 LOST = "nothing to compare: what was measured or its bound is NaN"
-SPREAD = "p10 – p90"
-SPREADS = tuple(f"{name}{of}" for name in NUMBERS for of in ("", f" {SPREAD}"))
-HEADINGS = ("method", "layer", "n", "d", "at", "verdict", *SPREADS, "assumption", "promise")
-SPARE = ("promise", "assumption", *(f"{name} {SPREAD}" for name in ("bound", "slack", "measured")))  # left out first
-LEGEND = (
-    "measured, bound, slack: median and p10 – p90 over heads and windows, blank where there is none. slack: the room "
-    "that is left, bound over measured where at most the bound is promised, measured over bound where at least. "
-    "verdict, of so many heads, the first that applies: assumption not met, so nothing is promised; vacuous, the bound "
-    "promises no more than is true of every matrix; violated, beyond the measured interval and its rounding; holds."
-)
 
 
 def view(recorded: Recorded) -> View:
@@ -41,14 +34,12 @@ def view(recorded: Recorded) -> View:
     records, title = recorded.records, recorded.header.title
     rows = theory_rows(records)
     summary = theory_summary(rows)
-    tables = theory_tables(summary)
     draw = lambda folder: theory_figures(records, title, folder)
     return View(
         "theory",
         recorded.header,
         rows,
-        tables,
-        theory_legend(tables),
+        theory_tables(summary),
         title="What the theorems promise, and what is",
         summary=summary,
         judged=summary,
@@ -63,14 +54,9 @@ def theory_rows(records: Iterable[Record]) -> list[Row]:
     ``details`` holds the finding's numbers of that head; its curves stand in the records alone.
     """
     records = list(records)
-    labels = source_labels(records)
-    rows = []
-    for record in records:
-        names = ("theorem", "paper", "says", "method", "options", "target", "layer", "window", "n")
-        place = {name: record.get(name) for name in names}
-        place["weights"] = (record.get("source") or {}).get("weights")
-        place["source"] = labels[identity(record.get("source"))]
-        place["scale_inputs"] = scale_of(record.get("source"))
+    rows: list[Row] = []
+    for record, place in zip(records, places(records, *PLACE), strict=True):
+        status, reason = place.pop("status"), place.pop("reason")
         for finding in record["findings"]:
             shared = {name: finding.get(name) for name in ("d", "at", "assumption", "promise", "sense")}
             for index, head in enumerate(record["heads"]):
@@ -78,8 +64,8 @@ def theory_rows(records: Iterable[Record]) -> list[Row]:
                 rows.append(row if row["verdict"] is not None else {**row, "status": "diverged", "reason": LOST})
         empty = {**place, **dict.fromkeys(("assumption", "promise", "verdict", "head")), "at": {}}
         lost = [(one["d"], "skipped", one["reason"]) for one in record.get("refused") or ()]
-        if record["status"] not in ("ok", "diverged"):  # what diverged stands among the findings
-            lost.append((None, record["status"], record.get("reason")))
+        if status not in ("ok", "diverged"):  # what diverged stands among the findings
+            lost.append((None, status, reason))
         rows += [{**empty, "d": d, "status": status, "reason": reason} for d, status, reason in lost]
     return rows
 
@@ -98,40 +84,17 @@ def theory_summary(rows: Iterable[Row]) -> list[Row]:
     ``verdicts`` counts them; ``metrics`` describes `THEORY_METRICS`, of which the first four are shares of heads, and
     ``quantiles`` those of the others, infinite numbers included, null where there is no number.
     """
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        who = (row["source"], row["theorem"], row["method"], strict_json(row["options"] or {}))
-        lost = (row["status"], row["reason"]) if row["status"] != "ok" else ()
-        groups.setdefault((*who, row["layer"], row["n"], row["d"], strict_json(row["at"]), *lost), []).append(row)
-    return [_summary(some) for some in groups.values()]
+    place = ("source", "theorem", "method", "options", "layer", "n", "d", "at", "status", "reason")
+    return [_summary(some) for some in grouped_by(rows, *place)]
 
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = (
-        "theorem",
-        "paper",
-        "says",
-        "method",
-        "options",
-        "target",
-        "weights",
-        "source",
-        "scale_inputs",
-        "layer",
-        "n",
-        "d",
-        "at",
-        "assumption",
-        "promise",
-        "sense",
-        "status",
-        "reason",
-    )
-    found = {name: first.get(name) for name in names} | {"requested": True, "cells": len({r["window"] for r in some})}
-    if first["status"] != "ok":
-        return found | {"heads": 0, "windows": found["cells"], "values": 0, "verdicts": {}, "metrics": {}}
     windows = [row["window"] for row in some]
+    cells = len(set(windows))
+    found = {name: first.get(name) for name in STATEMENT} | {"requested": True, "cells": cells}
+    if first["status"] != "ok":
+        return found | {"heads": 0, "windows": cells, "values": 0, "verdicts": {}, "metrics": {}}
     metrics = {
         word.replace(" ", "_"): describe([float(row["verdict"] == word) for row in some], windows) for word in VERDICTS
     }
@@ -140,7 +103,7 @@ def _summary(some: Sequence[Row]) -> Row:
     said = [row["verdict"] for row in some]
     return found | {
         "heads": len({row["head"] for row in some}),
-        "windows": found["cells"],
+        "windows": cells,
         "values": len(some),
         "verdicts": {word: said.count(word) for word in VERDICTS if word in said},
         "quantiles": {name: _quantiles(values) for name, values in numbers.items()},
@@ -156,35 +119,30 @@ def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
 
 def theory_tables(summary: Sequence[Row]) -> list[Table]:
     """One table per (source, theorem): what it says, then a line for each statement that was evaluated."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in summary:
-        groups.setdefault((source_heading(row), row["theorem"]), []).append(row)
-    return [_table(source, some) for (source, _), some in groups.items()]
+    return [_table(some) for some in grouped_by(summary, "source", "theorem")]
 
 
-def _table(source: str, some: Sequence[Row]) -> Table:
+def _table(some: Sequence[Row]) -> Table:
     first = some[0]
-    notes = [] if not first["says"] else [f"says: {first['says']}"]
     shared = _shared_at(some)
-    if told := at_label({**first, "at": shared}):
-        notes.append(f"at: {told}")
+    at = at_label({**first, "at": shared})
+    notes = [f"says: {first['says']}"] if first["says"] else []
+    notes += [f"at: {at}"] if at else []
     texts = {}
     for name, word in (("assumption", "assumes"), ("promise", "promises")):
-        said = list(dict.fromkeys(row[name] for row in some if row[name]))
-        if len(said) == 1:
-            notes.append(f"{word}: {said[0]}")
-        texts[name] = len(said) > 1
-    for row in some:
-        sign = {"ok": "", "skipped": "–"}.get(row["status"], "✗")
-        who = " ".join(filter(None, [_method(row), f"layer {row['layer']}", f"n = {row['n']}", _budget(row)]))
-        if sign and (note := f"{sign} {who}: {row['status']}, {row['reason']}") not in notes:
-            notes.append(note)
-    own = [{name: value for name, value in row["at"].items() if name not in shared} for row in some]
-    lines = [_line({**row, "at": at}, texts) for row, at in zip(some, own, strict=True)]
-    kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
-    caption = " · ".join(filter(None, [f"{first['theorem']} · {first['paper']}", source, _counted(some)]))
-    lines = [[line[i] for i in kept] for line in lines]
-    return Table(caption, [HEADINGS[i] for i in kept], lines, notes, SPARE)
+        texts[name] = list(dict.fromkeys(row[name] for row in some if row[name]))
+        notes += [f"{word}: {texts[name][0]}"] if len(texts[name]) == 1 else []
+    columns = [
+        *PLACES,
+        Column(
+            "at", lambda row: at_label({**row, "at": {key: row["at"][key] for key in row["at"] if key not in shared}})
+        ),
+        *NUMBER_COLUMNS,
+        *(Column(name, _text(name), spare=spare) for name, spare in TEXTS.items() if len(texts[name]) > 1),
+    ]
+    heads = counted(some) if any(row["heads"] for row in some) else ""
+    caption = joined(f"{first['theorem']} · {first['paper']}", source_heading(first), heads)
+    return table_of(caption, some, columns, notes + reasons(some, _name))
 
 
 def _shared_at(some: Sequence[Row]) -> dict[str, Any]:
@@ -195,37 +153,62 @@ def _shared_at(some: Sequence[Row]) -> dict[str, Any]:
     return {name: value for name, value in given[0].items() if all(at.get(name) == value for at in given)}
 
 
-def _line(row: Row, texts: Mapping[str, bool]) -> list[str]:
-    """One statement as the cells of a line, in the order of `HEADINGS`."""
-    line = [_method(row), str(row["layer"]), str(row["n"]), "" if row["d"] is None else str(row["d"]), at_label(row)]
-    if row["status"] != "ok":
-        return [*line, row["status"], *[""] * 8]
-    spread = row["quantiles"]
-    line.append(
-        ", ".join(f"{word} {count}" for word, count in row["verdicts"].items())
-        if len(row["verdicts"]) > 1
-        else f"{next(iter(row['verdicts']))} {row['values']}/{row['values']}"
-    )
-    for name in NUMBERS:
-        known = spread[name]["median"] is not None
-        low, middle, high = (brief(spread[name][at]) if known else "" for at in ("p10", "median", "p90"))
-        line += [middle, "" if low == high else f"{low} – {high}"]
-    return [*line, *((row[name] or "" if texts[name] else "") for name in ("assumption", "promise"))]
-
-
 def _method(row: Row) -> str:
     return method_label(row) if row["method"] else ""
 
 
-def _budget(row: Row) -> str:
-    return "" if row["d"] is None else f"d = {row['d']}"
+def _name(row: Row) -> str:
+    budget = "" if row["d"] is None else f"d = {row['d']}"
+    return " ".join(filter(None, [_method(row), f"layer {row['layer']}", f"n = {row['n']}", budget]))
 
 
-def _counted(some: Sequence[Row]) -> str:
-    heads, windows = (max(row[name] for row in some) for name in ("heads", "windows"))
-    return f"{heads} head{'s' * (heads != 1)} x {windows} window{'s' * (windows != 1)}" if heads else ""
+def _verdict(row: Row) -> str:
+    if row["status"] != "ok":
+        return row["status"]
+    if len(row["verdicts"]) > 1:
+        return ", ".join(f"{word} {count}" for word, count in row["verdicts"].items())
+    return f"{next(iter(row['verdicts']))} {row['values']}/{row['values']}"
 
 
-def theory_legend(tables: Sequence[Table]) -> str:
-    """What the columns mean, where there is a number."""
-    return LEGEND if any("measured" in table.headings for table in tables) else ""
+def _ends(name: str, *ends: str) -> Callable[[Row], str]:
+    """A quantile, or two where they differ."""
+
+    def cell(row: Row) -> str:
+        spread = row.get("quantiles", {}).get(name, {})
+        if spread.get("median") is None:
+            return ""
+        texts = [brief(spread[end]) for end in ends]
+        return "" if len(texts) > len(set(texts)) else " – ".join(texts)
+
+    return cell
+
+
+def _text(name: str) -> Callable[[Row], str]:
+    return lambda row: (row[name] or "") if row["status"] == "ok" else ""
+
+
+PLACES = (
+    Column("method", _method),
+    Column("layer", lambda row: str(row["layer"])),
+    Column("n", lambda row: str(row["n"])),
+    Column("d", lambda row: "" if row["d"] is None else str(row["d"])),
+)
+QUANTILES = "measured, bound, slack: median and p10 – p90 over heads and windows, blank where there is none"
+SLACK = (
+    "slack: the room that is left, bound over measured where at most the bound is promised, measured over bound where "
+    "at least"
+)
+VERDICT = (
+    "verdict, of so many heads, the first that applies: assumption not met, so nothing is promised; vacuous, the bound "
+    "promises no more than is true of every matrix; violated, beyond the measured interval and its rounding; holds"
+)
+NUMBER_COLUMNS = (
+    Column("verdict", _verdict, VERDICT),
+    Column("measured", _ends("measured", "median"), QUANTILES),
+    Column("measured p10 – p90", _ends("measured", "p10", "p90"), spare=1),
+    Column("bound", _ends("bound", "median")),
+    Column("bound p10 – p90", _ends("bound", "p10", "p90"), spare=3),
+    Column("slack", _ends("slack", "median"), SLACK),
+    Column("slack p10 – p90", _ends("slack", "p10", "p90"), spare=2),
+)
+TEXTS = {"assumption": 4, "promise": 5}  # columns where a table has several, and how readily they are left out
