@@ -46,7 +46,7 @@ def counted(name: str, target: str, n: int, d: int, p: int, **options) -> float:
 def test_the_stated_cost_is_what_the_products_cost(name, target, n, d, p, monkeypatch):
     if name == "softmax":  # its kernel is fused, and the counter does not know it on a CPU: the same by matrix products
         monkeypatch.setattr(
-            "attnprobe.methods.exact_attention.attention",
+            "attnprobe.methods.reference.exact_attention.attention",
             lambda q, k, v, scale, causal: torch.softmax(scale * q @ k.mT, -1) @ v,
         )
     if get(name).max_n is not None and n > get(name).max_n // 2:

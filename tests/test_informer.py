@@ -10,7 +10,7 @@ from twins_rows import informer as twin
 from twins_rows import sparsity
 
 from attnprobe.methods import approximate
-from attnprobe.methods import informer as module
+from attnprobe.methods.sampling import informer as module
 from attnprobe.qkv import QKV
 from attnprobe.rng import generator
 

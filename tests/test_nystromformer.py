@@ -8,7 +8,7 @@ from twins import segments
 
 from attnprobe.errors import UsageError
 from attnprobe.methods import approximate
-from attnprobe.methods.shared.base import ragged, segment_means
+from attnprobe.methods.base import ragged, segment_means
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 

@@ -9,8 +9,8 @@ from twins import TWINS
 
 from attnprobe.errors import UsageError
 from attnprobe.methods import approximate, get
-from attnprobe.methods.performer import log_features
-from attnprobe.methods.shared.base import from_log_features
+from attnprobe.methods.base import from_log_features
+from attnprobe.methods.features.performer import log_features
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import Streams, generator

@@ -11,7 +11,7 @@ from twins_lsh import factors, lsh_mask
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.hashing import bucket_counts, cross_polytope, inverse, look_back
 from attnprobe.methods import approximate, get
-from attnprobe.methods.lsh_qk import _of_equal_length
+from attnprobe.methods.hashing.lsh_qk import _of_equal_length
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import generator

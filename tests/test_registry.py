@@ -12,8 +12,8 @@ from inputs import make
 
 from attnprobe.errors import Unsupported, UsageError, nearest, unknown
 from attnprobe.methods import FAMILIES, METHODS, TAGS, approximate, by_family, get
+from attnprobe.methods.base import Approximation
 from attnprobe.methods.registry import KINDS, Method, Option, register
-from attnprobe.methods.shared.base import Approximation
 
 
 def toy(

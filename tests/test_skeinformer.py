@@ -10,7 +10,7 @@ from twins_rows import skeinformer as twin
 
 from attnprobe.linalg.sampling import weighted_with_replacement
 from attnprobe.methods import approximate, get
-from attnprobe.methods.skeinformer import _draw
+from attnprobe.methods.sampling.skeinformer import _draw
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import Streams, generator

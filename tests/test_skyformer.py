@@ -13,7 +13,7 @@ from twins import skyformer as twin
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.sampling import kmeans, recursive_rls
 from attnprobe.methods import approximate
-from attnprobe.methods.shared.row_guard import sampled_key_mass
+from attnprobe.methods.nystrom.row_guard import sampled_key_mass
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import Streams

@@ -1,4 +1,4 @@
-"""The methods, one paper a file, and the one call that runs any of them.
+"""The methods, one paper a file in the folder of its family, and the one call that runs any of them.
 
 Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``order`` (h, n_q + n_k), all
 of [Q; K] in random order; ``centroids`` (h, d, p), ``query_centroids`` and ``key_centroids`` where Q and K have their
@@ -23,34 +23,11 @@ from ..errors import UsageError
 from ..operators import Padded
 from ..qkv import QKV
 from ..rng import Streams
-from . import (  # noqa: F401  (each registers itself)
-    amm,
-    bigbird,
-    efficient,
-    exact_attention,
-    informer,
-    kernels,
-    linear,
-    linformer,
-    linformer_jlt,
-    longformer,
-    lsh_qk,
-    mss,
-    nystromformer,
-    performer,
-    reformer,
-    skeinformer,
-    skyformer,
-    spectral_shift,
-    svd,
-    topk,
-    vmean,
-    window,
-)
+from . import features, hashing, kernels, nystrom, reference, sampling, sketch, sparse  # noqa: F401  (their methods register)
+from .base import Approximation
 from .kernels import working_dtype
 from .lookup import get, is_method
 from .registry import FAMILIES, KERNELS, METHODS, TAGS, Method, Option, Provenance, by_family
-from .shared.base import Approximation
 from .user.claims import method
 from .user.files import error_text, line_of
 

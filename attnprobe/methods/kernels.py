@@ -22,8 +22,8 @@ from ..operators import row_blocks
 from ..qkv import QKV
 from ..reference import attention
 from ..rng import Streams
+from .base import Approximation, per_head
 from .registry import Method, register
-from .shared.base import Approximation, per_head
 
 __all__ = ["working_dtype"]
 

@@ -18,7 +18,7 @@ from numbers import Integral
 from typing import Any, Literal, Union
 
 from ..errors import Unsupported, UsageError, unknown
-from .shared.base import Approximation
+from .base import Approximation
 
 __all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Option", "Provenance", "by_family", "register"]
 

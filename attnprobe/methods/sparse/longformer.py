@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import Unsupported, UsageError
-from ..operators import RowOverride, SoftmaxAttention
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, banded_softmax, per_head
+from ...errors import Unsupported, UsageError
+from ...operators import RowOverride, SoftmaxAttention
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, banded_softmax, per_head
+from ..registry import register
 
 
 def _check(target: str, *, global_tokens: int) -> None:

@@ -12,13 +12,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..linalg.shifting import shifted, span
-from ..operators import GaussianAttention, LowRank
-from ..qkv import QKV
-from ..reference import exact
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, per_head
+from ...linalg.shifting import shifted, span
+from ...operators import GaussianAttention, LowRank
+from ...qkv import QKV
+from ...reference import exact
+from ...rng import Streams
+from ..base import Approximation, per_head
+from ..registry import register
 
 
 @register(

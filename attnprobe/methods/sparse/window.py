@@ -5,11 +5,11 @@ s is the paper's number of attention sinks, w the width of its window; ``d = s +
 
 from __future__ import annotations
 
-from ..errors import Unsupported, UsageError
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, banded_softmax, per_head
+from ...errors import Unsupported, UsageError
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, banded_softmax, per_head
+from ..registry import register
 
 
 def _check(target: str, *, sinks: int, causal: bool) -> None:

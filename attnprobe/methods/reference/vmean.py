@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ..operators import RankOne
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, from_log_features, per_head
+from ...operators import RankOne
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, from_log_features, per_head
+from ..registry import register
 
 
 @register(

@@ -12,13 +12,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
-from ..operators import Sparse
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, sparse_softmax
-from .shared.hashed import block_scores, chunk_length, options_of, repeats, rotations
+from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
+from ...operators import Sparse
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, sparse_softmax
+from ..registry import register
+from .hashed import block_scores, chunk_length, options_of, repeats, rotations
 
 
 @register(

@@ -11,14 +11,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported, UsageError
-from ..linalg.inverses import razavi, start, truncated_pinv
-from ..operators import Identity, LowRank, Operator, Sparse, Sum
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, per_head, segment_means
-from .shared.landmark_attention import landmark_diagnostics, softmax_factors
+from ...errors import Unsupported, UsageError
+from ...linalg.inverses import razavi, start, truncated_pinv
+from ...operators import Identity, LowRank, Operator, Sparse, Sum
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, per_head, segment_means
+from ..registry import register
+from .landmark_attention import landmark_diagnostics, softmax_factors
 
 RTOL = 1e-3  # the default of rtol
 CLOSE = 1e-8  # of d: a denominator below it is 0/0
@@ -105,7 +105,7 @@ def mss(
     Raises:
         Unsupported: d above n, or rank above d. UsageError: options that contradict each other.
 
-    >>> from . import approximate
+    >>> from attnprobe import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 12, 4, generator=torch.Generator().manual_seed(0)).double())
     >>> approximate("mss", qkv, 6, delta_override=0.1, rtol=None).operator.row_sums().round(decimals=6)[0, :3]
     tensor([1., 1., 1.], dtype=torch.float64)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from ..operators import LowRank
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, per_head
+from ...operators import LowRank
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, per_head
+from ..registry import register
 
 
 @register(

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
-from ..linalg.inverses import inverse_root, razavi, residual, start
-from ..linalg.sampling import kmeans, recursive_rls
-from ..operators import LowRank, Scaled, SoftmaxAttention
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, distinct, per_head, tokens
-from .shared.row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
+from ...errors import UsageError
+from ...linalg.inverses import inverse_root, razavi, residual, start
+from ...linalg.sampling import kmeans, recursive_rls
+from ...operators import LowRank, Scaled, SoftmaxAttention
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, distinct, per_head, tokens
+from ..registry import register
+from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
 Inverse = Literal["auto", "schulz", "pinv", "cholesky"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, from_log_features, per_head
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, from_log_features, per_head
+from ..registry import register
 
 
 @register(

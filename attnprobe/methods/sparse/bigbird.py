@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported, UsageError
-from ..operators import RowOverride, SoftmaxAttention
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, sparse_softmax
+from ...errors import Unsupported, UsageError
+from ...operators import RowOverride, SoftmaxAttention
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, sparse_softmax
+from ..registry import register
 
 FIXED = 7  # blocks a row beside the random ones: 2 global, 3 near, and 2 for the full rows
 

@@ -11,12 +11,12 @@ from typing import Literal
 
 import torch
 
-from ..linalg.sketches import gaussians
-from ..operators import LowRank
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, per_head
+from ...linalg.sketches import gaussians
+from ...operators import LowRank
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, per_head
+from ..registry import register
 
 AUTHORS_STD = 0.02
 
@@ -64,7 +64,7 @@ def linformer(
     Raises:
         Unsupported: d above n_k.
 
-    >>> from . import approximate
+    >>> from attnprobe import approximate
     >>> approximate("linformer", QKV(*torch.ones(3, 1, 6, 4)), 3).draws["sketch"].shape
     torch.Size([1, 6, 3])
     """

@@ -13,12 +13,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..linalg.sampling import weighted_with_replacement
-from ..operators import Columns, SoftmaxAttention, row_blocks
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, distinct, per_head, tokens
+from ...linalg.sampling import weighted_with_replacement
+from ...operators import Columns, SoftmaxAttention, row_blocks
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, distinct, per_head, tokens
+from ..registry import register
 
 ROWS = 64  # of B alive at once
 
@@ -68,7 +68,7 @@ def amm(
     Raises:
         Unsupported: d above n_k.
 
-    >>> from . import approximate
+    >>> from attnprobe import approximate
     >>> approximate("amm", QKV(*torch.ones(3, 1, 6, 4)), 3, normalizer="self").operator.row_sums()
     tensor([[1., 1., 1., 1., 1., 1.]], dtype=torch.float64)
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...operators import LowRank, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sparse
-from .base import ragged, tokens
+from ..base import ragged, tokens
 
 __all__ = ["exact_normalizer", "guarded", "noise_floor", "sampled_key_mass"]
 

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, from_log_features, per_head
+from ...errors import UsageError
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, from_log_features, per_head
+from ..registry import register
 
 LIMIT = 2**16
 FACTS: dict[str, Any] = {

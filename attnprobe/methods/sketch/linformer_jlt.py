@@ -10,14 +10,14 @@ from typing import Literal
 
 import torch
 
-from ..errors import UsageError
-from ..linalg import sketches
-from ..operators import LowRank
-from ..qkv import QKV
-from ..reference import exact
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, per_head
+from ...errors import UsageError
+from ...linalg import sketches
+from ...operators import LowRank
+from ...qkv import QKV
+from ...reference import exact
+from ...rng import Streams
+from ..base import Approximation, per_head
+from ..registry import register
 
 
 def _check(target: str, *, sketch: str, density: float, terms: int) -> None:
@@ -75,7 +75,7 @@ def linformer_jlt(
     Raises:
         Unsupported: d above n_k. UsageError: density or terms out of range, or of another sketch.
 
-    >>> from . import approximate
+    >>> from attnprobe import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
     >>> full = approximate("linformer-jlt", qkv, 8, sketch="srht")
     >>> torch.allclose(full.operator.dense(), exact(qkv.to(dtype=torch.float64)).dense())

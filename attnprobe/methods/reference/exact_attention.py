@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import torch
 
-from ..operators import GaussianAttention, SoftmaxAttention
-from ..qkv import QKV
-from ..reference import attention, last_seen
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, per_head
+from ...operators import GaussianAttention, SoftmaxAttention
+from ...qkv import QKV
+from ...reference import attention, last_seen
+from ...rng import Streams
+from ..base import Approximation, per_head
+from ..registry import register
 
 
 @register(

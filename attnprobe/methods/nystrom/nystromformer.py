@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import torch
 
-from ..errors import UsageError
-from ..linalg.sampling import kmeans
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, segment_means
-from .shared.landmark_attention import check_inverse, landmark_attention
+from ...errors import UsageError
+from ...linalg.sampling import kmeans
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, segment_means
+from ..registry import register
+from .landmark_attention import check_inverse, landmark_attention
 
 
 def _check(target: str, **options: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...approximation import Approximation
-from ...operators import CausalFeatures, LowRank, Operator, Sparse, row_groups
-from ...qkv import QKV
+from ..approximation import Approximation
+from ..operators import CausalFeatures, LowRank, Operator, Sparse, row_groups
+from ..qkv import QKV
 
 __all__ = [
     "Approximation",

@@ -13,11 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..operators import RankOne, RowOverride, SoftmaxAttention, row_blocks
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, per_head, tokens
+from ...operators import RankOne, RowOverride, SoftmaxAttention, row_blocks
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, per_head, tokens
+from ..registry import register
 
 BLOCK_ENTRIES = 2**19  # numbers of gathered keys alive at once: they stay in the cache
 

@@ -15,7 +15,7 @@ from ...errors import UsageError
 from ...linalg.inverses import razavi, residual, start, truncated_pinv
 from ...operators import LowRank, Operator
 from ...qkv import QKV
-from .base import Approximation, per_head, softmax_in_place
+from ..base import Approximation, per_head, softmax_in_place
 
 __all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softmax_factors"]
 

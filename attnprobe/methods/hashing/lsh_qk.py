@@ -12,14 +12,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported
-from ..linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
-from ..operators import Sparse
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, sparse_softmax
-from .shared.hashed import block_scores, chunk_length, options_of, repeats, rotations
+from ...errors import Unsupported
+from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back, look_back_causally
+from ...operators import Sparse
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, sparse_softmax
+from ..registry import register
+from .hashed import block_scores, chunk_length, options_of, repeats, rotations
 
 
 @register(
@@ -80,7 +80,7 @@ def lsh_qk(
             causal inputs, since it needs the lengths of all keys. UsageError: no round, an odd number of buckets, or
             any with hash=smyrf.
 
-    >>> from . import approximate
+    >>> from attnprobe import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
     >>> (approximate("lsh-qk", qkv, 8).operator.dense() > 0).sum(-1).max() <= 8
     tensor(True)

@@ -13,13 +13,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
-from ..linalg.sampling import weighted_with_replacement, weighted_without_replacement
-from ..operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum, row_blocks
-from ..qkv import QKV
-from ..rng import Streams
-from .registry import register
-from .shared.base import Approximation, distinct, per_head, ragged, tokens
+from ...errors import UsageError
+from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
+from ...operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum, row_blocks
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation, distinct, per_head, ragged, tokens
+from ..registry import register
 
 ROWS = 64  # of B alive at once, where all of B is needed
 

@@ -1,0 +1,3 @@
+"""Methods that choose queries or keys by their importance."""
+
+from . import informer, skeinformer  # noqa: F401  (each registers itself)
