@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,18 @@ def test_the_project_names_no_machine():
     for path in [*ROOT.glob("*.md"), *ROOT.glob("attnprobe/**/*.py"), *ROOT.glob("tests/**/*.py")]:
         for word in ("/ro" + "ot/", "/wo" + "rk/", "/t" + "mp/w"):
             assert word not in path.read_text(), f"{path} names {word}"
+
+
+def test_contributors_read_ten_minutes_and_their_commands_are_there():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(page.split()) <= 600
+    recipes = re.findall(r"^([a-z]+)(?: \*\w+)?:$", (ROOT / "justfile").read_text(), re.M)
+    assert {"test", "quick", "types", "docs", "format"} <= set(recipes)
+    for name in re.findall(r"^just (\w+)|`just ([a-z ]+)`", page, re.M):
+        assert set(" ".join(name).split()) <= set(recipes)
+
+
+def test_every_extra_that_the_install_page_names_exists():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r"^\| `attnprobe\[(\w+)\]`", INSTALL, re.M)
+    assert sorted(named) == sorted(extras)
