@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.process
 import os
 import threading
 from multiprocessing.process import BaseProcess

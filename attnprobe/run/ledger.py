@@ -130,11 +130,11 @@ class Ledger:
     def _keep(self, place: Place | None, record: Mapping[str, Any]) -> None:
         if place is None:  # it is here already, from a process that died after it
             return
-        record = plain(record)
+        held: dict[str, Any] = plain(record)
         try:
-            self.writer.append(record)
+            self.writer.append(held)
         except UsageError as error:
-            record |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
+            held |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
         self.outcome.measured += 1
-        self.kept[record["key"]] = record
-        self.missing[place].discard(record["key"])
+        self.kept[held["key"]] = held
+        self.missing[place].discard(held["key"])

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ...errors import AttnprobeError, UsageError
 from ...grammar.foreign import reason as reason_of
@@ -50,24 +50,25 @@ class Work(Protocol):
         The latter is called with a group and what its process is told of it; ``send(kind, value)`` hands the listener
         what is found, as it is found; ``send("limit", value)`` is for the backend, a `Limit` or None.
         """
+        ...
 
 
 class Listener(Protocol):
     """What the process that asked for the work makes of it."""
 
-    def told(self, group: Any) -> Any:
+    def told(self, group: Any, /) -> Any:
         """What a process is told of a group when it gets it."""
 
-    def found(self, group: Any, kind: str, value: Any) -> None:
+    def found(self, group: Any, kind: str, value: Any, /) -> None:
         """Called with whatever work sends; ``end`` is sent when a group is done."""
 
     def died(self, reason: str) -> None:
         """Called when a process that had begun died; what it did is done again by another."""
 
-    def lost(self, group: Any, reason: str) -> None:
+    def lost(self, group: Any, reason: str, /) -> None:
         """Called with a group that is given up."""
 
-    def overran(self, group: Any, limit: Limit) -> None:
+    def overran(self, group: Any, limit: Limit, /) -> None:
         """Called when a process was ended that went on beyond a limit; the rest of its group is done by another."""
 
     def began(self, facts: Any) -> None:
@@ -82,6 +83,7 @@ class Backend(Protocol):
 
     def bundle(self, count: int) -> int:
         """How many of ``count`` groups one process may do in a row, so that they share what they can."""
+        ...
 
 
 class Alone:
@@ -128,23 +130,28 @@ class Died:
     reason: str
 
 
-class Crew(Protocol):
+One = TypeVar("One", bound=Member)
+
+
+class Crew(Protocol[One]):
     """Processes that do groups, wherever they run.
 
     What `hear` gives of a member is ``("ready", facts)`` once, then what its work sends, ``("end", None)`` after each
     group, ``("raised", error)`` where work raised, and `Died` in the place of a pair.
     """
 
-    def hire(self, work: Work, number: int) -> Member:
+    def hire(self, work: Work, number: int) -> One:
         """A new process, which begins by itself."""
+        ...
 
-    def give(self, member: Member, group: Any, told: Any) -> None:
+    def give(self, member: One, group: Any, told: Any) -> None:
         """Let a process that is ready do a group."""
 
-    def hear(self, members: Sequence[Member]) -> Iterable[tuple[Member, Any]]:
+    def hear(self, members: Sequence[One]) -> Iterable[tuple[One, Any]]:
         """Wait for something, and give it."""
+        ...
 
-    def dismiss(self, members: Sequence[Member]) -> None:
+    def dismiss(self, members: Sequence[One]) -> None:
         """End every process: those without a group by themselves, the others at once."""
 
 
@@ -158,7 +165,7 @@ class Crewed:
         hint: where to look when processes die before they can begin.
     """
 
-    def __init__(self, crew: Crew, size: int, hint: str) -> None:
+    def __init__(self, crew: Crew[Any], size: int, hint: str) -> None:
         self.crew, self.size, self.hint = crew, size, hint
 
     def bundle(self, count: int) -> int:
@@ -204,8 +211,8 @@ class _Shift:
                     self._heard(member, *heard)
                     self._give(member)  # before anyone else is heard
             for member in silent.values():
-                if member.late:
-                    self._overran(member)
+                if member.limit is not None and member.late:
+                    self._overran(member, member.limit)
 
     def _give(self, member: Member) -> None:
         """Give a member that is free the next group."""
@@ -236,15 +243,15 @@ class _Shift:
         if member.group is not None:
             self._again(member.group, reason)
 
-    def _overran(self, member: Member) -> None:
+    def _overran(self, member: Member, limit: Limit) -> None:
         """End a member that goes on beyond its limit: the listener gives that up, and another does the rest."""
         self.crew.dismiss([member])
         self._left(member)
-        self.listener.overran(member.group, member.limit)
-        if (member.group, member.limit) in self.ended:
+        self.listener.overran(member.group, limit)
+        if (member.group, limit) in self.ended:
             self._again(member.group, f"its process was ended {GRACE:g} s beyond a limit")
         else:
-            self.ended.add((member.group, member.limit))
+            self.ended.add((member.group, limit))
             self.waiting.appendleft(member.group)
 
     def _left(self, member: Member) -> None:

@@ -30,7 +30,7 @@ def pool(jobs: int) -> Crewed:
 @dataclass
 class _Process(Member):
     process: Any = None
-    connection: Connection | None = None
+    connection: Any = None  # a pipe's end, of another class on each system
 
 
 class Processes:
