@@ -32,6 +32,11 @@ class Column:
     meaning: str = ""
     spare: int = 0
 
+    @classmethod
+    def of(cls, name: str, spare: int = 0) -> Column:
+        """The column of a field as it is, empty where it is null."""
+        return cls(name, lambda row: "" if row[name] is None else str(row[name]), spare=spare)
+
     @property
     def title(self) -> str:
         """The heading in one line."""

@@ -12,7 +12,6 @@ from ...tables.methods import (
     FAMILY,
     MARKS,
     STATUS,
-    budget,
     caption,
     family,
     grouped,
@@ -129,7 +128,7 @@ MIB = _number("peak_bytes", 2.0**-20)
 COSTS = (
     Column("method", lambda row: marked(row, _name(row))),
     FAMILY,
-    Column("d", budget),
+    Column.of("d"),
     Column(
         "time ms\nmedian ± spread",
         _time,
@@ -187,7 +186,7 @@ EXPONENTS = (
 FROM = "faster, smaller from n: less time, less memory than exact attention from there on"
 GROWTH = (
     Column("method", _name),
-    Column("d", budget),
+    Column.of("d"),
     Column("claimed", lambda row: row["growth"]),
     Column("time ~ n^", _time_exponent, EXPONENTS),
     Column("memory ~ n^", _exponent("memory_exponent"), EXPONENTS),
@@ -198,10 +197,10 @@ GROWTH = (
 
 def _choices(limit: str) -> tuple[Column, ...]:
     return (
-        Column("n", lambda row: str(row["n"])),
+        Column.of("n"),
         Column(limit, lambda row: f"{row['value']:g}"),
         Column("method", lambda row: f"none of {row['of']}" if row["method"] is None else method_label(row)),
-        Column("d", budget),
+        Column.of("d"),
         Column("time ms", MILLISECONDS),
         Column("time / exact", _number("ratio_to_exact")),
         Column("MiB", MIB),

@@ -3,53 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...records.file import SCHEMA, strict_json
-from ...tables.labels import file_tag, identity, scale_of, source_heading, source_labels
+from ...records.file import SCHEMA
+from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import brief, method_label, per_cent, significant
 from ...tables.statistics import describe
-from ...tables.table import Table
+from ...tables.table import Column, Table, counted, grouped_by, joined, places, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 
-__all__ = [
-    "budget_files",
-    "budget_legend",
-    "budget_rows",
-    "budget_summary",
-    "budget_tables",
-    "view",
-]
+__all__ = ["budget_files", "budget_rows", "budget_summary", "budget_tables", "view"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
-HEADINGS = (
-    "method",
-    "ε",
-    "layer",
-    "n",
-    "d min",
-    "d median",
-    "d max",
-    "median d/n",
-    "unreached",
-    "counterexamples",
-    "seeds",
-    "95 % interval",
+SEARCH = ("metric", "delta", "seeds", "needed", "least", "most", "resolution", "scan")
+PLACE = ("method", "options", "target", "layer", "window", "n", *SEARCH)
+SUMMARISED = (
+    *("method", "options", "target", "weights", "source", "scale_inputs", "layer", "n", "metric", "epsilon"),
+    *SEARCH[1:],
 )
-BUDGET_SPARE = ("95 % interval", "seeds", "median d/n", "d min")  # left out first
 PER_HEAD = ("d", "below", "error", "held", "lower", "upper", "settled")
 MOST_NOTES = 8  # heads whose error does not fall
-LEGEND = (
-    "d: the smallest budget tried at which the error of at least 1 − δ of the seeds is at most ε; min, median and max "
-    "over heads and windows; > d: no budget up to d is enough; ≤ d: smaller ones were not tried. unreached: heads "
-    "without one. counterexamples: heads whose error exceeds ε again at a larger budget that was tried, which says "
-    "nothing of other budgets. seeds: the fewest that hold at d, of any head, and the exact interval of their "
-    "probability there; these seeds also chose d, so it is on the high side."
-)
 
 
 def view(recorded: Recorded) -> View:
@@ -59,14 +36,12 @@ def view(recorded: Recorded) -> View:
     records, title = recorded.records, recorded.header.title
     rows = budget_rows(records)
     summary = budget_summary(rows)
-    tables = budget_tables(summary)
     draw = lambda folder: budget_figures(records, title, folder)
     return View(
         "budget",
         recorded.header,
         rows,
-        tables,
-        budget_legend(tables),
+        budget_tables(summary),
         title="The smallest budget that is enough",
         summary=summary,
         judged=summary,
@@ -82,30 +57,9 @@ def budget_rows(records: Iterable[Record]) -> list[Row]:
     ``no_counterexample`` says that there is none among those tried.
     """
     records = list(records)
-    labels = source_labels(records)
     rows = []
-    for record in records:
-        names = (
-            "method",
-            "options",
-            "target",
-            "layer",
-            "window",
-            "n",
-            "metric",
-            "delta",
-            "seeds",
-            "needed",
-            "least",
-            "most",
-            "resolution",
-            "scan",
-        )
-        place = {name: record.get(name) for name in names}
-        place["weights"] = (record.get("source") or {}).get("weights")
-        place["source"] = labels[identity(record.get("source"))]
-        place["scale_inputs"] = scale_of(record.get("source"))
-        state = {"status": record["status"], "reason": record.get("reason")}
+    for record, place in zip(records, places(records, *PLACE), strict=True):
+        state = {name: place.pop(name) for name in ("status", "reason")}
         errors = {
             (one["d"], head): error
             for one in record["tried"]
@@ -130,38 +84,19 @@ def budget_summary(rows: Iterable[Row]) -> list[Row]:
     ``metrics`` describes `BUDGET_METRICS`, the last two as shares of heads; ``range`` holds the least, median and
     largest d with a head that was not reached as infinite, and ``weakest`` the head of which the fewest seeds hold.
     """
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        who = (row["source"], row["method"], strict_json(row["options"] or {}), row["target"], row["metric"])
-        lost = row["reason"] if row["head"] is None else None
-        groups.setdefault((*who, row["n"], row["epsilon"], row["layer"], lost), []).append(row)
-    return [_summary(some) for some in groups.values()]
+    place = ("source", "method", "options", "target", "metric", "n", "epsilon", "layer")
+    found = []
+    for some in grouped_by(rows, *place):
+        groups = [some] if some[0]["head"] is not None else grouped_by(some, "reason")
+        found += [_summary(group) for group in groups]
+    return found
 
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = (
-        "method",
-        "options",
-        "target",
-        "weights",
-        "source",
-        "scale_inputs",
-        "layer",
-        "n",
-        "metric",
-        "epsilon",
-        "delta",
-        "seeds",
-        "needed",
-        "least",
-        "most",
-        "resolution",
-        "scan",
-    )
     windows = [row["window"] for row in some]
     worst = next((row for row in some if row["status"] != "ok"), first)
-    found = {name: first.get(name) for name in names} | {
+    found = {name: first.get(name) for name in SUMMARISED} | {
         "d": None,
         "at": {} if first["epsilon"] is None else {"epsilon": first["epsilon"]},
         "requested": True,
@@ -197,74 +132,101 @@ def _summary(some: Sequence[Row]) -> Row:
 
 def budget_tables(summary: Sequence[Row]) -> list[Table]:
     """One table per (source, target, metric), a line for each method, ε, length and layer."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in summary:
-        groups.setdefault((source_heading(row), row["target"], row["metric"]), []).append(row)
-    return [_table(*place, some) for place, some in groups.items()]
+    tables = []
+    for some in grouped_by(summary, "source", "target", "metric"):
+        first = some[0]
+        steps = "every budget" if first["resolution"] == 1 else f"steps of {first['resolution']:g}"
+        caption = joined(
+            f"smallest d with {first['metric']} ≤ ε",
+            source_heading(first),
+            "" if first["target"] == "softmax" else f"target {first['target']}",
+            counted(some) if any(row["heads"] for row in some) else "",
+            f"{steps} scanned" if first["scan"] else steps,
+            f"δ = {first['delta']:g}",
+        )
+        tables.append(table_of(caption, some, COLUMNS, _notes(some)))
+    return tables
 
 
-def _table(source: str, target: str, metric: str, some: Sequence[Row]) -> Table:
-    heads, windows = (max(row[name] for row in some) for name in ("heads", "windows"))
-    counted = f"{heads} head{'s' * (heads != 1)} x {windows} window{'s' * (windows != 1)}" if heads else ""
-    first = some[0]
-    steps = "every budget" if first["resolution"] == 1 else f"steps of {first['resolution']:g}"
-    steps += " scanned" if first["scan"] else ""
-    target = "" if target == "softmax" else f"target {target}"
-    caption = " · ".join(
-        filter(None, [f"smallest d with {metric} ≤ ε", source, target, counted, steps, f"δ = {first['delta']:g}"])
-    )
-    lines = [_line(row) for row in some]
-    kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
-    lines = [[line[i] for i in kept] for line in lines]
-    return Table(caption, [HEADINGS[i] for i in kept], lines, _notes(some), BUDGET_SPARE)
+def _measured(cell: Callable[[Row], str]) -> Callable[[Row], str]:
+    """The cell of rows of which something was measured."""
+    return lambda row: cell(row) if row["heads"] else ""
 
 
-def _line(row: Row) -> list[str]:
-    epsilon = "" if row["epsilon"] is None else f"{row['epsilon']:g}"
-    who = [method_label(row), epsilon, str(row["layer"]), str(row["n"])]
-    if not row["heads"]:
-        return [*who, row["status"], *[""] * 7]
-    lowest = row["least"] if row["least"] > 1 else None
-    budget = lambda d: f"> {row['most']}" if math.isinf(d) else f"≤ {d:g}" if d == lowest else f"{d:g}"
-    median, values, weakest = row["range"]["median"], row["values"], row["weakest"]
-    share = f"> {per_cent(row['most'] / row['n'])}" if math.isinf(median) else per_cent(median / row["n"])
-    ends = "" if weakest is None else " – ".join(significant(weakest[end], 3) for end in ("lower", "upper"))
-    return [
-        *who,
-        *(budget(row["range"][name]) for name in ("min", "median", "max")),
-        share,
-        f"{row['unreached']}/{values}",
-        f"{row['counterexamples']}/{values}",
-        "" if weakest is None else f"{weakest['held']}/{row['seeds']}",
-        ends,
-    ]
+def _budget(name: str) -> Callable[[Row], str]:
+    """A budget: ``> d`` where none up to d is enough, ``≤ d`` where smaller ones were not tried."""
+
+    def cell(row: Row) -> str:
+        d = row["range"][name]
+        if math.isinf(d):
+            return f"> {row['most']}"
+        return f"≤ {d:g}" if d == row["least"] > 1 else f"{d:g}"
+
+    return _measured(cell)
+
+
+def _share(row: Row) -> str:
+    median = row["range"]["median"]
+    return f"> {per_cent(row['most'] / row['n'])}" if math.isinf(median) else per_cent(median / row["n"])
+
+
+def _interval(row: Row) -> str:
+    weakest = row["weakest"]
+    return "" if weakest is None else " – ".join(significant(weakest[end], 3) for end in ("lower", "upper"))
+
+
+COLUMNS = (
+    Column("method", method_label),
+    Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}"),
+    Column.of("layer"),
+    Column.of("n"),
+    Column("status", lambda row: "" if row["heads"] else row["status"]),
+    Column("d min", _budget("min"), spare=1),
+    Column(
+        "d median",
+        _budget("median"),
+        "d: the smallest budget tried at which the error of at least 1 − δ of the seeds is at most ε; min, median and "
+        "max over heads and windows; > d: no budget up to d is enough; ≤ d: smaller ones were not tried",
+    ),
+    Column("d max", _budget("max")),
+    Column("median d/n", _measured(_share), spare=2),
+    Column("unreached", _measured(lambda row: f"{row['unreached']}/{row['values']}"), "unreached: heads without one"),
+    Column(
+        "counterexamples",
+        _measured(lambda row: f"{row['counterexamples']}/{row['values']}"),
+        "counterexamples: heads whose error exceeds ε again at a larger budget that was tried, which says nothing of "
+        "other budgets",
+    ),
+    Column(
+        "seeds",
+        _measured(lambda row: "" if row["weakest"] is None else f"{row['weakest']['held']}/{row['seeds']}"),
+        "seeds: the fewest that hold at d, of any head, and the exact interval of their probability there; these seeds "
+        "also chose d, so it is on the high side",
+        spare=3,
+    ),
+    Column("95 % interval", _measured(_interval), spare=4),
+)
+
+
+def _name(row: Row) -> str:
+    return f"{method_label(row)} layer {row['layer']} n = {row['n']}"
 
 
 def _notes(some: Sequence[Row]) -> list[str]:
     """Cells in which nothing was found, then heads whose error exceeds ε again."""
-    notes, told = [], []
-    for row in some:
-        who = f"{method_label(row)} layer {row['layer']} n = {row['n']}"
-        if row["status"] != "ok":
-            notes.append(f"{'–' if row['status'] == 'skipped' else '✗'} {who}: {row['status']}, {row['reason']}")
-        for one in row.get("again", ()):
-            window = f" window {one['window']}" if row["windows"] > 1 else ""
-            beyond = ", ".join(
-                f"{brief(error)} at {d}" for d, error in list(zip(one["again"], one["again_error"], strict=True))[:3]
-            )
-            more = f" and at {len(one['again']) - 3} more" if len(one["again"]) > 3 else ""
-            settled = "" if one["settled"] is None else f"; at most ε from {one['settled']} on"
-            told.append(
-                f"counterexample: {who} ε = {row['epsilon']:g} head {one['head']}{window}: d = {one['d']}, but "
-                f"{beyond}{more}{settled}"
-            )
-    more = [f"counterexamples: {len(told) - MOST_NOTES} heads more (`--format json` has all)"]
-    return list(dict.fromkeys(notes)) + told[:MOST_NOTES] + more * (len(told) > MOST_NOTES)
+    lines = [_counterexample(row, one) for row in some for one in row.get("again", ())]
+    more = [f"counterexamples: {len(lines) - MOST_NOTES} heads more (`--format json` has all)"]
+    return reasons(some, _name) + lines[:MOST_NOTES] + more * (len(lines) > MOST_NOTES)
 
 
-def budget_legend(tables: Sequence[Table]) -> str:
-    """What the columns mean, where there is a number."""
-    return LEGEND if any("d median" in table.headings for table in tables) else ""
+def _counterexample(row: Row, head: Row) -> str:
+    window = f" window {head['window']}" if row["windows"] > 1 else ""
+    budgets = list(zip(head["again"], head["again_error"], strict=True))
+    beyond = ", ".join(f"{brief(error)} at {d}" for d, error in budgets[:3])
+    more = f" and at {len(budgets) - 3} more" if len(budgets) > 3 else ""
+    settled = "" if head["settled"] is None else f"; at most ε from {head['settled']} on"
+    place = f"{_name(row)} ε = {row['epsilon']:g} head {head['head']}{window}"
+    return f"counterexample: {place}: d = {head['d']}, but {beyond}{more}{settled}"
 
 
 def budget_files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
@@ -279,48 +241,41 @@ def budget_files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
     facts = {labels[identity(record["source"])]: record["source"] for record in records}
     own = {record["method"]: record.get("method_file") for record in records}
     hashes = {name: {"method_sha256": file["sha256"]} if file else {} for name, file in own.items()}
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        key = (row["source"], row["target"], row["metric"], row["n"], row["epsilon"])
-        groups.setdefault((method_label(row), *key), []).append(row)
-    differ = [len({key[place] for key in groups}) > 1 for place in range(6)]
-    written = (None, str, str, str, lambda n: f"n{n}", lambda epsilon: f"epsilon{epsilon:g}")
+    told = [name for name in TAGS if len({row[name] for row in rows}) > 1]
     files = {}
-    for key, some in groups.items():
-        tags = "".join(file_tag(written[place](key[place])) for place in range(1, 6) if differ[place])
-        contents = hashes[some[0]["method"]]
-        files[f"budgets{file_tag(key[0])}{tags}.json"] = _file(some, facts[key[1]]) | contents
+    for some in grouped_by(rows, "method", "options", *TAGS):
+        first = some[0]
+        tags = "".join(file_tag(TAGS[name](first[name])) for name in told)
+        contents = _file(some, facts[first["source"]]) | hashes[first["method"]]
+        files[f"budgets{file_tag(method_label(first))}{tags}.json"] = contents
     return files
+
+
+TAGS: dict[str, Callable[[Any], str]] = {  # what tells files apart, as a part of their names
+    "source": str,
+    "target": str,
+    "metric": str,
+    "n": lambda n: f"n{n}",
+    "epsilon": lambda epsilon: f"epsilon{epsilon:g}",
+}
 
 
 def _file(some: Sequence[Row], source: Mapping[str, Any]) -> dict[str, Any]:
     first = some[0]
-    heads: dict[tuple[int, int], list[Row]] = {}
-    for row in some:
-        heads.setdefault((row["layer"], row["head"]), []).append(row)
-    found = []
-    for (layer, head), rows in sorted(heads.items()):
+    heads = []
+    for rows in sorted(grouped_by(some, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
         d = [row["d"] for row in rows]
-        none_found = None if None in d else all(row["no_counterexample"] for row in rows)
-        found.append(
-            {"layer": layer, "head": head, "d": None if None in d else max(d), "no_counterexample": none_found}
-        )
+        place = {name: rows[0][name] for name in ("layer", "head")}
+        sure = all(row["no_counterexample"] for row in rows)
+        enough = {"d": None, "no_counterexample": None} if None in d else {"d": max(d), "no_counterexample": sure}
+        heads.append(place | enough)
     return {
         "schema": SCHEMA,
-        "method": first["method"],
-        "options": first["options"],
-        "metric": first["metric"],
-        "epsilon": first["epsilon"],
-        "n": first["n"],
-        "model": source.get("model"),
-        "weights": source.get("weights"),
-        "target": first["target"],
-        "scale_inputs": first["scale_inputs"],
-        "delta": first["delta"],
-        "seeds": first["seeds"],
-        "needed": first["needed"],
+        **{name: first[name] for name in ("method", "options", "metric", "epsilon", "n")},
+        **{name: source.get(name) for name in ("model", "weights")},
+        **{name: first[name] for name in ("target", "scale_inputs", "delta", "seeds", "needed")},
         "windows": len({row["window"] for row in some}),
         "resolution": first["resolution"],
         "d_max": first["most"],
-        "budgets": found,
+        "budgets": heads,
     }

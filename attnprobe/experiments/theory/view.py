@@ -187,12 +187,7 @@ def _text(name: str) -> Callable[[Row], str]:
     return lambda row: (row[name] or "") if row["status"] == "ok" else ""
 
 
-PLACES = (
-    Column("method", _method),
-    Column("layer", lambda row: str(row["layer"])),
-    Column("n", lambda row: str(row["n"])),
-    Column("d", lambda row: "" if row["d"] is None else str(row["d"])),
-)
+PLACES = (Column("method", _method), *map(Column.of, ("layer", "n", "d")))
 QUANTILES = "measured, bound, slack: median and p10 – p90 over heads and windows, blank where there is none"
 SLACK = (
     "slack: the room that is left, bound over measured where at most the bound is promised, measured over bound where "
