@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -274,6 +275,14 @@ def test_random_inputs_are_the_same_whoever_asks():
     assert torch.equal(RandomSource(2, 8, "cpu", "float64").qkv(64, [0], 0)[0].k, first.k.double())
     with pytest.raises(UsageError, match="layer 0 alone"):
         RandomSource(2, 8, "cpu").check(8, 1, [1])
+
+
+def test_inputs_that_no_memory_holds_are_refused_before_they_are_made():
+    page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+    fits = page * pages // (3 * 2 * 8 * 4)
+    RandomSource(2, 8, "cpu").check(fits, 1, [0])
+    with pytest.raises(UsageError, match=r"n=\d+ of 2 heads and p=8 needs [\d,.]+ GiB, and this machine has"):
+        RandomSource(2, 8, "cpu").check(fits + 1, 1, [0])
 
 
 PLACE = {"source": None, "layer": 0, "target": "softmax", "backward": False, "weights": None, "options": {}}

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from attnprobe.cli import COMMANDS, cli
 from attnprobe.methods import METHODS, by_family
+from attnprobe.sources.random import RandomSource
 
 
 def one_line(err: str) -> str:
@@ -249,6 +250,12 @@ def test_a_folder_that_cannot_be_written_is_exit_2(run, qkv, tmp_path):
 def test_cuda_asked_for_and_absent_is_exit_3(run, qkv):
     code, _, err = run("error", "--qkv", qkv, "--device", "cuda")
     assert code == 3 and "--device cpu" in one_line(err)
+
+
+def test_memory_that_ends_is_one_line_and_exit_4(run, monkeypatch):
+    monkeypatch.setattr(RandomSource, "qkv", lambda *_: torch.empty(2**60))
+    code, out, err = run("bench", "--n", "16", "--method", "vmean", "--no-memory", "--out", "r")
+    assert (code, out) == (4, "") and err.endswith("attnprobe: out of memory; choose a smaller n or fewer heads\n"), err
 
 
 def test_debug_shows_the_traceback():

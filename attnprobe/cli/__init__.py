@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from importlib import import_module
@@ -38,6 +39,7 @@ EXIT_CODES = (
     "Exit codes: 0 fine; 1 a gate failed; 2 usage, or an impossible value; 3 a named source or device is absent or "
     "refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted."
 )
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
 
 
@@ -139,11 +141,11 @@ def _run(args: list[str], debug: bool) -> int:
         return 130
     except AttnprobeError as error:
         return _failed(message(error), error.exit_code, debug)
-    except MemoryError:
-        return _failed("out of memory; choose a smaller n or fewer heads", 4, debug)
     except SystemExit:  # of click, for a shell's completion
         raise
     except BaseException as error:
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(message(error)):
+            return _failed("out of memory; choose a smaller n or fewer heads", 4, debug)
         if getattr(error, "errno", None) in SCARCE:
             return _failed(f"{message(error)}: the machine or a limit of this shell (see `ulimit -a`) gives no more", 4)
         return _failed(f"internal error, {reason(error)}; run again with --debug to see where", 70, debug)

@@ -9,7 +9,7 @@ import torch
 from ..errors import UsageError
 from ..qkv import QKV
 from ..rng import generator
-from .spec import DTYPES, Source, check_sizes, choose_device
+from .spec import DTYPES, Source, check_memory, check_sizes, choose_device
 
 __all__ = ["RandomSource"]
 
@@ -38,6 +38,7 @@ class RandomSource(Source):
 
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         check_sizes(n, windows)
+        check_memory(3 * self.heads * n * self.p, f"n={n} of {self.heads} heads and p={self.p}")
         for layer in layers:
             if layer != 0:
                 raise UsageError(f"layer {layer}: random Q, K and V have layer 0 alone")

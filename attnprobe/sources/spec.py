@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -138,6 +139,23 @@ def check_sizes(n: int, windows: int) -> None:
         raise UsageError(f"n={n}: attention needs at least 2 tokens")
     if windows < 1:
         raise UsageError(f"windows={windows}: at least one text window is needed")
+
+
+def check_memory(numbers: int, what: str) -> None:
+    """Refuse float32 numbers that this machine's memory cannot hold, before they are made.
+
+    Where the system does not tell its memory, nothing is refused.
+
+    Raises:
+        UsageError: naming both sizes.
+    """
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not POSIX
+        return
+    if 4 * numbers > memory:
+        needs, has = (size / 2**30 for size in (4 * numbers, memory))
+        raise UsageError(f"{what} needs {needs:,.1f} GiB, and this machine has {has:,.1f} GiB of memory")
 
 
 def path_of(name: str) -> Path:
