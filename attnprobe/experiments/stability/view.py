@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...records.file import STATUSES, strict_json
+from ...records.file import STATUSES
 from ...tables.console import Header
 from ...tables.intervals import mean_interval
 from ...tables.labels import identity, source_labels
 from ...tables.numbers import brief, significant
 from ...tables.statistics import describe, quantiles
-from ...tables.table import Table, grouped_by
+from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .gates import STABILITY_METRICS
@@ -23,30 +23,9 @@ __all__ = ["stability_rows", "stability_summary", "view"]
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
-HEADINGS = (
-    "method",
-    "d",
-    "ratio",
-    "95 % interval",
-    "paper",
-    "ratio before norm",
-    "τ",
-    "loss, first – last",
-    "‖∇‖",
-    "cond B",
-    "cond C",
-    "cond core",
-    "status",
-)
-SPARE = ("cond C", "cond B", "‖∇‖", "ratio before norm", "loss, first – last", "cond core", "τ")
-LEGEND = (
-    "τ: ‖f(x_i, W_i) − f(x_i, W_{i−1})‖²_F / ‖W_i − W_{i−1}‖²_F, mean over the steps and seeds, f the embedding after "
-    "two layers and the last norm. ratio: mean over the steps of τ over that of self-attention on the same batch, mean "
-    "over seeds; its interval is Student's over the seeds, which are pairs. paper: Skyformer's appendix F. before "
-    "norm: the same of the embedding before the last layer norm. loss: mean of the first and the last step. ‖∇‖: norm "
-    "of the gradient, mean. cond: σ₁/σ_m, median over steps, layers, heads and seeds, of the first sequence of each "
-    "batch; B and C of its first tokens on the method's own Q and K, core: what the method inverts."
-)
+SHARED = ("n", "batch", "rate", "d", "layer")  # of all seeds of a method
+PLACE = ("task", "method", "options", "family", "target", *SHARED, "seed", "status", "reason")
+SUMMARISED = ("task", "source", "method", "options", "family", "target", *SHARED, "steps")
 
 
 def view(recorded: Recorded) -> View:
@@ -62,8 +41,7 @@ def view(recorded: Recorded) -> View:
         "stability",
         header,
         rows,
-        [_table(some) for some in grouped_by(summary, "task", "source")],
-        LEGEND,
+        stability_tables(summary),
         title="The first steps of training",
         summary=summary,
         judged=summary,
@@ -97,25 +75,7 @@ def _pair(record: Record) -> tuple[Any, ...]:
 
 def _row(record: Record, label: str | None, base: Mapping[str, Any] | None) -> Row:
     steps = record["metrics"]
-    names = (
-        "task",
-        "method",
-        "options",
-        "family",
-        "target",
-        "n",
-        "batch",
-        "rate",
-        "d",
-        "layer",
-        "seed",
-        "status",
-        "reason",
-        "reference",
-        "requested",
-        "steps",
-        "condition_tokens",
-    )
+    names = (*PLACE, "reference", "requested", "steps", "condition_tokens")
     loss = steps.get("loss") or [None]
     return {
         **{name: record.get(name) for name in names},
@@ -133,7 +93,8 @@ def _row(record: Record, label: str | None, base: Mapping[str, Any] | None) -> R
 
 
 def _mean(values: Sequence[float | None] | None) -> float | None:
-    return math.fsum(values) / len(values) if values and None not in values else None
+    known = [value for value in values or () if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values or ()) else None
 
 
 def _ratio(steps: Mapping[str, Any], base: Mapping[str, Any] | None, name: str) -> float | None:
@@ -178,32 +139,12 @@ def stability_summary(rows: Iterable[Row]) -> list[Row]:
     ``metrics`` describes `STABILITY_METRICS`; ``intervals`` holds the 95 % interval of the mean of each, null of one
     seed. The ratio's is of paired seeds. ``paper`` is the ratio that Skyformer's appendix gives, where it has one.
     """
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        who = (row["method"], strict_json(row["options"] or {}), row["target"], row["d"])
-        groups.setdefault((row["source"], row["task"], *who), []).append(row)
-    return [_summary(some) for some in groups.values()]
+    return [_summary(some) for some in grouped_by(rows, "source", "task", "method", "options", "target", "d")]
 
 
 def _summary(some: Sequence[Row]) -> Row:
     first = some[0]
-    names = (
-        "task",
-        "source",
-        "method",
-        "options",
-        "family",
-        "target",
-        "n",
-        "batch",
-        "rate",
-        "d",
-        "layer",
-        "steps",
-        "reference",
-        "requested",
-        "condition_tokens",
-    )
+    names = (*SUMMARISED, "reference", "requested", "condition_tokens")
     worst = max(some, key=lambda row: STATUSES.index(row["status"]))
     seeds = [row["seed"] for row in some]
     found = {name: describe([row[name] for row in some], seeds) for name in STABILITY_METRICS}
@@ -237,48 +178,96 @@ def _over_seeds(entries: Sequence[Row]) -> Row:
     }
 
 
-def _table(some: Sequence[Row]) -> Table:
-    first = some[0]
-    lines = [_line(row) for row in some]
-    kept = [i for i in range(len(HEADINGS)) if any(line[i] for line in lines)]
-    seeds = max(row["seeds"] for row in some)
-    caption = (
-        f"{first['task']} · n ≤ {first['n']} · batch {first['batch']} · learning rate {first['rate']:g} · "
-        f"{first['steps']} steps · {seeds} seed{'s' * (seeds != 1)}"
-    )
-    notes = []
-    for row in some:
-        if row["status"] != "ok":
-            sign = "–" if row["status"] == "skipped" else "✗"
-            notes.append(f"{sign} {stability_label(row)}: {row['status']}, {row['reason']}")
-    lines = [[line[i] for i in kept] for line in lines]
-    return Table(caption, [HEADINGS[i] for i in kept], lines, notes, SPARE)
+def stability_tables(summary: Sequence[Row]) -> list[Table]:
+    """A table for each task, a line for each method."""
+    tables = []
+    for some in grouped_by(summary, "task", "source"):
+        first = some[0]
+        caption = joined(
+            first["task"],
+            f"n ≤ {first['n']}",
+            f"batch {first['batch']}",
+            f"learning rate {first['rate']:g}",
+            f"{first['steps']} steps",
+            counted(some, "seeds"),
+        )
+        tables.append(table_of(caption, some, COLUMNS, reasons(some, stability_label)))
+    return tables
 
 
-def _line(row: Row) -> list[str]:
-    ratio, ends = row["metrics"]["ratio"]["mean"], row["intervals"]["ratio"]
+def _mean_of(name: str, text: Callable[[float], str] = brief) -> Callable[[Row], str]:
+    """The mean over the seeds; nothing where some seed has none."""
+
+    def cell(row: Row) -> str:
+        mean = row["metrics"][name]["mean"]
+        return "" if mean is None else text(mean)
+
+    return cell
+
+
+def _three(value: float) -> str:
+    return significant(value, 3)
+
+
+def _interval(row: Row) -> str:
+    ends = row["intervals"]["ratio"]
     is_base = row["method"] == SELF_ATTENTION and not row["options"]
-    losses = [significant(row[name], 4) for name in ("loss_first", "loss_last")]
-    tau, gradient = (row["metrics"][name]["mean"] for name in ("tau", "gradient_norm"))
-    before = row["metrics"]["ratio_before_norm"]["mean"]
-    return [
-        stability_label(row),
-        "" if row["d"] is None else str(row["d"]),
-        significant(ratio, 3),
-        "" if ends is None or is_base else f"{significant(ends[0], 3)} – {significant(ends[1], 3)}",
-        "" if row["paper"] is None else f"{row['paper']:.2f}",
-        "" if before is None else brief(before),
-        "" if tau is None else brief(tau),
-        " – ".join(losses) if all(losses) else "",
-        significant(gradient, 3),
-        *(_cond(row["conditions"].get(name)) for name in ("B", "C")),
-        "; ".join(f"{name} {_cond(entry)}" for name, entry in row["conditions"].items() if entry["inverted"]),
-        "" if row["status"] == "ok" else row["status"],
-    ]
+    return "" if ends is None or is_base else " – ".join(map(_three, ends))
 
 
-def _cond(entry: Row | None) -> str:
-    return "" if entry is None else brief(entry["median"])
+def _losses(row: Row) -> str:
+    ends = [significant(row[name], 4) for name in ("loss_first", "loss_last")]
+    return " – ".join(ends) if all(ends) else ""
+
+
+def _cond(name: str) -> Callable[[Row], str]:
+    return lambda row: brief(row["conditions"][name]["median"]) if name in row["conditions"] else ""
+
+
+def _core(row: Row) -> str:
+    inverted = [name for name, entry in row["conditions"].items() if entry["inverted"]]
+    return "; ".join(f"{name} {_cond(name)(row)}" for name in inverted)
+
+
+COND = (
+    "cond: σ₁/σ_m, median over steps, layers, heads and seeds, of the first sequence of each batch; B and C of its "
+    "first tokens on the method's own Q and K, core: what the method inverts"
+)
+COLUMNS = (
+    Column("method", stability_label),
+    Column.of("d"),
+    Column(
+        "ratio",
+        _mean_of("ratio", _three),
+        "ratio: mean over the steps of τ over that of self-attention on the same batch, mean over seeds; its interval "
+        "is Student's over the seeds, which are pairs",
+    ),
+    Column("95 % interval", _interval),
+    Column(
+        "paper",
+        lambda row: "" if row["paper"] is None else f"{row['paper']:.2f}",
+        "paper: Skyformer's appendix F",
+    ),
+    Column(
+        "ratio before norm",
+        _mean_of("ratio_before_norm"),
+        "before norm: the same of the embedding before the last layer norm",
+        spare=4,
+    ),
+    Column(
+        "τ",
+        _mean_of("tau"),
+        "τ: ‖f(x_i, W_i) − f(x_i, W_{i−1})‖²_F / ‖W_i − W_{i−1}‖²_F, mean over the steps and seeds, f the embedding "
+        "after two layers and the last norm",
+        spare=1,
+    ),
+    Column("loss, first – last", _losses, "loss: mean of the first and the last step", spare=3),
+    Column("‖∇‖", _mean_of("gradient_norm", _three), "‖∇‖: norm of the gradient, mean", spare=5),
+    Column("cond B", _cond("B"), COND, spare=6),
+    Column("cond C", _cond("C"), COND, spare=7),
+    Column("cond core", _core, COND, spare=2),
+    Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
+)
 
 
 def _trained(records: Sequence[Record]) -> list[str]:
