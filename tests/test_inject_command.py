@@ -14,7 +14,8 @@ from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, 
 from attnprobe import injected, input_statistics, load_qkv
 from attnprobe.config import read_budgets
 from attnprobe.errors import Unsupported, UsageError
-from attnprobe.experiments.inject.view import INJECT_METRICS, inject_rows, inject_summary
+from attnprobe.experiments.inject.gates import INJECT_METRICS
+from attnprobe.experiments.inject.view import inject_rows, inject_summary
 from attnprobe.metrics import DRIFT_METRICS, Outputs, model_drift
 from attnprobe.sources import SourceSpec
 from attnprobe.sweep import ErrorRequest, InjectRequest, measure_drift, measure_errors

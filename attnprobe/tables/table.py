@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..records.file import strict_json
 from .labels import identity, scale_of, source_labels
 
-__all__ = ["Column", "Table", "counted", "grouped_by", "joined", "legend_of", "places", "reasons", "table_of"]
+__all__ = [
+    "Column",
+    "Table",
+    "counted",
+    "gathered",
+    "grouped_by",
+    "joined",
+    "legend_of",
+    "method_key",
+    "places",
+    "reasons",
+    "table_of",
+]
 
 Row = Mapping[str, Any]
 Record = Mapping[str, Any]
@@ -114,12 +126,25 @@ def grouped_by(rows: Iterable[AnyRow], *names: str) -> list[list[AnyRow]]:
     >>> grouped_by([{"n": 1, "d": 2}, {"n": 2, "d": 2}, {"n": 1, "d": 3}], "n")
     [[{'n': 1, 'd': 2}, {'n': 1, 'd': 3}], [{'n': 2, 'd': 2}]]
     """
-    found: dict[tuple[Any, ...], list[AnyRow]] = {}
-    for row in rows:
+
+    def key(row: AnyRow) -> Hashable:
         values = (row.get(name) for name in names)
-        key = tuple(strict_json(value) if isinstance(value, (Mapping, list)) else value for value in values)
-        found.setdefault(key, []).append(row)
-    return list(found.values())
+        return tuple(strict_json(value) if isinstance(value, (Mapping, list)) else value for value in values)
+
+    return gathered(rows, key)
+
+
+def gathered(rows: Iterable[AnyRow], key: Callable[[AnyRow], Hashable]) -> list[list[AnyRow]]:
+    """The rows with the same key together, in the order of their first appearance."""
+    groups: dict[Hashable, list[AnyRow]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
+
+
+def method_key(row: Row) -> tuple[str, str]:
+    """A method with its options, as a key."""
+    return row["method"], strict_json(row.get("options") or {})
 
 
 def places(records: Sequence[Record], *names: str) -> list[dict[str, Any]]:

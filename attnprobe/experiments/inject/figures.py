@@ -12,7 +12,7 @@ from ...figures.panels import HUGE, styles_of, text_label
 from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
 from ...tables.statistics import rank_correlation
-from .view import inject_points, value
+from .view import inject_points, mean
 
 __all__ = ["inject_figures"]
 
@@ -40,13 +40,13 @@ def inject_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list
     with fixed_settings():
         for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
             here = [row for row in rows if (row["source"], row["n"]) == (source, n)]
-            here = [row for row in here if 0 < (value(row, "drift") or 0) <= HUGE]
+            here = [row for row in here if 0 < (mean(row, "drift") or 0) <= HUGE]
             if all(row["layer"] is None for row in here):
                 continue
             lead = ", ".join(filter(None, [source_heading(here[0]), f"n = {n}"]))
             tag = f"n{n}{file_tag(source)}"
             paths += saved(_profile(here, title, lead), Path(out_dir) / f"inject-layers-{tag}")
-            if points := [row for row in here if row["layer"] is not None and (value(row, "local_error") or 0) > 0]:
+            if points := [row for row in here if row["layer"] is not None and (mean(row, "local_error") or 0) > 0]:
                 paths += saved(_local(points, title, lead), Path(out_dir) / f"inject-local-{tag}")
     return paths
 
@@ -58,11 +58,11 @@ def _profile(rows: Sequence[Row], title: str, lead: str) -> Any:
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
 
     def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
-        alone = sorted((spots[row["layer"]], value(row, "drift")) for row in some if row["layer"] is not None)
+        alone = sorted((spots[row["layer"]], mean(row, "drift")) for row in some if row["layer"] is not None)
         (line,) = axis.plot(*zip(*alone, strict=True), **style) if alone else axis.plot([], [], **style)
         for row in some:
             if row["layer"] is None:
-                axis.plot([spots[None]], [value(row, "drift")], **{**style, "linestyle": ""})
+                axis.plot([spots[None]], [mean(row, "drift")], **{**style, "linestyle": ""})
         return line
 
     def dress(axis: Any) -> None:
@@ -82,13 +82,13 @@ def _local(rows: Sequence[Row], title: str, lead: str) -> Any:
     told = f"{lead}: mean local error against mean drift, a point for each layer; ρ: their rank correlation{word}"
 
     def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
-        points = [(value(row, "local_error"), value(row, "drift")) for row in some]
+        points = [(mean(row, "local_error"), mean(row, "drift")) for row in some]
         return axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})[0]
 
     def dress(axis: Any) -> None:
         logarithmic(axis)
         axis.set_xlabel(LOCAL)
-        kept = [value(row, "local_error") for row in rows if value(row, "drift") >= _lowest(rows)]
+        kept = [mean(row, "local_error") for row in rows if mean(row, "drift") >= _lowest(rows)]
         axis.set_xlim(min(kept) / 1.6, max(kept) * 1.6)
 
     def name(key: str, some: Sequence[Row]) -> str:
@@ -113,7 +113,7 @@ def _figure(
     budgets = len({d for d, _ in panels})
     columns = min(len(panels), budgets if 1 < budgets < 4 else 3)
     lowest = _lowest(rows)
-    kept = [value(row, "drift") for row in rows if value(row, "drift") >= lowest]
+    kept = [mean(row, "drift") for row in rows if mean(row, "drift") >= lowest]
     shown = {panel: [row for row in rows if _in(row, panel)] for panel in panels}
     looks = {panel: styles_of(some) if panel[1] else styles for panel, some in shown.items()}
     most = max(math.ceil(len({text_label(row) for row in some}) / 2) for some in shown.values())
@@ -143,13 +143,13 @@ def _figure(
 
 def _lowest(rows: Sequence[Row]) -> float:
     """From where on a drift is drawn."""
-    ordered = sorted(value(row, "drift") for row in rows)
+    ordered = sorted(mean(row, "drift") for row in rows)
     return ordered[len(ordered) // 2] / SPAN
 
 
 def _beneath(some: Sequence[Row], lowest: float) -> str:
     """What a legend says of a method that lies beneath its panel."""
-    most = max(value(row, "drift") for row in some)
+    most = max(mean(row, "drift") for row in some)
     return f" (below, {most:.0e})" if most < lowest else ""
 
 
