@@ -25,6 +25,7 @@ exclude_patterns = ["_extensions"]
 
 default_role = "py:obj"
 highlight_language = "none"
+smartquotes = False
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
 

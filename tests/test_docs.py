@@ -16,7 +16,7 @@ import pytest
 from sources_helpers import SHARED, needs_shared
 
 import attnprobe
-from attnprobe.cli import cli
+from attnprobe.cli import COMMANDS, cli
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.methods import KERNELS
 from attnprobe.methods import METHODS as BUILT_IN
@@ -250,3 +250,11 @@ def test_every_command_that_a_page_shows_has_these_options(page):
         assert command is not None, line
         with command.make_context(words[0], words[1:]) as context:  # raises where an option is not there
             assert context.params is not None, line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_keeps_its_lists_and_shows_no_markup(name, run):
+    code, out, _ = run(name, "--help")
+    assert code == 0 and "\\b" not in out
+    if name == "spectrum":
+        assert "\n    gaussian         C_ij = exp" in out

@@ -1,11 +1,12 @@
 """The directive `commands`: every command of attnprobe with its usage, its help and its options.
 
-They are read from the click commands, so the page always shows the options that the program takes.
+Each command writes its own help into a formatter that makes nodes of it, so the page shows what ``--help`` shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 from docutils import nodes
@@ -19,62 +20,68 @@ class Commands(SphinxDirective):
     """A section for each command."""
 
     def run(self) -> list[nodes.Node]:
-        context = click.Context(cli, info_name="attnprobe")
-        return [self.section(cli.get_command(context, name), context) for name in COMMANDS]
-
-    def section(self, command: click.Command | None, parent: click.Context) -> nodes.section:
-        assert command is not None and command.name is not None
-        context = click.Context(command, info_name=command.name, parent=parent)
-        node = nodes.section(ids=[nodes.make_id(command.name)], names=[command.name])
-        node += nodes.title("", f"attnprobe {command.name}")
-        node += nodes.literal_block("", command.get_usage(context).removeprefix("Usage: "))
-        for paragraph in (command.help or "").split("\n\n"):
-            node += self.paragraph(paragraph)
-        options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
-        for group, members in grouped(options).items():
-            if group:
-                node += nodes.paragraph("", "", nodes.strong("", group))
-            node += option_table(members, context)
-        if command.epilog:
-            node += self.paragraph(command.epilog)
-        return node
-
-    def paragraph(self, text: str) -> nodes.Node:
-        """A paragraph of click's help; one that opens with ``\\b`` keeps its lines."""
-        if text.startswith("\b"):
-            return nodes.literal_block("", text.removeprefix("\b").strip("\n"))
-        return nodes.paragraph("", " ".join(text.split()))
+        parent = click.Context(cli, info_name="attnprobe")
+        return [section_of(name, parent) for name in COMMANDS]
 
 
-def grouped(options: list[click.Option]) -> dict[str, list[click.Option]]:
-    """The options by the heading that ``--help`` shows them under."""
-    groups: dict[str, list[click.Option]] = {}
-    for option in options:
-        groups.setdefault(getattr(option, "group", None) or "", []).append(option)
-    return groups
+def section_of(name: str, parent: click.Context) -> nodes.section:
+    command = cli.get_command(parent, name)
+    assert command is not None
+    formatter = NodeFormatter()
+    command.format_help(click.Context(command, info_name=name, parent=parent), formatter)
+    section = nodes.section(ids=[nodes.make_id(name)], names=[name])
+    section += [nodes.title("", f"attnprobe {name}"), *formatter.nodes]
+    return section
 
 
-def option_table(options: list[click.Option], context: click.Context) -> nodes.table:
-    table = nodes.table(classes=["options"])
+class NodeFormatter(click.HelpFormatter):
+    """Keeps what a command writes as help, as nodes of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: list[nodes.Node] = []
+        self.preformatted = False
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        self.nodes.append(nodes.literal_block("", f"{prog} {args}"))
+
+    def write_text(self, text: str) -> None:
+        for paragraph in text.split("\n\n"):
+            if self.preformatted or paragraph.startswith("\b"):
+                self.write_block(paragraph.removeprefix("\b").strip("\n"))
+            else:
+                self.nodes.append(nodes.paragraph("", " ".join(paragraph.split())))
+
+    def write_block(self, text: str) -> None:
+        """Lines as they stand; those of one section share a block."""
+        if self.preformatted and isinstance(self.nodes[-1], nodes.literal_block):
+            text = f"{self.nodes.pop().astext()}\n{text}"
+        self.nodes.append(nodes.literal_block("", text))
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        self.nodes.append(table_of(rows))
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        self.nodes.append(nodes.rubric("", name))
+        self.preformatted = name in ("Examples", "In Python")
+        yield
+        self.preformatted = False
+
+
+def table_of(rows: Sequence[tuple[str, str]]) -> nodes.table:
+    table = nodes.table()
     group = nodes.tgroup(cols=2)
-    table += group
     group += [nodes.colspec(colwidth=35), nodes.colspec(colwidth=65)]
     body = nodes.tbody()
-    group += body
-    for names, text in rows(options, context):
+    for names, text in rows:
         row = nodes.row()
         row += nodes.entry("", nodes.paragraph("", "", nodes.literal("", names)))
         row += nodes.entry("", nodes.paragraph("", text))
         body += row
+    group += body
+    table += group
     return table
-
-
-def rows(options: list[click.Option], context: click.Context) -> Iterator[tuple[str, str]]:
-    """The two columns that ``--help`` shows of each option."""
-    for option in options:
-        record = option.get_help_record(context)
-        if record is not None:
-            yield record
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

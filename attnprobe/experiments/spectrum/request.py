@@ -34,7 +34,7 @@ def shares(text: str, what: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SpectrumRequest(Lengths, WeightsWords, OnTensors):
-    r"""Compute singular values, eigenvalues and effective ranks of attention matrices and of methods.
+    """Compute singular values, eigenvalues and effective ranks of attention matrices and of methods.
 
     All values come in float64 up to n = 4096, where one matrix takes about 24 n² bytes (384 MiB; a lifted kernel has
     2n rows): one head at a time is held. Beyond, the leading --k come from a block Krylov space, and nothing n x n is

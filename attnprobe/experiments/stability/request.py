@@ -38,7 +38,7 @@ def one_length(text: str, what: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityRequest(Split, Numbers, Run, Elsewhere):
-    r"""Train a small transformer with each method as its attention, and measure how far each step moves its embedding.
+    """Train a small transformer with each method as its attention, and measure how far each step moves its embedding.
 
     The instability score of Skyformer's appendix F, over the first steps from one initialization: the squared change of
     the embedding after two layers over the squared change of the weights, and its mean ratio to self-attention's. Every
