@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...records.file import LOWER_BOUND
 from ...tables.labels import identity, scale_of, source_labels
 from ...tables.statistics import RATIOS, describe, finite, fragile_statistics, per_head, sortable, worst_status
+from ...tables.table import gathered, method_key
 
 __all__ = ["summarise"]
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
+Place = tuple[Any, ...]
 
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
 
@@ -43,27 +44,21 @@ def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
     """
     records = list(records)
     labels = source_labels(records)
-    sources = {label: place for place, label in enumerate(labels.values())}
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    rank: dict[tuple[str, str], int] = {}
-    for record in records:
-        who = (record["method"], json.dumps(record.get("options") or {}, sort_keys=True))
-        rank.setdefault(who, len(rank))
-        place = _place(record, labels)
-        groups.setdefault((*who, *place, record.get("d")), []).append(record)
-    for cells in groups.values():  # sums do not depend on the order in which a sweep was run
-        cells.sort(key=lambda cell: (sortable(cell.get("window")), sortable(cell.get("repeat"))))
-    vmean = _vmean_errors(groups)
-    rows = [_row(cells, key[2:6], vmean) for key, cells in groups.items()]
-    rows.sort(
-        key=lambda row: (
-            sources[row["source"]],
-            *(sortable(row[name]) for name in ("layer", "n", "target")),
-            row["reference"],
-            rank[row["method"], json.dumps(row["options"], sort_keys=True)],
-            sortable(row["d"]),
-        )
-    )
+    sources, methods = list(labels.values()), list(dict.fromkeys(map(method_key, records)))
+
+    def key(record: Record) -> Place:
+        return (*_place(record, labels), method_key(record), record.get("d"))
+
+    def order(some: Sequence[Record]) -> tuple[Any, ...]:
+        source, *place, method, d = key(some[0])
+        is_reference = any(cell.get("reference") for cell in some)
+        return sources.index(source), *map(sortable, place), is_reference, methods.index(method), sortable(d)
+
+    groups = []
+    for some in sorted(gathered(records, key), key=order):  # sums do not depend on the order in which a sweep was run
+        groups.append(sorted(some, key=lambda cell: (sortable(cell.get("window")), sortable(cell.get("repeat")))))
+    vmean = _vmean_errors(records, labels)
+    rows = [_row(cells, _place(cells[0], labels), vmean) for cells in groups]
     bounds = [row for row in rows if row["method"] == LOWER_BOUND]
     return [row for row in rows if row["method"] != LOWER_BOUND], bounds
 
@@ -126,21 +121,21 @@ def _matrix_open(cells: list[Record]) -> int | None:
     return sum(map(sum, measured)) if measured else None
 
 
-def _vmean_errors(groups: Mapping[tuple[Any, ...], list[Record]]) -> dict[Any, float]:
+def _vmean_errors(records: Iterable[Record], labels: Mapping[str, str | None]) -> dict[Any, float]:
     """V-Mean's error by (metric, source, layer, n, target, window, head)."""
-    found: dict[Any, float] = {}
-    for (method, _, *place, _), cells in groups.items():
-        if method != "vmean":
+    errors: dict[Any, float] = {}
+    for cell in records:
+        if cell["method"] != "vmean":
             continue
-        for cell in cells:
-            for name in RATIOS:
-                for head, value in zip(cell.get("heads") or (), per_head(cell, name), strict=False):
-                    if value is not None and math.isfinite(value):
-                        found[name, *place, cell.get("window"), head] = value
-                relative = [value for value in per_head(cell, f"{name}_relative") if value is not None]
-                for head in cell.get("heads") or () if relative and max(relative) < ROUNDING else ():
-                    found[name, *place, cell.get("window"), head] = 0.0  # V-Mean is exact here: no measure of others
-    return found
+        place = _place(cell, labels)
+        for name in RATIOS:
+            relative = [value for value in per_head(cell, f"{name}_relative") if value is not None]
+            is_exact = bool(relative) and max(relative) < ROUNDING  # then it is no measure of others
+            for head, value in zip(cell.get("heads") or (), per_head(cell, name), strict=False):
+                error = 0.0 if is_exact else value
+                if error is not None and math.isfinite(error):
+                    errors[name, *place, cell.get("window"), head] = error
+    return errors
 
 
 def _over_vmean(cells: list[Record], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]) -> float | None:
