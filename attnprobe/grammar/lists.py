@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 
 from ..errors import UsageError
 
-__all__ = ["parse_numbers", "parse_positive"]
+__all__ = ["LARGEST", "parse_numbers", "parse_positive"]
+
+LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
 
 
 def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) -> list[int]:
@@ -48,10 +49,14 @@ def parse_positive(text: str, what: str) -> list[float]:
     """A list of numbers above 0, in rising order. Doubles count once.
 
     Raises:
-        UsageError: a part that is no number, or none above 0.
+        UsageError: a part that is no number, or none above 0 and up to `LARGEST`.
 
     >>> parse_positive("0.5,0.1", "epsilon")
     [0.1, 0.5]
+    >>> parse_positive("1e301", "epsilon")
+    Traceback (most recent call last):
+        ...
+    attnprobe.errors.UsageError: epsilon: '1e301' is too large; choose a number up to 1e+300
     """
     numbers: set[float] = set()
     for part in text.split(","):
@@ -59,8 +64,10 @@ def parse_positive(text: str, what: str) -> list[float]:
             number = float(part)
         except ValueError:
             number = 0.0
-        if not (isfinite(number) and number > 0):
+        if not number > 0:
             raise UsageError(f"{what}: '{part.strip()}' is not a number above 0")
+        if number > LARGEST:
+            raise UsageError(f"{what}: '{part.strip()}' is too large; choose a number up to {LARGEST:g}")
         numbers.add(number)
     return sorted(numbers)
 

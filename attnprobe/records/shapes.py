@@ -13,6 +13,8 @@ from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from ..grammar import lists
+
 __all__ = [
     "Count",
     "Facts",
@@ -36,7 +38,6 @@ __all__ = [
 
 LARGEST = 2**53  # of a whole number: all up to it are numbers of JSON in every language
 WIDEST = 2**128  # of a seed
-MOST = 1e300  # of a measured number: sums of it are finite
 DEEPEST = 8  # levels of objects and lists in facts
 SHOWN = 40  # characters of a value in a message
 
@@ -58,7 +59,7 @@ def shallow(value: Any, depth: int = 0) -> Any:
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Seed = Annotated[int, Field(ge=-WIDEST, le=WIDEST)]
-Number = Annotated[float, Field(ge=-MOST, le=MOST)]
+Number = Annotated[float, Field(ge=-lists.LARGEST, le=lists.LARGEST)]
 PerHead = list[Number | None]
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
 Facts = Annotated[dict[str, Any], BeforeValidator(shallow)]

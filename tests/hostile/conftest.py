@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,16 +36,25 @@ def deadline(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def tree(folder: Path, without: str) -> dict[str, tuple[int, int]]:
-    """Size and time of every file below a folder, but for what stands in one folder of it."""
+def tree(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file below a folder, by its path."""
     found = {}
-    for place, folders, files in os.walk(folder):
-        if Path(place) == folder and without in folders:
-            folders.remove(without)
+    for place, _, files in os.walk(folder):
         for name in files:
             facts = os.lstat(os.path.join(place, name))
-            found[os.path.relpath(os.path.join(place, name), folder)] = (facts.st_size, facts.st_mtime_ns)
+            found[os.path.join(place, name)] = (facts.st_size, facts.st_mtime_ns)
     return found
+
+
+def written(args: Sequence[str], home: Path) -> str:
+    """The folder that a command line may write to: that of ``--out``, or else ``outputs``."""
+    out = "outputs"
+    for flag, value in zip(args, (*args[1:], ""), strict=True):
+        if flag == "--out":
+            out = value
+        elif flag.startswith("--out="):
+            out = flag.removeprefix("--out=")
+    return os.path.normpath(os.path.join(home, os.path.expanduser(out))) + os.sep
 
 
 @pytest.fixture
@@ -53,15 +62,15 @@ def promise(capfd, monkeypatch, tmp_path, no_hub) -> Callable[..., int]:
     """Run the command line in this process and hold it to what is promised.
 
     The code is one of `CODES`; a refusal is a line of stderr that begins with ``attnprobe:``; no traceback is shown,
-    nor one of compiled code; nothing on either stream could move a terminal's cursor; and no file beside the folder
-    ``run`` was touched.
+    nor one of compiled code; nothing on either stream could move a terminal's cursor; and no file outside the
+    folder of ``--out`` was touched.
     """
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
 
     def call(*args: str) -> int:
-        before = tree(tmp_path, "run") | tree(home, "run")
+        before, inside = tree(tmp_path), written(args, home)
         with deadline(SECONDS), pytest.raises(SystemExit) as stop:
             main(list(args))
         code = stop.value.code or 0
@@ -74,9 +83,9 @@ def promise(capfd, monkeypatch, tmp_path, no_hub) -> Callable[..., int]:
             raise Broken(f"code {code} without a line that says why: {err!r}")
         if any(ord(letter) < 32 and letter not in "\n\t" for letter in out + err):
             raise Broken("a control character reaches the terminal")
-        after = {name: facts for name, facts in (tree(tmp_path, "run") | tree(home, "run")).items()}
+        after = tree(tmp_path)
         changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-        changed = [name for name in changed if not name.startswith(("home/run/", "home/outputs/", "outputs/"))]
+        changed = [name for name in changed if not name.startswith(inside)]
         if changed:
             raise Broken(f"touched outside its folder: {sorted(changed)[:3]}")
         return code

@@ -19,9 +19,9 @@ SMALL = {
     "condition": "--method nystromformer --n 16 --d 4",
     "theory": "--theorem eckart-young --n 16 --d 4 --repeats 2",
     "budget": "--method linformer --n 16 --d-max 8 --repeats 2",
-    "bench": "--method vmean --n 16 --d 4 --rounds 2",
+    "bench": "--method vmean --n 16 --d 4 --rounds 2 --no-memory",
 }
-LAST = {"help", "version"}
+LAST = {"help", "version", "debug"}  # which shows a traceback
 
 
 def options(command: str) -> Iterator[click.Option]:
@@ -40,7 +40,7 @@ def cases(command: str, qkv: str) -> Iterator[tuple[str, ...]]:
         run = [
             command,
             *small,
-            *(() if flag == "--qkv" else ("--qkv", qkv)),
+            *(() if flag == "--qkv" or command == "bench" else ("--qkv", qkv)),
             *(("--out", "run") if flag != "--out" else ()),
         ]
         for value in [None] if option.is_flag else VALUES:
