@@ -292,9 +292,6 @@ def test_the_table_of_gates(monkeypatch):
     assert not passed.startswith("✗") and passed.index(".25") == sky.index(".5")  # aligned at the point
     assert "bad_rows.mean <= 0 for d=9: no row with d=9; the rows have 8,128" in text
     assert gates_table([]).splitlines()[-1] == "0 checked, 0 failed"
-    monkeypatch.setenv("NO_COLOR", "1")
-    narrow = gates_table(a_few(), width=20)
-    assert all(part in narrow for part in ("123.5", "0.25", "skyformer d=128 n=4096 layer=0"))
 
 
 # the elements, attributes and children of Jenkins' junit-10.xsd that are used, each attribute with its type

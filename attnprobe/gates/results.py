@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -14,20 +13,15 @@ from rich.text import Text
 
 from ..grammar.foreign import one_line
 from ..records.file import write_bytes
-from ..tables.console import STYLES, UNLIMITED, console_of, finished, width_of
+from ..tables.console import STYLES, console_of, finished, width_of
 from ..tables.numbers import aligned, significant
 from .check import GateResult
 
 __all__ = ["gates_table", "junit_xml"]
 
 
-def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
-    """A line for each gate and row: its outcome, the value and the limit; then why some did not pass, and a count.
-
-    Args:
-        width: the terminal's width; ``None`` asks standard output, and a pipe has no width.
-    """
-    terminal = width is not None or sys.stdout.isatty()
+def gates_table(results: Sequence[GateResult]) -> str:
+    """A line for each gate and row: its outcome, the value and the limit; then why some did not pass, and a count."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     values = aligned([significant(result.value) for result in results])
     for heading in ("", "gate", "row", Text("value".rjust(max(map(len, values), default=0))), "limit"):
@@ -38,8 +32,7 @@ def gates_table(results: Sequence[GateResult], width: int | None = None) -> str:
         style = STYLES.get(sign, "")
         cells = (sign, gate, result.where or "none", value, result.limit)
         table.add_row(*(Text(cell, style=style) for cell in cells))
-    room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    console = console_of(max(room if terminal else 100, width_of(table)), terminal)
+    console = console_of(max(100, width_of(table)), sys.stdout.isatty())
     console.print(table if results else "no gates")
     remarks = sorted((result for result in results if not result.passed), key=lambda result: result.undecided)
     if remarks:

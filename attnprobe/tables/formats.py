@@ -117,8 +117,8 @@ def rows_as_table(caption: str, rows: Sequence[Row]) -> Table:
 def _text(value: Any) -> str:
     """A value for people.
 
-    >>> [_text(value) for value in (None, True, 0.123456, {"a": 1}, ["x", "y"], list(range(6)))]
-    ['', 'yes', '0.1235', 'a=1', 'x, y', '0, 1, 2, 3, … (6 values)']
+    >>> [_text(value) for value in (None, True, 0.123456, {"a": 1}, ["x", "y"], [0, 1, 2, 3], [0, 1, 2, 3, 4])]
+    ['', 'yes', '0.1235', 'a=1', 'x, y', '0, 1, 2, 3', '0, 1, 2, 3, … (5 values)']
     """
     if value is None:
         return ""
