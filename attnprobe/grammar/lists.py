@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import UsageError
 
-__all__ = ["LARGEST", "parse_numbers", "parse_positive"]
+__all__ = ["LARGEST", "parse_numbers", "parse_positive", "positive"]
 
 LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
 
@@ -49,27 +49,34 @@ def parse_positive(text: str, what: str) -> list[float]:
     """A list of numbers above 0, in rising order. Doubles count once.
 
     Raises:
-        UsageError: a part that is no number, or none above 0 and up to `LARGEST`.
+        UsageError: as `positive`.
 
     >>> parse_positive("0.5,0.1", "epsilon")
     [0.1, 0.5]
-    >>> parse_positive("1e301", "epsilon")
+    """
+    return sorted({positive(part, what) for part in text.split(",")})
+
+
+def positive(text: str, what: str) -> float:
+    """A number above 0.
+
+    Raises:
+        UsageError: it is no number, or none above 0 and up to `LARGEST`.
+
+    >>> positive("1e301", "epsilon")
     Traceback (most recent call last):
         ...
     attnprobe.errors.UsageError: epsilon: '1e301' is too large; choose a number up to 1e+300
     """
-    numbers: set[float] = set()
-    for part in text.split(","):
-        try:
-            number = float(part)
-        except ValueError:
-            number = 0.0
-        if not number > 0:
-            raise UsageError(f"{what}: '{part.strip()}' is not a number above 0")
-        if number > LARGEST:
-            raise UsageError(f"{what}: '{part.strip()}' is too large; choose a number up to {LARGEST:g}")
-        numbers.add(number)
-    return sorted(numbers)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not number > 0:
+        raise UsageError(f"{what}: '{text.strip()}' is not a number above 0")
+    if number > LARGEST:
+        raise UsageError(f"{what}: '{text.strip()}' is too large; choose a number up to {LARGEST:g}")
+    return number
 
 
 def _spans(numbers: Sequence[int]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...errors import UsageError
+from ...grammar.lists import positive
 from ...methods import Approximation, approximate
 from ...qkv import QKV
 from ...rng import Streams
@@ -83,7 +83,7 @@ def asked_of(theorems: Iterable[str], epsilon: str, delta: float, quadrature: bo
     wanted = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
     if not wanted:
         raise UsageError("no theorem; write --theorem NAME")
-    epsilons = tuple(dict.fromkeys(_number(text, "epsilon") for text in epsilon.split(",")))
+    epsilons = tuple(dict.fromkeys(positive(text, "epsilon") for text in epsilon.split(",")))
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1, such as 0.1")
     return Asked(tuple(map(get_theorem, wanted)), epsilons, delta, quadrature)
@@ -99,17 +99,6 @@ def possible(budgets: Iterable[int]) -> tuple[int, ...]:
     if wrong := [d for d in budgets if d < 1]:
         raise UsageError(f"d={wrong[0]}: choose a budget of 1 or more")
     return budgets
-
-
-def _number(text: str, what: str) -> float:
-    """A positive finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UsageError(f"{what}: '{text.strip()[:20]}' is not a number above 0, such as 0.1")
-    return value
 
 
 def setting_of(
