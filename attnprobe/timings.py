@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-__all__ = ["Timings"]
+__all__ = ["Timings", "duration"]
 
 
 class Timings:
@@ -40,3 +40,14 @@ class Timings:
             stage = self._open[-1]
             self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
         self._since = now
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min`` or ``3.5 h``.
+
+    >>> duration(39.6), duration(700), duration(12600)
+    ('40 s', '12 min', '3.5 h')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,33 +1,32 @@
-"""``attnprobe sweep --dry-run``."""
+"""``--dry-run`` of the commands that measure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from ..experiments.base import Experiment
-from .factory import request_of
-from .progress import duration
+from ..timings import duration
 from .streams import answer, note
 
 __all__ = ["show_plan"]
 
 
-def show_plan(experiment: Experiment, params: Mapping[str, Any]) -> None:
-    """Print what the options ask for, a line per weights, n and layer, and about what that takes.
+def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
+    """Print what a request asks for, a line per weights, n and layer, and about what that takes.
 
     The time until a run starts is what it takes here: the same imports, and the same sources found.
+
+    Args:
+        begin: when the command began, by `perf_counter`.
     """
-    begin = perf_counter()
-    request = request_of(experiment, params)
     from ..sweep import listed, seconds_of
     from ..tables.terminal import plan_table
 
     opened = experiment.cells()
     cells = listed(opened, request, note)
-    rows: dict[tuple[str, int, int], dict[str, Any]] = {}
+    rows: dict[tuple[str, int, int | str], dict[str, Any]] = {}
     for cell in cells:
         weights, n, window, layer = cell.place
         row = rows.setdefault((weights, n, layer), {"windows": set(), "names": {}, "d": {}, "cells": 0, "done": 0})
@@ -43,7 +42,8 @@ def show_plan(experiment: Experiment, params: Mapping[str, Any]) -> None:
     if request.shard is not None:
         whole = listed(opened, replace(request, shard=None))
         share = f"shard {request.shard}: {len(cells)} of {len(whole)} cells\n"
-    answer(f"{share}{len(cells)} cells, {len(cells) - len(left)} done in {request.out}")
+    done = "" if request.out is None else f", {len(cells) - len(left)} done in {request.out}"
+    answer(f"{share}{len(cells)} cells{done}")
     if left:
         answer(
             f"about {duration(start + seconds_of(cells))}, {duration(start)} of it until it starts, and "

@@ -100,7 +100,13 @@ def _run(experiment: Experiment, **params: Any) -> None:
     if getattr(output, "listing", False) and experiment.listing is not None:
         answer(experiment.listing()(output.format_), styled=output.format_ == "table")
         return
-    measure_and_show(experiment, request_of(experiment, params), output, kinds, begin)
+    request = request_of(experiment, params)
+    if output.dry_run:
+        from .dry_run import show_plan
+
+        show_plan(experiment, request, begin)
+        return
+    measure_and_show(experiment, request, output, kinds, begin)
 
 
 def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:

@@ -31,11 +31,11 @@ def measure_and_show(experiment: Experiment, request: Any, output: Any, kinds: C
     gates, junit = getattr(output, "gates", ()), getattr(output, "junit", None)
     judged = gates_of(experiment.name, gates, junit) if experiment.gated is not None else []
     timings = Timings()
-    with timings("imports"):
-        measure = experiment.measure()
     # an older picture is drawn again
     kept = {kind: kind in kinds or bool(pictures(request.out, kind)) for kind in experiment.keeps}
-    with progress_bar() as (progress, notify):
+    with progress_bar("loading torch") as (progress, notify):
+        with timings("imports"):
+            measure = experiment.measure()
         session = measure(request, notify=notify, progress=progress, timings=timings, **kept)
     from ..report import open_run, views
 

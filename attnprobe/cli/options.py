@@ -61,7 +61,8 @@ def taking(options: Sequence[Option]) -> Decorator:
     return decorate
 
 
-format_option, debug_option = (taking([option]) for option in options_of(Output))
+shown = {option.name: option for option in options_of(Output)}
+format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
 
 
 def refuse_contradictions() -> None:

@@ -6,76 +6,92 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 from ..grammar.foreign import one_line
+from ..timings import duration
 from .streams import note
 
-__all__ = ["duration", "progress_bar"]
+__all__ = ["progress_bar"]
 
 LOG_EVERY = 60.0  # seconds between lines where stderr is no terminal
+BAR = 20  # characters
+
+Report = Callable[[float, int, str], None]
+Notify = Callable[[str], None]
 
 
-def pace(done: int, left: int, seconds: float) -> str:
-    """Time so far, and once there is a rate, the rate and the time left.
+class Pace:
+    """How fast cells get done, from the first report on: sources are loaded before it."""
 
-    >>> pace(0, 10, 61.0), pace(30, 60, 60.0)
-    ('61 s', '60 s, 30 a minute, about 2 min left')
-    """
-    if done <= 0:
-        return f"{seconds:.0f} s"
-    return f"{seconds:.0f} s, {60 * done / seconds:.3g} a minute, about {duration(left * seconds / done)} left"
+    def __init__(self) -> None:
+        self.begin: float | None = None
+        self.first = 0.0
 
+    def left(self, done: float, total: int) -> float | None:
+        """The seconds left at the rate so far; None while there is no rate.
 
-def duration(seconds: float) -> str:
-    """``40 s``, ``12 min`` or ``3.5 h``.
+        The cells done hold fractions by the work of each (see `attnprobe.run.ledger.Ledger`).
+        """
+        if self.begin is None:
+            self.begin, self.first = monotonic(), done
+        if done <= self.first:
+            return None
+        return (monotonic() - self.begin) * (total - done) / (done - self.first)
 
-    >>> duration(39.6), duration(700), duration(12600)
-    ('40 s', '12 min', '3.5 h')
-    """
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    def told(self, done: float, total: int) -> str:
+        """The share that is done and the time left, in words."""
+        left = self.left(done, total)
+        share = f"{100 * done / max(total, 1):3.0f} %"
+        return share if left is None else f"{share}, about {duration(left)} left"
 
 
 @contextmanager
-def progress_bar() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[str], None]]]:
-    """``(progress, notify)``: a bar on a terminal, one line a minute in a log."""
-    if not sys.stderr.isatty():
-        begin = last = monotonic()
-        first = None  # cells that were done when it began
+def progress_bar(first: str = "preparing") -> Iterator[tuple[Report, Notify]]:
+    """``(report, notify)``: a bar on a terminal, one line a minute in a log.
 
-        def report(done: int, total: int, label: str) -> None:
-            nonlocal first, begin, last
-            if first is None:
-                first, begin = done, monotonic()  # sources are loaded
-            if monotonic() - last > LOG_EVERY:
-                last = monotonic()
-                note(f"{done}/{total} cells, {pace(done - first, total - done, last - begin)}, now {label}")
+    Args:
+        first: what the bar says before the first report.
+    """
+    with _bar(first) if sys.stderr.isatty() else _log() as both:
+        yield both
 
-        yield report, note
-        return
 
+@contextmanager
+def _log() -> Iterator[tuple[Report, Notify]]:
+    pace, last = Pace(), monotonic()
+
+    def report(done: float, total: int, label: str) -> None:
+        nonlocal last
+        state = pace.told(done, total)
+        if monotonic() - last > LOG_EVERY:
+            last = monotonic()
+            note(f"{state} of {total} cells, now {label}")
+
+    yield report, note
+
+
+@contextmanager
+def _bar(first: str) -> Iterator[tuple[Report, Notify]]:
+    """A bar of one line: what is measured is cut where the terminal is narrow, the share and the time left are not."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
 
     console = Console(stderr=True, highlight=False, markup=False)
-    columns = (
-        SpinnerColumn(),
-        BarColumn(30),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
+    label = TextColumn(
+        "{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("preparing", total=None, rate="")
-        begin, first = monotonic(), None
+    state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
+    pace = Pace()
+    with Progress(SpinnerColumn(), BarColumn(BAR), state, label, console=console, transient=True, expand=True) as bar:
+        task = bar.add_task(first, total=None, state="")
 
-        def update(done: int, total: int, label: str) -> None:
-            nonlocal first, begin
-            if first is None:
-                first, begin = done, monotonic()
-            rate = f"{60 * (done - first) / (monotonic() - begin):.3g}/min" if done > first else ""
-            bar.update(task, completed=done, total=total, description=one_line(label), rate=rate)
+        def report(done: float, total: int, label: str) -> None:
+            changed: dict[str, Any] = {"description": one_line(label), "state": pace.told(done, total)}
+            bar.update(task, completed=done, total=total, **changed)
 
-        yield update, lambda line: console.print(f"attnprobe: {one_line(line)}", soft_wrap=True)
+        def notify(line: str) -> None:
+            console.print(f"attnprobe: {one_line(line)}", soft_wrap=True)
+
+        yield report, notify

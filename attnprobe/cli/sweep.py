@@ -45,7 +45,7 @@ In Python:
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
 
 # these say how results are shown, not which
-SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "debug", "listing"}
+SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "dry_run", "debug", "listing"}
 # at these values they change no cell: a folder that was named before they were there is found again
 LATER = {"scale_inputs": "1", "input_statistics": True}
 FOLDER = {
@@ -95,13 +95,8 @@ def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, 
     with sub:
         refuse_contradictions()
         _check_gates(config, sub.params)
-        if dry_run:
-            from .dry_run import show_plan
-
-            asked = {name: value for name, value in sub.params.items() if name not in SHOWN}
-            show_plan(experiment(config.command), asked)
-        else:
-            chosen.invoke(sub)
+        sub.params["dry_run"] |= dry_run
+        chosen.invoke(sub)
 
 
 def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
@@ -138,7 +133,7 @@ def settings_of(name: str) -> dict[str, Setting] | None:
 
     found = {}
     for option in options_in(experiment(name)):
-        if option.name in ("debug", "listing"):
+        if option.name in ("debug", "listing", "dry_run"):
             continue
         kind = "flag" if option.kind is bool else "text" if option.parse is not None else KINDS.get(option.kind, "text")
         for flag in option.flag.split("/"):

@@ -24,11 +24,12 @@ MATRIX_METRICS = {
     "matrix_frobenius_relative": "‖B - B~‖_F / ‖B‖_F",
     "matrix_infinity": "the largest row sum of |B - B~|",
 }
+USUAL = 5  # passes until an interval closes
 DENSE = 256  # keys; matrices this small are held: cheaper, and the interval is a point
 MEMORY = 3 * 2**24  # bytes of Krylov bases at a time
 SMALL = 0.02  # of the size of B: an error below it is measured again in float64 where float32 leaves it open
 
-Show = Callable[[str], None]
+Show = Callable[[str, float], None]
 Devices = Sequence[torch.device | str]
 
 
@@ -106,14 +107,15 @@ def shared_matrix_errors(
     seed: int = 0,
     delta: float = DELTA,
     devices: Devices | None = None,
-    progress: Show = lambda label: None,
+    progress: Show = lambda label, share: None,
 ) -> list[MatrixErrors]:
     """`matrix_errors` of several approximations of one exact matrix: each pass has one exponential an entry for all.
 
     Each stops by its own rule, so its numbers are those it would have alone up to rounding.
 
     Args:
-        progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``.
+        progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``, and with about
+            which share of the work is done.
     """
     if isinstance(exact, Padded):
         padded = [op for op in approximations if isinstance(op, Padded) and torch.equal(op.mask, exact.mask)]
@@ -152,7 +154,7 @@ def shared_matrix_errors(
 def exact_norms(exact: Operator, *, tol: float = 1e-3, seed: int = 0) -> tuple[Tensor, Tensor]:
     """``‖B‖₂``, found as by `matrix_errors`, and ``‖B‖_F`` of each head, float64 (h,)."""
     exact = at_least_float32(exact)
-    spectral, frobenius, _ = _norms(exact, [None], _How(tol, DELTA, seed), lambda label: None)
+    spectral, frobenius, _ = _norms(exact, [None], _How(tol, DELTA, seed), lambda label, share: None)
     return spectral[0].value, frobenius[0]
 
 
@@ -202,7 +204,11 @@ def _streamed(exact: Operator, operators: Sequence[Operator | None], how: _How, 
     heads = [slice(start, min(start + size, h)) for start in range(0, h, size)]
     some = []
     for part in heads:
-        show = lambda label, part=part: progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}")
+
+        def show(label: str, share: float, part: slice = part) -> None:
+            done = (part.start + share * (part.stop - part.start)) / h
+            progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}", done)
+
         few = [op and op.heads(part) for op in operators]
         some.append(_passes(exact.heads(part), few, how, show))
     spectral, frobenius, infinity = zip(*some, strict=True)  # each (parts of the heads, operators)
@@ -221,7 +227,7 @@ def _passes(exact: Operator, operators: Sequence[Operator | None], how: _How, pr
         small = interval.open(how.tol) & (interval.value < SMALL * first.size)
         for i in small.nonzero()[:, 0].tolist():
             op, head = operators[i // h], slice(i % h, i % h + 1)
-            show = lambda label: progress(f"{label} of one in float64")
+            show = lambda label, share: progress(f"{label} of one in float64", 1.0)
             double, one = exact.heads(head).to(torch.float64), [op.heads(head)]
             again, sharp = _interval(double, one, how, show)
             interval.replace(i, again)
@@ -236,12 +242,13 @@ def _interval(
     """The intervals of all ``B - B~_c``, (C h,), and what the first pass found."""
     m, matrices = exact.shape[2], Differences(exact, operators, devices=how.devices)
     v1, r = start_block(m, block_size(m), how.seed, exact.dtype, exact.device)
-    progress("pass 1")
+    progress("pass 1", 0.0)
     first = matrices.first(v1)
-    passes = count(2)
+    passes = count(1)
 
     def normal(x: Tensor, which: Tensor) -> Tensor:
-        progress(f"pass {next(passes)}")
+        done = next(passes)
+        progress(f"pass {done + 1}", min(done / USUAL, 1.0))
         return matrices.normal(x, which)
 
     interval = norm_intervals(

@@ -14,7 +14,7 @@ from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, determining
 from ..records.shapes import Shape
 from ..records.shards import parse_shard
-from .costs import Cost
+from .costs import Cost, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt
 from .plan import ErrorPlan, Group, MethodRequest, determines
@@ -160,8 +160,14 @@ class Cells:
         if seconds is not None:
             self.send("limit", None)
 
-    def show(self, label: str) -> None:
-        """Say what is measured just now."""
+    def show(self, label: str, begun: Mapping[str, float] | None = None) -> None:
+        """Say what is measured just now.
+
+        Args:
+            begun: shares of the work of cells that are done before their records are sent, by key.
+        """
+        if begun:
+            self.send("begun", begun)
         self.send("show", label)
 
     def label(self, place: Place, cell: Any) -> str:
@@ -171,6 +177,10 @@ class Cells:
     def work(self, place: Place, cell: Any) -> Cost:
         """About what a cell costs."""
         raise NotImplementedError
+
+    def work_of_inputs(self, place: Place) -> float:
+        """About how many multiply-adds the inputs of a place take, with their exact output and statistics."""
+        return work_of_inputs(place.group.n, len(self.head_numbers(place)), self.request.input_statistics)
 
     def source_name(self, place: Place) -> str:
         """A place's source in a plan: its weights, and the factor of its scores where it has one."""

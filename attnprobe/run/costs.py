@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-__all__ = ["Cost", "work_of_decompositions", "work_of_method"]
+__all__ = ["Cost", "work_of_decompositions", "work_of_inputs", "work_of_method", "work_of_passes"]
 
 Cost = tuple[float, float]
 P = 64  # head dimension
 D = 64  # of a method without a budget
+# multiply-adds that an entry of B takes, with its exponential
+EXACT = 128
+STATISTICS = 1024
+PASSES = 512
+
+
+def work_of_inputs(n: int, heads: int, statistics: bool) -> float:
+    """Exact attention in float64, and the statistics of Q, K and V."""
+    return heads * float(n) ** 2 * (EXACT + STATISTICS * statistics)
 
 
 def work_of_method(n: int, d: int | None, heads: int, matrix: bool = False) -> Cost:
     """A method of low rank, with its matrix errors where they are measured."""
     d = d or D
     work, size = heads * (8.0 * n * d * P + 40.0 * d**3), 8.0 * heads * n * (2 * d + 3 * P)
-    if matrix:  # about four passes, of which the methods of a batch share the scores
-        return work + heads * float(n) ** 2 * (4 * P + d), size + 2.0**26
+    if matrix:
+        return work + work_of_passes(n, d, heads), size + 2.0**26
     return work, size
+
+
+def work_of_passes(n: int, d: int | None, heads: int) -> float:
+    """The matrix errors of one method, of which several share the scores."""
+    return heads * float(n) ** 2 * (PASSES + (d or D))
 
 
 def work_of_decompositions(n: int, heads: int, matrices: int = 3) -> Cost:

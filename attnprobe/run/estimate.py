@@ -22,7 +22,8 @@ class Listed:
 
     Attributes:
         place: weights (and a factor of the scores), n, window and layer (``all`` where several are one cell).
-        name: of the method or the matrix. work: about how many float32 multiply-adds it takes, shared work included.
+        name: of the method or the matrix. work: about how many float32 multiply-adds it takes, its part of what its
+            place's cells share included.
         bytes: about what it holds beside Q, K and V.
     """
 
@@ -51,23 +52,25 @@ def listed(
             head = {"window": place.group.window, "layer": place.layer, **cells.head(place, cell)}
             layer = "all" if head["layer"] is None else head["layer"]
             where = (cells.source_name(place), place.group.n, head["window"], layer)
-            found.append(Listed(where, cell.name, cell.d, cell.key in done, *cells.work(place, cell)))
+            work, size = cells.work(place, cell)
+            work += cells.work_of_inputs(place) / len(some)
+            found.append(Listed(where, cell.name, cell.d, cell.key in done, work, size))
     return found
 
 
 def seconds_of(cells: list[Listed]) -> float:
     """About how long the cells that are not done take here, from the speed of a matrix product measured now.
 
-    A guess to plan by: loading, draws and metrics come on top, and a method's own cost is taken for that of a low rank.
+    A guess to plan by: loading the model comes on top, and a method's own cost is taken for that of a low rank.
     """
+    return sum(cell.work for cell in cells if not cell.done) / speed()
+
+
+def speed() -> float:
+    """Multiply-adds a second of a float32 product of 1024 x 1024 matrices, measured now."""
     x = torch.randn(1024, 1024)
     x @ x
     begin = perf_counter()
     for _ in range(3):
         x @ x
-    speed = 3 * 1024.0**3 / (perf_counter() - begin)
-    exact = {}
-    for cell in cells:
-        if not cell.done:
-            exact[cell.place] = 24 * 128.0 * cell.place[1] ** 2  # exact attention of twelve heads in float64
-    return (sum(cell.work for cell in cells if not cell.done) * 2 + sum(exact.values())) / speed
+    return 3 * 1024.0**3 / (perf_counter() - begin)

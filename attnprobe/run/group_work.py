@@ -91,5 +91,6 @@ def _measure(cells: Cells, bundle: Sequence[Place], done: Done, run: str, keeper
     if not places:
         return
     for place, inputs, facts in cells.inputs(places, keeper):
+        cells.send("begun", {cell.key: 0.0 for cell in cells.listed[place]})
         for cell, found in cells.measured(place, inputs, done):
             cells.send("record", record_of(cells, place, cell, run, {**facts, **found}))

@@ -40,7 +40,8 @@ class Ledger:
 
     Args:
         writer: of records. inputs: keeps input statistics. done: records of an earlier run by key, which stand.
-        progress: called with the number of cells done, their total and a label.
+        progress: called with the cells done, their total and a label. Cells that are measured now count by their work
+            (see `Cells.work`), and those that have begun in part.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Ledger:
         done: Mapping[str, dict[str, Any]],
         run: str,
         notify: Callable[[str], None],
-        progress: Callable[[int, int, str], None],
+        progress: Callable[[float, int, str], None],
         timings: Timings,
     ) -> None:
         self.cells, self.writer, self.inputs, self.run = cells, writer, inputs, run
@@ -60,6 +61,15 @@ class Ledger:
         self.total = sum(map(len, cells.listed.values()))
         self.kept = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
         self.missing = {place: {cell.key for cell in some} - done.keys() for place, some in cells.listed.items()}
+        self.work: dict[str, float] = {}  # of the cells that are missing, their share of reading their inputs included
+        self.reading: dict[str, float] = {}  # that share
+        for place, keys in self.missing.items():
+            for cell in cells.listed[place]:
+                if cell.key in keys:
+                    self.reading[cell.key] = cells.work_of_inputs(place) / len(keys)
+                    self.work[cell.key] = self.reading[cell.key] + cells.work(place, cell)[0] + 1.0
+        self.all_work, self.done_work = sum(self.work.values()), 0.0
+        self.begun: dict[str, float] = {}  # the work that is done of cells without a record
         self.outcome = Outcome(done_before=len(self.kept))
 
     def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
@@ -100,7 +110,11 @@ class Ledger:
         elif kind == "inputs":
             self.inputs.write_once(value)
         elif kind == "show":
-            self.progress(self.outcome.done_before + self.outcome.measured, self.total, value)
+            self.progress(self.done, self.total, value)
+        elif kind == "begun":
+            for key, share in value.items():
+                if key in self.work and key not in self.kept:
+                    self.begun[key] = self.reading[key] + share * (self.work[key] - self.reading[key])
         elif kind == "note":
             self.notify(value)
         elif kind == "timings":
@@ -108,6 +122,15 @@ class Ledger:
                 self.timings.seconds[stage] = self.timings.seconds.get(stage, 0.0) + seconds
         elif any(self.missing[place] for place in bundle):
             self.lost(bundle, "its process found other inputs than the one that keeps the records")
+
+    @property
+    def done(self) -> float:
+        """The cells that are done, of those measured now by their work."""
+        before = self.outcome.done_before
+        if not self.all_work:
+            return self.total
+        work = self.done_work + sum(self.begun.values())
+        return before + work / self.all_work * (self.total - before)
 
     def died(self, reason: str) -> None:
         self.outcome.deaths.append(reason)
@@ -137,4 +160,6 @@ class Ledger:
             held |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
         self.outcome.measured += 1
         self.kept[held["key"]] = held
+        self.begun.pop(held["key"], None)
+        self.done_work += self.work[held["key"]]
         self.missing[place].discard(held["key"])

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..records.append import RecordWriter
-from ..timings import Timings
+from ..timings import Timings, duration
 from .cells import Cells
+from .estimate import speed
 from .folder import recorded
 from .group_work import GroupWork
 from .inputs import keeper_of
@@ -19,6 +20,8 @@ from .request import RunRequest, once
 from .where.sites import site_of
 
 __all__ = ["Session", "measure_cells"]
+
+LONG = 60.0  # seconds from which on a run says how long it takes
 
 
 @dataclass
@@ -36,7 +39,7 @@ def measure_cells(
     request: RunRequest,
     *,
     notify: Callable[[str], None],
-    progress: Callable[[int, int, str], None],
+    progress: Callable[[float, int, str], None],
     timings: Timings | None = None,
     after: Callable[[Cells, Outcome, Path], None] = lambda cells, outcome, folder: None,
 ) -> Session:
@@ -69,6 +72,8 @@ def measure_cells(
                 progress=progress,
                 timings=timings,
             )
+            if (seconds := ledger.all_work / speed()) > LONG:
+                notify(f"about {duration(seconds)} for {len(ledger.work)} cells; --dry-run lists them")
             outcome = ledger.measured_by(site.backend, work)
             after(cells, outcome, folder)
             return outcome

@@ -348,6 +348,12 @@ class Output:
         metavar="table|json|jsonl|csv|md|latex",
         role=SHOWN,
     )
+    dry_run: bool = opt(
+        False,
+        "Print the cells, how many are done already, about how long they take and what memory, and measure nothing.",
+        group=OUTPUT,
+        role=SHOWN,
+    )
     debug: bool = opt(False, "Show the traceback of an error.", group=OUTPUT, role=SHOWN)
 
 

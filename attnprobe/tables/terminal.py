@@ -200,7 +200,7 @@ def timings_table(seconds: Mapping[str, float], total: float) -> str:
     return "\n".join(rows)
 
 
-def plan_table(rows: Mapping[tuple[str, int, int], Mapping[str, Any]]) -> str:
+def plan_table(rows: Mapping[tuple[str, int, int | str], Mapping[str, Any]]) -> str:
     """What a sweep would measure, a line per weights, n and layer."""
     table = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("weights", "n", "layer", "windows", "d", "cells", "done", "of"):

@@ -56,7 +56,7 @@ def examine(
     only: Iterable[str] = (),
     target: str | None = None,
     fixed: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> list[Verdict]:
     """Prove every property of a method, each at score scale 1 and 6, in float32 and float64 where it says no other.
 

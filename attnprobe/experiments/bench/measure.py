@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def measure_bench(
     request: BenchRequest,
     *,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
@@ -107,6 +107,9 @@ class BenchCells(Cells):
     def source_name(self, place: Place) -> str:
         return str(self.sources[0].facts.get("weights") or self.request.inputs)
 
+    def work_of_inputs(self, place: Place) -> float:
+        return 0.0
+
     def work(self, place: Place, cell: BenchCell) -> Cost:
         """A cell is called once for each round, and thrice before and after them."""
         once, size = work_of_method(place.group.n, cell.d, len(self.head_numbers(place)))
@@ -157,8 +160,8 @@ class _Bench:
             self.show("exact output")
             self.reference = ExactOutput.of(exact_output(qkv, self.request.target))
 
-    def show(self, label: str) -> None:
-        self.cells.show(f"n={self.qkv.n_q} {label}")
+    def show(self, label: str, begun: Mapping[str, float] | None = None) -> None:
+        self.cells.show(f"n={self.qkv.n_q} {label}", begun)
 
     def measure(self, cells: list[BenchCell]) -> dict[str, Found]:
         """What is found of the cells, by key."""
@@ -175,7 +178,7 @@ class _Bench:
             {"exact": exact, **timed},
             self.request.rounds,
             self.qkv.device,
-            lambda at, key: self.show(f"{names[key]}, call {at + 1} of {total}"),
+            lambda at, key: self.show(f"{names[key]}, call {at + 1} of {total}", dict.fromkeys(timed, at / total)),
         )
         with tempfile.TemporaryDirectory() as folder:
             if self.request.memory:

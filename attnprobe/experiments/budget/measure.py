@@ -66,7 +66,7 @@ def measure_budgets(
     request: BudgetRequest,
     *,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Search every layer for every method and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
@@ -138,21 +138,27 @@ class BudgetCells(PlannedCells):
     def work(self, place: Place, cell: _Cell) -> Cost:
         """Twice the runs of the coarse budgets with every seed; what heads need between comes on top."""
         question, n, heads = self.question, place.group.n, len(self.head_numbers(place))
-        try:
-            tried = coarse_budgets(*question.range_of(cell.request.entry, n, n))
-        except Unsupported:
-            tried = []
+        tried = self._coarse(place, cell)
         works = [work_of_method(n, d, heads, question.metric.startswith("matrix_")) for d in tried]
         runs = 2 * len(question.seeds_of(cell.request.entry))
         return runs * sum(work for work, _ in works), max((size for _, size in works), default=0.0)
 
+    def _coarse(self, place: Place, cell: _Cell) -> list[int]:
+        """The budgets that a search begins with; none where the method has none to search."""
+        try:
+            return coarse_budgets(*self.question.range_of(cell.request.entry, place.group.n, place.group.n))
+        except Unsupported:
+            return []
+
     def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
-        at = ""
+        at, runs = "", 0
+        usual = 2 * len(self._coarse(place, cell))
 
         def show(label: str) -> None:
-            nonlocal at
+            nonlocal at, runs
             at = f"at {label}"
-            self.show(f"{self.label(place, cell)} {label}")
+            self.show(f"{self.label(place, cell)} {label}", {cell.key: min(runs / max(usual, 1), 1.0)})
+            runs += 1
 
         try:
             found |= _record(answered(self.question, cell.request, inputs, show), inputs)

@@ -77,7 +77,7 @@ def measure_conditions(
     request: ConditionRequest,
     *,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.

@@ -38,7 +38,7 @@ def keep_maps(
     folder: Path,
     *,
     timings: Timings | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> dict[str, str]:
     """Leave ``maps/KEY.npy`` in ``folder`` for each cell that is drawn (see `mapped`), and one for each exact matrix.
 

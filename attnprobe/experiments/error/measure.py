@@ -53,7 +53,7 @@ def measure_errors(
     *,
     maps: bool = False,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Resolve the source, measure every cell, and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
@@ -168,12 +168,19 @@ class _Bench:
             found: Found = {}
             operator = self._measured(cell, found)
             results.append(found)
+            self.cells.show(self.cells.label(place, cell), {cell.key: self._share_of_method(cell)})
             if operator is not None and self.tol is not None:
                 operators[number] = operator
             del operator  # an operator that nobody needs is not held beside the next one
         if operators:
             where = f"n={place.group.n} layer {place.layer} matrix errors of {len(operators)} cells"
-            every = self._matrix_errors(list(operators.values()), lambda label: self.cells.show(f"{where}, {label}"))
+            methods = {batch[number].key: self._share_of_method(batch[number]) for number in operators}
+
+            def show(label: str, share: float) -> None:
+                begun = {key: method + share * (1 - method) for key, method in methods.items()}
+                self.cells.show(f"{where}, {label}", begun)
+
+            every = self._matrix_errors(list(operators.values()), show)
             for number, errors in zip(operators, every, strict=True):
                 if isinstance(errors, Attempt):
                     results[number] |= {"status": "failed", "reason": f"matrix errors: {errors.reason}"}
@@ -183,8 +190,15 @@ class _Bench:
                     results[number] |= {"matrix_tol": self.tol, "matrix_kind": errors.kind, "matrix_open": errors.open}
         return results
 
+    def _share_of_method(self, cell: Cell) -> float:
+        """Of the work of a cell, that of its method; the rest is that of its matrix errors."""
+        if self.tol is None or cell.request.name == LOWER_BOUND:
+            return 1.0
+        n, heads = self.qkv.n_q, self.qkv.h
+        return work_of_method(n, cell.d, heads)[0] / work_of_method(n, cell.d, heads, matrix=True)[0]
+
     def _matrix_errors(
-        self, operators: Sequence[Operator], show: Callable[[str], None]
+        self, operators: Sequence[Operator], show: Callable[[str, float], None]
     ) -> list[MatrixErrors | Attempt]:
         """The errors of all operators from shared passes; one that raises does not harm the others."""
         with self.timings("matrix errors"), attempt() as tried:

@@ -43,7 +43,7 @@ def measure_drift(
     request: InjectRequest,
     *,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.

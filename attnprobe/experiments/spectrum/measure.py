@@ -27,7 +27,7 @@ from .record import SHAPE
 __all__ = ["SpectrumCells", "SpectrumRequest", "measure_spectra", "parse_of"]
 
 Note = Callable[[str], None]
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[float, int, str], None]
 
 
 @dataclass(frozen=True)

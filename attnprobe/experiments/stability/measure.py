@@ -29,7 +29,7 @@ def measure_stability(
     request: StabilityRequest,
     *,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Train every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
@@ -123,6 +123,9 @@ class StabilityCells(Cells):
     def source_name(self, place: Place) -> str:
         return self.sources[place.source].name
 
+    def work_of_inputs(self, place: Place) -> float:
+        return 0.0
+
     def work(self, place: Place, cell: StabilityCell) -> Cost:
         """Four passes a step over every sequence of its batch, of a mean length, with heads half as wide."""
         task = self.sources[place.source]
@@ -144,7 +147,8 @@ class StabilityCells(Cells):
                     found |= {"status": "diverged", "reason": reason}
                     break
                 if len(steps) < request.steps:
-                    self.show(f"{self.label(place, cell)}, step {len(steps) + 1} of {request.steps}")
+                    label = f"{self.label(place, cell)}, step {len(steps) + 1} of {request.steps}"
+                    self.show(label, {cell.key: len(steps) / request.steps})
         except NotFinite as error:
             raise NotFinite(f"step {len(steps) + 1}: {error}") from error
         finally:

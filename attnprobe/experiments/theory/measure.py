@@ -67,7 +67,7 @@ def measure_theory(
     request: TheoryRequest,
     *,
     notify: Callable[[str], None] = lambda line: None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
     timings: Timings | None = None,
 ) -> Session:
     """Evaluate every theorem on every layer and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.

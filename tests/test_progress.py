@@ -1,0 +1,127 @@
+"""Progress counts the work of cells, knows the time left, fits a narrow terminal, and is announced beforehand."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe.cli import main
+from attnprobe.cli.progress import Pace
+from attnprobe.experiments import EXPERIMENTS
+from attnprobe.experiments.error.measure import measure_errors
+from attnprobe.run import loop
+from attnprobe.run.prepare import ErrorRequest
+from attnprobe.sources import SourceSpec
+
+
+@pytest.fixture
+def file(tmp_path):
+    q, k, v = torch.randn(3, 2, 512, 8, generator=torch.Generator().manual_seed(0))
+    path = tmp_path / "qkv.safetensors"
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, path)
+    return path
+
+
+def progress_of(file, out, **asked):
+    """Every ``(done, total, label)`` of a run of ``error``."""
+    states = []
+    request = ErrorRequest(source=SourceSpec(qkv=str(file), device="cpu"), out=str(out), **asked)
+    measure_errors(request, progress=lambda *state: states.append(state))
+    return states
+
+
+def test_matrix_errors_move_the_progress(file, tmp_path):
+    states = progress_of(file, tmp_path / "r", methods=("skyformer,performer",), d="16", n="512")
+    shares = [done / total for done, total, _ in states]
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == 1
+    passes = [share for share, (_, _, label) in zip(shares, states, strict=True) if "matrix errors" in label]
+    assert len(passes) >= 3 and len(set(passes)) >= 3
+    assert passes[-1] - passes[0] > 0.2
+
+
+def test_what_is_there_already_counts_as_done_and_has_no_work(file, tmp_path):
+    first = progress_of(file, tmp_path / "r", methods=("skyformer",), d="16", n="512", matrix=False)
+    total = first[-1][1]
+    states = progress_of(file, tmp_path / "r", methods=("skyformer,linear",), d="16", n="512", matrix=False)
+    assert states[0][0] == pytest.approx(total) and states[-1][:2] == (total + 1, total + 1)
+    assert all(one <= other for (one, *_), (other, *_) in zip(states, states[1:], strict=False))
+
+
+def test_longer_sequences_weigh_more(file, tmp_path):
+    states = progress_of(file, tmp_path / "r", methods=("linear",), n="64,512", matrix=False)
+    halfway = [done / total for done, total, label in states if label.startswith("reading n=512")][0]
+    assert halfway < 0.1, "half of the cells, and a sixty-fourth of the exact attention"
+
+
+def test_the_time_left_follows_the_rate(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("attnprobe.cli.progress.monotonic", lambda: now[0])
+    pace = Pace()
+    assert pace.left(2.0, 10) is None
+    now[0] = 30.0
+    assert pace.left(2.0, 10) is None
+    assert pace.left(4.0, 10) == pytest.approx(90.0)
+    assert pace.told(4.0, 10) == " 40 %, about 2 min left"
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_the_bar_fits_a_narrow_terminal(columns):
+    """The share and the time left stand whole; what is measured is cut."""
+    code = (
+        "import time\nfrom attnprobe.cli.progress import progress_bar\n"
+        "with progress_bar('loading torch') as (report, notify):\n"
+        "    time.sleep(0.3)\n    report(1, 10, 'x' * 200)\n    time.sleep(0.2)\n"
+        "    report(4.5, 10, 'n=4096 layer 11 matrix errors of 25 cells, ' + 'x' * 200)\n    time.sleep(0.4)\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=environment)
+    os.close(theirs)
+    parts = []
+    while True:
+        try:
+            part = os.read(ours, 1 << 16)
+        except OSError:
+            break
+        parts.append(part)
+    os.close(ours)
+    assert child.wait() == 0
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(parts).decode()))
+    assert any("loading torch" in line for line in lines)
+    last = [line for line in lines if "45 %" in line]
+    assert last and all(len(line) <= columns for line in lines)
+    assert re.search(r"45 %, about \d+ s left\s+n=4096", last[-1]) and "…" in last[-1]
+
+
+def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
+    notes = []
+    request = ErrorRequest(source=SourceSpec(qkv=str(file), device="cpu"), out=str(tmp_path / "r"), matrix=False)
+    monkeypatch.setattr(loop, "speed", lambda: 1e6)
+    measure_errors(request, notify=notes.append)
+    assert [line for line in notes if re.fullmatch(r"about \d+ (min|h) for \d+ cells; --dry-run lists them", line)]
+    notes.clear()
+    measure_errors(request, notify=notes.append)
+    assert not [line for line in notes if line.startswith("about")], "everything is there already"
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_every_command_has_a_dry_run(command, file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    asked = {
+        "bench": ["--n", "64", "--p", "8"],
+        "stability": ["--task", "listops:n=64,batch=2", "--seeds", "1"],
+        "inject": ["--weights", "initialized", "--n", "64"],
+    }
+    with pytest.raises(SystemExit) as stop:
+        main([command, *asked.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run"])
+    out, err = capsys.readouterr()
+    assert not stop.value.code, err
+    assert re.search(r"^\d+ cells$", out, re.M) and re.search(r"about .* MiB", out)
+    assert not (tmp_path / "outputs").exists() and {path.name for path in tmp_path.iterdir()} == {"qkv.safetensors"}
