@@ -27,7 +27,6 @@ default_role = "py:obj"
 highlight_language = "none"
 smartquotes = False
 myst_heading_anchors = 4
-myst_enable_extensions = ["deflist"]
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "description"

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import click
 import pytest
-from sources_helpers import SHARED, needs_shared
+import torch
+from sources_helpers import SHARED, bert_config, needs_minilm, needs_shared, seeded
 
 import attnprobe
 from attnprobe.cli import COMMANDS, cli
@@ -260,3 +261,41 @@ def test_the_help_of_a_command_keeps_its_lists_and_shows_no_markup(name, run):
     assert code == 0 and "\\b" not in out
     if name == "spectrum":
         assert "\n    gaussian         C_ij = exp" in out
+
+
+PAGES_OF_PYTHON = ["guide/models.md", "guide/inject.md", "guide/report.md", "reference/python.md"]
+
+
+@needs_minilm
+@pytest.mark.parametrize("page", PAGES_OF_PYTHON)
+def test_the_python_of_a_page_runs_on_a_model_and_a_run(page, run, no_hub, tmp_path, monkeypatch):
+    """In the names that a reader has there: `model` and `batch`, and a run in outputs/RUN."""
+    from transformers import BertModel
+
+    monkeypatch.chdir(tmp_path)
+    words = ["--method", "vmean", "--n", "32", "--head", "0", "--no-matrix", "--out", "outputs/RUN"]
+    assert run("error", *words)[0] == 0
+    model = seeded(lambda: BertModel(bert_config(num_hidden_layers=6, max_position_embeddings=64))).eval()
+    tokens = torch.arange(64).remainder(30).repeat(2, 1)
+    names = {"model": model, "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}}
+    codes = [text for language, text in blocks(DOCS / page) if language == "python"]
+    assert codes
+    for code in codes:
+        exec(compile(code, page, "exec"), names)
+
+
+@pytest.mark.parametrize("page", ["reference/config.md", "guide/ci.md"])
+def test_the_file_of_a_sweep_on_a_page_is_one(page, tmp_path):
+    """It is read, and its options and gates are checked, as before a run."""
+    [text] = [text for language, text in blocks(DOCS / page) if language == "yaml" and "\ngates:" in text]
+    (tmp_path / "file.yaml").write_text(text)
+    words = [sys.executable, "-m", "attnprobe", "sweep", "file.yaml", "--weights", "initialized", "--dry-run"]
+    done = subprocess.run(words, cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0 and "cells, 0 done" in done.stdout, done.stderr
+
+
+def test_the_page_of_exit_codes_has_those_of_the_help(run):
+    page = (DOCS / "reference/exit-codes.md").read_text()
+    codes = re.findall(r"^\| (\d+) \|", page, re.M)
+    said = run("--help")[1].split("Exit codes:")[1]
+    assert set(re.findall(r"(?:^|; )\s*(\d+) ", " ".join(said.split()))) <= set(codes) == {*"01234", "70", "130"}
