@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from attnprobe.cli import main
 from attnprobe.cli.sweep import settings_of
-from attnprobe.errors import UsageError
+from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.gates.check import Gate, check
-from attnprobe.gates.parse import parse_gate
+from attnprobe.gates.parse import parse_gates
+from attnprobe.gates.plan import hopeless
 from attnprobe.records.ownership import scratch
 from attnprobe.report import page
 from attnprobe.report.run import Run
+from attnprobe.run import provenance
 from attnprobe.sources import SourceSpec, resolve
+from attnprobe.sources.choose import open_model
 from attnprobe.sources.folder import combined_sha256
+from attnprobe.sources.positions import _batches
 from attnprobe.sources.weights import language_kind
 from attnprobe.sweeps import yaml_file
+from attnprobe.sweeps.packaged import packaged_sweeps, sweep_file
 from attnprobe.tables.labels import file_tag
 
 
@@ -75,9 +84,18 @@ def test_a_run_of_records_alone_leaves_nothing_out(tmp_path):
 
 def test_a_limit_may_be_the_largest_float_and_no_more():
     largest = sys.float_info.max
-    assert parse_gate(f"output_spectral={largest!r}", GATED).max == largest
+    [gate] = parse_gates([{"metric": "output_spectral", "max": largest}], GATED)
+    assert gate.max == largest
     with pytest.raises(UsageError, match="not a finite number"):
-        parse_gate("output_spectral=1e309", GATED)
+        parse_gates([{"metric": "output_spectral", "max": 2 * int(largest)}], GATED)
+
+
+def test_a_gate_of_weights_is_hopeless_unless_a_file_stands_for_them():
+    gate, settings = Gate("output_spectral", max=1, weights=("initialized",)), {"weights": "pretrained"}
+    assert hopeless(gate, settings) == "weights=initialized is not measured; weights is pretrained"
+    assert hopeless(gate, {**settings, "qkv": "x.safetensors"}) is None
+    layer = Gate("output_spectral", max=1, layer=(3,))
+    assert hopeless(layer, {"layer": "0-2", "qkv": "x.safetensors"}) == "layer=3 is not measured; layer is 0,1,2"
 
 
 @pytest.mark.parametrize(
@@ -117,3 +135,51 @@ def test_a_sweep_of_four_mebibytes_is_read_and_a_longer_one_refused(tmp_path):
     path.write_text(text + "#" * (2**22 - len(text) + 1))
     with pytest.raises(UsageError, match="larger than 4 MiB"):
         yaml_file.read_config(path, settings_of)
+
+
+def test_packaged_sweeps_go_by_their_name_where_no_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "smoke" in packaged_sweeps() and sweep_file("smoke").is_file()
+    (tmp_path / "smoke").write_text("command: error\n")
+    assert sweep_file("smoke") == Path("smoke")
+    with pytest.raises(UsageError, match="smok: no such file, and no packaged sweep; did you mean 'smoke'"):
+        sweep_file("smok")
+
+
+def test_a_segment_too_long_for_its_scores_goes_alone():
+    model = SimpleNamespace(config=SimpleNamespace(num_attention_heads=12))
+    long = [range(10**6), range(10**6)]
+    assert [list(batch) for batch in _batches(model, long)] == [[long[0]], [long[1]]]
+    assert [len(batch) for batch in _batches(model, [range(8)] * 5)] == [5]
+
+
+def test_a_file_that_lacks_tensors_is_told_the_first(tmp_path):
+    save_file({"q": torch.randn(2, 4, 3)}, tmp_path / "x.safetensors")
+    with pytest.raises(SourceError, match="has no tensor k:"):
+        resolve(SourceSpec(qkv=str(tmp_path / "x.safetensors"), device="cpu"))
+
+
+def test_a_model_that_is_named_has_no_substitute(no_hub):
+    with pytest.raises(SourceError):
+        open_model("nobody/nothing")
+
+
+def test_one_process_is_no_other_than_that_which_splits_rows(tmp_path, two_layers, capsys):
+    asked = ["error", "--qkv", str(two_layers), "--method", "vmean", "--n", "16", "--split-rows", "1", "--no-matrix"]
+    for jobs, code in (("1", 0), ("2", 2)):
+        with pytest.raises(SystemExit) as stop:
+            main([*asked, "--jobs", jobs, "--out", str(tmp_path / jobs)])
+        assert (stop.value.code or 0) == code, capsys.readouterr().err
+
+
+def test_counts_of_a_page_have_their_plurals():
+    assert [page._tile(count, "row")["name"] for count in (0, 1, 2)] == ["rows", "row", "rows"]
+
+
+def test_the_commit_is_that_of_this_clone_and_none_of_a_package_without_one(tmp_path, monkeypatch):
+    here = Path(provenance.__file__).parents[2]
+    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True)
+    if told.returncode == 0:
+        assert provenance.git_commit().startswith(told.stdout.strip())
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "site/attnprobe/run/provenance.py"))
+    assert provenance.git_commit() is None

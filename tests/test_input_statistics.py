@@ -195,6 +195,9 @@ def test_rows_are_the_heads_of_the_cells_and_lines_have_their_medians(file, tmp_
     assert [row["head"] for row in input_rows(read_inputs(run.path).records, one)] == [1]
     [line] = input_lines(rows)
     assert line.startswith(f"inputs: layer 0, n = 24: scores s.d. {sum(values) / 2:#.3g}, max ")
+    for layers, named in (((1, 2, 3), "layers 1-3"), ((1, 2), "layers 1, 2"), ((0, 2, 3), "layers 0, 2, 3")):
+        [line] = input_lines([row | {"layer": layer} for layer in layers for row in rows])
+        assert line.startswith(f"inputs: {named}, n = 24: ")
     [table] = input_tables(rows)
     [cells] = table.lines
     assert "2 heads x 1 window" in table.caption and len(cells) == len(table.headings) == 1 + len(INPUT_STATISTICS)

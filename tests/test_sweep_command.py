@@ -360,7 +360,7 @@ def test_more_cells_than_can_be_listed_are_counted_and_refused(command, more, dr
 
 
 def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path):
-    """Two heads: 8 n d 64 + 40 d³ multiply-adds a head, with matrices 512 + d an entry; inputs 1152 an entry, shared."""
+    """Two heads: 8 n d 64 + 40 d³ multiply-adds a head, with matrices 512 + d an entry; inputs 1152 an entry."""
     spec = SourceSpec(qkv=str(qkv))
     setting = {"source": spec, "n": "96", "methods": ("nystromformer",), "out": str(tmp_path / "r")}
     work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}

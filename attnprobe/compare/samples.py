@@ -202,7 +202,7 @@ def _lost(groups: Iterable[tuple[Sequence[_Value], Sequence[_Value]]]) -> tuple[
     """How many values are finite in A alone and in B alone, by their shares in each group."""
     lost = gained = 0
     for a, b in groups:
-        finite = [sum(value.number is not None for value in values) / max(len(values), 1) for values in (a, b)]
+        finite = [sum(value.number is not None for value in values) / len(values) for values in (a, b)]
         lost += math.ceil(max(finite[0] - finite[1], 0) * len(b) - 1e-9)
         gained += math.ceil(max(finite[1] - finite[0], 0) * len(a) - 1e-9)
     return lost, gained

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import nearest
@@ -115,7 +115,7 @@ class GateResult:
     where: str
     value: float | None
     message: str
-    seconds: float | None = field(default=None, compare=False)
+    seconds: float | None = None
     undecided: bool = False
 
     @property

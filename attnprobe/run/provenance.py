@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """The commit of the checkout that this package runs from, ``-dirty`` where files differ; None outside of one."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
