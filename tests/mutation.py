@@ -273,30 +273,30 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
     kinds = "\n".join(f"- **{name}**: {words}." for name, words in KINDS.items())
     return f"""# Planted faults
 
-Do the tests notice what they are there for? Each of these {len(results)} faults is one wrong edit of the package, as it
-might be made. It is planted in a copy, and the tests of the method that it concerns run there:
+Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package, as somebody might
+make it. It is planted in a copy of the package, and the tests of that method run there:
 
 ```sh
 python tests/mutation.py --jobs {jobs}
 ```
 
-`--write` rewrites this page; the faults themselves are `tests/faults.py`, where a new family adds one of each kind. A
-fault that survives is a hole in the tests and ends the command with exit code 1. Without a fault the same tests are all
-green, which the command checks first.
+`--write` rewrites this page. The faults are in `tests/faults.py`; a new family adds one of each kind. A fault that
+survives is a hole in the tests, and the exit code is 1. The command first checks that the same tests pass without a
+fault.
 
 {conditions}
 
-The kinds, of which every family has all:
+Every family has a fault of each kind:
 
 {kinds}
 
-The columns say which layers of the tests catch a fault, each on its own; `–` where the method's files have no test of
+The columns say which layers of the tests catch a fault, each layer by itself. `–` means that the method has no test of
 that layer:
 
 {layers}
 
-The first failing test is that of the first layer that catches; s are seconds of wall time. In the counts, `alone` are
-faults that no other layer catches: what would go unnoticed without it.
+The first failing test is that of the first layer that catches the fault. s is wall time in seconds. In the counts,
+`alone` are faults that no other layer catches.
 
 {counts(results)}
 

@@ -23,29 +23,37 @@ SHAPES: dict[str, Shape[Any]] = {command: shape for command in EXPERIMENTS if (s
 
 INTRO = """# Records
 
-A run's folder holds `records.jsonl`: a line for each cell, which is one JSON object. `inputs.jsonl` beside it holds a
-line for each layer that was read, and `manifest.json` says what was asked for and where everything came from. Shards
-have files of their own, `records-I-of-N.jsonl` and so on, which are read together.
-[records.schema.json](records.schema.json) is the JSON Schema of a record of any command.
+A run's folder holds three kinds of data. Shards have files of their own, such as `records-I-of-N.jsonl`; attnprobe reads
+all of them together.
 
-This page and the schema are made of the types that records are read by: `Record` in `attnprobe/records/shapes.py` and
+| file | content |
+| --- | --- |
+| `records.jsonl` | one line for each cell: a JSON object |
+| `inputs.jsonl` | one line for each layer that was read |
+| `manifest.json` | the request, and where everything came from |
+
+[records.schema.json](records.schema.json) is the JSON Schema of a record of any command. This page and the schema are
+made of the types that records are read by: `Record` in `attnprobe/records/shapes.py` and
 `attnprobe/experiments/COMMAND/record.py`.
 
-- Files are only appended to. Of lines with the same `key` the last one counts, but one that is `ok` is never replaced
-  by one that is not.
+- Files are only appended to. Of several lines with the same `key` the last one counts, but a line that is `ok` is never
+  replaced by one that is not.
 - A number that is not finite is `null`, and `status` says why. In `findings` of `theory` alone infinity is `"inf"` or
   `"-inf"`, and `null` is NaN.
 - A list of numbers has an entry for each of `heads`, in their order, unless its line below says otherwise.
 - Only `seconds` varies between two runs of the same cell on the same machine.
 
-## What is wrong with a line
+## Invalid lines
 
-Each line is held to its type where it is read. A line that is no record is named with its file, number and field on
-stderr and in the report, such as `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got
-"many"`, and is left out; so is a field of the manifest. The rest is shown, and `report` and `compare` end with exit
-code 4 (`compare` with 1 where the rest holds a regression). A run that goes on in the folder counts such a cell as
-not measured and measures it again; the line stays in the file and is passed over from then on. Fields that this page
-does not name are passed over, as are records of a command that this version does not know.
+Each line is checked against its type where it is read.
+
+- An invalid line is left out. stderr and the report name it with file, number and field, such as
+  `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a field of
+  the manifest.
+- The rest is shown. `report` and `compare` end with exit code 4 (`compare` with 1 where the rest holds a regression).
+- A run that continues in the folder counts such a cell as not measured and measures it again. The line stays in the file
+  and is ignored from then on.
+- Fields that this page does not name are ignored, as are records of a command that this version does not know.
 
 ## In Python
 
@@ -54,12 +62,12 @@ from attnprobe import open_run
 
 run = open_run("outputs/RUN")
 run.records["error"]  # the records of a command, in the order of the plan
-run.malformed  # lines that are no records
+run.malformed  # the invalid lines
 frame = run.frame()  # a pandas frame: a row for each cell and head
 ```
 
 `frame()` has these columns for every command, and those of the command below. A value that a record lacks is missing.
-Whole numbers are of pandas' `Int64`; a column whose name ends in `[NAME]` stands for one column for each key of an
+Whole numbers have pandas' type `Int64`. A column whose name ends in `[NAME]` stands for one column for each key of an
 object.
 """
 
