@@ -80,9 +80,9 @@ def command(
 
     refuse_unknown_format(format_)
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
-    runs = [read_run(a), read_run(b)]
-    found = compare_runs(*(run.some() for run in runs), asked, tolerance, level)
-    malformed = [one for run in runs for one in run.malformed]
+    first, second = read_run(a), read_run(b)
+    found = compare_runs(first.some(), second.some(), asked, tolerance, level)
+    malformed = [*first.malformed, *second.malformed]
     for line in malformed_notes(malformed, "is left out"):
         note(line)
     facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": found.sources}

@@ -48,11 +48,13 @@ def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str
 
     What stands before the last comma stays: ``skyformer,nys`` becomes ``skyformer,nystromformer``.
     """
+    from click.shell_completion import CompletionItem
+
     before, comma, last = incomplete.rpartition(",")
     found = [f"{before}{comma}{name}" for name in sorted({*NAMES, *_plugins()}) if name.startswith(last)]
     if found or not last.startswith((".", "/", "~")) and ".py" not in last:
-        return [click.shell_completion.CompletionItem(name) for name in found]
-    return [click.shell_completion.CompletionItem(incomplete, type="file")]
+        return [CompletionItem(name) for name in found]
+    return [CompletionItem(incomplete, type="file")]
 
 
 def _plugins() -> list[str]:

@@ -15,7 +15,7 @@ __all__ = ["gates_of", "settled"]
 
 
 def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]:
-    """The gates of a sweep's file, then those of ``--fail-above``, refused where they cannot be.
+    """The gates of a sweep's file, then those of ``--fail-above``, refused where they cannot be; none without gates.
 
     Raises:
         UsageError: as `parse_gate` says; ``--junit`` of a name that no file can have.
@@ -25,7 +25,10 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
     from ..gates.parse import parse_gate, parse_gates
 
     config = click.get_current_context().obj  # of a sweep
-    gated = experiment(command).gated()
+    gates = experiment(command).gated
+    if gates is None:
+        return []
+    gated = gates()
     declared = [] if config is None else parse_gates(config.gates, gated)
     asked = [*declared, *(parse_gate(text, gated) for text in texts)]
     if junit is not None and (not junit.strip() or Path(junit).is_dir()):

@@ -29,7 +29,7 @@ def measure_and_show(experiment: Experiment, request: Any, output: Any, kinds: C
         Exit: with the code that the run ends with.
     """
     gates, junit = getattr(output, "gates", ()), getattr(output, "junit", None)
-    judged = gates_of(experiment.name, gates, junit) if experiment.gated is not None else []
+    judged = gates_of(experiment.name, gates, junit)
     timings = Timings()
     # an older picture is drawn again
     kept = {kind: kind in kinds or bool(pictures(request.out, kind)) for kind in experiment.keeps}

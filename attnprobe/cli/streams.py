@@ -57,7 +57,7 @@ def open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the process ends)
         elif isinstance(raw, io.FileIO):
             stream.flush()
-            buffer = io.BufferedWriter(Tolerant(raw))
+            buffer = io.BufferedWriter(Tolerant(raw))  # type: ignore[type-var]  # a raw stream, by what it does
             lines = stream.line_buffering or stream.write_through
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines))
         elif hasattr(stream, "reconfigure"):

@@ -14,6 +14,7 @@ from ..metrics import repeated_rows
 from ..records.file import SCHEMA, cell_key, determining
 from ..records.shapes import Shape
 from ..records.shards import parse_shard
+from ..timings import Timings
 from .costs import Cost, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt
@@ -26,6 +27,7 @@ __all__ = [
     "Cells",
     "Done",
     "Found",
+    "OpenCells",
     "Place",
     "PlannedCells",
     "Send",
@@ -127,6 +129,7 @@ class Cells:
         self.show(f"reading n={group.n}, window {group.window}")
         captured = source.qkv(group.n, [place.layer for place in places], group.window)
         for place in places:
+            assert place.layer is not None  # a command of several layers together has inputs of its own
             qkv, heads = captured.pop(place.layer), self.heads(place)
             qkv = qkv if heads is None else qkv.select(heads)
             keeper.keep(source, group.n, group.window, place.layer, qkv)
@@ -194,6 +197,15 @@ class Cells:
         return list(self.sources[place.source].head_numbers if heads is None else heads)
 
 
+class OpenCells(Protocol):
+    """The class of a command's cells, which makes them from a request."""
+
+    @property
+    def exclusive(self) -> bool: ...
+
+    def __call__(self, request: Any, notify: Callable[[str], None], timings: Timings) -> Cells: ...
+
+
 class PlannedCells(Cells):
     """Cells of sources that have a plan each.
 
@@ -219,6 +231,7 @@ class PlannedCells(Cells):
         ]
 
         def cells_at(place: Place) -> list[Any]:
+            assert place.layer is not None  # places are made of layers above
             return list(cells(self.plan_of(place), place.group, place.layer, facts[place.source]))
 
         super().__init__(request, [source for source, _ in parts], places, cells_at)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..timings import Timings
-from .cells import Cells, Done, Place, Send, record_of
+from .cells import Cells, Done, OpenCells, Place, Send, record_of
 from .inputs import InputKeeper, keeper_of
 from .provenance import device_name, versions
 
@@ -36,7 +36,7 @@ class GroupWork:
         here: cells that were made already with their timings, for this process alone.
     """
 
-    open: type[Cells]
+    open: OpenCells
     request: Any
     run: str
     folder: Path

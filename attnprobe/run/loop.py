@@ -9,7 +9,7 @@ from typing import Any
 
 from ..records.append import RecordWriter
 from ..timings import Timings, duration
-from .cells import Cells
+from .cells import Cells, OpenCells
 from .estimate import speed
 from .folder import recorded
 from .group_work import GroupWork
@@ -35,7 +35,7 @@ class Session:
 
 
 def measure_cells(
-    open_cells: type[Cells],
+    open_cells: OpenCells,
     request: RunRequest,
     *,
     notify: Callable[[str], None],
@@ -57,7 +57,7 @@ def measure_cells(
     with site_of(request, notify, exclusive=open_cells.exclusive) as site:
         cells = open_cells(site.here(request), notify, timings)
 
-        def measure(writer: RecordWriter, done: Mapping[str, dict[str, Any]], run: str) -> Outcome:
+        def measure(writer: RecordWriter, done: Mapping[str, Any], run: str) -> Outcome:
             folder = writer.path.parent
             work = GroupWork(
                 open_cells, request, run, folder, site.threads, site.devices, (cells, timings) if site.alone else None

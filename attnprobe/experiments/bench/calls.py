@@ -43,7 +43,7 @@ class Work:
     def entry(self) -> Method:
         """The method, which a user's file must still hold as it was planned."""
         found = get(self.name)
-        if self.sha256 is not None and found.provenance.sha256 != self.sha256:
+        if self.sha256 is not None and (found.provenance is None or found.provenance.sha256 != self.sha256):
             raise BadResult(f"{found.name} changed while the run was on")
         return found
 

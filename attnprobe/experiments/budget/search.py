@@ -200,7 +200,7 @@ class _Errors:
     ) -> None:
         self.question, self.request, self.qkv, self.seeds, self.show = question, request, qkv, seeds, show
         self.refused: dict[int, str] = {}
-        self.wanted = None
+        self.wanted: ExactOutput | None = None
         if question.metric in OUTPUT_METRICS:
             output = with_smaller_blocks(lambda: exact_output(qkv, question.target))
             if not torch.isfinite(output).all():
@@ -215,7 +215,7 @@ class _Errors:
         """The heads that take the budget; of several that refuse it together each is asked alone."""
         part = self.qkv if tuple(heads) == self.qkv.heads else self.qkv.select(heads)
         try:
-            values = self._outputs(d, part) if self.wanted is not None else self._matrices(d, part)
+            values = self._matrices(d, part) if self.wanted is None else self._outputs(d, part, self.wanted)
         except Unsupported as error:
             if len(heads) > 1:
                 return {head: found for one in heads for head, found in self._of(d, [one]).items()}
@@ -228,11 +228,11 @@ class _Errors:
         options = {"seed": seed, "target": self.question.target, **self.request.options}
         return with_smaller_blocks(lambda: approximate(self.request.entry, part, d, **options))
 
-    def _outputs(self, d: int, part: QKV) -> Tensor:
+    def _outputs(self, d: int, part: QKV, wanted: ExactOutput) -> Tensor:
         """Output errors, (seeds, h)."""
         rows = [self.qkv.heads.index(head) for head in part.heads]
-        wanted = self.wanted
-        wanted = ExactOutput(wanted.output[rows], tuple(x[rows] for x in wanted.norms), wanted.row_sizes[rows])
+        spectral, frobenius = wanted.norms
+        wanted = ExactOutput(wanted.output[rows], (spectral[rows], frobenius[rows]), wanted.row_sizes[rows])
         name = self.question.metric
         found = torch.stack([output_errors(wanted, self._run(d, part, seed), part)[name] for seed in self.seeds])
         return METRICS[name].cost(found)

@@ -57,7 +57,7 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
     if encoder:
         a, b = wanted.mean(0), given.mean(0)
         found["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
-    if own.logits is None or words is None or not len(words):
+    if own.logits is None or got.logits is None or words is None or not len(words):
         return found
     found |= _predictions(own.logits, got.logits, words)
     if causal:

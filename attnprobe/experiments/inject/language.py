@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -82,10 +82,10 @@ class LanguageModel:
         A causal model gives both in one forward; a masked one reads the hidden words in a second.
         """
         hidden, logits = self._run(reading.inputs)
-        if asked is None:
-            return hidden, None
-        if asked.inputs is not reading.inputs:
+        if asked is not None and asked.inputs is not reading.inputs:
             logits = self._run(asked.inputs)[1]
+        if asked is None or logits is None:
+            return hidden, None
         return hidden, [logits[row, places] for row, places in enumerate(asked.places)]
 
     def asked(self, reading: Reading, windows: Sequence[int], seed: int) -> Predictions | None:
@@ -97,7 +97,7 @@ class LanguageModel:
         ids = reading.inputs["input_ids"]
         if self.kind is None:
             return None
-        if self.kind == "causal":
+        if self.kind == "causal" or self.mask_token is None:  # which a masked model has
             places = [torch.arange(length - 1, device=ids.device) for length in reading.lengths]
             return Predictions(reading.inputs, places, [ids[row, at + 1] for row, at in enumerate(places)])
         before, after = self.around
@@ -142,22 +142,22 @@ def open_language_model(source: ModelSource, dtype: str = "float32") -> Language
     stated = getattr(source.config, "dtype", None)
     chosen = DTYPES[dtype] if dtype != "auto" else stated if isinstance(stated, torch.dtype) else torch.float32
     kind = language_kind(source.config)
-    encoder, why = kind != "causal", None
-    if source.weights == "initialized":
+    encoder, why, folder = kind != "causal", None, source.folder
+    if source.weights == "initialized" or folder is None:
         model = initialized(source.config, source.spec.weights_seed, source.layers, chosen, source.name)
         kind, why = None, f"the weights of {source.name} are random, so it predicts no words"
     elif kind is None:
-        model, why = pretrained(source.folder, chosen), f"a {source.config.model_type} model has no head here"
+        model, why = pretrained(folder, chosen), f"a {source.config.model_type} model has no head here"
     else:
-        model, why = with_head(source.folder, chosen, kind)
+        model, why = with_head(folder, chosen, kind)
     if source.weights == "initialized-qkv":
-        redraw_projections(model.base_model, source.spec.weights_seed, source.name)
+        redraw_projections(cast("PreTrainedModel", model.base_model), source.spec.weights_seed, source.name)
     tokenizer = source.stream.vocabulary.tokenizer
     mask = next((found for word in MASK_TOKENS if (found := tokenizer.token_to_id(word)) is not None), None)
     if kind == "masked" and why is None and mask is None:
         why = f"the tokenizer {source.facts['tokenizer']} has no mask token"
     around = len(source.layout.before), len(source.layout.after)
-    model = model.to(source.device)
+    model = model.to(source.device)  # type: ignore[call-overload]  # its decorator has lost its signature
     told = str(chosen).removeprefix("torch.")
     return LanguageModel(model, None if why else kind, why, encoder, mask, around, told)
 

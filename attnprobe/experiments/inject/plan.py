@@ -101,7 +101,7 @@ class InjectPlan:
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             budgets = (None,) if self.budgets or request.entry.budget is None else self.base.d
             for d in budgets:
-                budget = dict(self.budgets.d) if self.budgets else d
+                budget: Budget = {**self.budgets.d} if self.budgets else d
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
                     found += [InjectWork(request, d, budget, repeat, seed, *place) for place in places]
@@ -170,7 +170,9 @@ def _spelt(request: MethodRequest) -> str:
 
 def _refuse_missing(path: str | None, budgets: Budgets | None, layers: tuple[int, ...], heads: int) -> None:
     """Refuse a file that lacks the budget of a head that is asked for."""
-    for layer in layers if budgets is not None else ():
+    if budgets is None:
+        return
+    for layer in layers:
         for head in range(heads):
             if (layer, head) not in budgets.d:
                 raise UsageError(f"{path}: it holds no budget for layer {layer}, head {head}; choose other layers")

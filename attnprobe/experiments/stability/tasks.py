@@ -245,7 +245,7 @@ def _arrays(path: str) -> tuple[dict[str, Tensor], str]:
     place = path_of(path)
     try:
         with open_regular(place, 16 * GIB) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # a file has readinto
     except OSError as error:
         raise SourceError(f"data {path} cannot be read: {error.strerror}") from error
     with reading(f"data {path}", SourceError, " is neither npz nor safetensors"):

@@ -106,7 +106,7 @@ def _put(tokens: Tensor, weights: Weights) -> Tensor:
 
 
 def _moved(
-    model: Classifier, weights: Weights, sequences: Sequence[Tensor], before: list[tuple[Tensor, Tensor]], attend_at
+    model: Classifier, weights: Weights, sequences: Sequence[Tensor], before: list[tuple[Tensor, ...]], attend_at
 ) -> tuple[float, float]:
     """``‖f(x_i, W_i) - f(x_i, W_{i-1})‖²_F``, and the same before the last norm."""
     total = [0.0, 0.0]

@@ -41,17 +41,17 @@ def cluster(
     """
     _refuse(device, gpus)
     ray = _imported(address)
-    address = _this_cluster() if address == "auto" else address
-    if address != PRIVATE:
-        _refuse_form(address)
-        refuse_silence(address)
+    host = _this_cluster() if address == "auto" else str(address)  # without one there is no Ray
+    if host != PRIVATE:
+        _refuse_form(host)
+        refuse_silence(host)
     try:
-        _joined(ray, address)
+        _joined(ray, host)
         room = room_of(ray, cpus or 1, _gpus(ray, device, gpus))
         jobs = room.refuse(jobs)
         notify(
             f"ray: {jobs} processes on {len(room.nodes)} node{'s' * (len(room.nodes) > 1)}"
-            f"{'' if address == PRIVATE else f' of {address}'}"
+            f"{'' if host == PRIVATE else f' of {host}'}"
         )
         crew = Actors(ray, room)
         try:

@@ -52,7 +52,9 @@ def refuse_silence(address: str, deadline: float = DEADLINE) -> None:
         command, stdin=-3, stdout=-1, stderr=-3, text=True, errors="replace", start_new_session=True
     )
     lines: queue.Queue[str] = queue.Queue()
-    reader = threading.Thread(target=lambda: [lines.put(process.stdout.readline()) for _ in range(2)], daemon=True)
+    stdout = process.stdout
+    assert stdout is not None  # a pipe was asked for
+    reader = threading.Thread(target=lambda: [lines.put(stdout.readline()) for _ in range(2)], daemon=True)
     reader.start()
     try:
         if lines.get(timeout=IMPORT).strip() != "imported":
@@ -67,6 +69,6 @@ def refuse_silence(address: str, deadline: float = DEADLINE) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         reader.join()
-        process.stdout.close()
+        stdout.close()
     if answer != "joined":
         raise SourceError(f"ray: no cluster at {address}: {answer or 'the process that joined it died'}")
