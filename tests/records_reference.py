@@ -23,8 +23,8 @@ SHAPES: dict[str, Shape[Any]] = {command: shape for command in EXPERIMENTS if (s
 
 INTRO = """# Records
 
-A run's folder holds three kinds of data. Shards have files of their own, such as `records-I-of-N.jsonl`; attnprobe reads
-all of them together.
+A run's folder holds three kinds of data. Shards have files of their own, such as `records-I-of-N.jsonl`;
+attnprobe reads all of them together.
 
 | file | content |
 | --- | --- |
@@ -48,11 +48,11 @@ made of the types that records are read by: `Record` in `attnprobe/records/shape
 Each line is checked against its type where it is read.
 
 - An invalid line is left out. stderr and the report name it with file, number and field, such as
-  `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a field of
-  the manifest.
+  `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
+  field of the manifest.
 - The rest is shown. `report` and `compare` end with exit code 4 (`compare` with 1 where the rest holds a regression).
-- A run that continues in the folder counts such a cell as not measured and measures it again. The line stays in the file
-  and is ignored from then on.
+- A run that continues in the folder counts such a cell as not measured and measures it again. The line stays in the
+  file and is ignored from then on.
 - Fields that this page does not name are ignored, as are records of a command that this version does not know.
 
 ## In Python
