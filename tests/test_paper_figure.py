@@ -17,6 +17,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.papers import beside, read_reference, reference_notes, reference_rows
 from attnprobe.experiments.error.rows import summarise
+from attnprobe.figures import kit
 
 HEADER = "init,n,d,method,value,digitisation_uncertainty\n"
 
@@ -43,9 +44,8 @@ def csv_file(path, *lines, header=HEADER):
 @pytest.fixture
 def pages(monkeypatch):
     """Every page that is drawn."""
-    module, drawn = sys.modules["attnprobe.experiments.error.paper_figure"], []
-    draw = module._page
-    monkeypatch.setattr(module, "_page", lambda *args: drawn.append(draw(*args)) or drawn[-1])
+    drawn = []
+    monkeypatch.setattr(kit, "saved", lambda figure, stem, save=kit.saved: drawn.append(figure) or save(figure, stem))
     return drawn
 
 

@@ -16,11 +16,11 @@ from random import Random
 import pytest
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error import error_figure as figures_file
+from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import errors_view
-from attnprobe.figures import kit as figures_file
-from attnprobe.figures.kit import error_figure
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gate
 from attnprobe.records.file import LOWER_BOUND
@@ -587,7 +587,7 @@ def test_timings_add_up_to_the_total():
 
 DRAW = """
 import json, sys
-from attnprobe.figures.kit import error_figure
+from attnprobe.experiments.error.error_figure import error_figure
 rows, bounds = json.load(open(sys.argv[1]))
 error_figure(rows, bounds, "a source; a fallback", sys.argv[2])
 """

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -17,10 +16,11 @@ from test_report import a_run, cell
 
 from attnprobe.cli import main
 from attnprobe.experiments.error.cost_figure import cost_figure
+from attnprobe.experiments.error.error_figure import error_figure
+from attnprobe.experiments.error.heads_figure import head_figures
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
-from attnprobe.figures.heat import head_figures
-from attnprobe.figures.kit import error_figure
+from attnprobe.figures import kit
 from attnprobe.records.file import strict_json
 from attnprobe.report.page import inline_svg
 from attnprobe.tables.numbers import significant
@@ -228,10 +228,7 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
 def pages(monkeypatch):
     """Every figure that is drawn."""
     drawn = []
-    for module, name in (("experiments.error.cost_figure", "_page"), ("figures.heat", "_figure")):
-        where = sys.modules[f"attnprobe.{module}"]
-        draw = getattr(where, name)
-        monkeypatch.setattr(where, name, lambda *args, draw=draw: drawn.append(draw(*args)) or drawn[-1])
+    monkeypatch.setattr(kit, "saved", lambda figure, stem, save=kit.saved: drawn.append(figure) or save(figure, stem))
     return drawn
 
 
@@ -304,12 +301,8 @@ def test_cost_of_what_went_wrong(tmp_path):
     assert cost_figure(summarise(records[:1])[0], "", tmp_path, "output_spectral") == []
 
 
-def test_a_method_looks_the_same_in_every_figure(tmp_path, monkeypatch):
+def test_a_method_looks_the_same_in_every_figure(tmp_path, pages):
     """Whatever the order of its family, and where another method has no value in one of the figures."""
-    drawn = []
-    for module in ("figures.kit", "experiments.error.paper_figure", "experiments.error.cost_figure"):
-        where = sys.modules[f"attnprobe.{module}"]
-        monkeypatch.setattr(where, "_page", lambda *args, draw=where._page: drawn.append(draw(*args)) or drawn[-1])
     families = {"skyformer": "Nyström", "performer": "features", "nystromformer": "Nyström", "window": "sparse"}
     places = [(layer, n, d) for layer in (0, 1) for n in (64, 128) for d in (16, 32)]
     some = [
@@ -320,16 +313,16 @@ def test_a_method_looks_the_same_in_every_figure(tmp_path, monkeypatch):
     some += [cell("amm", d, status="failed", metrics={}, family="sketch") for d in (16, 32)]
     rows, bounds = summarise([*some[:8], *some[-2:], *some[8:-2]])
     assert error_figure(rows, bounds, "", tmp_path) and paper_figure(rows, "", tmp_path)
-    assert cost_figure(rows, "", tmp_path, "output_spectral") and len(drawn) >= 3
+    assert cost_figure(rows, "", tmp_path, "output_spectral") and len(pages) >= 3
     looks = []
-    for figure in drawn:
+    for figure in pages:
         legend = figure.legends[0]
         lines = zip(legend.get_texts(), legend.legend_handles, strict=True)
         looks.append({text.get_text(): (line.get_color(), line.get_marker()) for text, line in lines})
     for name in families:
         assert len({look[name] for look in looks}) == 1
-    shared = drawn[0].axes[0].get_shared_y_axes()
-    titles = {axis.get_title(): axis for axis in drawn[0].axes}
+    shared = pages[0].axes[0].get_shared_y_axes()
+    titles = {axis.get_title(): axis for axis in pages[0].axes}
     a, b, c = (titles[f"layer {layer}, n = {n}"] for layer, n in ((0, 64), (0, 128), (1, 64)))
     assert shared.joined(a, b) and not shared.joined(a, c)  # a row of panels is a layer, and has its own scale
 

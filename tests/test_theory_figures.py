@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import matplotlib
@@ -12,8 +11,9 @@ from showing import view_of
 
 from attnprobe.experiments.theory.figures import theory_figures
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
+from attnprobe.figures import kit
+from attnprobe.figures.methods import COLOURS
 
-MODULES = [importlib.import_module(f"attnprobe.experiments.theory.{name}") for name in ("curves", "figures")]
 HEADS, SEEDS = [0, 1, 2], 4
 
 
@@ -61,8 +61,7 @@ def drawn(monkeypatch, tmp_path):
 
     def draw(records):
         kept = {}
-        for module in MODULES:
-            monkeypatch.setattr(module, "saved", lambda figure, stem: [kept.setdefault(stem.name, figure)])
+        monkeypatch.setattr(kit, "saved", lambda figure, stem: [kept.setdefault(stem.name, figure)])
         theory_figures(records, "title", tmp_path)
         return kept
 
@@ -184,7 +183,7 @@ def test_every_head_is_a_point_of_bound_and_measured_beside_the_side_beyond(draw
         finding({"x": i}, d, (2.0 * d, 3.0, 4.0), (1.0, 5.0, 2.0 + i), sense, verdicts) for i, d in enumerate((8, 16))
     ]
     axis = drawn([record(*some)])["theory-bounds-n64"].axes[0]
-    eight, sixteen = (matplotlib.colors.to_hex(colour) for colour in MODULES[0].COLOURS[:2])
+    eight, sixteen = (matplotlib.colors.to_hex(colour) for colour in COLOURS[:2])
     assert points(axis) == {
         ("o", eight): {(16.0, 1.0)},
         ("o", sixteen): {(32.0, 1.0)},

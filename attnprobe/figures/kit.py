@@ -1,4 +1,4 @@
-"""Error against budget, as SVG and PNG that are byte for byte the same wherever the same rows are drawn."""
+"""What every figure is made with: pages, a canvas under its title, legends and axes; SVG and PNG that do not vary."""
 
 from __future__ import annotations
 
@@ -6,26 +6,41 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..grammar.foreign import printable
 from ..records.file import write_bytes
-from ..tables.labels import source_heading
-from ..tables.methods import family
 from ..tables.numbers import short_hashes
-from .panels import CROSS, FLAG, crossed, dot_panel, flagged, has, legend_text, line_panel, scale, styles_of
 
-__all__ = ["error_figure", "fixed_settings", "grid", "logarithmic", "saved", "title_lines"]
+__all__ = [
+    "SYMBOLS",
+    "canvas",
+    "chunks",
+    "columns_for",
+    "drawn",
+    "escaped",
+    "fixed_settings",
+    "grid",
+    "legend",
+    "legend_below",
+    "legend_columns",
+    "letters",
+    "logarithmic",
+    "plain_ticks",
+    "powers_of_two",
+    "saved",
+    "symbol",
+    "tiles",
+    "title_lines",
+]
 
-Row = Mapping[str, Any]
-Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
+Item = TypeVar("Item")
+Page = TypeVar("Page")
 
-PANELS = 12  # per figure
-SPAN = 1e3  # of the panels of families about V-Mean's error
-MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
+LINE = 0.16  # inches of a line of a heading
 SYMBOLS = {
     "output_spectral": r"$\|(B-\tilde{B})V\|_2$",
     "output_spectral_relative": r"$\|(B-\tilde{B})V\|_2\;/\;\|BV\|_2$",
@@ -38,55 +53,47 @@ SYMBOLS = {
 }
 
 
-def error_figure(
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    header_line: str,
-    out_dir: str | Path,
-    metric: str = "output_spectral",
-    relative: bool = False,
-) -> list[Path]:
-    """Draw ``metric`` against ``d``: one panel per (source, layer, n, target), one line per method.
+def symbol(metric: str) -> str:
+    """A metric as a formula, or in words."""
+    return SYMBOLS.get(metric, metric.replace("_", " "))
 
-    More than 8 methods of several families have a panel for each family, all on one scale.
 
-    Points are medians over heads, windows and repeats and bars run from p10 to p90, because a mean is dominated by a
-    few heads for the Nyström family (the bars of one ``d`` stand side by side so that they can be told apart). Ticks
-    are maxima; points of rows with bad rows are hollow, and the legend has ``!`` at their methods. Methods
-    without a budget are horizontal lines (V-Mean dashed), the lower bound is dotted where its median is positive; a
-    cross marks a row in which cells diverged or failed. Where there is one ``d``, the figure is a dot plot instead:
-    per method the median, p10 – p90 and the maximum.
+def escaped(text: str) -> str:
+    r"""Text in which a dollar starts no mathematics, and which matplotlib does not hide for its first underscore.
 
-    Args:
-        header_line: the title: the source and every fallback, in one or more lines.
-        out_dir: where ``error-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 12 panels).
-        relative: draw ``METRIC_relative``.
-
-    Returns:
-        The files' paths; none where no method's row holds the metric.
+    >>> print(escaped("a$b"), escaped("_c"))
+    a\$b  _c
     """
-    name = f"{metric}_relative" if relative and not metric.endswith("_relative") else metric
-    kept = [row for row in rows if has(row, name) or crossed(row, name)]
-    limits = [row for row in bounds if has(row, name)]
-    if not any(has(row, name) for row in kept) or all(row.get("reference") for row in kept):
-        return []
-    budgets = {row["d"] for row in kept if row["d"] is not None and not row.get("reference")}
-    families = list(dict.fromkeys(family(row) for row in kept if not row.get("reference")))
-    place = {name: index for index, name in enumerate(families)}
-    kept.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
-    styles = styles_of(rows, kept)
-    crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
-    split = crowded and len(families) > 1 and len(budgets) > 1
-    corners = list(dict.fromkeys(_corner(row) for row in rows))
-    corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in kept)]
-    places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
+# --- pages and files
+
+
+def chunks(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
+    """The items of each page, at most so many.
+
+    >>> chunks("abcde", 2)
+    ['ab', 'cd', 'e']
+    """
+    return [items[start : start + most] for start in range(0, len(items), most)]
+
+
+def tiles(
+    rows: Sequence[Item], columns: Sequence[Page], down: int, across: int
+) -> list[tuple[Sequence[Item], Sequence[Page]]]:
+    """The rows and columns of each page."""
+    return [(some, beside) for some in chunks(rows, down) for beside in chunks(columns, across)]
+
+
+def drawn(pages: Sequence[Page], draw: Callable[[Page], Any], stem: Path) -> list[Path]:
+    """A figure for each page, saved as ``stem``, ``stem-2``, …; the files' paths."""
     paths = []
-    most = len(families) if split else PANELS
     with fixed_settings():
-        for page in range(0, len(places), most):
-            figure = _page(places[page : page + most], kept, limits, name, header_line, styles, len(budgets) < 2)
-            suffix = f"-{page // most + 1}" if page else ""
-            paths += saved(figure, Path(out_dir) / f"error-{name}{suffix}")
+        for number, page in enumerate(pages, 1):
+            suffix = f"-{number}" if number > 1 else ""
+            paths += saved(draw(page), stem.with_name(f"{stem.name}{suffix}"))
     return paths
 
 
@@ -96,7 +103,7 @@ def saved(figure: Any, stem: Path) -> list[Path]:
     Laid out once for both: a layout takes as long as a drawing, and each file would have made it twice. A character
     that the font lacks is drawn as a box; SVG, which holds every text as a comment, holds it as `printable`.
     """
-    drawn: dict[Path, bytes] = {}
+    files: dict[Path, bytes] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of glyphs that the font lacks, of names longer than a panel
         figure.draw_without_rendering()
@@ -104,10 +111,10 @@ def saved(figure: Any, stem: Path) -> list[Path]:
         for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
             file = io.BytesIO()
             figure.savefig(file, format=kind, metadata=metadata)
-            drawn[stem.with_name(f"{stem.name}.{kind}")] = file.getvalue()
-    for path, data in drawn.items():
+            files[stem.with_name(f"{stem.name}.{kind}")] = file.getvalue()
+    for path, data in files.items():
         write_bytes(path, printable(data.decode()).encode() if path.suffix == ".svg" else data)
-    return list(drawn)
+    return list(files)
 
 
 @contextmanager
@@ -136,78 +143,47 @@ def fixed_settings() -> Iterator[None]:
         yield
 
 
-def _page(
-    places: Sequence[Place],
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
-    name: str,
+# --- canvas and title
+
+
+def letters(inches: float) -> int:
+    """How many letters of a title stand in a line."""
+    return int(inches * 15.5)
+
+
+def title_lines(title: str, width: int) -> list[str]:
+    """The title's lines, wrapped, without one that another holds already; a SHA-256 shows its first 12 digits."""
+    lines = [printable(short_hashes(line)) for line in dict.fromkeys(title.split("\n"))]
+    lines = [line for line in lines if line and not any(line != other and line in other for other in lines)]
+    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]
+
+
+def canvas(
     title: str,
-    styles: Mapping[str, dict[str, Any]],
-    dots: bool,
-) -> Any:
-    """One figure of up to `PANELS` panels."""
+    told: Sequence[str],
+    inches: float,
+    tall: float,
+    shape: tuple[int, int],
+    panels: int | None = None,
+    **sharing: Any,
+) -> tuple[Any, list[Any]]:
+    """A figure under its title, and its panels row by row.
+
+    Args:
+        title: the source and every fallback. told: lines beneath it, what is shown. tall: inches without these lines.
+        shape: rows and columns of panels. panels: how many are used, the others are hidden; all by default.
+        sharing: of matplotlib's ``subplots``.
+    """
     from matplotlib.figure import Figure
 
-    split = places[0][4] is not None
-    columns = min(4, len(places)) if split else columns_for(places)
-    lines = math.ceil(len(places) / columns)
-    inches = max(6.4, (2.7 if split else 3.4) * columns + 0.6)
-    shown = [row for row in rows if any(_at(row, place) for place in places)]
-    marked = flagged(shown)
-    told = [*title_lines(title, int(inches * 15.5)), f"median, p10 – p90 and maximum (tick) over {counted(rows)}"]
-    told[-1] += f"; hollow, {FLAG}" if marked else ""
-    told += [_panel_title(places[0])] if split else []
-    height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
-    keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
-    figure = Figure(figsize=(inches, height * lines + 0.9 + keys + 0.16 * len(told)), layout="constrained")
-    # where a row of panels is a layer or a source, with a column for each n, it has a scale of its own
-    rowwise = not split and not dots and lines > 1 and len({place[1] for place in places}) == columns
-    sharing = {"sharey": "row" if rowwise else True, "sharex": dots}
-    panels = list(figure.subplots(lines, columns, squeeze=False, **sharing).flat)
-    budgets = sorted({row["d"] for row in shown if row["d"] is not None})
-    handles: dict[str, Any] = {}
-    low, high = _span(shown, name) if split else (0.0, math.inf)
-    label = f"{SYMBOLS.get(name, name.replace('_', ' '))}  (median, p10 – p90, max)"
-    for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
-        here = [row for row in shown if _at(row, place)]
-        limits = [row for row in bounds if _at(row, (*place[:4], None))]
-        lowest = index + columns >= len(places)
-        if dots:
-            dot_panel(axis, here, limits, name, styles, handles)
-            axis.set_xlabel(label if lowest else "")
-            axis.tick_params(labelbottom=True)
-        else:
-            looks = styles_of(here) if split else styles
-            own: dict[str, Any] = {}
-            line_panel(axis, here, limits, name, looks, own, budgets)
-            axis.set_xlabel("budget d" if lowest or split else "")
-            axis.set_ylabel(label if index % columns == 0 else "")
-            if split:
-                mine = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
-                mine = {_beyond(legend_text(key, flagged(here)), line, low, high): line for key, line in mine.items()}
-                _legend_below(axis, mine, inches / columns)
-            handles.update(own)
-        axis.set_title(place[4] if split else _panel_title(place, budgets if dots else ()))
-    for axis in panels[len(places) :]:
+    heading = [*title_lines(title, letters(inches)), *told]
+    figure = Figure(figsize=(inches, tall + LINE * len(heading)), layout="constrained")
+    axes = list(figure.subplots(*shape, squeeze=False, **sharing).flat)
+    used = len(axes) if panels is None else panels
+    for axis in axes[used:]:
         axis.set_visible(False)
-    step = columns if rowwise else len(places)
-    for start in range(0, len(places), step):
-        some = places[start : start + step]
-        values = [row["metrics"][name] for row in shown if has(row, name) and any(_at(row, place) for place in some)]
-        scale(panels[start : start + len(some)], values, dots, low, high)
-    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
-    order = sorted(
-        handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
-    )
-    if order:
-        figure.legend(
-            [handles[key] for key in order],
-            [legend_text(key, marked) for key in order],
-            loc="outside lower center",
-            ncols=legend_columns(order, inches),
-            frameon=False,
-        )
-    return figure
+    figure.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=8, parse_math=False)
+    return figure, axes[:used]
 
 
 def grid(
@@ -216,24 +192,52 @@ def grid(
     """A figure with a panel of each name, at most ``columns`` beside each other, under its title.
 
     Args:
-        shared: whether all panels have the same axes.
+        width, height: of a panel, in inches. shared: whether all panels have the same axes.
     """
-    from matplotlib.figure import Figure
-
     columns = min(columns, len(names))
     lines = math.ceil(len(names) / columns)
     inches = max(6.4, width * columns + 1.6)
-    wide = int(inches * 15.5)
-    heading = [*title_lines(title, wide), *textwrap.wrap(told, wide)]
-    figure = Figure(figsize=(inches, height * lines + 0.5 + 0.16 * len(heading)), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False, sharex=shared, sharey=shared).flat)
-    for axis in panels[len(names) :]:
-        axis.set_visible(False)
-    for axis, name in zip(panels, names, strict=False):
+    told_lines = textwrap.wrap(told, letters(inches))
+    shape = (lines, columns)
+    figure, panels = canvas(
+        title, told_lines, inches, height * lines + 0.5, shape, len(names), sharex=shared, sharey=shared
+    )
+    for axis, name in zip(panels, names, strict=True):
         axis.set_title(name)
         axis.grid(color="#dddddd", linewidth=0.6)
-    figure.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=8, parse_math=False)
     return figure, panels
+
+
+def columns_for(lengths: Sequence[int]) -> int:
+    """Panels side by side, of panels for these n: a column per n where there are several rows, else at most three."""
+    distinct = len(set(lengths))
+    if 1 < distinct <= 4 and len(lengths) > distinct:
+        return distinct
+    return {1: 1, 2: 2, 4: 2}.get(len(lengths), 3)
+
+
+# --- legends
+
+
+def legend(figure: Any, handles: Mapping[str, Any], columns: int, **look: Any) -> None:
+    """The legend beneath all panels; none without entries."""
+    if handles:
+        place = {"loc": "outside lower center", "frameon": False}
+        figure.legend(handles.values(), handles.keys(), ncols=columns, **place, **look)
+
+
+def legend_below(axis: Any, handles: Mapping[str, Any], drop: float, **look: Any) -> None:
+    """A panel's own legend, so far beneath it."""
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -drop), "frameon": False, "fontsize": 7.5}
+    axis.legend(handles.values(), handles.keys(), **place, **look)
+
+
+def legend_columns(labels: Sequence[str], inches: float) -> int:
+    """How many legend entries stand side by side."""
+    return max(1, min(len(labels), int(inches / (0.5 + 0.07 * max(map(len, labels), default=1)))))
+
+
+# --- axes
 
 
 def logarithmic(axis: Any) -> None:
@@ -246,72 +250,21 @@ def logarithmic(axis: Any) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
-    """What the panels of families show: a factor of 1000 about V-Mean's error, or about the middle of all."""
-    middles = [row["metrics"][name]["median"] for row in rows if has(row, name) and row.get("reference")]
-    middles = middles or sorted(row["metrics"][name]["median"] for row in rows if has(row, name))
-    middle = middles[len(middles) // 2]
-    return (middle / SPAN, middle * SPAN) if middle > 0 else (0.0, math.inf)
+def powers_of_two(axis: Any, values: Sequence[int], labels: Sequence[str] | None = None) -> None:
+    """A horizontal axis on which doubling is one step, with ticks at the values alone."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(FixedLocator(values))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xticks(values, labels or [str(value) for value in values])
 
 
-def _beyond(label: str, line: Any, low: float, high: float) -> str:
-    """A legend's label, which says where the line is when it does not cross the panel."""
-    values = [value for value in line.get_ydata() if not math.isnan(value)]
-    if values and max(values) < low:
-        return f"{label} (below, {max(values):.0e})"
-    return f"{label} (above, {min(values):.0e})" if values and min(values) > high else label
+def plain_ticks(axis: Any, ends: tuple[float, float], dense: float = 60) -> None:
+    """Ticks of a logarithmic axis without exponents: at 1, 2 and 5 where its ends are less than ``dense`` apart."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-
-def _legend_below(axis: Any, handles: Mapping[str, Any], inches: float) -> None:
-    """A panel's own legend."""
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "frameon": False, "fontsize": 7.5}
-    axis.legend(handles.values(), handles, ncols=legend_columns(list(handles), inches), columnspacing=1.0, **place)
-
-
-def legend_columns(labels: Sequence[str], inches: float) -> int:
-    """How many legend entries stand side by side."""
-    return max(1, min(len(labels), int(inches / (0.5 + 0.07 * max(map(len, labels), default=1)))))
-
-
-def counted(rows: Sequence[Row]) -> str:
-    """How many heads, windows and repeats there are."""
-    counts = []
-    for name in ("heads", "windows", "repeats"):
-        most = max((row.get(name) or 0 for row in rows), default=0)
-        counts.append(f"{most} {name if most != 1 else name[:-1]}")
-    return " x ".join(counts)
-
-
-def _corner(row: Row) -> tuple[Any, ...]:
-    """Where methods are compared: layer, n, target, source."""
-    return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
-
-
-def _at(row: Row, place: Place) -> bool:
-    """Whether a panel shows the row; references stand in every family's."""
-    if _corner(row) != place[:4]:
-        return False
-    return place[4] is None or bool(row.get("reference")) or family(row) == place[4]
-
-
-def columns_for(places: Sequence[tuple[Any, ...]]) -> int:
-    """Panels side by side: one column per n where there are several layers or sources, else at most three."""
-    lengths = len({n for _, n, *_ in places})
-    if 1 < lengths <= 4 and len(places) > lengths:
-        return lengths
-    return {1: 1, 2: 2, 4: 2}.get(len(places), 3)
-
-
-def _panel_title(place: Place, budgets: Sequence[int] = ()) -> str:
-    layer, n, target, source, _ = place
-    parts = [*([source.replace("$", r"\$")] if source else []), f"layer {layer}", f"n = {n}"]
-    if target != "softmax":
-        parts.append(f"target {target}")
-    return ", ".join([*parts, *(f"d = {d}" for d in budgets)])
-
-
-def title_lines(title: str, width: int) -> list[str]:
-    """The title's lines, wrapped, without one that another holds already; a SHA-256 shows its first 12 digits."""
-    lines = [printable(short_hashes(line)) for line in dict.fromkeys(title.split("\n"))]
-    lines = [line for line in lines if line and not any(line != other and line in other for other in lines)]
-    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]
+    low, high = ends
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < dense * low else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

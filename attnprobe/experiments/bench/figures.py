@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import fixed_settings, legend_columns, saved, title_lines
-from ...figures.panels import COLOURS, GREY, MARKERS, styles_of, text_label
+from ...figures.kit import (
+    canvas,
+    drawn,
+    legend,
+    legend_below,
+    legend_columns,
+    letters,
+    plain_ticks,
+    powers_of_two,
+    symbol,
+)
+from ...figures.methods import COLOURS, GREY, MARKERS, MOST_IN_PANEL, rank_of, styles_of, text_label
 from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
+from ...tables.table import gathered, grouped_by
 from .growth import FIT_FROM, exponent
-from .rows import EXACT, frontier
+from .rows import ERROR, EXACT, frontier
 
 __all__ = ["bench_figures"]
 
 Row = Mapping[str, Any]
+Draw = Callable[[str], Any]  # a figure under a title
 
-MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
 COSTS = {  # heading, factor, label
     "seconds": ("time", 1e3, "time, ms"),
     "peak_bytes": ("memory", 2.0**-20, "peak memory beyond Q, K, V, MiB"),
@@ -42,52 +53,55 @@ def bench_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list[
         The files' paths.
     """
     paths: list[Path] = []
-    places = list(dict.fromkeys((row["source"], row["layer"], row["target"]) for row in rows))
-    for place in places:
-        here = [row for row in rows if (row["source"], row["layer"], row["target"]) == place and row["seconds"]]
-        lead = _lead(here, place)
-        tag = (f"-layer{place[1]}" if len({one[1] for one in places}) > 1 else "") + file_tag(place[0])
-        budgets = list(dict.fromkeys(row["d"] for row in here if row["d"] is not None)) or [None]
-        with fixed_settings():
-            for d in budgets:
-                mine = [row for row in here if row["d"] in (None, d)]
-                told = lead + ("" if d is None else f", d = {d}")
-                for cost in ("seconds", "peak_bytes"):
-                    if len({row["n"] for row in mine if row[cost]}) > 1:
-                        stem = f"bench-{COSTS[cost][0]}" + ("" if d is None else f"-d{d}") + tag
-                        paths += saved(_growth(mine, cost, title, told), Path(out_dir) / stem)
-            for n in dict.fromkeys(row["n"] for row in here):
-                some = [row for row in here if row["n"] == n]
-                if sum(_drawn(row) for row in some) > 1:
-                    figure = _pareto(some, title, f"{lead}, n = {n}")
-                    paths += saved(figure, Path(out_dir) / f"bench-pareto-n{n}{tag}")
+    places = grouped_by(rows, "source", "layer", "target")
+    several = len({some[0]["layer"] for some in places}) > 1
+    for some in places:
+        source, layer = some[0]["source"], some[0]["layer"]
+        here = [row for row in some if row["seconds"]]
+        tag = (f"-layer{layer}" if several else "") + file_tag(source)
+        figures = [*_growths(here), *_paretos(here)]
+        for stem, draw in figures:
+            paths += drawn([stem], lambda _, draw=draw: draw(title), Path(out_dir) / f"bench-{stem}{tag}")
     return paths
 
 
-def _lead(rows: Sequence[Row], place: tuple[Any, ...]) -> str:
+def _growths(rows: Sequence[Row]) -> Iterator[tuple[str, Draw]]:
+    """Each cost against n, for each budget."""
+    for d in list(dict.fromkeys(row["d"] for row in rows if row["d"] is not None)) or [None]:
+        budget = "" if d is None else f", d = {d}"
+        mine = [row for row in rows if row["d"] in (None, d)]
+        for cost in ("seconds", "peak_bytes"):
+            if len({row["n"] for row in mine if row[cost]}) > 1:
+                lead = _lead(rows) + budget
+                draw = lambda title, mine=mine, cost=cost, lead=lead: _growth(mine, cost, title, lead)
+                yield f"{COSTS[cost][0]}" + ("" if d is None else f"-d{d}"), draw
+
+
+def _paretos(rows: Sequence[Row]) -> Iterator[tuple[str, Draw]]:
+    """Error against costs, for each n."""
+    for some in grouped_by(rows, "n"):
+        if sum(map(_is_drawn, some)) > 1:
+            lead = f"{_lead(rows)}, n = {some[0]['n']}"
+            yield f"pareto-n{some[0]['n']}", lambda title, some=some, lead=lead: _pareto(some, title, lead)
+
+
+def _lead(rows: Sequence[Row]) -> str:
     """What all panels of a figure share."""
-    source = next((source_heading(row) for row in rows), "")
-    heads = max((row["heads"] for row in rows), default=0)
-    parts = [source, f"layer {place[1]}", f"{heads} head{'s' * (heads != 1)}"]
-    parts += [f"target {place[2]}"] if place[2] != "softmax" else []
+    first, heads = rows[0], max(row["heads"] for row in rows)
+    parts = [source_heading(first), f"layer {first['layer']}", f"{heads} head{'s' * (heads != 1)}"]
+    parts += [f"target {first['target']}"] if first["target"] != "softmax" else []
     parts += ["forward and gradient"] if any(row["backward"] for row in rows) else []
     return ", ".join(filter(None, parts))
 
 
-def _canvas(panels: int, columns: int, height: float, extra: float, title: str, told: str, **shared: Any) -> Any:
-    """A figure under its title, and its panels."""
-    from matplotlib.figure import Figure
-
-    lines = math.ceil(panels / columns)
-    inches = max(6.4, 2.75 * columns + 0.6)
-    heading = [*title_lines(title, int(inches * 15.5)), *textwrap.wrap(told, int(inches * 15.5))]
-    size = (inches, height * lines + extra + 0.5 + 0.16 * len(heading))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = list(figure.subplots(lines, columns, squeeze=False, **shared).flat)
-    for axis in axes[panels:]:
-        axis.set_visible(False)
-    figure.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=8, parse_math=False)
-    return figure, axes[:panels], inches
+def _canvas(
+    shape: tuple[int, int], panels: int, height: float, extra: float, title: str, told: str, **shared: Any
+) -> Any:
+    """A figure under its title, its panels and its width."""
+    inches = max(6.4, 2.75 * shape[1] + 0.6)
+    lines = textwrap.wrap(told, letters(inches))
+    figure, axes = canvas(title, lines, inches, height * shape[0] + extra + 0.5, shape, panels, **shared)
+    return figure, axes, inches
 
 
 def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
@@ -99,13 +113,12 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
     families = list(dict.fromkeys(map(family, methods))) if split else [None]
     statistic = " (median over rounds)" if cost == "seconds" else ""
     told = f"{lead}: {label.rpartition(',')[0]}{statistic} against n"
-    if any(_slope(some, cost) is not None for _, some in _lines(methods)):
+    if any(_slope(some, cost) is not None for some in gathered(methods, text_label)):
         told += f"; exponents in brackets are fitted for n ≥ {FIT_FROM}"
-    longest = max(sum(1 for _ in _lines(_of(methods, name))) for name in families)
+    longest = max(len({text_label(row) for row in _of(methods, name)}) for name in families)
     extra = 0.19 * longest * math.ceil(len(families) / 4) / (1 if split else 2)
-    figure, axes, inches = _canvas(
-        len(families), min(4, len(families)), 2.3 if split else 3.4, extra, title, told, sharex=True, sharey=True
-    )
+    shape, height = (math.ceil(len(families) / 4), min(4, len(families))), 2.3 if split else 3.4
+    figure, axes, inches = _canvas(shape, len(families), height, extra, title, told, sharex=True, sharey=True)
     lengths = sorted({row["n"] for row in kept})
     exact = _curve([row for row in kept if row["method"] == EXACT], cost, factor)
     vmean = _curve([row for row in kept if row["method"] == "vmean" and row["reference"]], cost, factor)
@@ -120,7 +133,8 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
         own: dict[str, Any] = {}
         here = _of(methods, name)
         styles = styles_of(here)
-        for key, some in _lines(here):
+        for some in gathered(here, text_label):
+            key = text_label(some[0])
             x, y = _curve(some, cost, factor)
             slope = _slope(some, cost)
             own[key + ("" if slope is None else f" ({slope:.2f})")] = axis.plot(x, y, **styles[key])[0]
@@ -131,12 +145,10 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
         axis.set_xlabel("n")
         axis.tick_params(labelbottom=True)
         if split:
-            axis.legend(own.values(), own, loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, fontsize=7.5)
+            legend_below(axis, own, 0.22)
         else:
             shared = {**own, **shared}
-    figure.legend(
-        shared.values(), shared, loc="outside lower center", frameon=False, ncols=legend_columns(list(shared), inches)
-    )
+    legend(figure, shared, legend_columns(list(shared), inches))
     return figure
 
 
@@ -147,13 +159,6 @@ def _slope(rows: Sequence[Row], cost: str) -> float | None:
 
 def _of(rows: Sequence[Row], name: str | None) -> list[Row]:
     return [row for row in rows if name is None or family(row) == name]
-
-
-def _lines(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(text_label(row), []).append(row)
-    return list(found.items())
 
 
 def _curve(rows: Sequence[Row], cost: str, factor: float) -> tuple[list[int], list[float]]:
@@ -171,26 +176,23 @@ def _guides(axis: Any, exact: tuple[list[int], list[float]], shared: dict[str, A
 
 
 def _log_axes(axis: Any, lengths: Sequence[int]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
     short = [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in lengths]
-    axis.xaxis.set_major_locator(FixedLocator(lengths))
-    axis.set_xticks(lengths, short)
-    axis.xaxis.set_minor_locator(NullLocator())
+    powers_of_two(axis, lengths, short)
+    axis.set_yscale("log")
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.grid(color="#e3e3e3", linewidth=0.6)
 
 
-def _drawn(row: Row) -> bool:
+def _is_drawn(row: Row) -> bool:
     return not row["reference"] and bool(row["error"]) and math.isfinite(row["error"])
 
 
 def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
     """Error against every cost that was measured, a panel each."""
-    points = [row for row in rows if _drawn(row)]
+    points = [row for row in rows if _is_drawn(row)]
     costs = [cost for cost in COSTS if any(row[cost] for row in points)]
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
     highest = SPAN * (vmean or sorted(row["error"] for row in points)[len(points) // 2])
@@ -198,7 +200,7 @@ def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
     told = f"{lead}: median output error against cost; steps: the frontier, whose methods are named"
     told += "; at the upper edge: beyond it" if any(row["error"] > highest for row in points) else ""
     lines = -(-len(styles) // legend_columns(list(styles), 2.75 * max(3, len(costs))))
-    figure, axes, inches = _canvas(len(costs), len(costs), 3.6, 0.17 * lines, title, told, sharey=True)
+    figure, axes, inches = _canvas((1, len(costs)), len(costs), 3.6, 0.17 * lines, title, told, sharey=True)
     handles: dict[str, Any] = {}
     for index, (axis, cost) in enumerate(zip(axes, costs, strict=True)):
         _cloud(axis, points, cost, highest, styles, handles)
@@ -209,20 +211,17 @@ def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
             look = {"color": GREY, "linestyle": "--", "linewidth": 1.2, "zorder": 1}
             handles["V-Mean"] = axis.axhline(vmean, **look)
         axis.set_xlabel(COSTS[cost][2])
-        axis.set_ylabel(r"$\|(B-\tilde{B})V\|_2\;/\;\|BV\|_2$" if index == 0 else "")
+        axis.set_ylabel(symbol(ERROR) if index == 0 else "")
     low, high = min(row["error"] for row in points), max([vmean or 0, *(row["error"] for row in points)])
     axes[0].set_ylim(low / 1.6, min(highest, 1.6 * high))
     for axis in axes:
-        _cost_axes(axis)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        plain_ticks(axis.xaxis, axis.get_xlim())
+        plain_ticks(axis.yaxis, axis.get_ylim())
+        axis.grid(color="#e3e3e3", linewidth=0.6)
     order = [*(label for label in styles if label in handles), *(key for key in handles if key not in styles)]
-    figure.legend(
-        [handles[key] for key in order],
-        order,
-        loc="outside lower center",
-        frameon=False,
-        fontsize=8,
-        ncols=legend_columns(order, inches),
-    )
+    legend(figure, {key: handles[key] for key in order}, legend_columns(order, inches), fontsize=8)
     return figure
 
 
@@ -231,7 +230,7 @@ def _family_styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     families = list(dict.fromkeys(map(family, rows)))
     styles: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(families):
-        for place, (label, _) in enumerate(_lines(_of(rows, name))):
+        for place, label in enumerate(dict.fromkeys(map(text_label, _of(rows, name)))):
             styles[label] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
     return styles
 
@@ -244,11 +243,12 @@ def _cloud(
     kept = [row for row in rows if row[cost]]
     budgets = sorted({row["d"] for row in kept if row["d"] is not None})
     at = lambda row: (factor * row[cost], min(row["error"], 0.97 * highest))
-    for label, some in _lines(kept):
+    for some in gathered(kept, text_label):
+        label = text_label(some[0])
         axis.plot(*zip(*map(at, some), strict=True), color=styles[label]["color"], linewidth=0.9, alpha=0.45, zorder=2)
         for row in some:
-            rank = 1.0 if row["d"] is None or len(budgets) < 2 else budgets.index(row["d"]) / (len(budgets) - 1)
-            look = {**styles[label], "linestyle": "", "markersize": 4 + 3.5 * rank, "markeredgecolor": "white"}
+            size = 4 + 3.5 * rank_of(row, budgets)
+            look = {**styles[label], "linestyle": "", "markersize": size, "markeredgecolor": "white"}
             (handles[label],) = axis.plot(*at(row), markeredgewidth=0.5, zorder=3, clip_on=False, **look)
     best = frontier(map(at, kept))
     if best:
@@ -276,15 +276,3 @@ def _name_frontier(
                 color="#222222",
                 zorder=4,
             )
-
-
-def _cost_axes(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    for each, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
-        each.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
-        each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        each.set_minor_formatter(NullFormatter())
-    axis.grid(color="#e3e3e3", linewidth=0.6)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import fixed_settings, grid, saved
-from ...figures.panels import COLOURS, MARKERS
+from ...figures.kit import drawn, grid, legend, legend_below
+from ...figures.methods import COLOURS, GREY, MARKERS
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.statistics import rank_correlation
+from ...tables.table import grouped_by
 
 __all__ = ["condition_figures"]
 
@@ -27,9 +28,9 @@ NAMES = {
     "N": r"$N$ (with $\gamma$)",
 }
 LOOKS = {  # colour and marker: scaled cores share theirs with and without a ridge, filled with one
-    "A": ("#444444", "o"),
-    "B": ("#444444", "o"),
-    "C": ("#444444", "o"),
+    "A": (GREY, "o"),
+    "B": (GREY, "o"),
+    "C": (GREY, "o"),
     "A_S": (COLOURS[3], "D"),
     "SAS": (COLOURS[1], "s"),
     "SCS": (COLOURS[0], "o"),
@@ -54,30 +55,28 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
         The files' paths.
     """
     paths: list[Path] = []
-    for source, n in dict.fromkeys((row.get("source"), row["n"]) for row in rows):
-        at = lambda row, place=(source, n): (row.get("source"), row["n"]) == place
-        here = [row for row in rows if at(row) and row["matrix"] is not None]
-        budgets = list(dict.fromkeys(row["d"] for row in here if row["d"] is not None)) or [None]
-        for d in budgets:
-            mine = [row for row in here if row["d"] in (None, d) and row.get("rank") is not None]
-            told = [row for row in summary if at(row) and row["d"] in (None, d)]
-            tag = f"n{n}" + ("" if d is None else f"-d{d}") + file_tag(source)
-            heading = "".join(f"{text}, " for text in {source_heading(row): None for row in told} if text)
-            lead = f"{heading}n = {n}" + ("" if d is None else f", d = {d}")
+    for some in grouped_by(rows, "source", "n"):
+        source, n = some[0]["source"], some[0]["n"]
+        mine = [row for row in some if row["matrix"] is not None]
+        for d in list(dict.fromkeys(row["d"] for row in mine if row["d"] is not None)) or [None]:
+            measured = [row for row in mine if row["d"] in (None, d) and row.get("rank") is not None]
+            at = [row for row in summary if (row["source"], row["n"]) == (source, n) and row["d"] in (None, d)]
+            budget = ("", "") if d is None else (f"-d{d}", f", d = {d}")
+            tag = f"n{n}{budget[0]}{file_tag(source)}"
+            lead = ", ".join([*filter(None, dict.fromkeys(map(source_heading, at))), f"n = {n}{budget[1]}"])
             drawings = (
-                ("condition", _conditions, mine),
-                ("condition-error", _errors, [row for row in mine if row.get("inverted") and row["error"] is not None]),
-                ("condition-iterations", _iterations, [row for row in told if row.get("residuals")]),
+                ("condition", _conditions, measured),
+                ("condition-error", _errors, [row for row in measured if row["inverted"] and row["error"] is not None]),
+                ("condition-iterations", _iterations, [row for row in at if row.get("residuals")]),
             )
-            for name, draw, some in drawings:
-                if some:
-                    with fixed_settings():
-                        paths += saved(draw(some, title, lead), Path(out_dir) / f"{name}-{tag}")
+            for name, draw, shown in drawings:
+                page = lambda shown, draw=draw, lead=lead: draw(shown, title, lead)
+                paths += drawn([shown] if shown else [], page, Path(out_dir) / f"{name}-{tag}")
     return paths
 
 
 def _label(row: Row, several: bool) -> str:
-    name = NAMES.get(row["matrix"], row["matrix"].replace("$", r"\$").replace("_", r"\_"))
+    name = NAMES.get(row["matrix"]) or row["matrix"].replace("$", r"\$").replace("_", r"\_")
     return f"{name}  {method_label(row)}" if row["method"] and several else name
 
 
@@ -95,7 +94,7 @@ def _conditions(rows: Sequence[Row], title: str, lead: str) -> Any:
     told = f"{lead}: condition number per head, bar: median. Full: inverted by the method; empty: beside it"
     told += "; x: singular, its condition on its range" if any_flag else ""
     figure, panels = grid([f"layer {layer}" for layer in layers], 2.9, 0.3 * len(order) + 1.1, title, told)
-    for index, (axis, layer) in enumerate(zip(panels, layers, strict=False)):
+    for index, (axis, layer) in enumerate(zip(panels, layers, strict=True)):
         for line, key in enumerate(order):
             some = [row for row in rows if row["layer"] == layer and _key(row) == key]
             _strip(axis, line, some, top)
@@ -156,8 +155,8 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
     values = [row["cond"] for row in rows if row["cond"] is not None] or [1.0]
     top = 10 ** math.ceil(math.log10(max(max(values), 10.0)))
     any_flag = any(row["cond"] is None for row in rows)
-    for index, (axis, layer) in enumerate(zip(panels, layers, strict=False)):
-        handles = []
+    for index, (axis, layer) in enumerate(zip(panels, layers, strict=True)):
+        handles = {}
         for number, key in enumerate(keys):
             some = [row for row in rows if row["layer"] == layer and _key(row) == key]
             if not some:
@@ -172,7 +171,7 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
             axis.plot([row["cond"] or top ** BAND[1] for row in some], [row["error"] for row in some], **look)
             rho = rank_correlation([row["cond"] or math.inf for row in some], [row["error"] for row in some])
             word = "–" if rho is None else f"{rho:+.2f}"
-            handles.append(Line2D([], [], **look, label=f"{_label(some[0], True)}, ρ = {word}"))
+            handles[f"{_label(some[0], True)}, ρ = {word}"] = Line2D([], [], **look)
         axis.set_yscale("log")
         _axis(axis, top, any_flag)
         axis.tick_params(labelbottom=True)
@@ -180,7 +179,7 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
         if index % 3 == 0:
             axis.set_ylabel(r"error $\|E\|_2/\|BV\|_2$")
         axis.margins(y=0.14)
-        axis.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.24), frameon=False, fontsize=7.5)
+        legend_below(axis, handles, 0.24)
     return figure
 
 
@@ -198,7 +197,7 @@ def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
     columns = min(3, len(layers))
     figure, panels = grid(names, 2.9, 2.5, title, told, columns)
     low, handles = 1e-16, {}
-    for index, (axis, (layer, method)) in enumerate(zip(panels, places, strict=False)):
+    for index, (axis, (layer, method)) in enumerate(zip(panels, places, strict=True)):
         here = [row for row in rows if row["layer"] == layer and method in (None, _key(row)[1])]
         for number, row in enumerate(here):
             colour, marker = LOOKS.get(row["matrix"], (COLOURS[4], "v"))
@@ -223,15 +222,15 @@ def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
         axis.set_ylim(low / 3, 30)
         axis.set_xlim(0, len(rows[0]["residuals"]["median"]) - 1)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.axvline(SIX, color="#444444", linewidth=1.0, linestyle=":")
-        axis.text(SIX, math.sqrt(low), "six steps", fontsize=7.5, color="#444444", ha="right", va="center", rotation=90)
+        axis.axvline(SIX, color=GREY, linewidth=1.0, linestyle=":")
+        axis.text(SIX, math.sqrt(low), "six steps", fontsize=7.5, color=GREY, ha="right", va="center", rotation=90)
         axis.tick_params(labelbottom=True)
         if index + columns >= len(places):
             axis.set_xlabel("step t")
         if index % columns == 0:
             axis.set_ylabel(r"$\|I-MZ_t\|_F\,/\,\sqrt{d}$")
     beside = 3 if columns > 1 or len(handles) < 4 else 2
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=beside, frameon=False)
+    legend(figure, handles, beside)
     return figure
 
 

@@ -6,10 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import SYMBOLS, fixed_settings, legend_columns, saved, title_lines
-from ...figures.panels import FLAG, GREY, HOLLOW, HUGE, flagged, legend_text, scale, styles_of, text_label
+from ...figures.kit import canvas, chunks, drawn, legend, legend_columns, plain_ticks, symbol
+from ...figures.methods import (
+    FLAG,
+    GREY,
+    HOLLOW,
+    HUGE,
+    flagged,
+    legend_text,
+    panel_title,
+    rank_of,
+    scale,
+    styles_of,
+    text_label,
+)
 from ...tables.labels import source_heading
 from ...tables.methods import mark
+from ...tables.table import gathered
 
 __all__ = ["cost_figure"]
 
@@ -43,12 +56,8 @@ def cost_figure(rows: Sequence[Row], header_line: str, out_dir: str | Path, metr
         return []
     styles = styles_of(rows, kept)
     places = [place for place in dict.fromkeys(map(_place, kept)) if any(_place(row) == place for row in points)]
-    paths = []
-    with fixed_settings():
-        for page in range(0, len(places), DOWN):
-            figure = _page(places[page : page + DOWN], kept, metric, header_line, styles)
-            paths += saved(figure, Path(out_dir) / f"cost-{metric}{f'-{page // DOWN + 1}' if page else ''}")
-    return paths
+    draw = lambda page: _page(page, kept, metric, header_line, styles)
+    return drawn(chunks(places, DOWN), draw, Path(out_dir) / f"cost-{metric}")
 
 
 def _page(
@@ -58,37 +67,28 @@ def _page(
     title: str,
     styles: Mapping[str, dict[str, Any]],
 ) -> Any:
-    from matplotlib.figure import Figure
-
     inches = 7.6
-    told = [*title_lines(title, int(inches * 15.5)), "median error; markers grow with the budget d"]
     marked = flagged(rows)
-    told[-1] += f"; hollow, {FLAG}" if marked else ""
+    told = "median error; markers grow with the budget d" + (f"; hollow, {FLAG}" if marked else "")
     legend_lines = -(-len(styles) // legend_columns(list(styles), inches))
-    height = 2.5 * len(places) + 0.6 + 0.19 * legend_lines + 0.16 * len(told)
-    figure = Figure(figsize=(inches, height), layout="constrained")
-    panels = figure.subplots(len(places), len(COSTS), squeeze=False, sharey="row", sharex="col")
+    tall, shape = 2.5 * len(places) + 0.6 + 0.19 * legend_lines, (len(places), len(COSTS))
+    figure, panels = canvas(title, [told], inches, tall, shape, sharey="row", sharex="col")
     handles: dict[str, Any] = {}
-    for place, axes in zip(places, panels, strict=True):
+    for place, axes in zip(places, chunks(panels, len(COSTS)), strict=True):
         here = [row for row in rows if _place(row) == place]
         for (name, statistic, factor, label), axis in zip(COSTS, axes, strict=True):
             _panel(axis, here, metric, (name, statistic, factor), styles, handles)
             axis.set_xlabel(label if place == places[-1] else "")
-            axis.set_title(_title(here[0]))
+            axis.set_title(panel_title(here[0]))
         scale(list(axes), [row["metrics"][metric] for row in here], False)
-        axes[0].set_ylabel(SYMBOLS.get(metric, metric.replace("_", " ")))
-    for axis in panels.flat:
+        axes[0].set_ylabel(symbol(metric))
+    for axis in panels:
         axis.tick_params(labelbottom=True)
-        _cost_axis(axis)
-    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
+        axis.set_xscale("log")
+        plain_ticks(axis.xaxis, axis.get_xlim())
+        axis.grid(axis="x", color="#dddddd", linewidth=0.6)
     order = [label for label in styles if label in handles]
-    figure.legend(
-        [handles[label] for label in order],
-        [legend_text(label, marked) for label in order],
-        loc="outside lower center",
-        frameon=False,
-        ncols=legend_columns(order, inches),
-    )
+    legend(figure, {legend_text(label, marked): handles[label] for label in order}, legend_columns(order, inches))
     return figure
 
 
@@ -100,11 +100,9 @@ def _panel(
     styles: Mapping[str, dict[str, Any]],
     handles: dict[str, Any],
 ) -> None:
-    groups: dict[str, list[Row]] = {}
-    for row in here:
-        groups.setdefault(text_label(row), []).append(row)
     budgets = sorted({row["d"] for row in here if row["d"] is not None})
-    for label, group in groups.items():
+    for group in gathered(here, text_label):
+        label = text_label(group[0])
         style = styles[label]
         if group[0].get("reference"):
             handles[label] = axis.axhline(_error(group[0], metric), color=GREY, linestyle="--", linewidth=1.3, zorder=1)
@@ -115,23 +113,11 @@ def _panel(
         x, y, _ = zip(*points, strict=True)
         axis.plot(x, y, color=style["color"], linewidth=1.2, alpha=0.7, zorder=2)
         for price, error, row in points:
-            rank = 1.0 if row["d"] is None or len(budgets) < 2 else budgets.index(row["d"]) / (len(budgets) - 1)
-            look = {"marker": style["marker"], "markersize": 4.5 + 4 * rank, "color": style["color"], "zorder": 3}
+            size = 4.5 + 4 * rank_of(row, budgets)
+            look = {"marker": style["marker"], "markersize": size, "color": style["color"], "zorder": 3}
             look |= HOLLOW if mark(row) == "!" else EDGE
             (point,) = axis.plot(price, error, **{**look, "linestyle": ""})
         handles.setdefault(label, point)
-
-
-def _cost_axis(axis: Any) -> None:
-    """A logarithmic axis of costs with plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_xscale("log")
-    low, high = axis.get_xlim()
-    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.grid(axis="x", color="#dddddd", linewidth=0.6)
 
 
 def _error(row: Row, metric: str) -> float | None:
@@ -147,9 +133,3 @@ def _cost(row: Row, name: str, statistic: str, factor: float) -> float | None:
 
 def _place(row: Row) -> tuple[Any, ...]:
     return source_heading(row), row.get("layer"), row.get("n"), row.get("target")
-
-
-def _title(row: Row) -> str:
-    target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
-    parts = [source_heading(row).replace("$", r"\$"), f"layer {row['layer']}", f"n = {row['n']}", *target]
-    return ", ".join(filter(None, parts))

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ...figures.kit import fixed_settings, saved, title_lines
+from ...figures.kit import chunks, drawn, letters, title_lines
 from ...records.file import exact_map_path, map_path, mapped
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import method_label, significant
+from ...tables.table import gathered
 from .map_scale import ABOVE, BELOW, BROKEN, NEGATIVE, POSITIVE, SMALL, Scale, number, palette, ticks_of
 
 __all__ = ["map_figures"]
@@ -69,28 +70,34 @@ def map_figures(
         UsageError: a file that is no map.
     """
     paths: list[Path] = []
-    shown = mapped(records)
     labels = source_labels(records)
-    at = lambda record: (labels[identity(record["source"])], record["n"], record["layer"])
-    for place in dict.fromkeys(map(at, shown)):
-        source, n, layer = place
-        here = [record for record in shown if at(record) == place]
-        mine = [record for record in records if at(record) == place]
-        exact = _read(exact_map_path(run, here[0]), len(here[0]["heads"]))
-        columns = [_column(record, run, missing or {}) for record in here]
+
+    def place(record: Record) -> tuple[Any, ...]:
+        return labels[identity(record["source"])], record["n"], record["layer"]
+
+    for shown in gathered(mapped(records), place):
+        source, n, layer = place(shown[0])
+        exact = _read(exact_map_path(run, shown[0]), len(shown[0]["heads"]))
+        columns = [_column(record, run, missing or {}) for record in shown]
         if exact is None or all(column.maps is None for column in columns):
             continue
-        scale = Scale.of(exact[:HEADS])
-        first = Column(("exact " + ("B" if here[0]["target"] == "softmax" else "C"),), exact)
-        pages = range(0, len(columns), COLUMNS - 1)
-        for page in pages:
-            some = [first, *columns[page : page + COLUMNS - 1]]
-            notes = _notes(here[page : page + COLUMNS - 1], missing or {})
-            told = _told(mine, here, source, exact.shape, len(pages), page // (COLUMNS - 1))
-            with fixed_settings():
-                figure = _figure(some, here[0]["heads"], scale, header_line, told, notes, here[0]["target"])
-                suffix = f"-{page // (COLUMNS - 1) + 1}" if page else ""
-                paths += saved(figure, Path(out_dir) / f"maps-layer{layer}-n{n}{file_tag(source)}{suffix}")
+        target, scale = shown[0]["target"], Scale.of(exact[:HEADS])
+        first = Column(("exact " + ("B" if target == "softmax" else "C"),), exact)
+        every = [record for record in records if place(record) == place(shown[0])]
+        lines = _told(every, shown, source, exact.shape)
+        pages = [*enumerate(chunks([*zip(columns, shown, strict=True)], COLUMNS - 1), 1)]
+
+        def draw(page: Any, first=first, shown=shown, scale=scale, lines=lines, pages=pages) -> Any:
+            number, beside = page
+            some, cells = zip(*beside, strict=True)
+            told = lines
+            if len(pages) > 1:
+                which = f"figure {number} of {len(pages)}"
+                told = [*lines, f"{which} of these methods and budgets, all on one colour scale"]
+            notes, target = _notes(cells, missing or {}), shown[0]["target"]
+            return _figure([first, *some], shown[0]["heads"], scale, header_line, told, notes, target)
+
+        paths += drawn(pages, draw, Path(out_dir) / f"maps-layer{layer}-n{n}{file_tag(source)}")
     return paths
 
 
@@ -134,10 +141,8 @@ def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
     return [f"{name}{' d = ' + ', '.join(d) if all(d) else ''}: {told}" for (name, told), d in budgets.items()]
 
 
-def _told(
-    records: Sequence[Record], here: Sequence[Record], source: str | None, shape: tuple[int, ...], pages: int, page: int
-) -> list[str]:
-    """What the figure shows of the records of its place, and what it leaves out."""
+def _told(records: Sequence[Record], here: Sequence[Record], source: str | None, shape: tuple[int, ...]) -> list[str]:
+    """What figures show of the records of their place, and what they leave out."""
     one, (_, b_q, b_k) = here[0], shape
     n = one["n"]
     about = "about " if n % b_q or n % b_k else ""
@@ -154,8 +159,6 @@ def _told(
     left = one["heads"][HEADS:]
     if left:
         lines.append(f"heads {', '.join(map(str, left))} are not drawn; --head chooses which are")
-    if pages > 1:
-        lines.append(f"figure {page + 1} of {pages} of these methods and budgets, all on one colour scale")
     return lines
 
 
@@ -176,7 +179,7 @@ def _figure(
     inches = max(6.4, LEFT + RIGHT + len(columns) * (side + GAP) / DPI)
     width = round(inches * DPI)
     start = LEFT * DPI + (width - (LEFT + RIGHT) * DPI - len(columns) * (side + GAP)) / 2
-    above = [*title_lines(title, int(inches * 15.5)), *(part for line in told for part in _wrapped(line, inches))]
+    above = [*title_lines(title, letters(inches)), *(part for line in told for part in _wrapped(line, inches))]
     below = [part for line in notes for part in _wrapped(line, inches)]
     headings = [_heading(column.heading, side) for column in columns]
     deep = max(map(len, headings))
@@ -302,7 +305,7 @@ def _heading(heading: tuple[str, ...], side: int) -> list[str]:
 
 
 def _wrapped(line: str, inches: float) -> list[str]:
-    return textwrap.wrap(line, int(inches * 15.5), subsequent_indent="    ")
+    return textwrap.wrap(line, letters(inches), subsequent_indent="    ")
 
 
 def _text(figure: Any, x: float, y: float, text: str, **look: Any) -> None:

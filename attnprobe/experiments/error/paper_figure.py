@@ -6,8 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import SYMBOLS, counted, fixed_settings, legend_columns, saved, title_lines
-from ...figures.panels import (
+from ...figures.kit import (
+    canvas,
+    chunks,
+    drawn,
+    legend,
+    legend_columns,
+    letters,
+    powers_of_two,
+    symbol,
+    tiles,
+    title_lines,
+)
+from ...figures.methods import (
     CROSS,
     FLAG,
     GREY,
@@ -22,6 +33,7 @@ from ...figures.panels import (
 )
 from ...tables.labels import source_heading
 from ...tables.methods import mark
+from ...tables.table import counted, gathered
 from .papers import METRIC, Reference, beside, folded, reference_notes
 
 __all__ = ["paper_figure"]
@@ -63,17 +75,12 @@ def paper_figure(
     lines = list(dict.fromkeys(map(_line, rows)))
     lengths = sorted({row["n"] for row in rows})
     pages = [
-        (lines[i : i + DOWN], lengths[j : j + ACROSS])
-        for i in range(0, len(lines), DOWN)
-        for j in range(0, len(lengths), ACROSS)
+        (some, columns)
+        for some, columns in tiles(lines, lengths, DOWN, ACROSS)
+        if any(_line(row) in some and row["n"] in columns for row in rows)
     ]
-    pages = [page for page in pages if any(_line(row) in page[0] and row["n"] in page[1] for row in rows)]
-    paths = []
-    with fixed_settings():
-        for number, (some, columns) in enumerate(pages):
-            figure = _page(some, columns, rows, metric, header_line, references, styles)
-            paths += saved(figure, Path(out_dir) / f"papers-{metric}{f'-{number + 1}' if number else ''}")
-    return paths
+    draw = lambda page: _page(page[0], page[1], rows, metric, header_line, references, styles)
+    return drawn(pages, draw, Path(out_dir) / f"papers-{metric}")
 
 
 def _page(
@@ -85,23 +92,20 @@ def _page(
     references: Sequence[Reference],
     styles: Mapping[str, dict[str, Any]],
 ) -> Any:
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     inches = max(6.4, 2.9 * len(lengths) + 0.8)
     shown = [row for row in rows if _line(row) in lines and row["n"] in lengths]
-    told = [*title_lines(title, int(inches * 15.5)), f"mean over {counted(shown)}, band: standard error by window"]
     marked = flagged(shown)
-    told[-1] += f"; {FLAG}" if marked else ""
-    told += [part for note in reference_notes(rows, references) for part in title_lines(note, int(inches * 15.5))]
+    told = [f"mean over {counted(shown, 'heads', 'windows', 'repeats')}, band: standard error by window"]
+    told[0] += f"; {FLAG}" if marked else ""
+    told += [part for note in reference_notes(rows, references) for part in title_lines(note, letters(inches))]
     keys = len(styles) + bool(references) + 1
     legend_lines = -(-keys // max(1, legend_columns(list(styles), inches)))
-    height = 2.35 if len(lines) > 1 else 2.9
-    tall = height * len(lines) + 0.75 + 0.19 * legend_lines + 0.16 * len(told)
-    figure = Figure(figsize=(inches, tall), layout="constrained")
-    panels = figure.subplots(len(lines), len(lengths), squeeze=False, sharey="row")
+    tall = (2.35 if len(lines) > 1 else 2.9) * len(lines) + 0.75 + 0.19 * legend_lines
+    figure, panels = canvas(title, told, inches, tall, (len(lines), len(lengths)), sharey="row")
     handles: dict[str, Any] = {}
-    for line, axes in zip(lines, panels, strict=True):
+    for line, axes in zip(lines, chunks(panels, len(lengths)), strict=True):
         values: list[float] = []
         used = []
         for n, axis in zip(lengths, axes, strict=True):
@@ -114,21 +118,14 @@ def _page(
             axis.set_title(_title(here[0]))
             axis.set_xlabel("budget d" if line == lines[-1] else "")
         scale(used, [dict.fromkeys(("p10", "median", "p90"), value) for value in values], False)
-        used[0].set_ylabel(f"{SYMBOLS.get(metric, metric.replace('_', ' '))}, mean")
+        used[0].set_ylabel(f"{symbol(metric)}, mean")
         used[0].tick_params(labelleft=True)
     if any(beside(row, references, rows) for row in shown):
         handles[PAPER] = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle=":", linewidth=1)
-    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
     order = [label for label in styles if label in handles]
     order = [*(label for label in order if styles[label]["marker"]), *(x for x in order if not styles[x]["marker"])]
     order += [label for label in (PAPER, CROSS) if label in handles]
-    figure.legend(
-        [handles[label] for label in order],
-        [legend_text(label, marked) for label in order],
-        loc="outside lower center",
-        frameon=False,
-        ncols=legend_columns(order, inches),
-    )
+    legend(figure, {legend_text(label, marked): handles[label] for label in order}, legend_columns(order, inches))
     return figure
 
 
@@ -143,21 +140,15 @@ def _panel(
 ) -> list[float]:
     """One panel; returns the values that its axis must hold."""
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import FixedLocator, NullLocator
 
-    groups: dict[str, list[Row]] = {}
-    for row in here:
-        groups.setdefault(text_label(row), []).append(row)
     values: list[float] = []
     budgets = {row["d"] for row in here if row["d"] is not None}
     named: set[str] = set()
-    for label, group in groups.items():
+    for group in gathered(here, text_label):
+        label = text_label(group[0])
         style = styles[label]
-        points = [
-            (row["d"], _mean(row, metric), row["metrics"][metric].get("se") or 0.0)
-            for row in group
-            if _mean(row, metric) is not None
-        ]
+        means = [(row, value) for row in group if (value := _mean(row, metric)) is not None]
+        points = [(row["d"], value, row["metrics"][metric].get("se") or 0.0) for row, value in means]
         values += [value for _, value, _ in points]
         if points and points[0][0] is None:
             handles[label] = axis.axhline(points[0][1], **{**style, "marker": None}, zorder=1.5)
@@ -190,10 +181,7 @@ def _panel(
                 zorder=3,
             )
     ticks = sorted(budgets or {row["d"] for row in rows if row["d"] is not None})
-    axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(FixedLocator(ticks))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticks(ticks, [str(d) for d in ticks])
+    powers_of_two(axis, ticks)
     axis.set_xlim(ticks[0] / 1.25, ticks[-1] * 1.25)
     return values
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.heat import head_figures
-from ...figures.kit import error_figure
 from ...tables.console import Header
 from ...tables.methods import MARKS, OPEN, caption, family, grouped, mark, notes, statistic
 from ...tables.table import Table, table_of
@@ -15,6 +13,8 @@ from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
 from .columns import KERNEL_COLUMNS, error_columns, is_open
 from .cost_figure import cost_figure
+from .error_figure import error_figure
+from .heads_figure import head_figures
 from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import fixed_settings, grid, legend_columns, logarithmic, saved
-from ...figures.panels import HUGE, styles_of, text_label
+from ...figures.kit import drawn, grid, legend_below, legend_columns, logarithmic
+from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label
 from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
 from ...tables.statistics import rank_correlation
+from ...tables.table import grouped_by
 from .view import inject_points, mean
 
 __all__ = ["inject_figures"]
@@ -19,7 +20,6 @@ __all__ = ["inject_figures"]
 Row = Mapping[str, Any]
 Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
 
-MOST_IN_PANEL = 8  # methods; more are drawn family by family
 SPAN = 1e4  # below the middle: what is exact but for rounding does not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -37,17 +37,16 @@ def inject_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list
         The files' paths; none where no layer stands alone.
     """
     paths: list[Path] = []
-    with fixed_settings():
-        for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
-            here = [row for row in rows if (row["source"], row["n"]) == (source, n)]
-            here = [row for row in here if 0 < (mean(row, "drift") or 0) <= HUGE]
-            if all(row["layer"] is None for row in here):
-                continue
-            lead = ", ".join(filter(None, [source_heading(here[0]), f"n = {n}"]))
-            tag = f"n{n}{file_tag(source)}"
-            paths += saved(_profile(here, title, lead), Path(out_dir) / f"inject-layers-{tag}")
-            if points := [row for row in here if row["layer"] is not None and (mean(row, "local_error") or 0) > 0]:
-                paths += saved(_local(points, title, lead), Path(out_dir) / f"inject-local-{tag}")
+    drawable = [row for row in rows if 0 < _drift(row) <= HUGE]
+    for some in grouped_by(drawable, "source", "n"):
+        points = [row for row in some if row["layer"] is not None and _local_error(row) > 0]
+        n, source = some[0]["n"], some[0]["source"]
+        lead = ", ".join(filter(None, [source_heading(some[0]), f"n = {n}"]))
+        alone = any(row["layer"] is not None for row in some)
+        for name, draw, shown in (("layers", _profile, some), ("local", _local, points if alone else [])):
+            if shown and alone:
+                stem = Path(out_dir) / f"inject-{name}-n{n}{file_tag(source)}"
+                paths += drawn([shown], lambda page, draw=draw, lead=lead: draw(page, title, lead), stem)
     return paths
 
 
@@ -58,11 +57,11 @@ def _profile(rows: Sequence[Row], title: str, lead: str) -> Any:
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
 
     def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
-        alone = sorted((spots[row["layer"]], mean(row, "drift")) for row in some if row["layer"] is not None)
+        alone = sorted((spots[row["layer"]], _drift(row)) for row in some if row["layer"] is not None)
         (line,) = axis.plot(*zip(*alone, strict=True), **style) if alone else axis.plot([], [], **style)
         for row in some:
             if row["layer"] is None:
-                axis.plot([spots[None]], [mean(row, "drift")], **{**style, "linestyle": ""})
+                axis.plot([spots[None]], [_drift(row)], **{**style, "linestyle": ""})
         return line
 
     def dress(axis: Any) -> None:
@@ -82,13 +81,13 @@ def _local(rows: Sequence[Row], title: str, lead: str) -> Any:
     told = f"{lead}: mean local error against mean drift, a point for each layer; ρ: their rank correlation{word}"
 
     def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
-        points = [(mean(row, "local_error"), mean(row, "drift")) for row in some]
+        points = [(_local_error(row), _drift(row)) for row in some]
         return axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})[0]
 
     def dress(axis: Any) -> None:
         logarithmic(axis)
         axis.set_xlabel(LOCAL)
-        kept = [mean(row, "local_error") for row in rows if mean(row, "drift") >= _lowest(rows)]
+        kept = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
         axis.set_xlim(min(kept) / 1.6, max(kept) * 1.6)
 
     def name(key: str, some: Sequence[Row]) -> str:
@@ -113,12 +112,12 @@ def _figure(
     budgets = len({d for d, _ in panels})
     columns = min(len(panels), budgets if 1 < budgets < 4 else 3)
     lowest = _lowest(rows)
-    kept = [mean(row, "drift") for row in rows if mean(row, "drift") >= lowest]
+    kept = [_drift(row) for row in rows if _drift(row) >= lowest]
     shown = {panel: [row for row in rows if _in(row, panel)] for panel in panels}
     looks = {panel: styles_of(some) if panel[1] else styles for panel, some in shown.items()}
     most = max(math.ceil(len({text_label(row) for row in some}) / 2) for some in shown.values())
     figure, axes = grid([_heading(panel) for panel in panels], 3.3, 3.0 + 0.19 * most, title, told, columns)
-    for index, (axis, panel) in enumerate(zip(axes, panels, strict=False)):
+    for index, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
         dress(axis)
         handles = {}
         for key in looks[panel]:
@@ -128,28 +127,28 @@ def _figure(
         axis.set_ylim(min(kept) / 1.6, max(kept) * 1.6)
         axis.tick_params(labelbottom=True)
         axis.set_ylabel(label if index % columns == 0 else "")
-        axis.legend(
-            handles.values(),
-            handles,
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.17),
-            frameon=False,
-            fontsize=7.5,
-            columnspacing=1.0,
-            ncols=min(2, legend_columns(list(handles), 3.3)),
-        )
+        beside = min(2, legend_columns(list(handles), 3.3))
+        legend_below(axis, handles, 0.17, columnspacing=1.0, ncols=beside)
     return figure
+
+
+def _drift(row: Row) -> float:
+    return mean(row, "drift") or 0.0
+
+
+def _local_error(row: Row) -> float:
+    return mean(row, "local_error") or 0.0
 
 
 def _lowest(rows: Sequence[Row]) -> float:
     """From where on a drift is drawn."""
-    ordered = sorted(mean(row, "drift") for row in rows)
+    ordered = sorted(_drift(row) for row in rows)
     return ordered[len(ordered) // 2] / SPAN
 
 
 def _beneath(some: Sequence[Row], lowest: float) -> str:
     """What a legend says of a method that lies beneath its panel."""
-    most = max(mean(row, "drift") for row in some)
+    most = max(_drift(row) for row in some)
     return f" (below, {most:.0e})" if most < lowest else ""
 
 

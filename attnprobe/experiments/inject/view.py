@@ -102,12 +102,12 @@ def _row(records: list[Record], label: str | None) -> Row:
     }
 
 
-def mean(row: Row, name: str) -> float | None:
+def mean(row: Mapping[str, Any], name: str) -> float | None:
     """The mean of a row's metric; None where it was not measured."""
     return statistic(row, name, "mean")
 
 
-def inject_points(rows: Iterable[Row]) -> list[tuple[float, float]]:
+def inject_points(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
     """(local error, drift) of the rows of single layers."""
     points = []
     for row in rows:

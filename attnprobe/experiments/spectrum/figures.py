@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...figures.kit import PANELS, columns_for, fixed_settings, legend_columns, saved, title_lines
-from ...figures.panels import COLOURS, GREY, MARKERS
+from ...figures.kit import canvas, chunks, columns_for, drawn, escaped, legend, legend_columns
+from ...figures.methods import COLOURS, GREY, MARKERS
+from ...tables.table import counted, gathered
 from .view import matrix_label, moduli
 
 __all__ = ["spectrum_figures"]
@@ -19,6 +20,7 @@ __all__ = ["spectrum_figures"]
 Row = Mapping[str, Any]
 Place = tuple[Any, Any]  # layer, n
 
+PANELS = 12  # per figure
 LINES = ("-", "--", ":", "-.")  # of the weights
 ROUNDING = 2.0**-52
 FLOOR = ROUNDING / 32  # relative; what lies below is noise, and not drawn
@@ -50,58 +52,48 @@ def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path)
     Returns:
         The files' paths; none where no row has values.
     """
-    drawn = [row["status"] == "ok" and bool(moduli(row)) and moduli(row)[0] > 0 for row in rows]
-    good = [row for row, fine in zip(rows, drawn, strict=True) if fine]
-    lost = dict.fromkeys(matrix_label(row) for row, fine in zip(rows, drawn, strict=True) if not fine)
+    good = [row for row in rows if row["status"] == "ok" and any(moduli(row)[:1])]
+    known = set(map(id, good))
+    lost = dict.fromkeys(matrix_label(row) for row in rows if id(row) not in known)
     if lost:
         header_line += f"\nnot drawn, as some heads are zero, failed or skipped: {', '.join(lost)}"
     looks = _looks(good)
     paths: list[Path] = []
     for name, kept in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
         places = list(dict.fromkeys((row["layer"], row["n"]) for row in sorted(kept, key=lambda row: row["layer"])))
-        with fixed_settings():
-            for page in range(0, len(places), PANELS):
-                figure = _page(places[page : page + PANELS], kept, name, header_line, looks)
-                suffix = f"-{page // PANELS + 1}" if page else ""
-                paths += saved(figure, Path(out_dir) / f"spectrum-{name}{suffix}")
+        draw = lambda page, name=name, kept=kept: _page(page, kept, name, header_line, looks)
+        paths += drawn(chunks(places, PANELS), draw, Path(out_dir) / f"spectrum-{name}")
     return paths
 
 
 def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, looks: Mapping[Any, dict]) -> Any:
-    from matplotlib.figure import Figure
-
-    columns = columns_for(places)
+    columns = columns_for([n for _, n in places])
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, 3.3 * columns + 0.6)
     shown = [row for row in rows if (row["layer"], row["n"]) in places]
-    told = [*title_lines(title, int(inches * 15.5)), _over(shown)]
+    told = [_over(shown)]
     if name == "cumulative" and rows[0]["kind"] != "eigen":
         told.append("shares of Σσ; the table's ranks are for shares of Σσ²")
     keys = _keys(shown, looks)
     beside = _in_a_row([re.sub(r"\\bar|[${}]", "", label) for label in keys], inches)
-    height = 2.5 if lines > 1 else 3.0
-    tall = height * lines + 0.7 + 0.18 * math.ceil(len(keys) / beside) + 0.16 * len(told)
-    figure = Figure(figsize=(inches, tall), layout="constrained")
+    tall = (2.5 if lines > 1 else 3.0) * lines + 0.7 + 0.18 * math.ceil(len(keys) / beside)
     same = name == "decay"
-    panels = list(figure.subplots(lines, columns, squeeze=False, sharey=True, sharex=same).flat)
+    figure, panels = canvas(title, told, inches, tall, (lines, columns), len(places), sharey=True, sharex=same)
     eigen = rows[0]["kind"] == "eigen"
     one, top = (r"|\lambda_i|", r"|\lambda_1|") if eigen else (r"\sigma_i", r"\sigma_1")
     value = one.replace("_i", "_j")
     label = f"${one}\\,/\\,{top}$" if same else f"$\\sum_{{j\\leq i}}{value}\\;/\\;\\sum_j{value}$"
-    for index, (axis, place) in enumerate(zip(panels, places, strict=False)):
+    for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
         here = [row for row in shown if (row["layer"], row["n"]) == place]
-        for key, group in _by_look(here).items():
-            (_decay if same else _cumulative)(axis, group, looks[key])
+        for some in gathered(here, _look):
+            (_decay if same else _cumulative)(axis, some, looks[_look(some[0])])
         axis.set_title(f"layer {place[0]}, n = {place[1]}")
         axis.grid(color="#dddddd", linewidth=0.6)
         axis.tick_params(labelbottom=True)
         axis.set_xlabel("rank i" if index + columns >= len(places) else "")
         axis.set_ylabel(label if index % columns == 0 else "")
-    for axis in panels[len(places) :]:
-        axis.set_visible(False)
-    (_decay_scale if same else _cumulative_scale)(panels[: len(places)], shown)
-    figure.suptitle("\n".join(told), x=0.012, ha="left", fontsize=8, parse_math=False)
-    figure.legend(keys.values(), keys, loc="outside lower center", ncols=beside, frameon=False)
+    (_decay_scale if same else _cumulative_scale)(panels, shown)
+    legend(figure, keys, beside)
     return figure
 
 
@@ -202,18 +194,18 @@ def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str,
     """The legend: a colour and marker for each matrix and, where there are several, a kind of line for the weights."""
     from matplotlib.lines import Line2D
 
-    there = list(_by_look(rows))
+    there = list(dict.fromkeys(map(_look, rows)))
     keys: dict[str, Any] = {}
     weights = [one for one in dict.fromkeys(key[1] for key in looks) if any(key[1] == one for key in there)]
     for key in looks:
         if any(key[0] == other[0] for other in there):
             look = {name: value for name, value in looks[key].items() if name != "place"}
             look |= {"linestyle": "-"} if len(weights) > 1 else {}
-            keys.setdefault(NAMES.get(key[0]) or _plain(key[0]), Line2D([], [], **look))
+            keys.setdefault(NAMES.get(key[0]) or escaped(key[0]), Line2D([], [], **look))
     if len(weights) > 1:
         for one in weights:
             line = next(look["linestyle"] for key, look in looks.items() if key[1] == one)
-            keys[_plain(str(one))] = Line2D([], [], color=GREY, linestyle=line, linewidth=1.6)
+            keys[escaped(str(one))] = Line2D([], [], color=GREY, linestyle=line, linewidth=1.6)
     return keys
 
 
@@ -223,17 +215,9 @@ def _in_a_row(labels: Sequence[str], inches: float) -> int:
     return len(labels) if whole <= inches else legend_columns(labels, inches)
 
 
-def _plain(label: str) -> str:
-    """A dollar would start mathematics, and matplotlib hides what starts with an underscore."""
-    label = label.replace("$", r"\$")
-    return f" {label}" if label.startswith("_") else label
-
-
-def _by_look(rows: Sequence[Row]) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault((matrix_label(row), row.get("weights")), []).append(row)
-    return groups
+def _look(row: Row) -> tuple[str, Any]:
+    """What tells lines apart: matrix and weights."""
+    return matrix_label(row), row.get("weights")
 
 
 def _stacked(rows: Sequence[Row]) -> Any:
@@ -244,6 +228,5 @@ def _stacked(rows: Sequence[Row]) -> Any:
 
 
 def _over(rows: Sequence[Row]) -> str:
-    counts = [(len({row[name] for row in rows}), name) for name in ("head", "window")]
-    text = " x ".join(f"{count} {name}{'s' if count != 1 else ''}" for count, name in counts)
-    return f"median and p10 – p90 over {text}"
+    counts = {f"{name}s": len({row[name] for row in rows}) for name in ("head", "window")}
+    return f"median and p10 – p90 over {counted([counts])}"

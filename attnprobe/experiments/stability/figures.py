@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import fixed_settings, grid, legend_columns, saved
-from ...figures.panels import HUGE, styles_of, text_label
+from ...figures.kit import drawn, grid, legend, legend_columns
+from ...figures.methods import HUGE, styles_of, text_label
 from ...tables.labels import file_tag
+from ...tables.table import gathered, grouped_by
 from .names import SELF_ATTENTION, stability_label
 
 __all__ = ["stability_figures"]
@@ -32,14 +33,12 @@ def stability_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> l
         The files' paths.
     """
     paths: list[Path] = []
-    places = list(dict.fromkeys((row["task"], row["source"]) for row in rows))
-    doubled = {task for task, _ in places if [name for name, _ in places].count(task) > 1}
-    with fixed_settings():
-        for task, source in places:
-            here = [row for row in rows if (row["task"], row["source"]) == (task, source) and row["per_step"]]
-            if here:
-                stem = f"stability-{task}" + (file_tag(source) if task in doubled else "")
-                paths += saved(_figure(here, title), Path(out_dir) / stem)
+    places = grouped_by(rows, "task", "source")
+    tasks = [some[0]["task"] for some in places]
+    for task, some in zip(tasks, places, strict=True):
+        stem = f"stability-{task}" + (file_tag(some[0]["source"]) if tasks.count(task) > 1 else "")
+        trained = [row for row in some if row["per_step"]]
+        paths += drawn([trained] if trained else [], lambda page: _figure(page, title), Path(out_dir) / stem)
     return paths
 
 
@@ -56,9 +55,8 @@ def _figure(rows: Sequence[Row], title: str) -> Any:
     )
     figure, panels = grid(names, 3.6, 2.6, title, told, columns=2, shared=False)
     styles, handles = styles_of(rows), {}
-    for label in dict.fromkeys(map(text_label, rows)):
-        some = [row for row in rows if text_label(row) == label]
-        style = {**styles[label], "markersize": 3}
+    for some in gathered(rows, text_label):
+        style = {**styles[text_label(some[0])], "markersize": 3}
         for axis, name in zip(panels, PANELS, strict=False):
             line = _line(axis, [row["per_step"].get(name) or [] for row in some], style, name == "tau")
             handles.setdefault(stability_label(some[0]).replace("$", r"\$"), line)
@@ -70,14 +68,8 @@ def _figure(rows: Sequence[Row], title: str) -> Any:
         axis.set_xlabel("step")
         axis.set_ylabel({PANELS["tau"]: "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, name))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    labels = [label for label, line in handles.items() if line is not None]
-    figure.legend(
-        [handles[label] for label in labels],
-        labels,
-        loc="outside lower center",
-        frameon=False,
-        ncols=legend_columns(labels, 8.8),
-    )
+    handles = {label: line for label, line in handles.items() if line is not None}
+    legend(figure, handles, legend_columns(list(handles), 8.8))
     return figure
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import grid, legend_columns, logarithmic, saved
-from ...figures.panels import COLOURS
+from ...figures.kit import chunks, drawn, grid, legend, legend_columns, logarithmic
+from ...figures.methods import COLOURS
 from ...records.file import unspelt
 from ...tables.labels import identity, source_heading, source_labels
 from ...tables.numbers import method_label
 from ...tables.statistics import quantiles
+from ...tables.table import gathered
 
 __all__ = ["theory_curves"]
 
@@ -97,30 +98,24 @@ def _figure(
     out_dir: Path,
 ) -> list[Path]:
     """Pages of panels, one for each place and source, those of one place side by side, with one legend."""
-    panels: dict[tuple[int, str | None], list[Point]] = {}
     sources = list(dict.fromkeys(point["source"] for point in points))
-    for point in points:
-        panels.setdefault((place_of(point)[0], point["source"]), []).append(point)
-    places = sorted(panels, key=lambda place: (place[0], sources.index(place[1])))
-    columns = len(sources)
-    columns = columns if 1 < columns <= 3 else 3
-    paths = []
-    for start in range(0, len(places), PER_PAGE):
-        page = places[start : start + PER_PAGE]
-        firsts = [panels[place][0] for place in page]
-        names = [", ".join(filter(None, [source_heading(first), place_of(first)[1]])) for first in firsts]
+    columns = len(sources) if 1 < len(sources) <= 3 else 3
+    place = lambda point: (place_of(point)[0], sources.index(point["source"]))
+    panels = sorted(gathered(points, place), key=lambda some: place(some[0]))
+
+    def page(shown: Sequence[Sequence[Point]]) -> Any:
+        names = [", ".join(filter(None, [source_heading(some[0]), place_of(some[0])[1]])) for some in shown]
         figure, axes = grid(names, 3.1, 2.7, title, told, columns)
         handles: dict[str, Any] = {}
-        for index, (axis, place) in enumerate(zip(axes, page, strict=False)):
-            handles |= draw(axis, panels[place])
+        for index, (axis, some) in enumerate(zip(axes, shown, strict=True)):
+            handles |= draw(axis, some)
             axis.tick_params(labelbottom=True)
             if index % columns:
                 axis.set_ylabel("")
-        if handles:
-            beside = legend_columns(list(handles), figure.get_figwidth())
-            figure.legend(handles.values(), handles, loc="outside lower center", ncols=beside, frameon=False)
-        paths += saved(figure, out_dir / (stem + (f"-{start // PER_PAGE + 1}" if start else "")))
-    return paths
+        legend(figure, handles, legend_columns(list(handles), figure.get_figwidth()))
+        return figure
+
+    return drawn(chunks(panels, PER_PAGE), page, out_dir / stem)
 
 
 def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import fixed_settings, grid, logarithmic, saved
-from ...figures.panels import COLOURS, HUGE
+from ...figures.kit import chunks, drawn, grid, legend, logarithmic
+from ...figures.methods import COLOURS, GREY, HUGE
 from ...records.file import unspelt
 from ...tables.labels import file_tag, source_heading
+from ...tables.table import grouped_by
 from .curves import theory_curves
 from .view import VERDICTS, theory_rows
 
@@ -19,7 +20,7 @@ __all__ = ["theory_figures"]
 Row = Mapping[str, Any]
 Record = Mapping[str, Any]
 
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 5},
     "violated": {"marker": "X", "markersize": 6.5},
     "vacuous": {"marker": "o", "markersize": 5, "markerfacecolor": "none"},
@@ -47,50 +48,31 @@ def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -
         if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None
     ]
     paths: list[Path] = []
-    with fixed_settings():
-        for source, n in dict.fromkeys((row["source"], row["n"]) for row in rows):
-            here = [row for row in rows if (row["source"], row["n"]) == (source, n)]
-            heading = source_heading(here[0])
-            lead = f"{heading}, n = {n}" if heading else f"n = {n}"
-            paths += _bounds(here, title, lead, Path(out_dir) / f"theory-bounds-n{n}{file_tag(source)}")
-        paths += theory_curves(records, title, Path(out_dir))
-    return paths
+    for some in grouped_by(rows, "source", "n"):
+        budgets = sorted({row["d"] for row in some} - {None})
+        colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
+        lead = ", ".join(filter(None, [source_heading(some[0]), f"n = {some[0]['n']}"]))
+        told = f"{lead}: measured against promised, one point per head and statement; shaded: beyond the bound"
+        draw = lambda page, told=told, colours=colours: _page(page, title, told, colours)
+        stem = Path(out_dir) / f"theory-bounds-n{some[0]['n']}{file_tag(some[0]['source'])}"
+        paths += drawn(chunks(grouped_by(some, "theorem", "sense"), PER_PAGE), draw, stem)
+    return paths + theory_curves(records, title, Path(out_dir))
 
 
-def _bounds(rows: Sequence[Row], title: str, lead: str, stem: Path) -> list[Path]:
-    """Pages of panels, measured against bound."""
-    panels: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        panels.setdefault((row["theorem"], row["sense"]), []).append(row)
-    budgets = {row["d"] for some in panels.values() for row in some}
-    order = sorted(budgets - {None})
-    colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(order)} | {None: "#444444"}
-    told = f"{lead}: measured against promised, one point per head and statement; shaded: beyond the bound"
-    pages = [list(panels.items())[at : at + PER_PAGE] for at in range(0, len(panels), PER_PAGE)]
-    paths = []
-    for number, page in enumerate(pages):
-        figure = _page(page, title, told, colours)
-        paths += saved(figure, stem.with_name(stem.name + (f"-{number + 1}" if number else "")))
-    return paths
-
-
-def _page(page: Sequence[Any], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
+def _page(page: Sequence[Sequence[Row]], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
+    """A panel for each theorem and sense."""
     from matplotlib.lines import Line2D
 
-    figure, panels = grid([name for (name, _), _ in page], 3.1, 2.9, title, told, shared=False)
-    for axis, ((_, sense), some) in zip(panels, page, strict=False):
-        _panel(axis, some, sense, colours)
-    seen = {row["verdict"] for _, some in page for row in some}
-    used = {row["d"] for _, some in page for row in some}
-    handles = [
-        Line2D([], [], linestyle="", color="#444444", **LOOKS[word], label=word) for word in VERDICTS if word in seen
-    ]
-    handles += [
-        Line2D([], [], linestyle="", marker="s", color=colour, label=f"d = {d}")
-        for d, colour in colours.items()
-        if d is not None and d in used
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
+    names = [some[0]["theorem"] for some in page]
+    figure, panels = grid(names, 3.1, 2.9, title, told, shared=False)
+    for axis, some in zip(panels, page, strict=True):
+        _panel(axis, some, some[0]["sense"], colours)
+    seen = {row["verdict"] for some in page for row in some}
+    used = {row["d"] for some in page for row in some} - {None}
+    point: dict[str, Any] = {"linestyle": ""}
+    handles = {word: Line2D([], [], color=GREY, **point, **LOOKS[word]) for word in VERDICTS if word in seen}
+    handles |= {f"d = {d}": Line2D([], [], marker="s", color=colours[d], **point) for d in colours if d in used}
+    legend(figure, handles, min(len(handles), 6))
     return figure
 
 

@@ -1,0 +1,285 @@
+"""Error against budget: lines with bands or bars, or where there is one budget a dot plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...figures.kit import (
+    canvas,
+    chunks,
+    columns_for,
+    drawn,
+    legend,
+    legend_below,
+    legend_columns,
+    powers_of_two,
+    symbol,
+)
+from ...figures.methods import (
+    CROSS,
+    FLAG,
+    GREY,
+    HOLLOW,
+    MOST_IN_PANEL,
+    cross_out,
+    crossed,
+    drawable,
+    flagged,
+    has,
+    legend_text,
+    panel_title,
+    scale,
+    styles_of,
+    text_label,
+)
+from ...tables.labels import source_heading
+from ...tables.methods import family, mark
+from ...tables.table import counted, gathered
+
+__all__ = ["error_figure"]
+
+Row = Mapping[str, Any]
+Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
+
+PANELS = 12  # per figure
+SPAN = 1e3  # of the panels of families about V-Mean's error
+MOST_BANDS = 3  # methods; the bands of more run together, and become bars
+
+
+def error_figure(
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    header_line: str,
+    out_dir: str | Path,
+    metric: str = "output_spectral",
+    relative: bool = False,
+) -> list[Path]:
+    """Draw ``metric`` against ``d``: one panel per (source, layer, n, target), one line per method.
+
+    More than 8 methods of several families have a panel for each family, all on one scale.
+
+    Points are medians over heads, windows and repeats and bars run from p10 to p90, because a mean is dominated by a
+    few heads for the Nyström family (the bars of one ``d`` stand side by side so that they can be told apart). Ticks
+    are maxima; points of rows with bad rows are hollow, and the legend has ``!`` at their methods. Methods
+    without a budget are horizontal lines (V-Mean dashed), the lower bound is dotted where its median is positive; a
+    cross marks a row in which cells diverged or failed. Where there is one ``d``, the figure is a dot plot instead:
+    per method the median, p10 – p90 and the maximum.
+
+    Args:
+        header_line: the title: the source and every fallback, in one or more lines.
+        out_dir: where ``error-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 12 panels).
+        relative: draw ``METRIC_relative``.
+
+    Returns:
+        The files' paths; none where no method's row holds the metric.
+    """
+    name = f"{metric}_relative" if relative and not metric.endswith("_relative") else metric
+    kept = [row for row in rows if has(row, name) or crossed(row, name)]
+    limits = [row for row in bounds if has(row, name)]
+    if not any(has(row, name) for row in kept) or all(row.get("reference") for row in kept):
+        return []
+    budgets = {row["d"] for row in kept if row["d"] is not None and not row.get("reference")}
+    families = list(dict.fromkeys(family(row) for row in kept if not row.get("reference")))
+    place = {name: index for index, name in enumerate(families)}
+    kept.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
+    styles = styles_of(rows, kept)
+    crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
+    split = crowded and len(families) > 1 and len(budgets) > 1
+    corners = list(dict.fromkeys(_corner(row) for row in rows))
+    corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in kept)]
+    places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
+    pages = chunks(places, len(families) if split else PANELS)
+
+    def draw(page: Sequence[Place]) -> Any:
+        return _page(page, kept, limits, name, header_line, styles, len(budgets) < 2)
+
+    return drawn(pages, draw, Path(out_dir) / f"error-{name}")
+
+
+def _page(
+    places: Sequence[Place],
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    name: str,
+    title: str,
+    styles: Mapping[str, dict[str, Any]],
+    dots: bool,
+) -> Any:
+    """One figure of up to `PANELS` panels."""
+    split = places[0][4] is not None
+    columns = min(4, len(places)) if split else columns_for([place[1] for place in places])
+    lines = math.ceil(len(places) / columns)
+    inches = max(6.4, (2.7 if split else 3.4) * columns + 0.6)
+    shown = [row for row in rows if any(_at(row, place) for place in places)]
+    marked = flagged(shown)
+    told = [f"median, p10 – p90 and maximum (tick) over {counted(rows, 'heads', 'windows', 'repeats')}"]
+    told[0] += f"; hollow, {FLAG}" if marked else ""
+    told += [panel_title(shown[0])] if split else []
+    height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
+    keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
+    # where a row of panels is a layer or a source, with a column for each n, it has a scale of its own
+    rowwise = not split and not dots and lines > 1 and len({place[1] for place in places}) == columns
+    sharing = {"sharey": "row" if rowwise else True, "sharex": dots}
+    tall, shape = height * lines + 0.9 + keys, (lines, columns)
+    figure, panels = canvas(title, told, inches, tall, shape, len(places), **sharing)
+    budgets = sorted({row["d"] for row in shown if row["d"] is not None})
+    handles: dict[str, Any] = {}
+    low, high = _span(shown, name) if split else (0.0, math.inf)
+    label = f"{symbol(name)}  (median, p10 – p90, max)"
+    for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
+        here = [row for row in shown if _at(row, place)]
+        limits = [row for row in bounds if _at(row, (*place[:4], None))]
+        lowest = index + columns >= len(places)
+        if dots:
+            dot_panel(axis, here, limits, name, styles, handles)
+            axis.set_xlabel(label if lowest else "")
+            axis.tick_params(labelbottom=True)
+        else:
+            looks = styles_of(here) if split else styles
+            own: dict[str, Any] = {}
+            line_panel(axis, here, limits, name, looks, own, budgets)
+            axis.set_xlabel("budget d" if lowest or split else "")
+            axis.set_ylabel(label if index % columns == 0 else "")
+            if split:
+                mine = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
+                mine = {_beyond(legend_text(key, flagged(here)), line, low, high): line for key, line in mine.items()}
+                legend_below(axis, mine, 0.2, ncols=legend_columns(list(mine), inches / columns), columnspacing=1.0)
+            handles.update(own)
+        axis.set_title(place[4] if split else panel_title(here[0], budgets if dots else ()))
+    step = columns if rowwise else len(places)
+    for start in range(0, len(places), step):
+        some = places[start : start + step]
+        values = [row["metrics"][name] for row in shown if has(row, name) and any(_at(row, place) for place in some)]
+        scale(panels[start : start + len(some)], values, dots, low, high)
+    order = sorted(
+        handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
+    )
+    legend(figure, {legend_text(key, marked): handles[key] for key in order}, legend_columns(order, inches))
+    return figure
+
+
+def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
+    """What the panels of families show: a factor of 1000 about V-Mean's error, or about the middle of all."""
+    middles = [row["metrics"][name]["median"] for row in rows if has(row, name) and row.get("reference")]
+    middles = middles or sorted(row["metrics"][name]["median"] for row in rows if has(row, name))
+    middle = middles[len(middles) // 2]
+    return (middle / SPAN, middle * SPAN) if middle > 0 else (0.0, math.inf)
+
+
+def _beyond(label: str, line: Any, low: float, high: float) -> str:
+    """A legend's label, which says where the line is when it does not cross the panel."""
+    values = [value for value in line.get_ydata() if not math.isnan(value)]
+    if values and max(values) < low:
+        return f"{label} (below, {max(values):.0e})"
+    return f"{label} (above, {min(values):.0e})" if values and min(values) > high else label
+
+
+def _corner(row: Row) -> tuple[Any, ...]:
+    """Where methods are compared: layer, n, target, source."""
+    return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
+
+
+def _at(row: Row, place: Place) -> bool:
+    """Whether a panel shows the row; references stand in every family's."""
+    if _corner(row) != place[:4]:
+        return False
+    return place[4] is None or bool(row.get("reference")) or family(row) == place[4]
+
+
+def line_panel(
+    axis: Any,
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    name: str,
+    styles: Mapping[str, dict[str, Any]],
+    handles: dict[str, Any],
+    budgets: Sequence[int],
+) -> None:
+    """Error against budget: a line per method with its band, or, of many methods, with bars side by side.
+
+    A tick is the maximum, a hollow marker a row with bad rows.
+    """
+    from matplotlib.lines import Line2D
+
+    powers_of_two(axis, budgets)
+    gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
+    beside = [label for label, style in styles.items() if style["marker"]]
+    bands = len(beside) <= MOST_BANDS
+    step = 0 if bands else min(0.09, 0.5 / len(beside)) * min(gap, 1.0)
+    margin = 1.4 * 2 ** (step * len(beside) / 2)
+    axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)
+    for group in gathered(rows, text_label):
+        label = text_label(group[0])
+        style = styles[label]
+        found = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
+        offset = beside.index(label) - (len(beside) - 1) / 2 if label in beside else 0
+        shift = 2 ** (offset * step)
+        if found and found[0][0] is None:
+            handles[label] = axis.axhline(found[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
+        elif found:
+            d = [budget * shift for budget, _ in found]
+            low, middle, high = ([drawable(stats[key]) for _, stats in found] for key in ("p10", "median", "p90"))
+            if bands and len(d) > 1:
+                axis.fill_between(d, low, high, color=style["color"], alpha=0.14, linewidth=0)
+                for edge in (low, high):
+                    axis.plot(d, edge, color=style["color"], alpha=0.35, linewidth=0.7)
+            else:
+                axis.vlines(d, low, high, color=style["color"], alpha=0.4, linewidth=1.8)
+            bad = [mark(row) == "!" for row in group if has(row, name)]
+            filled = [place for place, one in enumerate(bad) if not one]
+            (handles[label],) = axis.plot(d, middle, **style, markevery=filled)
+            most = [drawable(stats["max"]) for _, stats in found]
+            axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
+            for x, y, one in zip(d, middle, bad, strict=True):
+                if one:  # a ring, which a point of another method at the same place leaves visible
+                    axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
+        for row in group:
+            if crossed(row, name):
+                value = row["metrics"][name]["median"] if has(row, name) else None
+                handles.setdefault(label, Line2D([], [], **style))
+                cross_out(axis, shift * (row["d"] or budgets[0]), value, False, handles, style["color"])
+    positive = [(row["d"], row["metrics"][name]["median"]) for row in bounds if row["d"] in budgets]
+    positive = [(d, value) for d, value in positive if value > 0]
+    if positive:
+        look = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
+        (handles["lower bound, rank d (0 beyond)"],) = axis.plot(*zip(*positive, strict=True), **look)
+
+
+def dot_panel(
+    axis: Any,
+    rows: Sequence[Row],
+    bounds: Sequence[Row],
+    name: str,
+    styles: Mapping[str, dict[str, Any]],
+    handles: dict[str, Any],
+) -> None:
+    """One budget: a line per method with its median, p10 – p90 and maximum."""
+    labels = [label for label, style in styles.items() if style["marker"]]
+    for position, label in enumerate(labels):
+        style = styles[label]
+        for row in (row for row in rows if text_label(row) == label):
+            stats = row["metrics"][name] if has(row, name) else None
+            if stats is not None:
+                look = {"color": style["color"], "linestyle": "-", "linewidth": 2.2}
+                axis.plot([drawable(stats["p10"]), drawable(stats["p90"])], [position] * 2, alpha=0.5, **look)
+                face = HOLLOW if mark(row) == "!" else {}
+                axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
+                axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
+            if crossed(row, name):
+                x, y = (position, None) if stats is None else (stats["median"], position)
+                cross_out(axis, x, y, True, handles, style["color"])
+    marked = flagged(rows)
+    axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
+    axis.set_ylim(len(labels) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
+    for row in rows:
+        if row.get("reference") and has(row, name):
+            look = {"color": GREY, "linestyle": "--", "linewidth": 1.3, "zorder": 1.5}
+            handles[text_label(row)] = axis.axvline(row["metrics"][name]["median"], **look)
+    for row in bounds:
+        if (value := row["metrics"][name]["median"]) > 0:
+            look = {"color": GREY, "linestyle": ":", "linewidth": 1.5, "zorder": 1.5}
+            handles[f"lower bound, rank {row['d']}"] = axis.axvline(value, **look)

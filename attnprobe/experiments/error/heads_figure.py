@@ -1,0 +1,129 @@
+"""Errors head by head: one heat map of layers x heads for each method and budget, all on one colour scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...figures.heat import colour_bar, colours, heat_map
+from ...figures.kit import canvas, chunks, drawn, symbol, tiles
+from ...figures.methods import text_label
+from ...records.file import LOWER_BOUND
+from ...tables.labels import file_tag, identity, source_heading, source_labels
+
+__all__ = ["head_figures"]
+
+Record = Mapping[str, Any]
+Place = tuple[str | None, Any, Any]  # source, n, target
+
+ACROSS, DOWN = 5, 6  # budgets and methods of a figure
+DECADES = 2.0  # of the colour scale on either side of the median, at most
+
+
+def head_figures(records: Sequence[Record], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
+    """Draw ``metric`` over layers and heads: a figure for each (source, n, target), a panel per method and budget.
+
+    A cell is the mean over windows and repeats of its finite values. One logarithmic colour scale serves a figure; it
+    reaches two decades from the median at most, and what lies beyond has the colour of its end. Grey was not measured
+    or is not finite.
+
+    Args:
+        records: of ``attnprobe error``. header_line: the title: the source and every fallback.
+        out_dir: where ``heads-METRIC-nN.svg`` and ``.png`` are written (``-2``, … beyond 5 budgets or 6 methods).
+
+    Returns:
+        The files' paths; none where fewer than two layers hold the metric.
+    """
+    labels = source_labels(records)
+    panels: dict[Place, dict[tuple[str, Any], dict[tuple[int, int], list[float]]]] = {}
+    headings: dict[Place, str] = {}
+    references: set[tuple[Place, str]] = set()
+    for record in records:
+        if record["method"] == LOWER_BOUND:
+            continue
+        source = labels[identity(record["source"])]
+        place = (source, record["n"], record.get("target"))
+        if record.get("reference"):
+            references.add((place, text_label(record)))
+        headings[place] = source_heading({"source": source, "weights": record["source"].get("weights")})
+        cells = panels.setdefault(place, {}).setdefault((text_label(record), record.get("d")), {})
+        values = record["metrics"].get(metric)
+        for head, value in zip(record["heads"], values if isinstance(values, list) else (), strict=False):
+            if value is not None and math.isfinite(value):
+                cells.setdefault((record["layer"], head), []).append(value)
+    paths: list[Path] = []
+    for place, found in panels.items():
+        order = sorted(found, key=lambda key: (place, key[0]) in references)  # references last
+        found = {key: found[key] for key in order if found[key]}
+        layers = sorted({layer for cells in found.values() for layer, _ in cells})
+        heads = sorted({head for cells in found.values() for _, head in cells})
+        if len(layers) < 2:
+            continue
+        stem = Path(out_dir) / f"heads-{metric}-n{place[1]}{file_tag(place[0])}"
+        stem = stem if place[2] == "softmax" else stem.with_name(stem.name + file_tag(str(place[2])))
+        maps = {key: _matrix(cells, layers, heads) for key, cells in found.items()}
+        scale = _scale(maps.values())
+        told = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
+        methods = list(dict.fromkeys(method for method, _ in maps))
+        budgets = sorted({d for _, d in maps if d is not None}) or [None]
+
+        def draw(page: Any, maps=maps, layers=layers, heads=heads, scale=scale, told=told) -> Any:
+            return _figure(maps, page[0], page[1], layers, heads, scale, metric, header_line, told)
+
+        paths += drawn(tiles(methods, budgets, DOWN, ACROSS), draw, stem)
+    return paths
+
+
+def _matrix(cells: Mapping[tuple[int, int], Sequence[float]], layers: Sequence[int], heads: Sequence[int]) -> Any:
+    """The means, (layers, heads), NaN where there is none."""
+    mean = lambda place: float(np.mean(cells[place])) if place in cells else math.nan
+    return np.array([[mean((layer, head)) for head in heads] for layer in layers])
+
+
+def _scale(maps: Any) -> tuple[float, float]:
+    """The ends of the colour scale."""
+    values = np.concatenate([one[np.isfinite(one) & (one > 0)] for one in maps] or [np.ones(1)])
+    if not values.size:
+        return 0.1, 1.0
+    middle = float(np.median(values))
+    low, high = max(float(values.min()), middle / 10**DECADES), min(float(values.max()), middle * 10**DECADES)
+    return (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
+
+
+def _figure(
+    maps: Mapping[tuple[str, Any], Any],
+    methods: Sequence[str],
+    budgets: Sequence[Any],
+    layers: Sequence[int],
+    heads: Sequence[int],
+    scale: tuple[float, float],
+    metric: str,
+    title: str,
+    told: str,
+) -> Any:
+    cell = min(0.24, max(0.15, (4.6 / len(budgets) - 0.5) / max(len(heads), 7)))  # inches
+    wide, high = 0.5 + cell * max(len(heads), 7), 0.55 + cell * max(len(layers), 5)
+    inches, tall = max(6.4, wide * len(budgets) + 1.9), high * len(methods) + 0.5
+    told = f"{told}: mean over windows and repeats, head by head"
+    figure, panels = canvas(title, [told], inches, tall, (len(methods), len(budgets)))
+    mesh, look = None, {**colours(scale), "linewidth": 0.3}
+    for down, (method, axes) in enumerate(zip(methods, chunks(panels, len(budgets)), strict=True)):
+        row = [maps.get((method, d)) for d in budgets]
+        if all(one is None for one in row) and budgets[0] is not None:  # what has no budget stands in the first column
+            row[0] = maps.get((method, None))
+        first = next((place for place, one in enumerate(row) if one is not None), 0)
+        for across, (d, values, axis) in enumerate(zip(budgets, row, axes, strict=True)):
+            if values is None:
+                axis.set_visible(False)
+                continue
+            positive = np.where(np.isfinite(values), np.maximum(values, scale[0]), math.nan)  # zero has no logarithm
+            mesh = heat_map(axis, positive, layers, heads, across == first, down == len(methods) - 1, **look)
+            budget = "" if (method, d) not in maps or d is None else f"d = {d}"
+            name = method if across == first else ""
+            axis.set_title("\n".join(filter(None, [name, budget])) or " ", fontsize=8.5)
+    colour_bar(figure, panels, mesh, scale, symbol(metric), extend="both")
+    return figure

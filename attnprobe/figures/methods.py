@@ -1,0 +1,167 @@
+"""How figures show methods: a look for each, marks of bad rows, crosses, axes of errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..tables.labels import source_heading
+from ..tables.methods import family, mark
+from ..tables.numbers import method_label
+from .kit import escaped
+
+__all__ = [
+    "COLOURS",
+    "CROSS",
+    "FLAG",
+    "GREY",
+    "HOLLOW",
+    "HUGE",
+    "MARKERS",
+    "MOST_IN_PANEL",
+    "cross_out",
+    "crossed",
+    "drawable",
+    "flagged",
+    "has",
+    "legend_text",
+    "panel_title",
+    "rank_of",
+    "scale",
+    "styles_of",
+    "text_label",
+]
+
+Row = Mapping[str, Any]
+
+# Okabe and Ito's colours (black is the references'), each with its own marker: no two lines differ by colour alone
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#7F3C8D")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "*")
+GREY = "#444444"
+CROSS = "diverged or failed"
+FLAG = "!: bad rows"
+HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
+HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
+MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
+
+
+def scale(
+    panels: Sequence[Any], values: Sequence[Mapping[str, Any]], dots: bool, low: float = 0.0, high: float = math.inf
+) -> None:
+    """A logarithmic error axis where the values span more than a factor of 20, else one that starts at zero.
+
+    Values outside ``low`` to ``high`` do not stretch it.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    keys = ("p10", "median", "p90", "max")
+    positive = [stats[key] for stats in values for key in keys if 0 < drawable(stats.get(key)) < HUGE]
+    inside = [value for value in positive if low <= value <= high]
+    for panel in panels:
+        axis = panel.xaxis if dots else panel.yaxis
+        panel.grid(axis="x" if dots else "y", color="#dddddd", linewidth=0.6)
+        if inside and max(inside) > 20 * min(inside):
+            (panel.set_xscale if dots else panel.set_yscale)("log")
+            if len(inside) < len(positive):
+                (panel.set_xlim if dots else panel.set_ylim)(min(inside) / 1.5, max(inside) * 1.5)
+            decades = math.log10(max(inside) / min(inside))
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
+            far = max(inside) > 1e4 or min(inside) < 1e-3
+            power = lambda value, _: f"$10^{{{round(math.log10(value))}}}$" if value > 0 else ""
+            axis.set_major_formatter(FuncFormatter(power if far and decades >= 2.5 else lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
+        else:
+            (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if len(inside) < len(positive) else None)
+
+
+def styles_of(rows: Sequence[Row], shown: Iterable[Row] | None = None) -> dict[str, dict[str, Any]]:
+    """The look of each method, the same in every figure of the rows; references are grey and dashed, and last.
+
+    Args:
+        shown: the rows whose methods are wanted, of those that decide on the looks; all by default.
+    """
+    styles: dict[str, dict[str, Any]] = {}
+    count = 0
+    families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
+    place = {name: index for index, name in enumerate(families)}
+    for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
+        label = text_label(row)
+        if label in styles:
+            continue
+        if row.get("reference"):
+            styles[label] = {"color": GREY, "marker": None, "linestyle": "--", "linewidth": 1.3}
+            continue
+        line = "-" if row["d"] is not None else "-."
+        styles[label] = {
+            "color": COLOURS[count % len(COLOURS)],
+            "marker": MARKERS[count % len(MARKERS)],
+            "linestyle": line,
+        }
+        styles[label] |= {"linewidth": 1.6, "markersize": 5}
+        count += 1
+    wanted = set(styles) if shown is None else set(map(text_label, shown))
+    return {label: style for label, style in styles.items() if label in wanted}
+
+
+def text_label(row: Row) -> str:
+    """The legend's text; a dollar would start mathematics, and matplotlib hides what starts with an underscore."""
+    if row["method"] == "vmean" and row.get("reference"):
+        return "V-Mean"
+    return escaped(method_label(row))
+
+
+def flagged(rows: Iterable[Row]) -> set[str]:
+    """The labels of methods that left bad rows as they are."""
+    return {text_label(row) for row in rows if mark(row) == "!"}
+
+
+def legend_text(label: str, marked: Iterable[str]) -> str:
+    """A method's entry in a legend: with ``!`` where it is one of those that are marked."""
+    return f"{label} !" if label in marked else label
+
+
+def cross_out(axis: Any, x: float, y: float | None, dots: bool, handles: dict[str, Any], colour: str) -> None:
+    """A cross on what did not converge; at the edge of the panel, in the method's colour, where it has no value."""
+    from matplotlib.lines import Line2D
+
+    look = {"linestyle": "", "marker": "x", "color": "black", "markersize": 8, "markeredgewidth": 1.5, "zorder": 5}
+    handles[CROSS] = Line2D([], [], **look)
+    if y is not None:
+        axis.plot([x], [y], **look)
+        return
+    look["color"] = colour
+    if dots:
+        axis.plot([0.98], [x], transform=axis.get_yaxis_transform(), **look)
+    else:
+        axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **look)
+
+
+def panel_title(row: Row, budgets: Sequence[int] = ()) -> str:
+    """Where the rows of a panel are: source, layer, n, and a target that is not softmax."""
+    target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
+    parts = [source_heading(row).replace("$", r"\$"), f"layer {row['layer']}", f"n = {row['n']}", *target]
+    return ", ".join([*filter(None, parts), *(f"d = {d}" for d in budgets)])
+
+
+def rank_of(row: Row, budgets: Sequence[int]) -> float:
+    """How large a row's budget is among all, from 0 to 1; 1 where there is one alone."""
+    if row["d"] is None or len(budgets) < 2:
+        return 1.0
+    return budgets.index(row["d"]) / (len(budgets) - 1)
+
+
+def drawable(value: float | None) -> float:
+    """The value as far as it can be drawn; NaN for null."""
+    return math.nan if value is None else min(value, HUGE)
+
+
+def has(row: Row, name: str) -> bool:
+    """Whether the row has a median of the metric that can be drawn."""
+    median = (row["metrics"].get(name) or {}).get("median")
+    return median is not None and median <= HUGE
+
+
+def crossed(row: Row, name: str) -> bool:
+    """Whether the row is marked by a cross: cells that diverged or failed, or a median beyond drawing."""
+    return row["status"] in ("failed", "diverged") or (name in row["metrics"] and not has(row, name))
