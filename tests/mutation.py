@@ -38,6 +38,7 @@ from faults import FAULTS, FILES, KINDS, Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation" / "planted-faults.md"
+OTHERS = "\n## The other rooms\n"  # what follows on the page is written by hand
 CONTRACT = "test_methods_contract.py"
 APART = ("lower bound", "theorems")  # no methods: the contract does not know them
 LAYERS = {
@@ -327,7 +328,8 @@ def main(arguments: list[str] | None = None) -> int:
     survivors = [fault.name for fault, found, _ in results if not any(facts["failed"] for facts in found.values())]
     print(table(results))
     if given.write:
-        PAGE.write_text(page(results, given.jobs, time.monotonic() - start))
+        _, heading, others = PAGE.read_text().partition(OTHERS)
+        PAGE.write_text(page(results, given.jobs, time.monotonic() - start) + heading + others)
     print(f"{len(results) - len(survivors)} of {len(results)} caught", file=sys.stderr)
     for name in survivors:
         print(f"SURVIVED: {name}", file=sys.stderr)

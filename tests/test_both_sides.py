@@ -153,9 +153,10 @@ def test_a_segment_too_long_for_its_scores_goes_alone():
     assert [len(batch) for batch in _batches(model, [range(8)] * 5)] == [5]
 
 
-def test_a_file_that_lacks_tensors_is_told_the_first(tmp_path):
-    save_file({"q": torch.randn(2, 4, 3)}, tmp_path / "x.safetensors")
-    with pytest.raises(SourceError, match="has no tensor k:"):
+@pytest.mark.parametrize(("names", "wrong"), [("q", "no tensor k"), ("qkvyx", "an unknown tensor x")])
+def test_of_tensors_that_do_not_fit_the_first_is_told(names, wrong, tmp_path):
+    save_file({name: torch.randn(2, 4, 3) for name in names}, tmp_path / "x.safetensors")
+    with pytest.raises(SourceError, match=f"has {wrong}:"):
         resolve(SourceSpec(qkv=str(tmp_path / "x.safetensors"), device="cpu"))
 
 
