@@ -25,9 +25,9 @@ from attnprobe.report.run import Run
 from attnprobe.run import provenance
 from attnprobe.sources import SourceSpec, resolve
 from attnprobe.sources.choose import open_model
-from attnprobe.sources.folder import combined_sha256
+from attnprobe.sources.folder import ModelFolder, combined_sha256
 from attnprobe.sources.positions import _batches
-from attnprobe.sources.weights import language_kind
+from attnprobe.sources.weights import language_kind, with_head
 from attnprobe.sweeps import yaml_file
 from attnprobe.sweeps.packaged import packaged_sweeps, sweep_file
 from attnprobe.tables.labels import file_tag
@@ -184,3 +184,8 @@ def test_the_commit_is_that_of_this_clone_and_none_of_a_package_without_one(tmp_
         assert provenance.git_commit().startswith(told.stdout.strip())
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "site/attnprobe/run/provenance.py"))
     assert provenance.git_commit() is None
+
+
+def test_weights_without_a_head_say_the_first_that_is_missing(tiny_bert):
+    _, why = with_head(ModelFolder("tiny", Path(tiny_bert)), torch.float32, "masked")
+    assert why == "the weights of tiny hold no masked-LM head (cls.predictions.bias is missing)"
