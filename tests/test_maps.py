@@ -33,7 +33,8 @@ from attnprobe.experiments.error.map_scale import (
     palette,
     ticks_of,
 )
-from attnprobe.experiments.error.maps_figure import _heading, map_figures
+from attnprobe.experiments.error.maps_figure import map_figures
+from attnprobe.experiments.error.maps_page import DPI, heading_lines
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
@@ -326,22 +327,22 @@ def test_the_scale_has_roundticks_of(low, high):
 
 
 def test_a_heading_breaks_where_it_may():
-    assert _heading(("nystromformer:inverse=pinv,n_iter=12", "d = 64", "(used 61.25)"), 192) == [
+    assert heading_lines(("nystromformer:inverse=pinv,n_iter=12", "d = 64", "(used 61.25)"), 192) == [
         "nystromformer:",
         "inverse=pinv,",
         "n_iter=12",
         "d = 64",
         "(used 61.25)",
     ]
-    assert _heading(("window", "d = 64", "(used 62)"), 192) == ["window", "d = 64 (used 62)"]
-    assert _heading(("exact B",), 192) == ["exact B"]
-    assert max(map(len, _heading(("x" * 50,), 192))) <= 18
+    assert heading_lines(("window", "d = 64", "(used 62)"), 192) == ["window", "d = 64 (used 62)"]
+    assert heading_lines(("exact B",), 192) == ["exact B"]
+    assert max(map(len, heading_lines(("x" * 50,), 192))) <= 18
 
 
 def drawn_by(monkeypatch):
     """The figures that are drawn from here on."""
-    figures, keep = [], figure_file._figure
-    monkeypatch.setattr(figure_file, "_figure", lambda *args: figures.append(keep(*args)) or figures[-1])
+    figures, keep = [], figure_file.maps_page
+    monkeypatch.setattr(figure_file, "maps_page", lambda *args: figures.append(keep(*args)) or figures[-1])
     return figures
 
 
@@ -411,7 +412,7 @@ def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkey
         session = measured(source, tmp_path, name, **change)
         map_figures(session.outcome.records, session.path, "a source\n" + "x y " * 60, tmp_path / name)
     for figure in figures:
-        figure.set_dpi(figure_file.DPI)
+        figure.set_dpi(DPI)
         renderer = FigureCanvasAgg(figure).get_renderer()
         boxes = [text.get_window_extent(renderer) for text in figure.texts]
         boxes += [axis.get_window_extent(renderer) for axis in figure.axes]

@@ -16,6 +16,7 @@ from ..records.file import write_bytes
 from ..tables.numbers import short_hashes
 
 __all__ = [
+    "LINE",
     "SYMBOLS",
     "canvas",
     "chunks",

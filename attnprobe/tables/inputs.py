@@ -10,14 +10,20 @@ from typing import Any
 
 from .labels import identity, scale_of, source_heading, source_labels
 from .numbers import per_cent, significant
-from .table import Table
+from .table import Column, Table, counted, grouped_by, joined, table_of
 
 __all__ = ["INPUTS_LEGEND", "input_lines", "input_rows", "input_tables"]
 
 Row = Mapping[str, Any]
+Text = Callable[[float | None], str]
 
-three = lambda value: significant(value, 3)
-COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+
+def three(value: float | None) -> str:
+    """Three digits."""
+    return significant(value, 3)
+
+
+COLUMNS: tuple[tuple[str, str, Text], ...] = (
     ("score s.d.", "score_std", three),
     ("max |score|", "score_max", three),
     ("entropy", "entropy", three),
@@ -78,13 +84,10 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
 def input_lines(rows: Sequence[Row]) -> list[str]:
     """A line for each (source, n): medians over heads and windows, from the least to the largest of the layers."""
     lines = []
-    for (source, n), some in _by(rows, "source", "n").items():
-        layers = [layer for (layer,) in _by(some, "layer")]
-        named = f"layer {layers[0]}" if len(layers) == 1 else f"layers {', '.join(map(str, layers))}"
-        if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
-            named = f"layers {layers[0]}-{layers[-1]}"
-        told = {name: _range(some, name, shown) for _, name, shown in COLUMNS}
-        where = ", ".join(filter(None, [source, named, f"n = {n}"]))
+    for some in grouped_by(rows, "source", "n"):
+        layers = grouped_by(some, "layer")
+        told = {name: _range(layers, name, text) for _, name, text in COLUMNS}
+        where = ", ".join(filter(None, [some[0]["source"], _layers(some), f"n = {some[0]['n']}"]))
         most = "uniform rows" if some[0].get("causal") else "ln n"
         lines.append(
             f"inputs: {where}: scores s.d. {told['score_std']}, max {told['score_max']}; entropy {told['entropy']} "
@@ -94,31 +97,33 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _layers(rows: Sequence[Row]) -> str:
+    """The layers in words."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
+        return f"layers {layers[0]}-{layers[-1]}"
+    return f"layers {', '.join(map(str, layers))}"
+
+
 def input_tables(rows: Sequence[Row]) -> list[Table]:
     """A table for each (source, n) with a line for each layer."""
     tables = []
-    for (_, n), some in _by(rows, "source", "n").items():
-        layers = _by(some, "layer")
-        heads, windows = (len({row[name] for row in some}) for name in ("head", "window"))
-        heading = source_heading(some[0])
-        caption = f"Inputs · {f'{heading} · ' if heading else ''}n = {n} · median of {heads} head{'s' * (heads != 1)}"
-        caption += f" x {windows} window{'s' * (windows != 1)}"
-        lines = [
-            [str(layer), *(shown(_median(here, name)) for _, name, shown in COLUMNS)]
-            for (layer,), here in layers.items()
-        ]
-        headings = ["layer", *(heading for heading, _, _ in COLUMNS)]
-        if some[0].get("causal"):  # a uniform row over the keys up to its own has less than ln n
-            headings[headings.index("of ln n")] = "of uniform"
-        tables.append(Table(caption, headings, lines))
+    for some in grouped_by(rows, "source", "n"):
+        first = some[0]
+        counts = counted([{f"{name}s": len({row[name] for row in some}) for name in ("head", "window")}])
+        caption = joined("Inputs", source_heading(first), f"n = {first['n']}", f"median of {counts}")
+        # of a causal row over the keys up to its own, a uniform one has less than ln n
+        headings = {"entropy_share": "of uniform"} if first.get("causal") else {}
+        columns = [Column(headings.get(name, heading), _cell(name, text)) for heading, name, text in COLUMNS]
+        layer = Column("layer", lambda alike: str(alike[0]["layer"]))
+        tables.append(table_of(caption, grouped_by(some, "layer"), [layer, *columns]))
     return tables
 
 
-def _by(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
-    return found
+def _cell(name: str, text: Text) -> Callable[[Sequence[Row]], str]:
+    return lambda rows: text(_median(rows, name))
 
 
 def _median(rows: Sequence[Row], name: str) -> float | None:
@@ -127,10 +132,10 @@ def _median(rows: Sequence[Row], name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _range(rows: Sequence[Row], name: str, shown: Callable[[float | None], str]) -> str:
+def _range(layers: Sequence[Sequence[Row]], name: str, text: Text) -> str:
     """The layers' medians: one number, or the least and the largest."""
-    found = [middle for some in _by(rows, "layer").values() if (middle := _median(some, name)) is not None]
-    if not found:
+    medians = [middle for some in layers if (middle := _median(some, name)) is not None]
+    if not medians:
         return "unknown"
-    low, high = shown(min(found)), shown(max(found))
+    low, high = text(min(medians)), text(max(medians))
     return low if low == high else f"{low} – {high}"
