@@ -7,13 +7,12 @@ from typing import Any
 
 from ..tables.console import Header
 from ..tables.numbers import method_label, short_hashes, significant
-from ..tables.table import Table
+from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
 
 __all__ = ["comparison_line", "comparison_tables", "comparison_view"]
 
 Row = Mapping[str, Any]
-HEADINGS = ["method", "verdict", "d", "statistic", "A", "B", "B / A", "B − A", "p", "test"]
 MARKS = {"worse": "✗", "undecided": "!"}
 TESTS = {
     "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
@@ -32,19 +31,14 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
 
     The notes are the reasons behind verdicts.
     """
-    compared: dict[str, list[Row]] = {}
-    alone: dict[str, list[Row]] = {}
-    for row in rows:
-        group = alone if row["metric"] is None else compared
-        group.setdefault(_caption(row), []).append(row)
     tables = []
-    for caption, here in compared.items():
+    for here in gathered([row for row in rows if row["metric"] is not None], _caption):
         notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in here if row["reason"]]
-        headings = [f"{name} ± s.e." if name == "B − A" and _any_se(here) else name for name in HEADINGS]
-        tables.append(Table(caption, *_columns(headings, [_line(row) for row in here]), notes))
-    for caption, here in alone.items():
-        lines = [[*_line(row)[:3], str(row["cells"]), row["reason"]] for row in here]
-        tables.append(Table(caption, *_columns([*HEADINGS[:3], "cells", "which"], lines)))
+        difference = "B − A" if all(row["se"] is None for row in here) else "B − A ± s.e."
+        columns = [*PLACE, *VALUES, Column(difference, _difference), *TESTED]
+        tables.append(table_of(_caption(here[0]), here, columns, notes))
+    for here in gathered([row for row in rows if row["metric"] is None], _caption):
+        tables.append(table_of(_caption(here[0]), here, [*PLACE, *ALONE]))
     return tables
 
 
@@ -90,24 +84,17 @@ def _caption(row: Row) -> str:
     return f"{row['metric'] or 'cells of one run alone'} · {_place(row)}"
 
 
-def _line(row: Row) -> list[str]:
-    label = "V-Mean (reference)" if row["reference"] and row["method"] == "vmean" else method_label(row)
-    return [
-        label,
-        row["verdict"],
-        "" if row["d"] is None else str(row["d"]),
-        "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or "",
-        significant(row["a"]),
-        significant(row["b"]),
-        significant(row["ratio"]),
-        significant(row["difference"], 3) + ("" if row["se"] is None else f" ± {significant(row['se'], 2)}"),
-        significant(row["p_adjusted"], 2),
-        _test(row),
-    ]
+def _label(row: Row) -> str:
+    return "V-Mean (reference)" if row["reference"] and row["method"] == "vmean" else method_label(row)
 
 
-def _any_se(rows: Sequence[Row]) -> bool:
-    return any(row["se"] is not None for row in rows)
+def _statistic(row: Row) -> str:
+    """What is judged, where it is not the mean."""
+    return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
+
+
+def _difference(row: Row) -> str:
+    return significant(row["difference"], 3) + ("" if row["se"] is None else f" ± {significant(row['se'], 2)}")
 
 
 def _test(row: Row) -> str:
@@ -118,7 +105,12 @@ def _test(row: Row) -> str:
     return row["test"] + ("" if freedom is None else f", {freedom:.3g} d.f.")
 
 
-def _columns(headings: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Only the columns that hold something."""
-    kept = [i for i in range(len(headings)) if any(line[i] for line in lines)]
-    return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
+PLACE = (Column("method", _label), Column.of("verdict"), Column.of("d"))
+VALUES = (
+    Column("statistic", _statistic),
+    Column("A", lambda row: significant(row["a"])),
+    Column("B", lambda row: significant(row["b"])),
+    Column("B / A", lambda row: significant(row["ratio"])),
+)
+TESTED = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
+ALONE = (Column.of("cells"), Column("which", lambda row: row["reason"]))
