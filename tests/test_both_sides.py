@@ -23,6 +23,7 @@ from attnprobe.records.ownership import scratch
 from attnprobe.report import page
 from attnprobe.report.run import Run
 from attnprobe.run import provenance
+from attnprobe.run.folder import held_already
 from attnprobe.sources import SourceSpec, resolve
 from attnprobe.sources.choose import open_model
 from attnprobe.sources.folder import ModelFolder, combined_sha256
@@ -153,10 +154,13 @@ def test_a_segment_too_long_for_its_scores_goes_alone():
     assert [len(batch) for batch in _batches(model, [range(8)] * 5)] == [5]
 
 
-@pytest.mark.parametrize(("names", "wrong"), [("q", "no tensor k"), ("qkvyx", "an unknown tensor x")])
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [("q", "no tensor k"), ("qkvyx", "an unknown tensor x"), ((*"qkv", "x" * 81), f"an unknown tensor {'x' * 80}")],
+)
 def test_of_tensors_that_do_not_fit_the_first_is_told(names, wrong, tmp_path):
     save_file({name: torch.randn(2, 4, 3) for name in names}, tmp_path / "x.safetensors")
-    with pytest.raises(SourceError, match=f"has {wrong}:"):
+    with pytest.raises(SourceError, match=f"has {wrong}: it needs .*; it has [kqvxy, ]{{1,90}}$"):
         resolve(SourceSpec(qkv=str(tmp_path / "x.safetensors"), device="cpu"))
 
 
@@ -189,3 +193,8 @@ def test_the_commit_is_that_of_this_clone_and_none_of_a_package_without_one(tmp_
 def test_weights_without_a_head_say_the_first_that_is_missing(tiny_bert):
     _, why = with_head(ModelFolder("tiny", Path(tiny_bert)), torch.float32, "masked")
     assert why == "the weights of tiny hold no masked-LM head (cls.predictions.bias is missing)"
+
+
+def test_no_folder_and_one_that_is_not_there_hold_no_records(tmp_path):
+    for out in (None, str(tmp_path / "none")):
+        assert held_already(SimpleNamespace(out=out), None) == {}

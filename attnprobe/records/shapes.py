@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from ..grammar import lists
 
 __all__ = [
+    "Budget",
     "Count",
     "Facts",
     "INPUTS",
@@ -58,6 +59,7 @@ def shallow(value: Any, depth: int = 0) -> Any:
 
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Budget = Annotated[int, Field(ge=1, le=LARGEST)]
 Seed = Annotated[int, Field(ge=-WIDEST, le=WIDEST)]
 Number = Annotated[float, Field(ge=-lists.LARGEST, le=lists.LARGEST)]
 PerHead = list[Number | None]

@@ -103,8 +103,7 @@ def _in_order(
 
 def held_already(request: Any, cells: Cells) -> dict[str, Record]:
     """The records that a request's folder holds, by key; none where there is no folder yet."""
-    path = None if request.out is None else Path(request.out).expanduser()
-    return _earlier(path, cells) if path is not None and path.is_dir() else {}
+    return {} if request.out is None else _earlier(Path(request.out).expanduser(), cells)
 
 
 def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:

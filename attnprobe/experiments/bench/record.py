@@ -59,6 +59,9 @@ class BenchRecord(Place):
 def _problems(record: BenchRecord) -> Iterator[str]:
     own = {name: values for name, values in record["metrics"].items() if name not in OF_ALL_HEADS}
     yield from unequal("metrics.", own, record["heads"])
+    for name in ("seconds", "exact_seconds"):
+        if None in record["metrics"].get(name, ()):
+            yield f"field metrics.{name}: expected a number for each round, got null"
 
 
 def _rows(record: BenchRecord) -> Iterator[dict[str, Any]]:

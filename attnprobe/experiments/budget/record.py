@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ...records.shapes import Count, Facts, Number, PerHead, Place, Shape, lists_of, unequal
+from ...records.shapes import Budget, Count, Facts, Number, PerHead, Place, Shape, lists_of, unequal
 
 __all__ = ["SHAPE", "BudgetRecord"]
 
@@ -19,14 +19,14 @@ class Found(TypedDict):
     """What was found at one ε: an entry for each head."""
 
     epsilon: Annotated[Number, Field(description="the largest error allowed")]
-    d: Annotated[list[Count | None], Field(description="the smallest budget found; null where none is enough")]
-    below: Annotated[list[Count | None], Field(description="the largest budget tried below it")]
+    d: Annotated[list[Budget | None], Field(description="the smallest budget found; null where none is enough")]
+    below: Annotated[list[Budget | None], Field(description="the largest budget tried below it")]
     error: Annotated[PerHead, Field(description="the error at d")]
     held: Annotated[list[Count | None], Field(description="how many seeds hold at d")]
     settled: Annotated[
-        list[Count | None], Field(description="the smallest budget from which on none tried above fails")
+        list[Budget | None], Field(description="the smallest budget from which on none tried above fails")
     ]
-    again: Annotated[list[list[Count]], Field(description="larger budgets at which too few seeds hold")]
+    again: Annotated[list[list[Budget]], Field(description="larger budgets at which too few seeds hold")]
     lower: Annotated[PerHead, Field(description="the interval of the probability that a seed holds")]
     upper: Annotated[PerHead, Field(description="its upper end")]
 
@@ -34,7 +34,7 @@ class Found(TypedDict):
 class Tried(TypedDict):
     """The errors at one budget, an entry for each head that was run there."""
 
-    d: Annotated[Count, Field(description="the budget")]
+    d: Annotated[Budget, Field(description="the budget")]
     heads: Annotated[list[Count], Field(description="the heads that were run")]
     error: Annotated[PerHead, Field(description="the error that enough seeds have at most")]
     median: NotRequired[Annotated[PerHead, Field(description="the median of the seeds")]]
@@ -43,7 +43,7 @@ class Tried(TypedDict):
 class Refused(TypedDict):
     """A budget that a method could not take."""
 
-    d: Count | None
+    d: Budget | None
     reason: str | None
 
 
@@ -61,8 +61,8 @@ class BudgetRecord(Place):
     scan: NotRequired[Annotated[bool, Field(description="whether every budget was tried")]]
     seeds: Annotated[Count, Field(description="how many seeds there were")]
     needed: NotRequired[Annotated[Count | None, Field(description="how many must hold")]]
-    least: NotRequired[Annotated[Count | None, Field(description="the smallest budget of the search")]]
-    most: NotRequired[Annotated[Count | None, Field(description="the largest")]]
+    least: NotRequired[Annotated[Budget | None, Field(description="the smallest budget of the search")]]
+    most: NotRequired[Annotated[Budget | None, Field(description="the largest")]]
     refused: NotRequired[Annotated[list[Refused] | None, Field(description="budgets that the method could not take")]]
 
 
