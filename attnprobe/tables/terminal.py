@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
@@ -41,10 +42,12 @@ def plain_tables(
     """
     terminal = width is not None or sys.stdout.isatty()
     room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
-    shown = _fitting(tables, room, terminal)
-    drawn = [_drawn(table, columns, room, terminal) for table, columns in zip(tables, shown, strict=True)]
-    least, most = (max((width_of(one, which) for one in drawn), default=0) for which in ("minimum", "maximum"))
-    needed = max(least, min(most, room))
+    layouts = [Layout.of(table, terminal) for table in tables]
+    shown = _fitting(layouts, room)
+    drawn = [_drawn(layout, columns, room) for layout, columns in zip(layouts, shown, strict=True)]
+    widths = [layout.width(columns) for layout, columns in zip(layouts, shown, strict=True)]
+    least = max((layout.width(columns, True) for layout, columns in zip(layouts, shown, strict=True)), default=0)
+    needed = max(least, min(max(widths, default=0), room))
     wide = max(needed, room if terminal else 100)
     console = console_of(wide, terminal)
     print_header(console, header, terminal)
@@ -60,69 +63,97 @@ def plain_tables(
     if not tables:
         console.print("no rows")
     console.print()
-    parts = (legend_of(tables, _headings(tables, shown)), legend, _left_out(tables, shown, terminal))
+    headings = [table.headings[i] for table, columns in zip(tables, shown, strict=True) for i in columns]
+    parts = (legend_of(tables, headings), legend, _left_out(layouts, shown))
     console.print(Text(" ".join(filter(None, parts)), style="dim"), width=min(wide, max(80, min(needed, 120))))
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return finished(console)
 
 
-def _headings(tables: Sequence[Table], shown: Sequence[Sequence[int]]) -> list[str]:
-    return [table.headings[i] for table, columns in zip(tables, shown, strict=True) for i in columns]
-
-
-def _left_out(tables: Sequence[Table], shown: Sequence[Sequence[int]], terminal: bool) -> str:
+def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> str:
     """What the legend says of columns for which there is no room."""
     names = [
-        table.headings[i]
-        for table, columns in zip(tables, shown, strict=True)
-        for i in _columns(table, terminal)
+        layout.table.headings[i]
+        for layout, columns in zip(layouts, shown, strict=True)
+        for i in layout.columns
         if i not in columns
     ]
     return f"Left out at this width: {', '.join(dict.fromkeys(names))} (`--format md` has all)." if names else ""
 
 
-def _has_band_headings(table: Table, terminal: bool) -> bool:
-    return terminal and len({*table.bands} - {""}) > 1
+@dataclass(frozen=True)
+class Layout:
+    """A table before it is known how many of its columns fit.
+
+    Attributes:
+        terminal: whether it is drawn on a terminal, else into a pipe. marks, names: of lines, of their first cells.
+        headed: whether bands have headings. columns: those that may be drawn. wordy: whether a column holds words.
+        headings: the lines of each. cells: of each column, numbers aligned. widths: of each column.
+        words: the longest word of each column that can be wrapped, else its width.
+    """
+
+    table: Table
+    terminal: bool
+    marks: Sequence[str]
+    names: Sequence[str]
+    headed: bool
+    columns: Sequence[int]
+    wordy: Sequence[bool]
+    headings: Sequence[Sequence[str]]
+    cells: Sequence[Sequence[str]]
+    widths: Sequence[int]
+    words: Sequence[int]
+
+    @classmethod
+    def of(cls, table: Table, terminal: bool) -> Layout:
+        """The layout of a table."""
+        names = [_unmarked(line[0]) for line in table.lines]
+        marks = [line[0].removesuffix(name).strip() for line, name in zip(table.lines, names, strict=True)]
+        headed = terminal and len({*table.bands} - {""}) > 1
+        every = range(len(table.headings))
+        texts = [names if i == 0 else [line[i] for line in table.lines] for i in every]
+        # a column that says no more than the headings of bands is not drawn beside them
+        columns = [i for i in every if not headed or texts[i] != list(table.bands)]
+        wordy = [any(text[:1].isalpha() for text in column) for column in texts]
+        cells = [column if wordy[i] else aligned(column) for i, column in enumerate(texts)]
+        headings = [_folded(table, i) for i in every]
+        parts = [[*headings[i], *cells[i], *(table.bands if headed and i == 0 else ())] for i in every]
+        widths = [max(map(cell_len, part)) for part in parts]
+        words = [
+            max((cell_len(word) for text in parts[i] for word in text.split()), default=1) if wordy[i] else widths[i]
+            for i in every
+        ]
+        return cls(table, terminal, marks, names, headed, columns, wordy, headings, cells, widths, words)
+
+    def width(self, columns: Sequence[int], wrapped: bool = False) -> int:
+        """Of the table with these columns; with its words wrapped where that is asked for."""
+        widths = self.words if wrapped and self.terminal else self.widths
+        marks = [1] if any(self.marks) else []
+        return sum([*marks, *(widths[i] for i in columns)]) + 2 * (len(marks) + len(columns) - 1)
 
 
-def _columns(table: Table, terminal: bool) -> list[int]:
-    """The columns but for the one whose words stand as headings of bands."""
-    columns = range(len(table.headings))
-    if not _has_band_headings(table, terminal):
-        return list(columns)
-    return [i for i in columns if [line[i] for line in table.lines] != list(table.bands)]
-
-
-def _fitting(tables: Sequence[Table], room: int, terminal: bool) -> list[list[int]]:
+def _fitting(layouts: Sequence[Layout], room: int) -> list[Sequence[int]]:
     """Of each table the columns for which there is room; tables with the same headings have the same ones."""
-    found: dict[tuple[str, ...], list[int]] = {}
-    for headings in dict.fromkeys(tuple(table.headings) for table in tables):
-        found[headings] = _fitting_columns([one for one in tables if tuple(one.headings) == headings], room, terminal)
-    return [found[tuple(table.headings)] for table in tables]
+    kinds: dict[tuple[str, ...], list[Layout]] = {}
+    for layout in layouts:
+        kinds.setdefault(tuple(layout.table.headings), []).append(layout)
+    columns = {headings: _fitting_columns(alike, room) for headings, alike in kinds.items()}
+    return [columns[tuple(layout.table.headings)] for layout in layouts]
 
 
-def _fitting_columns(alike: Sequence[Table], room: int, terminal: bool) -> list[int]:
+def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
     """Spare columns go first; without any, of more than four every second column of numbers goes, then the last."""
-    table = alike[0]
-    columns = _columns(table, terminal)
-
-    def fit(which: str) -> bool:
-        return all(width_of(_drawn(one, columns, room, terminal), which) <= room for one in alike)
-
-    for heading in table.spare:
-        if fit("maximum"):
+    first = alike[0]
+    columns = first.columns
+    for heading in first.table.spare:
+        if all(layout.width(columns) <= room for layout in alike):
             return columns
-        columns = [i for i in columns if table.headings[i] != heading]
-    while not table.spare and len(columns) > 4 and not fit("minimum"):
-        numbers = [i for i in columns if not _is_wordy(table, i)]
+        columns = [i for i in columns if first.table.headings[i] != heading]
+    while not first.table.spare and len(columns) > 4 and any(layout.width(columns, True) > room for layout in alike):
+        numbers = [i for i in columns if not first.wordy[i]]
         columns = [i for i in columns if i not in numbers[2::2]] if len(numbers) > 5 else columns[:-1]
     return columns
-
-
-def _is_wordy(table: Table, i: int) -> bool:
-    """Whether a column holds words."""
-    return any(line[i][:1].isalpha() for line in table.lines)
 
 
 def _padded(text: str, width: int, left: bool) -> str:
@@ -131,42 +162,36 @@ def _padded(text: str, width: int, left: bool) -> str:
     return text + spaces if left else spaces + text
 
 
-def _drawn(table: Table, columns: Sequence[int], room: int, terminal: bool) -> Drawn:
+def _drawn(layout: Layout, columns: Sequence[int], room: int) -> Drawn:
     """One table; where a name has several lines, a rule stands between names."""
-    names = [_unmarked(line[0]) for line in table.lines]
-    marks = [line[0].removesuffix(name).strip() for line, name in zip(table.lines, names, strict=True)]
-    texts = {i: names if i == 0 else [line[i] for line in table.lines] for i in columns}
-    wordy = {i: _is_wordy(table, i) for i in columns}
-    cells = {i: some if wordy[i] else aligned(some) for i, some in texts.items()}
-    headings = {i: _folded(table, i) for i in columns}
-    widths = {i: max(map(cell_len, [*headings[i], *cells[i]])) for i in columns}
-    wraps = terminal and sum(widths.values()) + 2 * len(columns) - 2 > room
+    names, marks, bands = layout.names, layout.marks, layout.table.bands or [""] * len(layout.names)
+    wraps = layout.terminal and layout.width(columns) > room
     drawn = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     if any(marks):
         drawn.add_column("", no_wrap=True)
+    cells = {i: layout.cells[i] for i in columns}
     for i in columns:
-        if wraps and wordy[i]:
-            longest = max((cell_len(word) for text in [*headings[i], *cells[i]] for word in text.split()), default=1)
-            drawn.add_column(table.headings[i], overflow="fold", min_width=longest)
+        width, left = layout.widths[i], layout.wordy[i]
+        if wraps and left:
+            drawn.add_column(layout.table.headings[i], overflow="fold", min_width=layout.words[i])
             continue
-        heading = "\n".join(_padded(part, widths[i], wordy[i]) for part in headings[i])
-        drawn.add_column(Text(heading), no_wrap=True, min_width=widths[i])
-        cells[i] = [_padded(text, widths[i], wordy[i]) for text in cells[i]]
-    bands, headed = table.bands or [""] * len(names), _has_band_headings(table, terminal)
+        heading = "\n".join(_padded(part, width, left) for part in layout.headings[i])
+        drawn.add_column(Text(heading), no_wrap=True, min_width=width)
+        cells[i] = [_padded(text, width, left) for text in cells[i]]
     several = any(names[place] == names[place - 1] for place in range(1, len(names)))
     for place, (name, band) in enumerate(zip(names, bands, strict=True)):
         again = place > 0 and (name, band) == (names[place - 1], bands[place - 1])
-        begins = (place == 0 or band != bands[place - 1]) and (headed or not band)
+        begins = (place == 0 or band != bands[place - 1]) and (layout.headed or not band)
         if place and (begins or (several and not again)):
             drawn.add_section()
         if begins and band:
             drawn.add_row(*[""] * any(marks), Text(band, style="bold"))
         line = [Text(cells[i][place]) for i in columns]
-        if again and terminal:
+        if again and layout.terminal:
             line[0] = Text("")
         if any(marks):
             line.insert(0, Text(marks[place]))
-        drawn.add_row(*line, style=STYLES.get(marks[place], "" if band or not table.bands else "cyan"))
+        drawn.add_row(*line, style=STYLES.get(marks[place], "" if band or not layout.table.bands else "cyan"))
     return drawn
 
 
