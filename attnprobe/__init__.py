@@ -46,13 +46,13 @@ _PUBLIC = {
     "Unsupported": "errors",
     "UsageError": "errors",
     "approximate": "methods",
-    "budgets": "sweep",
+    "budgets": "experiments.budget.search",
     "capture": "sources",
     "exact": "reference",
-    "findings": "sweep",
+    "findings": "experiments.theory.setting",
     "injected": "inject",
     "input_statistics": "metrics",
-    "instability": "sweep",
+    "instability": "experiments.stability.trajectory",
     "kernel_errors": "metrics",
     "load_qkv": "sources",
     "matrix_errors": "metrics",
@@ -94,6 +94,9 @@ __all__ = [
 if TYPE_CHECKING:
     from .approximation import Approximation
     from .errors import AttnprobeError, BadResult, SourceError, Unsupported, UsageError
+    from .experiments.budget.search import budgets
+    from .experiments.stability.trajectory import instability
+    from .experiments.theory.setting import findings
     from .inject import injected, register_attention
     from .methods import approximate, method
     from .metrics import input_statistics, kernel_errors, matrix_errors, output_errors, spectra
@@ -102,7 +105,6 @@ if TYPE_CHECKING:
     from .reference import exact
     from .report import Run, open_run
     from .sources import capture, load_qkv
-    from .sweep import budgets, findings, instability
 
 
 def __getattr__(name: str) -> Any:

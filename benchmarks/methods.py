@@ -18,10 +18,9 @@ import tempfile
 
 from measuring import Goal, arguments, finish
 
+from attnprobe.experiments.bench import BenchRequest, measure_bench
 from attnprobe.experiments.bench.rows import EXACT
 from attnprobe.report import open_run, views
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import BenchRequest, measure_bench
 from attnprobe.tables.numbers import method_label
 from attnprobe.tables.view import View
 
@@ -65,7 +64,8 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         request = BenchRequest(
-            source=SourceSpec(device=args.device, dtype=args.dtype),
+            device=args.device,
+            dtype=args.dtype,
             methods=(args.method,),
             n=args.n,
             d=args.d,

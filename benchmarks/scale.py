@@ -27,11 +27,11 @@ import torch
 from measuring import Goal, arguments, finish, spread
 from safetensors.torch import save_file
 
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.append import RecordWriter
+from attnprobe.run.ledger import Outcome
 from attnprobe.run.where.pool import pool
 from attnprobe.run.where.ray_cluster import cluster
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, Outcome, measure_errors
 
 SPEED_GOAL, OVERHEAD_GOAL = 1.6, 0.02
 CELLS, GROUPS = 9, 200
@@ -97,9 +97,10 @@ def swept(path: str, windows: int, **where: Any) -> tuple[float, float, float, l
             started.append(perf_counter())
 
     request = ErrorRequest(
-        source=SourceSpec(qkv=path, device="cpu"),
+        qkv=path,
+        device="cpu",
         methods=("nystromformer,skyformer",),
-        d="64,128",
+        d=(64, 128),
         windows=windows,
         input_statistics=False,
         out=tempfile.mkdtemp(),

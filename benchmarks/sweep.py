@@ -29,9 +29,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attnprobe import QKV, approximate, load_qkv
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.metrics.cost import peak_bytes
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, measure_errors
 
 METHODS = ("nystromformer", "skyformer", "performer", "informer", "linformer")
 PLAIN_GOAL, CAREFUL_GOAL, MEMORY_GOAL, SAME = 8.0, 1.4, 4.0, 1e-5
@@ -53,7 +52,8 @@ def notebook(qkv: QKV, budgets: list[int], careful: bool) -> Errors:
 
 def ours(path: str, budgets: list[int]) -> Errors:
     request = ErrorRequest(
-        source=SourceSpec(qkv=path, device="cpu"),
+        qkv=path,
+        device="cpu",
         methods=METHODS,
         d=",".join(map(str, budgets)),
         matrix=False,

@@ -19,6 +19,11 @@ import pytest
 import torch
 
 from attnprobe.errors import SourceError, UsageError
+from attnprobe.experiments.budget import BudgetRequest, measure_budgets
+from attnprobe.experiments.condition import ConditionRequest, measure_conditions
+from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
+from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.records.read import read_inputs, read_records
 from attnprobe.run.cells import Place, bundles
 from attnprobe.run.plan import Group
@@ -30,28 +35,15 @@ from attnprobe.run.where.ray_cluster import cluster
 from attnprobe.run.where.ray_probe import refuse_silence
 from attnprobe.run.where.ray_room import Room
 from attnprobe.run.where.sites import site_of
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import (
-    BudgetRequest,
-    ConditionRequest,
-    ErrorRequest,
-    SpectrumRequest,
-    TheoryRequest,
-    measure_budgets,
-    measure_conditions,
-    measure_errors,
-    measure_spectra,
-    measure_theory,
-)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SPEC = {"n": "40,64", "layer": "0,2", "windows": 2}
+SPEC = {"n": (40, 64), "layer": (0, 2), "windows": 2}
 COMMANDS = {
-    "error": (measure_errors, ErrorRequest, {"methods": ("skyformer,performer",), "d": "4,8", "repeats": 2}),
-    "spectrum": (measure_spectra, SpectrumRequest, {"of": ("softmax,skyformer",), "d": "4"}),
-    "condition": (measure_conditions, ConditionRequest, {"methods": ("skyformer",), "d": "4"}),
-    "theory": (measure_theory, TheoryRequest, {"theorems": ("rank-collapse,skyformer-lemma-1",), "d": "4"}),
-    "budget": (measure_budgets, BudgetRequest, {"methods": ("skyformer",), "epsilon": "0.5", "repeats": 2}),
+    "error": (measure_errors, ErrorRequest, {"methods": ("skyformer,performer",), "d": (4, 8), "repeats": 2}),
+    "spectrum": (measure_spectra, SpectrumRequest, {"of": ("softmax,skyformer",), "d": (4,)}),
+    "condition": (measure_conditions, ConditionRequest, {"methods": ("skyformer",), "d": (4,)}),
+    "theory": (measure_theory, TheoryRequest, {"theorems": ("rank-collapse,skyformer-lemma-1",), "d": (4,)}),
+    "budget": (measure_budgets, BudgetRequest, {"methods": ("skyformer",), "epsilon": (0.5,), "repeats": 2}),
 }
 
 
@@ -104,8 +96,8 @@ def bits(records):
 
 def measured(command, file, out, progress=lambda done, total, label: None, **rest):
     measure, request, given = COMMANDS[command]
-    source = SourceSpec(qkv=str(file), device="cpu")
-    return measure(request(source=source, out=str(out), **{**SPEC, **given, **rest}), progress=progress)
+    source = {"qkv": str(file), "device": "cpu"}
+    return measure(request(**source, out=str(out), **{**SPEC, **given, **rest}), progress=progress)
 
 
 @pytest.fixture(scope="module")
@@ -596,7 +588,7 @@ def test_places_that_share_a_forward_are_bundled():
 
 def test_the_default_is_a_process_for_each_visible_gpu(monkeypatch):
     def site(device, **rest):
-        with site_of(ErrorRequest(source=SourceSpec(device=device), **rest), print) as found:
+        with site_of(ErrorRequest(device=device, **rest), print) as found:
             return found
 
     assert site("cpu").alone and site("auto").alone and site("cpu", jobs=2).backend.size == 2

@@ -17,7 +17,7 @@ from showing import view_of
 from attnprobe.cli import cli
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
-from attnprobe.experiments.bench import figures
+from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
 from attnprobe.experiments.bench.calls import Work
 from attnprobe.experiments.bench.gate_rows import bench_judged
 from attnprobe.experiments.bench.gates import GATED as BENCH
@@ -29,8 +29,7 @@ from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from attnprobe.records.read import read_records
 from attnprobe.run.provenance import machine
-from attnprobe.sources import RandomSource, SourceSpec
-from attnprobe.sweep import BenchRequest, measure_bench
+from attnprobe.sources import RandomSource
 
 CONTRACT = {"method", "n", "d", "seconds", "peak_bytes", "flops", "visited", "ratio_to_exact"}
 SMALL = ("--n", "32,64", "--d", "8", "--p", "8", "--rounds", "2", "--device", "cpu")
@@ -131,9 +130,9 @@ def test_calls_take_turns_and_warm_up_is_not_kept():
 
 
 def measured(tmp_path, name="r", **rest):
-    asked = {"methods": ("performer,linear",), "n": "32,64", "d": "8", "p": 8, "rounds": 2, "memory": False, **rest}
-    source = SourceSpec(device="cpu", dtype=asked.pop("dtype", "float32"))
-    return measure_bench(BenchRequest(source=source, out=str(tmp_path / name), **asked)).outcome
+    asked = {"methods": ("performer,linear",), "n": (32, 64), "d": (8,), "p": 8, "rounds": 2, "memory": False, **rest}
+    source = {"device": "cpu", "dtype": asked.pop("dtype", "float32")}
+    return measure_bench(BenchRequest(**source, out=str(tmp_path / name), **asked)).outcome
 
 
 def by_name(records):
@@ -176,7 +175,7 @@ def test_a_run_is_gone_on_with_and_forced(tmp_path):
     first = measured(tmp_path)
     again = measured(tmp_path)
     assert first.measured == 8 and again.measured == 0 and again.records == first.records
-    more = measured(tmp_path, n="32,64,48")
+    more = measured(tmp_path, n=(32, 64, 48))
     assert more.measured == 4 and more.done_before == 8
     assert measured(tmp_path, rounds=3).done_before == 0 and measured(tmp_path, backward=True).done_before == 0
     assert measured(tmp_path, force=True).measured == 8
@@ -204,7 +203,7 @@ def test_what_cannot_be_is_skipped_and_what_raises_fails(tmp_path, monkeypatch):
 
     bad = replace(METHODS["performer"], function=wraps(METHODS["performer"].function)(bad_day))
     monkeypatch.setitem(METHODS, "performer", bad)
-    records = measured(tmp_path, methods=("performer,linformer,spectral-shift",), d="8,48").records
+    records = measured(tmp_path, methods=("performer,linformer,spectral-shift",), d=(8, 48)).records
     found = by_name(records)
     assert found["performer", 32, 8]["reason"] == "RuntimeError: a bad day"
     assert found["performer", 32, 8]["status"] == "failed"
@@ -223,7 +222,7 @@ def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, 
         return METHODS["linear"].function(*args, **options)
 
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=tired))
-    found = by_name(measured(tmp_path, methods=("efficient,performer",), n="64").records)
+    found = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,)).records)
     assert found["efficient", 64, None]["status"] == "failed" and "tired" in found["efficient", 64, None]["reason"]
     assert found["performer", 64, 8]["status"] == "ok" and len(found["performer", 64, 8]["metrics"]["seconds"]) == 2
 
@@ -253,7 +252,7 @@ def test_backward_says_whom_a_gradient_reaches_and_skips_what_has_none(tmp_path,
             return METHODS["linear"].function(qkv, d, **options)
 
     monkeypatch.setitem(METHODS, "efficient", replace(METHODS["efficient"], function=opaque))
-    found = by_name(measured(tmp_path, methods=("performer,efficient",), backward=True, n="64").records)
+    found = by_name(measured(tmp_path, methods=("performer,efficient",), backward=True, n=(64,)).records)
     assert found["exact", 64, None]["gradient"] == "QKV" and found["vmean", 64, None]["gradient"] == "V"
     assert found["performer", 64, 8]["gradient"] == "QKV"
     assert found["efficient", 64, None]["status"] == "skipped"
@@ -265,7 +264,7 @@ def test_backward_says_whom_a_gradient_reaches_and_skips_what_has_none(tmp_path,
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_any_dtype(tmp_path, dtype):
-    found = by_name(measured(tmp_path, dtype=dtype, methods=("linear",), n="64").records)
+    found = by_name(measured(tmp_path, dtype=dtype, methods=("linear",), n=(64,)).records)
     assert found["exact", 64, None]["status"] == "ok" and found["linear", 64, None]["status"] in ("ok", "diverged")
 
 
@@ -472,7 +471,7 @@ def test_runs_of_different_machines_are_not_compared(run, tmp_path):
 
 
 def test_a_slower_method_is_a_regression(run, tmp_path):
-    measured(tmp_path, "a", n="64")
+    measured(tmp_path, "a", n=(64,))
     lines = [json.loads(line) for line in (tmp_path / "a/records.jsonl").read_text().splitlines()]
     for name, factor in (("same", 1.0), ("slow", 3.0)):
         for one in lines:
@@ -577,7 +576,7 @@ def test_a_figure_speaks_of_exponents_where_there_are_some(monkeypatch):
 
 
 def test_a_bench_is_not_compared_with_errors(run, tmp_path, qkv):
-    measured(tmp_path, "a", n="64")
+    measured(tmp_path, "a", n=(64,))
     assert run("error", "--qkv", qkv, "--d", 8, "--no-matrix", "--out", "e")[0] == 0
     code, _, err = run("compare", "a", "e")
     assert code == 2 and "bench" in err

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from attnprobe.cli import main
 from attnprobe.cli.sweep import settings_of
 from attnprobe.errors import SourceError, UsageError
+from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gates
@@ -92,11 +93,15 @@ def test_a_limit_may_be_the_largest_float_and_no_more():
 
 
 def test_a_gate_of_weights_is_hopeless_unless_a_file_stands_for_them():
-    gate, settings = Gate("output_spectral", max=1, weights=("initialized",)), {"weights": "pretrained"}
-    assert hopeless(gate, settings) == "weights=initialized is not measured; weights is pretrained"
-    assert hopeless(gate, {**settings, "qkv": "x.safetensors"}) is None
+    gate = Gate("output_spectral", max=1, weights=("initialized",))
+    wanted = "weights=initialized is not measured; weights is pretrained"
+    assert hopeless(gate, ErrorRequest().known(), {}) == wanted
+    assert hopeless(gate, ErrorRequest(qkv="x.safetensors").known(), {}) is None
     layer = Gate("output_spectral", max=1, layer=(3,))
-    assert hopeless(layer, {"layer": "0-2", "qkv": "x.safetensors"}) == "layer=3 is not measured; layer is 0,1,2"
+    assert (
+        hopeless(layer, ErrorRequest(qkv="x.safetensors", layer=(0, 1, 2)).known(), {})
+        == "layer=3 is not measured; layer is 0,1,2"
+    )
 
 
 @pytest.mark.parametrize(

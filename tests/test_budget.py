@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from attnprobe import QKV, Approximation, approximate, budgets, exact, matrix_errors, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments import experiment
+from attnprobe.experiments.budget import BudgetRequest, measure_budgets
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
 from attnprobe.experiments.budget.view import budget_files, budget_rows, budget_summary
 from attnprobe.gates.parse import parse_gates
@@ -22,8 +23,6 @@ from attnprobe.records.read import read_records
 from attnprobe.reference import exact_output
 from attnprobe.report import open_run, views
 from attnprobe.rng import generator
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import BudgetRequest, measure_budgets
 
 HEADS = 3
 RELATIVE = "output_frobenius_relative"
@@ -403,9 +402,9 @@ def run(run):
 
 
 def measured(file, tmp_path, name="r", **rest):
-    spec = SourceSpec(qkv=str(file), device="cpu")
-    asked = {"methods": ("svd,performer",), "epsilon": "0.5,1.5", "repeats": 4, **rest}
-    return measure_budgets(BudgetRequest(source=spec, out=str(tmp_path / name), **asked)).outcome
+    spec = {"qkv": str(file), "device": "cpu"}
+    asked = {"methods": ("svd,performer",), "epsilon": (0.5, 1.5), "repeats": 4, **rest}
+    return measure_budgets(BudgetRequest(**spec, out=str(tmp_path / name), **asked)).outcome
 
 
 def test_a_record_is_a_search_of_one_method_on_one_layer(file, tmp_path):
@@ -445,12 +444,12 @@ def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"epsilon": "0.5"},
+        {"epsilon": (0.5,)},
         {"delta": 0.3},
         {"repeats": 5},
         {"seed": 1},
-        {"head": "0"},
-        {"n": "40"},
+        {"head": (0,)},
+        {"n": (40,)},
         {"d_min": 4},
         {"d_max": 20},
         {"resolution": 1.5},
@@ -470,7 +469,7 @@ def test_repeats_do_not_matter_to_a_deterministic_method(file, tmp_path):
 
 def test_rows_summary_and_file_say_the_same(file, tmp_path):
     planted("half", lambda head, d, seed: 0.01 if head == 1 or (d >= 20 and head == 2) else 0.4)
-    records = measured(file, tmp_path, methods=("half",), epsilon="0.1").records
+    records = measured(file, tmp_path, methods=("half",), epsilon=(0.1,)).records
     rows = budget_rows(records)
     assert [(row["head"], row["d"], row["no_counterexample"], row["below"]) for row in rows] == [
         (0, None, None, 24),
@@ -528,7 +527,7 @@ def test_of_several_windows_the_file_has_the_largest_budget():
 
 
 def test_files_are_told_apart_by_what_they_differ_in(file, tmp_path):
-    records = measured(file, tmp_path, methods=("svd,performer:orthogonal=false",), n="48,40").records
+    records = measured(file, tmp_path, methods=("svd,performer:orthogonal=false",), n=(48, 40)).records
     names = list(budget_files(records))
     assert len(names) == 2 * 2 * 2 and "budgets-svd-n48-epsilon0.5.json" in names
     assert sum(name.startswith("budgets-performer-orthogonal-False-") for name in names) == 4
@@ -537,7 +536,7 @@ def test_files_are_told_apart_by_what_they_differ_in(file, tmp_path):
 def test_factors_of_the_scores_are_searched_apart(file, tmp_path):
     from attnprobe import load_qkv
 
-    records = measured(file, tmp_path, methods=("nystromformer",), epsilon="0.9", scale_inputs="1,4").records
+    records = measured(file, tmp_path, methods=("nystromformer",), epsilon=(0.9,), scale_inputs=(1, 4)).records
     qkv = load_qkv(qkv=str(file), n=48)
     scaled = QKV(2 * qkv.q, 2 * qkv.k, qkv.v, scale=qkv.scale)
     for record, x in zip(records, (qkv, scaled), strict=True):

@@ -76,7 +76,7 @@ def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
     assert code == 0, err
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert manifest["status"] == "finished" and manifest["end"] and manifest["versions"]["torch"]
-    assert manifest["config"]["d"] == {"value": "4,8", "origin": "command line"}
+    assert manifest["config"]["d"] == {"value": [4, 8], "origin": "command line"}
     assert manifest["config"]["seed"] == {"value": 0, "origin": "default"}
     records = [json.loads(line) for line in (tmp_path / "r/records.jsonl").read_text().splitlines()]
     assert len(records) == 5  # two bounds, V-Mean, two budgets

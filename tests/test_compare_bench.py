@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnprobe.compare.bench import _noise, bench_drafts
+from attnprobe.compare.timed import _noise, timed_drafts
 from attnprobe.compare.verdicts import Draft
+from attnprobe.experiments.bench.rows import bench_rows
 
 RECORDS = Path(__file__).parent / "golden/runs/bench/records.jsonl"
 
@@ -23,7 +24,7 @@ def without(records, method, n):
 
 
 def test_rows_of_one_run_alone_stand_below_the_others(records):
-    drafts, sources, notes = bench_drafts(without(records, "linear", 16), without(records, "skyformer", 32))
+    drafts, sources, notes = timed_drafts(without(records, "linear", 16), without(records, "skyformer", 32), bench_rows)
     alone = [one for one in drafts if not isinstance(one, Draft)]
     assert [(one["verdict"], one["method"], one["n"]) for one in alone] == [
         ("only in A", "skyformer", 32),
@@ -43,7 +44,7 @@ def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(recor
         (records, failed, "ok became failed", None),
         (failed, records, None, "failed became ok"),
     ):
-        drafts = [one for one in bench_drafts(a, b)[0] if isinstance(one, Draft)]
+        drafts = [one for one in timed_drafts(a, b, bench_rows)[0] if isinstance(one, Draft)]
         changed = [one for one in drafts if one.worse or one.better]
         assert {(one.row["method"], one.row["n"], one.worse, one.better) for one in changed} == {
             ("linear", 16, worse, better)

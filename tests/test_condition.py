@@ -16,6 +16,7 @@ from showing import view_of
 
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
+from attnprobe.experiments.condition import ConditionRequest, measure_conditions
 from attnprobe.experiments.condition.view import condition_legend, condition_rows, conditions_summary
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
@@ -29,8 +30,6 @@ from attnprobe.metrics import (
     sensitivity,
 )
 from attnprobe.rng import generator
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ConditionRequest, measure_conditions
 from attnprobe.tables.statistics import rank_correlation
 
 EPS = torch.finfo(torch.float64).eps
@@ -423,8 +422,8 @@ def file(tmp_path):
 
 
 def measured(file, tmp_path, name="r", **rest):
-    spec = SourceSpec(qkv=str(file), device="cpu")
-    return measure_conditions(ConditionRequest(source=spec, out=str(tmp_path / name), **{"d": "8", **rest})).outcome
+    spec = {"qkv": str(file), "device": "cpu"}
+    return measure_conditions(ConditionRequest(**spec, out=str(tmp_path / name), **{"d": (8,), **rest})).outcome
 
 
 def test_rows_hold_what_the_contract_says(file, tmp_path):

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from attnprobe.cli.sweep import settings_of
-from attnprobe.config import read_config
 from attnprobe.errors import UsageError
+from attnprobe.sweeps.yaml_file import read_config
 
 
 def read(tmp_path, text):

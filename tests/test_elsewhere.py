@@ -8,19 +8,12 @@ import pytest
 from sources_helpers import text_of
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.bench import BenchRequest, measure_bench
+from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.experiments.inject import InjectRequest, measure_drift
+from attnprobe.experiments.stability import StabilityRequest, measure_stability
 from attnprobe.records.read import read_inputs, read_records
 from attnprobe.run.where.sites import site_of
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import (
-    BenchRequest,
-    ErrorRequest,
-    InjectRequest,
-    StabilityRequest,
-    measure_bench,
-    measure_drift,
-    measure_errors,
-    measure_stability,
-)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,14 +22,23 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def measured(tiny_bert, tmp_path_factory):
     text = tmp_path_factory.mktemp("text") / "words.txt"
     text.write_text(text_of(300))
-    model = SourceSpec(model=tiny_bert, text=str(text), device="cpu")
+    model = {"model": tiny_bert, "text": str(text), "device": "cpu"}
     given = {
-        "inject": {"source": model, "n": "12", "d": "4", "per_layer": True, "layer": "0-1", "windows": 3, "batch": 2},
+        "inject": {
+            **model,
+            "n": (12,),
+            "d": (4,),
+            "per_layer": True,
+            "layer": (0, 1),
+            "windows": 3,
+            "batch": 2,
+        },
         "stability": {
-            "source": SourceSpec(text=str(text), device="cpu"),
+            "text": str(text),
+            "device": "cpu",
             "tasks": ("listops:n=48,batch=2",),
             "methods": ("skyformer,performer",),
-            "d": "8",
+            "d": (8,),
             "steps": 2,
             "seeds": 2,
             "condition_tokens": 16,
@@ -101,7 +103,7 @@ def mine(q, k, v):
     return v
 """)
     lines, methods = [], (f"{tmp_path}/mine.py:mine",)
-    given = {"source": SourceSpec(device="cpu"), "n": "32,64", "methods": methods, "rounds": 2, "memory": False}
+    given = {"device": "cpu", "n": (32, 64), "methods": methods, "rounds": 2, "memory": False}
     run = measure_bench(BenchRequest(out=str(tmp_path / "r"), jobs=3, **given), notify=lines.append)
     assert lines == ["jobs=3: one process at a time measures on each device, 1 in all"]
     assert {record["status"] for record in run.outcome.records} == {"ok"}
@@ -115,7 +117,7 @@ def mine(q, k, v):
 
 @pytest.mark.slow
 def test_peak_memory_is_measured_in_a_process_of_its_own_there_too(tmp_path):
-    given = {"source": SourceSpec(device="cpu"), "n": "32", "d": "4", "methods": ("linear",), "rounds": 1}
+    given = {"device": "cpu", "n": (32,), "d": (4,), "methods": ("linear",), "rounds": 1}
     run = measure_bench(BenchRequest(out=str(tmp_path / "r"), jobs=2, **given))
     assert [record["reason"] for record in run.outcome.records] == [None] * len(run.outcome.records)
 
@@ -128,7 +130,7 @@ def test_a_bench_of_several_devices_has_a_process_for_each_where_it_is_asked_to(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
 
     def site(**rest):
-        with site_of(BenchRequest(source=SourceSpec(device="cuda"), **rest), print, exclusive=True) as found:
+        with site_of(BenchRequest(device="cuda", **rest), print, exclusive=True) as found:
             return found
 
     assert site().alone and site(jobs=1).alone
@@ -139,7 +141,7 @@ def test_a_bench_of_several_devices_has_a_process_for_each_where_it_is_asked_to(
 
 
 def test_shards_of_a_bench_are_its_lengths(tmp_path):
-    given = {"source": SourceSpec(device="cpu"), "n": "16,32", "d": "4", "methods": ("linear",), "memory": False}
+    given = {"device": "cpu", "n": (16, 32), "d": (4,), "methods": ("linear",), "memory": False}
     parts = [
         measure_bench(BenchRequest(out=str(tmp_path / "r"), rounds=1, shard=shard, **given)).outcome.records
         for shard in ("1/2", "2/2")
@@ -167,7 +169,7 @@ def deaf(q, k, v):
 
 @pytest.mark.slow
 def test_a_method_that_nothing_ends_fails_in_its_process_and_the_others_go_on(deaf, two_layers, tmp_path):
-    given = {"source": SourceSpec(qkv=str(two_layers), device="cpu"), "n": "40", "d": "4", "layer": "0,2"}
+    given = {"qkv": str(two_layers), "device": "cpu", "n": (40,), "d": (4,), "layer": (0, 2)}
     request = ErrorRequest(out=str(tmp_path / "r"), methods=(deaf, "skyformer"), cell_timeout=1.0, jobs=2, **given)
     run = measure_errors(request)
     reasons = {record["method"]: record["reason"] for record in run.outcome.records if record["status"] == "failed"}

@@ -12,13 +12,13 @@ from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
 
 from attnprobe import injected, input_statistics, load_qkv
-from attnprobe.config import read_budgets
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.experiments.inject import InjectRequest, measure_drift
+from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
 from attnprobe.experiments.inject.gates import INJECT_METRICS
 from attnprobe.experiments.inject.view import inject_rows, inject_summary
-from attnprobe.metrics import DRIFT_METRICS, Outputs, model_drift
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, InjectRequest, measure_drift, measure_errors
+from attnprobe.records.budgets import read_budgets
 
 SAME = 5e-6  # relative, in float32, over a few layers
 LAYERS, HEADS, N = 3, 4, 40
@@ -71,9 +71,9 @@ def ask(models, texts, tmp_path):
     """``measure_drift`` of a tiny model; its outcome."""
 
     def measured(model="bert", out="r", text="words", **rest):
-        spec = SourceSpec(model=models[model], text=texts[text], device="cpu", **rest.pop("spec", {}))
-        asked = {"n": str(N), "d": "8", "methods": ("skyformer",), **rest}
-        return measure_drift(InjectRequest(source=spec, out=str(tmp_path / out), **asked)).outcome
+        spec = {"model": models[model], "text": texts[text], "device": "cpu", **rest.pop("spec", {})}
+        asked = {"n": (N,), "d": (8,), "methods": ("skyformer",), **rest}
+        return measure_drift(InjectRequest(**spec, out=str(tmp_path / out), **asked)).outcome
 
     return measured
 
@@ -175,13 +175,13 @@ def test_a_causal_models_perplexity_is_that_of_transformers_own_loss(ask, models
 
 def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
     """On the same layer, method, budget and seed."""
-    records = ask("bare", per_layer=True, methods=("skyformer,nystromformer",), d="8,16", seed=2).records
-    spec = SourceSpec(model=models["bare"], text=texts["words"], device="cpu")
+    records = ask("bare", per_layer=True, methods=("skyformer,nystromformer",), d=(8, 16), seed=2).records
+    spec = {"model": models["bare"], "text": texts["words"], "device": "cpu"}
     errors = measure_errors(
         ErrorRequest(
-            source=spec,
-            n=str(N),
-            d="8,16",
+            **spec,
+            n=(N,),
+            d=(8, 16),
             layer="all",
             seed=2,
             matrix=False,
@@ -208,7 +208,7 @@ def test_the_local_error_is_what_error_measures(ask, models, texts, tmp_path):
 
 
 def test_per_layer_replaces_one_layer_at_a_time(ask, models, texts):
-    found = {record["layer"]: metrics(record)["drift"] for record in ask(layer="1-2", per_layer=True).records}
+    found = {record["layer"]: metrics(record)["drift"] for record in ask(layer=(1, 2), per_layer=True).records}
     ids, model = ids_of(texts), opened(models["bert"]).base_model
     own = model(ids).last_hidden_state.double()
     for place, layers in ((None, [1, 2]), (1, [1]), (2, [2])):
@@ -232,7 +232,7 @@ def test_a_padded_batch_gives_each_line_what_it_has_alone(ask, model, method):
     ("model", "spec", "says"),
     [
         ("bare", {}, "hold no masked-LM head (cls.predictions"),
-        ("bert", {"weights": "initialized"}, "are random"),
+        ("bert", {"weights": ("initialized",)}, "are random"),
     ],
 )
 def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
@@ -242,9 +242,9 @@ def test_a_model_without_a_head_has_no_loss_and_says_so(ask, model, spec, says):
 
 
 def test_random_projections_are_those_that_error_has(ask, models, texts, tmp_path):
-    [record] = ask(spec={"weights": "initialized-qkv"}, layer="0").records
-    spec = SourceSpec(model=models["bert"], text=texts["words"], device="cpu", weights="initialized-qkv")
-    outcome = measure_errors(ErrorRequest(source=spec, n=str(N), d="8", matrix=False, out=str(tmp_path / "e"))).outcome
+    [record] = ask(spec={"weights": ("initialized-qkv",)}, layer=(0,)).records
+    spec = {"model": models["bert"], "text": texts["words"], "device": "cpu", "weights": ("initialized-qkv",)}
+    outcome = measure_errors(ErrorRequest(**spec, n=(N,), d=(8,), matrix=False, out=str(tmp_path / "e"))).outcome
     [wanted] = [r["metrics"]["output_frobenius_relative"] for r in outcome.records if r["requested"]]
     assert record["local"]["0"] == pytest.approx(wanted, rel=1e-3)
 
@@ -281,7 +281,7 @@ def budgets_file(path, budget=lambda layer, head: 8 + 4 * head, **rest):
 def test_budgets_of_a_file_are_those_of_each_head(ask, tmp_path):
     mixed = ask(out="m", budgets=budgets_file(tmp_path / "m.json"), per_layer=True).records
     same = ask(out="s", budgets=budgets_file(tmp_path / "s.json", lambda *_: 16)).records
-    plain = ask(out="p", methods=("skyformer:sampler=iid",), d="8,12,16,20", per_layer=True).records
+    plain = ask(out="p", methods=("skyformer:sampler=iid",), d=(8, 12, 16, 20), per_layer=True).records
     wanted = {(r["d"], r["layer"]): r for r in plain}
     assert metrics(same[0]) == pytest.approx(metrics(wanted[16, None]), rel=1e-4)
     assert [r["layer"] for r in mixed] == [None, 0, 1, 2] and mixed[0]["d"] is None
@@ -472,8 +472,8 @@ def test_a_budget_of_one_is_one(tmp_path):
 def test_lines_are_not_counted_as_windows(ask):
     """A text of four lines that are long enough has not four windows of 48 tokens."""
     with pytest.raises(UsageError, match="choose at most 3 windows"):
-        ask(text="lines", methods=("vmean",), n="48", windows=4)
-    assert len(ask(text="lines", methods=("vmean",), n="48", lines=True, windows=4).records) == 4
+        ask(text="lines", methods=("vmean",), n=(48,), windows=4)
+    assert len(ask(text="lines", methods=("vmean",), n=(48,), lines=True, windows=4).records) == 4
 
 
 def test_what_a_file_of_budgets_says_beside_them_is_kept(tmp_path):
@@ -549,7 +549,7 @@ def test_the_command_leaves_tables_and_figures_that_a_report_rebuilds(run, injec
     assert found["summary"][-1]["points"] == 12
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert manifest["command"] == "inject" and manifest["plan"]["per_layer"] is True
-    assert manifest["config"]["d"] == {"value": "8,16", "origin": "command line"}
+    assert manifest["config"]["d"] == {"value": [8, 16], "origin": "command line"}
     written = {path: path.read_bytes() for kind in ("figures", "tables") for path in Path("r", kind).iterdir()}
     names = {path.name for path in written if path.parent.name == "figures"}
     assert names == {f"inject-{name}-n{N}.{kind}" for name in ("layers", "local") for kind in ("svg", "png")}
@@ -598,7 +598,7 @@ def test_a_sweep_takes_it_and_tells_its_plan(run, models, texts):
     assert "16 cells, 16 done" in out
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("per-layer: true", "per-layer: false"))
     code, _, err = run("sweep", "c.yaml")
-    assert code == 2 and "c.yaml:9: gate 2: per-layer: false replaces no layer by itself" in err
+    assert code == 2 and "c.yaml:9: gate 2: no layer is measured by itself" in err
 
 
 def test_a_method_that_raises_or_is_not_finite_is_a_row_and_exit_4(inject, monkeypatch):

@@ -11,9 +11,10 @@ from inputs import make
 from test_memory import Largest
 
 from attnprobe import QKV, input_statistics
+from attnprobe.experiments.error import ErrorRequest, measure_errors
+from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.metrics import INPUT_STATISTICS
 from attnprobe.records.read import read_inputs
-from attnprobe.sweep import ErrorRequest, SpectrumRequest, measure_errors, measure_spectra
 from attnprobe.tables.inputs import input_lines, input_rows, input_tables
 
 
@@ -133,9 +134,8 @@ def file(tmp_path):
 
 
 def request_of(path, kind=ErrorRequest, **given):
-    from attnprobe.sources import SourceSpec
 
-    return kind(source=SourceSpec(qkv=path, device="cpu"), d="4", **given)
+    return kind(qkv=path, device="cpu", d=(4,), **given)
 
 
 def test_a_run_keeps_one_record_a_layer_whatever_the_number_of_its_cells(file, tmp_path):
@@ -160,7 +160,7 @@ def test_what_is_there_is_not_made_again_and_force_makes_it_again(file, tmp_path
     assert calls == [(0, 1)] and len((tmp_path / "run" / "inputs.jsonl").read_text().splitlines()) == 1
     measure_spectra(request_of(path, SpectrumRequest, out=out))
     assert len(calls) == 1  # another command of the same layer and heads
-    measure_spectra(request_of(path, SpectrumRequest, out=out, head="1"))
+    measure_spectra(request_of(path, SpectrumRequest, out=out, head=(1,)))
     assert len(calls) == 1  # done already, so not read
     measure_errors(request_of(path, methods=("vmean",), out=out, force=True))
     assert len(calls) == 2 and len(read_inputs(out).records) == 1

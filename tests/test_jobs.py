@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
 from attnprobe.run.where import pool
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, measure_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,8 +29,8 @@ def file(two_layers):
 
 
 def request(file, out, **rest):
-    given = {"methods": ("skyformer,performer",), "d": "4", "n": "40,64", "layer": "0,2", "windows": 2, **rest}
-    return ErrorRequest(source=SourceSpec(qkv=str(file), device="cpu"), out=str(out), **given)
+    given = {"methods": ("skyformer,performer",), "d": (4,), "n": (40, 64), "layer": (0, 2), "windows": 2, **rest}
+    return ErrorRequest(qkv=str(file), device="cpu", out=str(out), **given)
 
 
 def bits(records):
@@ -46,7 +45,7 @@ def test_cells_whose_process_always_dies_have_failed_and_can_be_tried_again(file
                 os.kill(child.pid, signal.SIGKILL)
 
     out = tmp_path / "r"
-    few = {"windows": 1, "jobs": 2, "n": "64", "methods": ("skyformer",), "repeats": 40}
+    few = {"windows": 1, "jobs": 2, "n": (64,), "methods": ("skyformer",), "repeats": 40}
     run = measure_errors(request(file, out, **few), progress=progress)
     failed = [record for record in run.outcome.records if record["status"] == "failed"]
     assert failed and {record["layer"] for record in failed} <= {0, 2} and 2 in {record["layer"] for record in failed}

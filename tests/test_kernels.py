@@ -16,7 +16,7 @@ from attnprobe.experiments.error.gates import METRICS
 from attnprobe.methods import KERNELS, METHODS, get, kernels
 from attnprobe.metrics.kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, eager_output
 from attnprobe.records.read import read_records
-from attnprobe.sweep import parse_methods
+from attnprobe.run.plan import parse_methods
 from attnprobe.testing import check_method
 
 FUSED = ("torch:sdpa-flash", "torch:sdpa-math", "torch:flex")

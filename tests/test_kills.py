@@ -32,7 +32,7 @@ KILLER = """
 import os, random, signal, sys, time
 import torch
 torch.set_num_threads(1)
-import attnprobe.report, attnprobe.sweep
+import attnprobe.report, attnprobe.experiments.error.measure
 from attnprobe.cli import main
 
 kills, seed, jobs = map(int, sys.argv[1:])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error.rows import summarise
-from attnprobe.sources import SourceSpec, packaged_weights
-from attnprobe.sweep import ErrorRequest, measure_errors
+from attnprobe.sources import packaged_weights
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 TEXT, VOCABULARY = DATA / "wikitext-2-test.txt", DATA / "bert-base-cased-vocab.txt"
@@ -25,11 +25,11 @@ def levels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert-base")
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 28996}))
     (folder / "vocab.txt").write_text(VOCABULARY.read_text())
-    spec = SourceSpec(model=str(folder), weights="initialized", text=str(TEXT), device="cpu")
+    spec = {"model": str(folder), "weights": ("initialized",), "text": str(TEXT), "device": "cpu"}
     found = {}
-    for n, d in (("512", "16,256"), ("1024", "16")):
+    for n, d in (((512,), (16, 256)), ((1024,), (16,))):
         request = ErrorRequest(
-            source=spec, methods=("nystromformer,skyformer",), n=n, d=d, windows=4, out=str(folder / n)
+            **spec, methods=("nystromformer,skyformer",), n=n, d=d, windows=4, out=str(folder / f"{n}")
         )
         rows, _ = summarise(measure_errors(request).outcome.records)
         found |= {(row["method"], row["n"], row["d"]): row["over_vmean"]["output_spectral"] for row in rows}
@@ -54,11 +54,13 @@ def test_error_over_vmean_has_the_known_level(levels, method, n, d, low, high):
 @pytest.mark.skipif(not packaged_weights()["sha256_ok"], reason="the packaged MiniLM weights are not installed")
 def test_bad_rows_of_pretrained_heads_are_counted_in_every_layer(tmp_path):
     request = ErrorRequest(
-        source=SourceSpec(model="minilm", text="embedded", device="cpu"),
+        model="minilm",
+        text="embedded",
+        device="cpu",
         methods=("nystromformer,skyformer",),
-        n="512",
-        d="128",
-        layer="0-5",
+        n=(512,),
+        d=(128,),
+        layer=(0, 1, 2, 3, 4, 5),
         out=str(tmp_path / "r"),
     )
     records = measure_errors(request).outcome.records

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error import maps_figure as figure_file
 from attnprobe.experiments.error.map_scale import (
     ABOVE,
@@ -41,9 +42,8 @@ from attnprobe.operators import Dense, Identity, Padded, Sum
 from attnprobe.qkv import QKV
 from attnprobe.records.file import exact_map_path, map_path, mapped
 from attnprobe.reference import TARGETS, exact
-from attnprobe.sources import SourceSpec, load_qkv
+from attnprobe.sources import load_qkv
 from attnprobe.sources.files import FileSource
-from attnprobe.sweep import ErrorRequest, measure_errors
 
 
 def literal(matrix, blocks):
@@ -175,12 +175,12 @@ def source(tmp_path):
         for axis, x in zip("qkv", (q, k, v), strict=True)
     }
     save_file(tensors, tmp_path / "qkv.safetensors")
-    return SourceSpec(qkv=str(tmp_path / "qkv.safetensors"), device="cpu")
+    return {"qkv": str(tmp_path / "qkv.safetensors"), "device": "cpu"}
 
 
 def measured(source, tmp_path, name="r", maps=True, **rest):
-    rest = {"d": "8", "methods": ("skyformer",), "matrix": False, **rest}
-    return measure_errors(ErrorRequest(source=source, out=str(tmp_path / name), **rest), maps=maps)
+    rest = {"d": (8,), "methods": ("skyformer",), "matrix": False, **rest}
+    return measure_errors(ErrorRequest(**source, out=str(tmp_path / name), **rest), maps=maps)
 
 
 def files(folder):
@@ -192,10 +192,10 @@ def test_a_run_keeps_the_maps_of_its_operators(source, tmp_path):
         source,
         tmp_path,
         methods=("skyformer,vmean",),
-        d="4,8",
-        layer="0,2",
-        n="65,70",
-        head="2,0",
+        d=(4, 8),
+        layer=(0, 2),
+        n=(65, 70),
+        head=(2, 0),
         windows=2,
         repeats=2,
         seed=3,
@@ -204,7 +204,7 @@ def test_a_run_keeps_the_maps_of_its_operators(source, tmp_path):
     assert len(shown) == 3 * 2 * 2 and all(one["window"] == 0 and one["seed"] == 3 for one in shown)
     assert len(files(tmp_path / "r")) == len(shown) + 2 * 2 and session.unmapped == {}
     for record in shown:
-        qkv = load_qkv(qkv=source.qkv, n=record["n"], layer=record["layer"]).select([2, 0])
+        qkv = load_qkv(qkv=source["qkv"], n=record["n"], layer=record["layer"]).select([2, 0])
         operator = approximate(record["method"], qkv, record["d"], seed=3).operator
         wanted = {map_path(session.path, record["key"]): operator, exact_map_path(session.path, record): exact(qkv)}
         for path, matrix in wanted.items():
@@ -237,14 +237,14 @@ def test_another_seed_of_a_folder_is_drawn_by_its_own_draws(source, tmp_path):
     session = measured(source, tmp_path, seed=1)
     (record,) = mapped(session.outcome.records)
     assert (record["seed"], record["repeat"]) == (1, 1)
-    wanted = attention_maps(approximate("skyformer", load_qkv(qkv=source.qkv, n=70), 8, seed=1).operator)
+    wanted = attention_maps(approximate("skyformer", load_qkv(qkv=source["qkv"], n=70), 8, seed=1).operator)
     assert np.array_equal(np.load(map_path(session.path, record["key"])), wanted.float().numpy())
     assert len(map_figures(session.outcome.records, session.path, "", tmp_path / "f")) == 2
 
 
 def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
     paths = set()
-    for change in ({}, {"target": "gaussian"}, {"head": "1"}, {"layer": "2"}, {"n": "69"}):
+    for change in ({}, {"target": "gaussian"}, {"head": (1,)}, {"layer": (2,)}, {"n": (69,)}):
         session = measured(source, tmp_path, **change)
         (record,) = mapped(session.outcome.records)
         paths.add(exact_map_path(session.path, record))
@@ -252,7 +252,7 @@ def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
         assert exact_map_path(session.path, {**record, "source": {**record["source"], "qkv": "moved"}}) in paths
     assert len(paths) == 10
     gaussian = measured(source, tmp_path, target="gaussian")
-    (record,), qkv = mapped(gaussian.outcome.records), load_qkv(qkv=source.qkv, n=70)
+    (record,), qkv = mapped(gaussian.outcome.records), load_qkv(qkv=source["qkv"], n=70)
     approx = approximate("skyformer", qkv, 8, target="gaussian")
     wanted = {
         exact_map_path(gaussian.path, record): exact(qkv, "gaussian"),
@@ -361,7 +361,7 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
         source,
         tmp_path,
         methods=("skyformer:sampler=iid,nystromformer,vmean",),
-        d="8,16,100",
+        d=(8, 16, 100),
         windows=2,
         repeats=3,
         seed=5,
@@ -402,12 +402,12 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
 def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkeypatch):
     figures = drawn_by(monkeypatch)
     for name, change in {
-        "one": {"head": "1"},
+        "one": {"head": (1,)},
         "wide": {
             "methods": ("skyformer:sampler=iid,guard=sampled,performer:orthogonal=false,vmean,linear,svd",),
-            "d": "8,66",
+            "d": (8, 66),
         },
-        "gaussian": {"target": "gaussian", "n": "9", "d": "4"},
+        "gaussian": {"target": "gaussian", "n": (9,), "d": (4,)},
     }.items():
         session = measured(source, tmp_path, name, **change)
         map_figures(session.outcome.records, session.path, "a source\n" + "x y " * 60, tmp_path / name)
@@ -535,7 +535,7 @@ def command(capsys, monkeypatch, tmp_path, source):
 
     def call(*args):
         with pytest.raises(SystemExit) as stop:
-            main(["error", "--qkv", source.qkv, "--d", "8", "--no-matrix", "--out", "r", *args])
+            main(["error", "--qkv", source["qkv"], "--d", "8", "--no-matrix", "--out", "r", *args])
         out, err = capsys.readouterr()
         return stop.value.code or 0, out, err
 

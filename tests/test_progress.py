@@ -15,10 +15,9 @@ from safetensors.torch import save_file
 from attnprobe.cli import main
 from attnprobe.cli.progress import Pace
 from attnprobe.experiments import EXPERIMENTS
+from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.error.measure import measure_errors
 from attnprobe.run import loop
-from attnprobe.run.prepare import ErrorRequest
-from attnprobe.sources import SourceSpec
 
 
 @pytest.fixture
@@ -32,13 +31,13 @@ def file(tmp_path):
 def progress_of(file, out, **asked):
     """Every ``(done, total, label)`` of a run of ``error``."""
     states = []
-    request = ErrorRequest(source=SourceSpec(qkv=str(file), device="cpu"), out=str(out), **asked)
+    request = ErrorRequest(qkv=str(file), device="cpu", out=str(out), **asked)
     measure_errors(request, progress=lambda *state: states.append(state))
     return states
 
 
 def test_matrix_errors_move_the_progress(file, tmp_path):
-    states = progress_of(file, tmp_path / "r", methods=("skyformer,performer",), d="16", n="512")
+    states = progress_of(file, tmp_path / "r", methods=("skyformer,performer",), d=(16,), n=(512,))
     shares = [done / total for done, total, _ in states]
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == 1
     passes = [share for share, (_, _, label) in zip(shares, states, strict=True) if "matrix errors" in label]
@@ -47,15 +46,15 @@ def test_matrix_errors_move_the_progress(file, tmp_path):
 
 
 def test_what_is_there_already_counts_as_done_and_has_no_work(file, tmp_path):
-    first = progress_of(file, tmp_path / "r", methods=("skyformer",), d="16", n="512", matrix=False)
+    first = progress_of(file, tmp_path / "r", methods=("skyformer",), d=(16,), n=(512,), matrix=False)
     total = first[-1][1]
-    states = progress_of(file, tmp_path / "r", methods=("skyformer,linear",), d="16", n="512", matrix=False)
+    states = progress_of(file, tmp_path / "r", methods=("skyformer,linear",), d=(16,), n=(512,), matrix=False)
     assert states[0][0] == pytest.approx(total) and states[-1][:2] == (total + 1, total + 1)
     assert all(one <= other for (one, *_), (other, *_) in zip(states, states[1:], strict=False))
 
 
 def test_longer_sequences_weigh_more(file, tmp_path):
-    states = progress_of(file, tmp_path / "r", methods=("linear",), n="64,512", matrix=False)
+    states = progress_of(file, tmp_path / "r", methods=("linear",), n=(64, 512), matrix=False)
     halfway = [done / total for done, total, label in states if label.startswith("reading n=512")][0]
     assert halfway < 0.1, "half of the cells, and a sixty-fourth of the exact attention"
 
@@ -102,7 +101,7 @@ def test_the_bar_fits_a_narrow_terminal(columns):
 
 def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
     notes = []
-    request = ErrorRequest(source=SourceSpec(qkv=str(file), device="cpu"), out=str(tmp_path / "r"), matrix=False)
+    request = ErrorRequest(qkv=str(file), device="cpu", out=str(tmp_path / "r"), matrix=False)
     monkeypatch.setattr(loop, "speed", lambda: 1e6)
     measure_errors(request, notify=notes.append)
     assert [line for line in notes if re.fullmatch(r"about \d+ (min|h) for \d+ cells; --dry-run lists them", line)]

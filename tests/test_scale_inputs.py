@@ -13,25 +13,19 @@ from attnprobe import QKV, exact
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
+from attnprobe.experiments.condition import ConditionRequest, measure_conditions
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
 from attnprobe.experiments.spectrum.view import spectrum_rows
+from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gates
 from attnprobe.gates.plan import hopeless
 from attnprobe.report import open_run, views
+from attnprobe.run.estimate import listed
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
-from attnprobe.sweep import (
-    ConditionRequest,
-    ErrorRequest,
-    SpectrumRequest,
-    TheoryRequest,
-    listed,
-    measure_conditions,
-    measure_errors,
-    measure_spectra,
-    measure_theory,
-)
 
 KINDS = {
     "error": (ErrorRequest, measure_errors, {"methods": ("nystromformer,skyformer,linear",)}),
@@ -55,7 +49,7 @@ def file(tensors, tmp_path):
 
 def run_of(command, path, out, **given):
     kind, measure, extra = KINDS[command]
-    return measure(kind(source=SourceSpec(qkv=path, device="cpu"), d="4", out=str(out), **extra, **given))
+    return measure(kind(qkv=path, device="cpu", d=(4,), out=str(out), **extra, **given))
 
 
 def measured(record):
@@ -118,7 +112,7 @@ def test_the_factor_one_is_the_source_itself(file):
 def test_a_command_measures_what_it_measures_of_tensors_scaled_by_hand(command, tensors, file, tmp_path):
     by_hand = {name: x if name == "v" else x * 3.0**0.5 for name, x in tensors.items()}
     save_file(by_hand, tmp_path / "by-hand.safetensors")
-    ours = run_of(command, file, tmp_path / "a", scale_inputs="1,3")
+    ours = run_of(command, file, tmp_path / "a", scale_inputs=(1, 3))
     theirs = run_of(command, str(tmp_path / "by-hand.safetensors"), tmp_path / "b")
     scaled_records = [one for one in ours.outcome.records if one["source"].get("scale_inputs") == 3]
     assert len(scaled_records) * 2 == len(ours.outcome.records) and scaled_records
@@ -130,12 +124,12 @@ def test_a_command_measures_what_it_measures_of_tensors_scaled_by_hand(command, 
 @pytest.mark.parametrize("command", KINDS)
 def test_the_default_changes_no_key_and_old_runs_go_on(command, file, tmp_path):
     alone = run_of(command, file, tmp_path / "run")
-    both = run_of(command, file, tmp_path / "run", scale_inputs="0.5,1")
+    both = run_of(command, file, tmp_path / "run", scale_inputs=(0.5, 1))
     assert both.outcome.done_before == len(alone.outcome.records) == both.outcome.measured
     keys = [one["key"] for one in both.outcome.records]
     assert len(set(keys)) == len(keys) and {one["key"] for one in alone.outcome.records} < set(keys)
     assert all("scale_inputs" not in one["source"] for one in alone.outcome.records)
-    again = run_of(command, file, tmp_path / "run", scale_inputs="0.5,1")
+    again = run_of(command, file, tmp_path / "run", scale_inputs=(0.5, 1))
     assert again.outcome.measured == 0
     inputs = open_run(tmp_path / "run").inputs
     assert len(inputs) == 2 and {one["source"].get("scale_inputs") for one in inputs} == {None, 0.5}
@@ -166,13 +160,13 @@ def test_keys_are_those_of_records_that_were_written_before_there_were_factors(f
 
 
 def test_factors_are_never_averaged_together(file, tmp_path):
-    run = run_of("error", file, tmp_path / "run", scale_inputs="4,1,0.5,4")
+    run = run_of("error", file, tmp_path / "run", scale_inputs=(4, 1, 0.5, 4))
     rows, bounds = summarise(run.outcome.records)
     mine = [row for row in rows if row["method"] == "nystromformer"]
     assert [row["scale_inputs"] for row in mine] == [0.5, 1, 4] and {row["windows"] for row in mine} == {1}
     assert [row["values"] for row in mine] == [2, 2, 2]
     assert len({row["source"] for row in mine}) == 3 and mine[1]["source"].endswith("scores x 1")
-    found = run_of("spectrum", file, tmp_path / "spectrum", scale_inputs="1,4")
+    found = run_of("spectrum", file, tmp_path / "spectrum", scale_inputs=(1, 4))
     assert len({row["weights"] for row in spectrum_rows(found.outcome.records)}) == 2
 
 
@@ -225,7 +219,7 @@ def test_a_failure_under_a_large_factor_is_that_cells_alone(file, tmp_path, monk
         return kept(name, qkv, *rest, **options)
 
     monkeypatch.setattr(loop, "approximate", breaks)
-    run = run_of("error", file, tmp_path / "run", scale_inputs="1,1e8")
+    run = run_of("error", file, tmp_path / "run", scale_inputs=(1, 1e8))
     status = {(one["method"], one["source"].get("scale_inputs")): one["status"] for one in run.outcome.records}
     assert status["linear", 1e8] == "failed" and status["linear", None] == "ok"
     assert status["nystromformer", None] == status["vmean", 1e8] == "ok"
@@ -255,8 +249,8 @@ def test_gates_narrow_by_factor():
         ((2,), False),
     ]
     assert "no row with scale_inputs=2; the rows have 1,4" in found[-1].message
-    assert hopeless(gates[2], {"scale_inputs": "1,4"}) == "scale_inputs=2 is not measured; scale_inputs is 1,4"
-    assert hopeless(gates[1], {"scale_inputs": "1,4"}) is None
+    assert hopeless(gates[2], {"scale_inputs": (1.0, 4.0)}, {}) == "scale_inputs=2 is not measured; scale_inputs is 1,4"
+    assert hopeless(gates[1], {"scale_inputs": (1.0, 4.0)}, {}) is None
     with pytest.raises(UsageError, match="is no number and no list"):
         parse_gates([{"metric": "bad_rows", "max": 0, "scale_inputs": "four"}], GATED)
 
@@ -279,7 +273,7 @@ def test_a_sweeps_own_folder_is_named_as_before_there_were_factors(tmp_path):
     from pathlib import Path
 
     from attnprobe.cli.sweep import folder
-    from attnprobe.config import Config
+    from attnprobe.sweeps.yaml_file import Config
 
     config = Config(Path("a.yaml"), "error", {})
     old, new = {"n": "64"}, {"n": "64", "scale_inputs": "1", "input_statistics": True}
@@ -287,7 +281,7 @@ def test_a_sweeps_own_folder_is_named_as_before_there_were_factors(tmp_path):
 
 
 def test_a_dry_run_lists_what_is_measured(file, tmp_path):
-    request = ErrorRequest(source=SourceSpec(qkv=file, device="cpu"), d="4", scale_inputs="1,2")
+    request = ErrorRequest(qkv=file, device="cpu", d=(4,), scale_inputs=(1, 2))
     assert {cell.place[0] for cell in listed(experiment("error").cells(), request)} == {"file", "file, scores x 2"}
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.read import read_inputs, read_records
 from attnprobe.records.shards import Shard, parse_shard
 from attnprobe.report import open_run
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, measure_errors
 
 PLACES = ["--layer", "0,2", "--windows", "2", "--n", "40,64", "--d", "4,8"]
 COMMANDS = {
@@ -38,8 +37,8 @@ def without_times(records):
 
 
 def request(file, out, **rest):
-    given = {"d": "4", "n": "40,64", "layer": "0,2", "windows": 2, "matrix": False, **rest}
-    return ErrorRequest(source=SourceSpec(qkv=str(file), device="cpu"), out=str(out), **given)
+    given = {"d": (4,), "n": (40, 64), "layer": (0, 2), "windows": 2, "matrix": False, **rest}
+    return ErrorRequest(qkv=str(file), device="cpu", out=str(out), **given)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
@@ -115,7 +114,7 @@ def test_shards_of_two_processes_at_once_do_not_harm_each_other(file, tmp_path):
     command = [sys.executable, "-m", "attnprobe", "error", "--qkv", file, *PLACES, "--out", tmp_path / "r"]
     both = [subprocess.Popen([*command, "--shard", f"{index}/2"], stdout=-1, stderr=-1) for index in (1, 2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0], [process.stderr.read() for process in both]
-    measure_errors(request(file, tmp_path / "whole", d="4,8", matrix=True))
+    measure_errors(request(file, tmp_path / "whole", d=(4, 8), matrix=True))
     assert without_times(read_records(tmp_path / "r")) == without_times(read_records(tmp_path / "whole"))
     assert [json.loads((tmp_path / f"r/manifest-{i}-of-2.json").read_text())["shard"] for i in (1, 2)] == ["1/2", "2/2"]
     assert open_run(tmp_path / "r").notes == []
@@ -131,7 +130,7 @@ def test_a_report_says_which_shards_are_missing(file, tmp_path):
 
 def test_records_of_other_settings_are_told_and_those_of_other_shards_are_not(file, tmp_path):
     out, told = tmp_path / "r", []
-    measure_errors(request(file, out, d="6"))
+    measure_errors(request(file, out, d=(6,)))
     for index in ("1/2", "2/2"):
         measure_errors(request(file, out, shard=index), notify=told.append)
     [line] = {line for line in told if "of other settings" in line}

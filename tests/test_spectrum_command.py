@@ -12,7 +12,8 @@ import pytest
 from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError
 from attnprobe.experiments.spectrum.figures import spectrum_figures
-from attnprobe.experiments.spectrum.measure import parse_epsilons, parse_of
+from attnprobe.experiments.spectrum.measure import parse_of
+from attnprobe.experiments.spectrum.request import shares
 from attnprobe.experiments.spectrum.view import moduli, spectrum_rows, spectrum_tables
 from attnprobe.tables.console import Header
 from attnprobe.tables.terminal import plain_tables
@@ -213,7 +214,7 @@ def test_lists_of_matrices_and_methods():
     found = parse_of(["softmax,skyformer:sampler=iid,share_heads=true", "gaussian,softmax,vmean"])
     assert [one if isinstance(one, str) else one.name for one in found] == ["softmax", "skyformer", "gaussian", "vmean"]
     assert dict(found[1].options) == {"sampler": "iid", "share_heads": True}
-    assert parse_epsilons("0.5,0.5,1e-3") == (0.5, 1e-3)
+    assert shares("0.5,0.5,1e-3", "epsilon") == (0.5, 1e-3)
     with pytest.raises(UsageError, match="unknown matrix or method ''"):
         parse_of(["softmax,"])
 

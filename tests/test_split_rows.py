@@ -20,6 +20,7 @@ from test_operators import cases
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import SourceError, UsageError
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error import measure as run_file
 from attnprobe.linalg import differences as differences_file
 from attnprobe.linalg.differences import Differences
@@ -33,8 +34,6 @@ from attnprobe.qkv import QKV
 from attnprobe.reference import exact_output
 from attnprobe.run import loop as running
 from attnprobe.run.row_devices import row_devices
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorRequest, measure_errors
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -603,7 +602,7 @@ def test_a_file_is_refused_with_its_line(run, qkv, tmp_path, text, line, said):
 
 
 def asking(device="cpu", **rest):
-    return ErrorRequest(source=SourceSpec(device=device), **rest)
+    return ErrorRequest(device=device, **rest)
 
 
 def test_the_devices_are_the_first_visible_ones(monkeypatch):
@@ -636,8 +635,8 @@ def test_a_run_splits_both_passes_over_the_exact_matrix(qkv, tmp_path, monkeypat
 
     monkeypatch.setattr(run_file, name, seen)
     for number in (None, 2):
-        spec, out = SourceSpec(qkv=str(qkv), device="cpu"), str(tmp_path / f"r{number}")
-        measure_errors(ErrorRequest(source=spec, methods=("vmean",), split_rows=number, out=out))
+        spec, out = {"qkv": str(qkv), "device": "cpu"}, str(tmp_path / f"r{number}")
+        measure_errors(ErrorRequest(**spec, methods=("vmean",), split_rows=number, out=out))
     assert asked == [None, (CPU, CPU)]
 
 
@@ -651,9 +650,9 @@ def test_split_rows_are_one_process_whatever_the_default(qkv, tmp_path, monkeypa
 
     whole = running.site_of
     monkeypatch.setattr(running, "site_of", site)
-    spec = SourceSpec(qkv=str(qkv), device="cpu")
+    spec = {"qkv": str(qkv), "device": "cpu"}
     for number in (None, 2):
         out = str(tmp_path / f"r{number}")
-        found = measure_errors(ErrorRequest(source=spec, methods=("vmean",), split_rows=number, out=out))
+        found = measure_errors(ErrorRequest(**spec, methods=("vmean",), split_rows=number, out=out))
         assert len(found.outcome.records) == 2  # with the lower bound
     assert asked == [None, 1]

@@ -16,15 +16,15 @@ from torch.nn import functional
 
 from attnprobe import instability
 from attnprobe.errors import SourceError, Unsupported, UsageError
-from attnprobe.experiments.stability import trajectory
+from attnprobe.experiments.stability import StabilityRequest, trajectory
 from attnprobe.experiments.stability.classifier import Classifier
 from attnprobe.experiments.stability.listops import DEPTH, SYMBOLS, evaluated, expression
 from attnprobe.experiments.stability.plan import stability_cells, stability_prepared
+from attnprobe.experiments.stability.tasks import open_task
 from attnprobe.experiments.stability.training import training_steps
 from attnprobe.records.read import read_records
 from attnprobe.report import open_run, views
-from attnprobe.sources import SourceSpec, open_task
-from attnprobe.sweep import StabilityRequest
+from attnprobe.sources import SourceSpec
 from attnprobe.tables.intervals import mean_interval
 
 SMALL = ("--n", "40", "--batch", "3", "--steps", "4", "--d", "8", "--condition-tokens", "12")
@@ -629,6 +629,6 @@ def test_a_cell_is_named_by_all_that_determines_it():
         {"condition_tokens": 0},
         {"tasks": ("listops:n=41,batch=3",)},
         {"tasks": ("listops:n=40,batch=4",)},
-        {"source": SourceSpec(dtype="float64")},
+        {"dtype": "float64"},
     ]
     assert all(not set(first) & set(keys(**changed)) for changed in others) and first == keys()

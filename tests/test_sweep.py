@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.errors import UsageError
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.shapes import read_run
+from attnprobe.grammar.lists import parse_numbers
 from attnprobe.methods import by_family
 from attnprobe.records import read_records
 from attnprobe.run.limits import CellTimeout, time_limit
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods, parse_numbers
+from attnprobe.run.plan import ErrorPlan, parse_methods
 
 
 @pytest.fixture
@@ -29,11 +30,11 @@ def source(tmp_path):
         for axis, x in zip("qkv", (q, k, v), strict=True)
     }
     save_file(tensors, tmp_path / "qkv.safetensors")
-    return SourceSpec(qkv=str(tmp_path / "qkv.safetensors"), device="cpu")
+    return {"qkv": str(tmp_path / "qkv.safetensors"), "device": "cpu"}
 
 
 def measured(source, tmp_path, name="r", **rest):
-    outcome = measure_errors(ErrorRequest(source=source, out=str(tmp_path / name), **{"d": "8", **rest})).outcome
+    outcome = measure_errors(ErrorRequest(**source, out=str(tmp_path / name), **{"d": (8,), **rest})).outcome
     return {record["key"]: record for record in outcome.records}, outcome
 
 
@@ -86,7 +87,7 @@ def test_a_malformed_list_is_refused(text):
 
 def test_the_forward_is_shared_and_cells_are_complete(source, tmp_path):
     records, outcome = measured(
-        source, tmp_path, methods=("skyformer,nystromformer",), n="40,80", layer="0,2", windows=2, repeats=3, d="4,8"
+        source, tmp_path, methods=("skyformer,nystromformer",), n=(40, 80), layer=(0, 2), windows=2, repeats=3, d=(4, 8)
     )
     per_place = 2 + 1 + 2 * 3 + 2  # bounds, V-Mean, Skyformer's budgets and seeds, Nyströmformer once per budget
     assert len(records) == outcome.measured == per_place * 2 * 2 * 2
@@ -103,15 +104,15 @@ def test_repeats_differ_and_a_deterministic_method_has_one(source, tmp_path):
 
 
 def test_the_order_and_company_of_cells_do_not_matter(source, tmp_path):
-    alone, _ = measured(source, tmp_path, "a", methods=("skyformer",), layer="2", d="8")
-    among, _ = measured(source, tmp_path, "b", methods=("svd,nystromformer,skyformer",), layer="0,2", d="4,8,16")
+    alone, _ = measured(source, tmp_path, "a", methods=("skyformer",), layer=(2,), d=(8,))
+    among, _ = measured(source, tmp_path, "b", methods=("svd,nystromformer,skyformer",), layer=(0, 2), d=(4, 8, 16))
     for key, record in alone.items():
         assert among[key]["metrics"] == record["metrics"] and among[key]["draws_hash"] == record["draws_hash"]
 
 
 def test_a_head_alone_has_the_numbers_it_has_among_others(source, tmp_path):
     every, _ = measured(source, tmp_path, "a")
-    alone, _ = measured(source, tmp_path, "b", head="2")
+    alone, _ = measured(source, tmp_path, "b", head=(2,))
     value = lambda found, place: next(r for r in found.values() if r["method"] == "skyformer")["metrics"][
         "output_spectral"
     ][place]
@@ -122,10 +123,10 @@ def test_what_determines_a_result_is_in_its_key(source, tmp_path):
     base, _ = measured(source, tmp_path, "a")
     changes = {
         "seed": 1,
-        "head": "0",
-        "n": "79",
+        "head": (0,),
+        "n": (79,),
         "target": "gaussian",
-        "layer": "2",
+        "layer": (2,),
         "methods": ("skyformer:sampler=iid",),
     }
     for name, value in changes.items():
@@ -136,10 +137,10 @@ def test_what_determines_a_result_is_in_its_key(source, tmp_path):
 
 
 def test_a_finished_run_is_not_measured_again_and_an_enlarged_one_is_added_to(source, tmp_path):
-    first, _ = measured(source, tmp_path, d="4")
-    again, outcome = measured(source, tmp_path, d="4")
+    first, _ = measured(source, tmp_path, d=(4,))
+    again, outcome = measured(source, tmp_path, d=(4,))
     assert outcome.measured == 0 and outcome.done_before == 3 and again == first
-    more, outcome = measured(source, tmp_path, d="4,8")
+    more, outcome = measured(source, tmp_path, d=(4, 8))
     assert outcome.measured == 2 and {key: more[key] for key in first} == first
 
 
@@ -158,7 +159,7 @@ def test_a_source_that_fails_leaves_no_folder(tmp_path, source):
     q = torch.full((1, 8, 4), float("nan"))
     save_file({"q": q, "k": q.clone(), "v": q.clone()}, broken)
     with pytest.raises(Exception, match="nan"):
-        measure_errors(ErrorRequest(source=SourceSpec(qkv=str(broken)), d="4", out=str(tmp_path / "gone")))
+        measure_errors(ErrorRequest(qkv=str(broken), d=(4,), out=str(tmp_path / "gone")))
     assert not (tmp_path / "gone").exists()
 
 
@@ -172,7 +173,7 @@ def test_the_same_tensors_under_another_name_are_the_same_cells(source, tmp_path
     first, _ = measured(source, tmp_path, "a")
     copy = tmp_path / "elsewhere.safetensors"
     copy.write_bytes((tmp_path / "qkv.safetensors").read_bytes())
-    second, _ = measured(SourceSpec(qkv=str(copy), device="cpu"), tmp_path, "b")
+    second, _ = measured({"qkv": str(copy), "device": "cpu"}, tmp_path, "b")
     assert first.keys() == second.keys()
 
 
@@ -185,12 +186,12 @@ def test_the_shift_of_each_head_is_in_the_record(source, tmp_path):
 
 @pytest.mark.parametrize("metrics", ['{"output_spectral":["x"]}', '{"output_spectral":3}', '"x"', "[1]"])
 def test_a_record_of_other_values_counts_as_not_measured_and_is_measured_again(source, tmp_path, metrics):
-    before, _ = measured(source, tmp_path, methods=("vmean",), n="40")
+    before, _ = measured(source, tmp_path, methods=("vmean",), n=(40,))
     path = tmp_path / "r/records.jsonl"
     *rest, last = path.read_text().splitlines()
     path.write_text("\n".join([*rest, re.sub(r'"metrics":\{[^}]*\}', f'"metrics":{metrics}', last)]) + "\n")
     told = []
-    request = ErrorRequest(source=source, out=str(tmp_path / "r"), d="8", methods=("vmean",), n="40")
+    request = ErrorRequest(**source, out=str(tmp_path / "r"), d=(8,), methods=("vmean",), n=(40,))
     outcome = measure_errors(request, notify=told.append).outcome
     assert outcome.measured == 1 and len(path.read_text().splitlines()) == len(before) + 1
     assert [line for line in told if "counts as not measured" in line and f"{path}:{len(before)}: record" in line]

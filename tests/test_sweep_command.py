@@ -13,17 +13,18 @@ import pytest
 import torch
 
 from attnprobe.cli.sweep import settings_of
-from attnprobe.config import read_config
 from attnprobe.errors import UsageError
 from attnprobe.experiments import experiment
+from attnprobe.experiments.budget import BudgetRequest
 from attnprobe.experiments.budget.bisect import coarse_budgets
+from attnprobe.experiments.condition import ConditionRequest
+from attnprobe.experiments.error import ErrorRequest
 from attnprobe.methods import METHODS
 from attnprobe.operators import GPU_BLOCK
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.run.estimate import listed
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import BudgetRequest, ConditionRequest, ErrorRequest
+from attnprobe.sweeps.yaml_file import read_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 CONFIG = """
@@ -69,7 +70,7 @@ def test_command_line_beats_environment_beats_file_beats_default(run, config, mo
     assert code == 0, err
     found = json.loads(Path("r/manifest.json").read_text())
     said = {name: (one["value"], one["origin"]) for name, one in found["config"].items()}
-    assert said["n"] == ("48", "command line") and said["d"] == ("4", "environment")
+    assert said["n"] == ([48], "command line") and said["d"] == ([4], "environment")
     assert said["seed"] == (7, "environment") and said["windows"] == (1, "default")
     assert said["methods"] == (["nystromformer", "performer"], "file")
     assert {one["n"] for one in read_records("r")} == {48} and {one["d"] for one in read_records("r")} == {4, None}
@@ -118,11 +119,11 @@ def test_several_weights_are_one_run(run, tiny_bert, text_file, tmp_path):
     assert {one["source"]["weights"] for one in read_records("r")} == {"pretrained", "initialized"}
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert set(manifest["plan"]) == {"pretrained", "initialized"} and len(manifest["source"]) == 2
-    assert manifest["config"]["weights"] == {"value": "pretrained,initialized", "origin": "file"}
+    assert manifest["config"]["weights"] == {"value": ["pretrained", "initialized"], "origin": "file"}
     asked = ("--model", tiny_bert, "--text", text_file, "--n", "32", "--d", "8", "--method", "linear")
     for word in ("pretrained", "initialized"):
         assert run("error", *asked, "--weights", word, "--out", word)[0] == 0
-        assert json.loads(Path(word, "manifest.json").read_text())["config"]["weights"]["value"] == word
+        assert json.loads(Path(word, "manifest.json").read_text())["config"]["weights"]["value"] == [word]
     assert records_of("r") == records_of("pretrained") | records_of("initialized")
 
 
@@ -361,18 +362,17 @@ def test_more_cells_than_can_be_listed_are_counted_and_refused(command, more, dr
 
 def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path):
     """Two heads: 8 n d 64 + 40 d³ multiply-adds a head, with matrices 512 + d an entry; inputs 1152 an entry."""
-    spec = SourceSpec(qkv=str(qkv))
-    setting = {"source": spec, "n": "96", "methods": ("nystromformer",), "out": str(tmp_path / "r")}
+    setting = {"qkv": str(qkv), "n": (96,), "methods": ("nystromformer",), "out": str(tmp_path / "r")}
     work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}
     method = lambda d: 2 * (8 * 96 * d * 64 + 40 * d**3)
     inputs = 2 * 96**2 * (128 + 1024)
-    plain = work(listed(experiment("error").cells(), ErrorRequest(d="8,16", matrix=False, **setting)))
+    plain = work(listed(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, **setting)))
     assert len(plain) == 5 and plain["lower-bound", 8] == inputs / 5
     assert plain["nystromformer", 8] == pytest.approx(method(8) + inputs / 5)
     assert plain["nystromformer", 16] == pytest.approx(method(16) + inputs / 5)
-    whole = work(listed(experiment("error").cells(), ErrorRequest(d="8", input_statistics=False, **setting)))
+    whole = work(listed(experiment("error").cells(), ErrorRequest(d=(8,), input_statistics=False, **setting)))
     assert whole["nystromformer", 8] == pytest.approx(method(8) + 2 * 96**2 * (512 + 8) + 2 * 96**2 * 128 / 3)
-    [exact, *_] = listed(experiment("condition").cells(), ConditionRequest(d="8", **setting))
+    [exact, *_] = listed(experiment("condition").cells(), ConditionRequest(d=(8,), **setting))
     assert exact.work == pytest.approx(3 * 2 * 24 * 96**3 + inputs / 2) and exact.bytes == 32 * 96**2
     [budget] = listed(experiment("budget").cells(), BudgetRequest(d_max=32, repeats=1, **setting))
     assert budget.work == pytest.approx(2 * sum(method(d) for d in coarse_budgets(8, 32)) + inputs)

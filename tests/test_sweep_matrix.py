@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from attnprobe import exact, matrix_errors
 from attnprobe.errors import Unsupported
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.error import measure as run_file
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MATRIX_METRICS
@@ -19,8 +20,8 @@ from attnprobe.operators import Dense, Operator
 from attnprobe.qkv import QKV
 from attnprobe.records.file import LOWER_BOUND, determining
 from attnprobe.run import plan as plan_file
+from attnprobe.run.plan import ErrorPlan, parse_methods
 from attnprobe.sources import SourceSpec
-from attnprobe.sweep import ErrorPlan, ErrorRequest, measure_errors, parse_methods
 
 N = 264  # more keys than are held dense: the passes are streamed
 
@@ -29,11 +30,11 @@ N = 264  # more keys than are held dense: the passes are streamed
 def source(tmp_path):
     q, k, v = torch.randn(3, 2, N, 4, generator=torch.Generator().manual_seed(1))
     save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "qkv.safetensors")
-    return SourceSpec(qkv=str(tmp_path / "qkv.safetensors"), device="cpu")
+    return {"qkv": str(tmp_path / "qkv.safetensors"), "device": "cpu"}
 
 
 def measured(source, tmp_path, name="r", **rest):
-    request = ErrorRequest(source=source, out=str(tmp_path / name), **{"d": "8", **rest})
+    request = ErrorRequest(**source, out=str(tmp_path / name), **{"d": (8,), **rest})
     labels = []
     outcome = measure_errors(request, progress=lambda done, total, label: labels.append((done, total, label))).outcome
     return {record["key"]: {**record, "run": ""} for record in outcome.records}, outcome, labels
@@ -58,9 +59,9 @@ def replaced(monkeypatch, name, change):
 @pytest.mark.parametrize("target", ["softmax", "gaussian"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_records_hold_the_numbers_of_matrix_errors(source, tmp_path, dtype, target):
-    spec = dataclasses.replace(source, dtype=dtype)
+    spec = {**source, "dtype": dtype}
     records, _, _ = measured(spec, tmp_path, methods=("skyformer",), target=target)
-    tensors = load_file(source.qkv)
+    tensors = load_file(source["qkv"])
     qkv = QKV(*(tensors[name].to(getattr(torch, dtype)) for name in "qkv"))
     for name in ("skyformer", "vmean"):
         record = of(records, name)
@@ -76,7 +77,7 @@ def test_records_hold_the_numbers_of_matrix_errors(source, tmp_path, dtype, targ
 
 def test_a_half_precision_run_measures_b_of_its_own_q_and_k(source, tmp_path):
     """B of the rounded Q and K, made in float32: the identical matrix as operator has no error beyond float32's."""
-    records, _, _ = measured(dataclasses.replace(source, dtype="bfloat16"), tmp_path, methods=("softmax",))
+    records, _, _ = measured({**source, "dtype": "bfloat16"}, tmp_path, methods=("softmax",))
     assert max(of(records, "softmax")["metrics"]["matrix_spectral_relative"]) < 1e-6
 
 
@@ -101,7 +102,7 @@ def test_no_matrix_leaves_the_other_numbers_and_the_lower_bound_as_they_are(sour
 def facts_of(source):
     from attnprobe.sources import resolve
 
-    return determining(resolve(source).facts)
+    return determining(resolve(SourceSpec(**source)).facts)
 
 
 def test_the_tolerance_is_part_of_what_a_cell_is(source, tmp_path):
@@ -117,7 +118,7 @@ def test_the_tolerance_is_part_of_what_a_cell_is(source, tmp_path):
     assert any(one["matrix_open"]) and not any(other["matrix_open"])  # float32 resolves no 1e-6
 
 
-MANY = {"methods": ("skyformer,nystromformer,performer,window",), "d": "8,16", "repeats": 2}
+MANY = {"methods": ("skyformer,nystromformer,performer,window",), "d": (8, 16), "repeats": 2}
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3, 4, 6, 9])
@@ -243,13 +244,13 @@ def test_an_approximation_without_an_operator_has_no_matrix_errors(source, tmp_p
 
 
 def test_padding_takes_no_part(source, tmp_path):
-    tensors = load_file(source.qkv)
+    tensors = load_file(source["qkv"])
     mask = torch.ones(N, dtype=torch.bool)
     mask[-4:] = False
     save_file({**tensors, "mask": mask}, tmp_path / "masked.safetensors")
     save_file({name: x[:, :-4].contiguous() for name, x in tensors.items()}, tmp_path / "short.safetensors")
     masked, short = (
-        of(measured(SourceSpec(qkv=str(tmp_path / f"{name}.safetensors"), device="cpu"), tmp_path, name)[0], "vmean")
+        of(measured({"qkv": str(tmp_path / f"{name}.safetensors"), "device": "cpu"}, tmp_path, name)[0], "vmean")
         for name in ("masked", "short")
     )
     for metric in MATRIX_METRICS:

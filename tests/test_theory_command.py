@@ -15,11 +15,10 @@ from showing import view_of
 
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
+from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.experiments.theory.view import theory_rows, theory_summary
 from attnprobe.records.read import read_records
 from attnprobe.rng import Streams, generator
-from attnprobe.sources import SourceSpec
-from attnprobe.sweep import TheoryRequest, measure_theory
 from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem
 
 HEADS = 4
@@ -182,9 +181,9 @@ def run(run):
 
 
 def measured(file, tmp_path, name="r", **rest):
-    spec = SourceSpec(qkv=str(file), device="cpu")
-    asked = {"d": "8,16", "repeats": 5, "methods": ("nystromformer",), "epsilon": "0.1,0.5", **rest}
-    return measure_theory(TheoryRequest(source=spec, out=str(tmp_path / name), **asked)).outcome
+    spec = {"qkv": str(file), "device": "cpu"}
+    asked = {"d": (8, 16), "repeats": 5, "methods": ("nystromformer",), "epsilon": (0.1, 0.5), **rest}
+    return measure_theory(TheoryRequest(**spec, out=str(tmp_path / name), **asked)).outcome
 
 
 def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
@@ -210,7 +209,7 @@ def test_a_record_is_a_theorem_on_a_layer_with_its_findings(file, tmp_path):
 
 
 def test_draws_come_from_the_streams_of_head_layer_and_window(file, tmp_path):
-    found = measured(file, tmp_path, seed=3, epsilon="0.5", d="8").records[1]["findings"][0]
+    found = measured(file, tmp_path, seed=3, epsilon=(0.5,), d=(8,)).records[1]["findings"][0]
     for head in range(HEADS):
         draws = [float(torch.rand((), generator=Streams(seed, "t").head(head))) for seed in range(3, 8)]
         assert found["measured"][head] == sum(x > 0.5 for x in draws) / 5
@@ -292,14 +291,14 @@ def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"d": "8"},
-        {"epsilon": "0.1"},
+        {"d": (8,)},
+        {"epsilon": (0.1,)},
         {"delta": 0.2},
         {"repeats": 6},
         {"seed": 1},
-        {"head": "0"},
+        {"head": (0,)},
         {"quadrature": True},
-        {"n": "40"},
+        {"n": (40,)},
     ],
 )
 def test_what_determines_a_cell_is_in_its_key(file, tmp_path, change):
@@ -316,7 +315,7 @@ def test_methods_matter_to_statements_about_methods_alone(file, tmp_path):
 
 
 def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
-    records = measured(file, tmp_path, methods=("nystromformer,performer",), d="16,64").records
+    records = measured(file, tmp_path, methods=("nystromformer,performer",), d=(16, 64)).records
     rows = theory_rows(records)
     worst = [row for row in rows if row["theorem"] == "worst"]
     told = [(row["method"], row["d"], row["status"], row["reason"]) for row in worst if row["verdict"] is None]
@@ -328,7 +327,7 @@ def test_a_method_that_is_refused_is_a_row_and_the_others_go_on(file, tmp_path):
     }
     text = view_of("theory", records).text("table")
     assert "– nystromformer layer 0 n = 48 d = 64: skipped, nystromformer: d=64 exceeds n=48" in text
-    outcome = measured(file, tmp_path, "s", methods=("nystromformer,performer",), d="64")
+    outcome = measured(file, tmp_path, "s", methods=("nystromformer,performer",), d=(64,))
     state = [(r["method"], r["status"]) for r in outcome.records if r["theorem"] == "worst"]
     assert state == [("nystromformer", "skipped"), ("performer", "ok")]
 
@@ -348,7 +347,7 @@ def test_a_method_that_refuses_within_keeps_what_was_found_before(file, tmp_path
     (row,) = [row for row in theory_rows([record]) if row["verdict"] is None]
     assert (row["status"], row["reason"]) == ("skipped", "d=16 is an unlucky number")
     with pytest.raises(UsageError, match="unlucky"):
-        measured(file, tmp_path, "s", theorems=("worst",), d="16")
+        measured(file, tmp_path, "s", theorems=("worst",), d=(16,))
 
 
 def test_a_theorem_that_raises_is_a_row_and_the_loop_goes_on(run, file, tmp_path):

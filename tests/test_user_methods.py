@@ -22,8 +22,7 @@ from attnprobe.methods.user.recovered import Recovered
 from attnprobe.operators import LowRank, RankOne, SoftmaxAttention
 from attnprobe.qkv import QKV
 from attnprobe.records.read import read_records
-from attnprobe.run.plan import Group
-from attnprobe.sweep import ErrorPlan, parse_methods
+from attnprobe.run.plan import ErrorPlan, Group, parse_methods
 
 MINE = '''
 import torch

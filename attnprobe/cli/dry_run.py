@@ -21,7 +21,7 @@ def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
     Args:
         begin: when the command began, by `perf_counter`.
     """
-    from ..sweep import listed, seconds_of
+    from ..run.estimate import listed, seconds_of
     from ..tables.terminal import plan_table
 
     opened = experiment.cells()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..run.option import options_of
-from ..run.topics import Source
+from ..run.topics import Layers, Source
 from .options import debug_option, taking
 
 EPILOG = """\b
@@ -31,11 +31,12 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
     Every command reads it back with --qkv FILE.
     """
     from ..errors import UsageError
+    from ..run.sources import layers_of
     from ..sources import SourceSpec, resolve, save_qkv
-    from ..sweep import parse_layers
     from .progress import progress_bar
     from .streams import note
 
+    wanted = options_of(Layers)[0].value(layer, "layer")
     spec = SourceSpec(**given)
     if os.path.exists(out):
         if spec.qkv is not None and os.path.exists(spec.qkv) and os.path.samefile(out, spec.qkv):
@@ -44,7 +45,7 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
             raise UsageError(f"{out} exists: choose another name, or --force")
     with progress_bar() as (progress, notify):
         source = resolve(spec, notify=notify)
-        layers = parse_layers(layer, source)
+        layers = layers_of(wanted, source)
         source.check(n, windows, layers)
         progress(0, 1, f"reading n={n}")
         save_qkv(out, source, n, layers, windows)

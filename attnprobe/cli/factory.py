@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from inspect import cleandoc
 from time import perf_counter
@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from ..experiments.base import Experiment
-from ..run.option import Option, built, options_of
+from ..run.option import Option, options_of
 from ..run.topics import GROUPS
-from .options import click_settings, kinds_from, origins, refuse_contradictions, refuse_unknown_format, weights_from
+from .options import click_settings, kinds_from, refuse_unknown_format, request_and_output
 
-__all__ = ["measuring_command", "options_in", "request_of"]
+__all__ = ["measuring_command", "options_in"]
 
 
 def measuring_command(experiment: Experiment) -> click.Command:
@@ -68,30 +68,10 @@ def _epilog(experiment: Experiment) -> Iterator[tuple[str, Sequence[str]]]:
         yield "--fail-above takes", [metrics]
 
 
-def request_of(experiment: Experiment, params: Mapping[str, Any]) -> Any:
-    """The request that the parsed options make."""
-    from dataclasses import fields
-
-    from .. import sweep
-    from ..sources import SourceSpec
-
-    given = {option.name: params[option.name] for option in options_of(experiment.request)}
-    if experiment.name in ("error", "spectrum", "theory", "inject"):
-        words = weights_from(given)
-    else:
-        words = None
-    if experiment.name == "inject":
-        given["dtype"] = "float64" if given["model_dtype"] == "float64" else "float32"
-    source = SourceSpec(**{one.name: given.pop(one.name) for one in fields(SourceSpec) if one.name in given})
-    old = getattr(sweep, experiment.request.__name__)
-    return old(source=source, weights=words, origin=origins(), **given)
-
-
-def _run(experiment: Experiment, **params: Any) -> None:
+def _run(experiment: Experiment, **_: Any) -> None:
     """Measure what the options say, and show it."""
     begin = perf_counter()
-    refuse_contradictions()
-    output = built(experiment.output, params, lambda option: option.long)
+    request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)
     refuse_unknown_format(output.format_)
     from .measuring import measure_and_show
@@ -100,7 +80,6 @@ def _run(experiment: Experiment, **params: Any) -> None:
     if getattr(output, "listing", False) and experiment.listing is not None:
         answer(experiment.listing()(output.format_), styled=output.format_ == "table")
         return
-    request = request_of(experiment, params)
     if output.dry_run:
         from .dry_run import show_plan
 

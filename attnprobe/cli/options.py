@@ -8,7 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ..run.option import Option, options_of
+from ..experiments.base import Experiment
+from ..run.option import Option, built, options_of
 from ..run.topics import Output
 from .completion import complete_methods
 
@@ -18,10 +19,9 @@ __all__ = [
     "format_option",
     "kinds_from",
     "origins",
-    "refuse_contradictions",
     "refuse_unknown_format",
+    "request_and_output",
     "taking",
-    "weights_from",
 ]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -65,15 +65,25 @@ shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
 
 
-def refuse_contradictions() -> None:
-    """Refuse lists that are none and options that exclude each other, before anything heavy loads."""
-    from ..config import Asked, refuse_lists, refuse_pairs
+def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
+    """What the options of the running command say of what is measured, and of what is shown.
+
+    Raises:
+        UsageError: a value that is none, or options that exclude each other.
+    """
+    from ..sweeps.contradictions import Given, refuse_pairs
 
     ctx = click.get_current_context()
-    defaults = {option.name: option.default for option in ctx.command.params}
-    asked = Asked(ctx.params, defaults, origins(), ctx.obj)
-    refuse_lists(asked)
-    refuse_pairs(asked)
+    options = (*options_of(experiment.request), *options_of(experiment.output))
+    given = Given(options, ctx.params, origins(), ctx.obj)
+
+    def called(option: Option) -> str:
+        return given.called(option.name) if given.origins.get(option.name) == "file" else option.long
+
+    request = built(experiment.request, ctx.params, called, origin=origins())
+    output = built(experiment.output, ctx.params, called)
+    refuse_pairs(given)
+    return request, output
 
 
 def refuse_unknown_format(format_: str) -> None:
@@ -94,17 +104,6 @@ def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:
         if kind not in known:
             raise unknown("plot", kind, known)
     return kinds
-
-
-def weights_from(given: dict[str, Any]) -> tuple[str, ...]:
-    """The words of ``--weights``, the first of which stays in ``given``."""
-    from ..errors import UsageError
-
-    words = tuple(word.strip() for word in given["weights"].split(","))
-    if not all(words):
-        raise UsageError(f"weights '{given['weights']}': an empty word; write pretrained,initialized")
-    given["weights"] = words[0]
-    return words
 
 
 def origins() -> dict[str, str]:

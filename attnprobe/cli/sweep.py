@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 
-from ..config import Config, Setting, packaged_sweeps, read_config, sweep_file
 from ..errors import UsageError
 from ..experiments import EXPERIMENTS, experiment
-from .options import refuse_contradictions
+from ..run.option import Option, options_of
+from ..sweeps.packaged import packaged_sweeps, sweep_file
+from ..sweeps.yaml_file import Config, read_config
+from .factory import options_in
+from .options import request_and_output
 from .streams import answer
 
 EPILOG = """\b
@@ -38,29 +41,11 @@ Without --out the folder is outputs/STEM-HASH, from the file's name and the sett
 same sweep finds its own folder again and goes on where it was stopped, however that was.
 \b
 In Python:
-  from attnprobe.sweep import ErrorRequest, measure_errors
-  run = measure_errors(ErrorRequest(methods=("skyformer",), n="512,1024", out="runs/one"))
+  from attnprobe.experiments.error import ErrorRequest, measure_errors
+  run = measure_errors(ErrorRequest(methods=("skyformer",), n=(512, 1024), out="runs/one"))
   run.outcome.records
 \b
 Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
-
-# these say how results are shown, not which
-SHOWN = {"format_", "plot", "plots", "gates", "junit", "show_timings", "dry_run", "debug", "listing"}
-# at these values they change no cell: a folder that was named before they were there is found again
-LATER = {"scale_inputs": "1", "input_statistics": True}
-FOLDER = {
-    "out",
-    "force",
-    "retry_failed",
-    "cell_timeout",
-    "shard",
-    "jobs",
-    "backend",
-    "ray_address",
-    "gpus_per_task",
-    "cpus_per_task",
-    "split_rows",
-}
 
 
 @click.command("sweep", epilog=EPILOG, context_settings={"ignore_unknown_options": True})
@@ -93,13 +78,13 @@ def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, 
         sub.params["out"] = str(folder(config, sub.params))
     sub.obj = config
     with sub:
-        refuse_contradictions()
-        _check_gates(config, sub.params)
+        request, _ = request_and_output(experiment(config.command))
+        _check_gates(config, request)
         sub.params["dry_run"] |= dry_run
         chosen.invoke(sub)
 
 
-def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
+def _check_gates(config: Config, request: Any) -> None:
     """Refuse gates that are none, and those that no run of these settings could pass."""
     if not config.gates:
         return
@@ -111,8 +96,9 @@ def _check_gates(config: Config, params: Mapping[str, Any]) -> None:
     from ..gates.parse import parse_gates
     from ..gates.plan import hopeless
 
+    measures = {one.name: one.measures for one in options_of(type(request)) if one.measures is not None}
     for gate, where in zip(parse_gates(config.gates, gated(), config.places), config.places, strict=True):
-        if (why := hopeless(gate, params)) is not None:
+        if (why := hopeless(gate, request.known(), measures)) is not None:
             raise UsageError(f"{where}: {why}")
 
 
@@ -120,25 +106,13 @@ def folder(config: Config, params: Mapping[str, Any]) -> Path:
     """Where a sweep without ``--out`` leaves its run: the same for the same settings."""
     from ..records.file import cell_key
 
-    later = {name for name, value in LATER.items() if params.get(name) == value}
-    settings = {name: value for name, value in params.items() if name not in SHOWN | FOLDER | later}
+    options = {option.name: option for option in options_in(experiment(config.command))}
+    settings = {name: text for name, text in params.items() if options[name].names_folder(text)}
     return Path("outputs") / f"{config.path.stem}-{cell_key(command=config.command, settings=settings)[:6]}"
 
 
-def settings_of(name: str) -> dict[str, Setting] | None:
-    """The options of a command that a file may set, by long name."""
+def settings_of(name: str) -> dict[str, Option] | None:
+    """The options of a command that a file may set, by what it may call them."""
     if name not in EXPERIMENTS:
         return None
-    from .factory import options_in
-
-    found = {}
-    for option in options_in(experiment(name)):
-        if option.name in ("debug", "listing", "dry_run"):
-            continue
-        kind = "flag" if option.kind is bool else "text" if option.parse is not None else KINDS.get(option.kind, "text")
-        for flag in option.flag.split("/"):
-            found[flag.removeprefix("--")] = Setting(option.name, kind, option.listed, option.repeatable)
-    return found
-
-
-KINDS = {int: "integer", float: "number"}
+    return {key: option for option in options_in(experiment(name)) if option.in_file for key in option.keys}

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..tables.metrics import ERROR, METRICS
-from .bench import bench_drafts
 from .cells import Key, Record, cells_of, grouped, shared_sources
 from .chance import LEVEL
 from .paired import blank, drafted
 from .samples import paired, per_head
+from .timed import timed_drafts, timed_rows
 from .verdicts import Draft, Row, settled
 
 __all__ = ["COMPARED", "DIRECTED", "Comparison", "compare_runs"]
@@ -90,7 +90,7 @@ def compare_runs(
     - ``only in A``, ``only in B``: cells without a partner in the other run; ``reason`` names their windows, seeds and
       heads. They are in no mean.
 
-    Of two runs of bench the times are compared: see `bench_drafts`. Lower bounds are the source's, not a method's: left
+    Of two runs of bench the times are compared: see `timed_drafts`. Lower bounds are the source's, not a method's: left
     out.
 
     Args:
@@ -112,8 +112,9 @@ def compare_runs(
     if not 0 < level < 1:
         raise UsageError(f"level={level:g}: choose a probability above 0 and below 1, such as 0.05")
     a, b = list(a), list(b)
-    if all(record.get("command") == "bench" for record in (*a, *b)) and a and b:
-        drafts, sources, notes = bench_drafts(a, b, metrics)
+    rows_of_times = timed_rows((*a, *b)) if a and b else None
+    if rows_of_times is not None:
+        drafts, sources, notes = timed_drafts(a, b, rows_of_times, metrics)
         return Comparison(settled(drafts, tolerance, level), sources, notes)
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:

@@ -61,7 +61,7 @@ class Experiment:
         examples: what stands after ``attnprobe NAME`` in examples. python: lines of one in Python.
         more_plots: kinds that ``attnprobe report`` draws as well. gated: what gates may be about; None has no gates.
         keeps: kinds of figures that records are not enough for; ``measure`` takes whether each is wanted.
-        listing: the text of ``--list`` in a format.
+        listing: the text of ``--list`` in a format. timed: the rows of records, where times of two runs are compared.
     """
 
     name: str
@@ -78,3 +78,4 @@ class Experiment:
     gated: Callable[[], Gated] | None = None
     keeps: tuple[str, ...] = ()
     listing: Callable[[], Callable[[str], str]] | None = None
+    timed: Callable[[], Callable[[Sequence[Record]], Sequence[Any]]] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import UsageError
 
-__all__ = ["LARGEST", "parse_numbers", "parse_positive", "positive"]
+__all__ = ["LARGEST", "available_ones", "parse_numbers", "parse_positive", "positive"]
 
 LARGEST = 1e300  # of a number that is given or measured: sums of it are finite
 
@@ -39,10 +39,25 @@ def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) 
             raise UsageError(f"{what}: the range {part.strip()} is too long")
         numbers += range(low, high + 1)
     if available is not None:
-        for number in numbers:
-            if number not in available:
-                raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
+        available_ones(numbers, what, available)
     return list(dict.fromkeys(numbers))
+
+
+def available_ones(wanted: Sequence[int] | str, what: str, available: Sequence[int]) -> tuple[int, ...]:
+    """The wanted numbers; ``all`` is everything ``available``.
+
+    Raises:
+        UsageError: one that is not available.
+
+    >>> available_ones("all", "head", range(3))
+    (0, 1, 2)
+    """
+    if isinstance(wanted, str):
+        return tuple(available)
+    for number in wanted:
+        if number not in available:
+            raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
+    return tuple(wanted)
 
 
 def parse_positive(text: str, what: str) -> list[float]:

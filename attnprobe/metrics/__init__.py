@@ -1,6 +1,5 @@
 """Metrics compare an operator with the exact one; each is a number per head, in float64."""
 
-from ..experiments.inject.drift import DRIFT_METRICS, Outputs, local_errors, model_drift
 from .condition import (
     CORES,
     EXACT,
@@ -23,7 +22,6 @@ from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
     "CORES",
-    "DRIFT_METRICS",
     "EXACT",
     "INPUT_STATISTICS",
     "KERNEL_METRICS",
@@ -35,7 +33,6 @@ __all__ = [
     "ExactOutput",
     "KernelReference",
     "MatrixErrors",
-    "Outputs",
     "Spectrum",
     "attention_maps",
     "attention_matrix",
@@ -46,10 +43,8 @@ __all__ = [
     "iteration_gradient",
     "kernel_errors",
     "lemma3_interval",
-    "local_errors",
     "lower_bound",
     "matrix_errors",
-    "model_drift",
     "output_errors",
     "repeated_rows",
     "schulz_residuals",

@@ -19,7 +19,7 @@ from .costs import Cost, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt
 from .plan import ErrorPlan, Group, MethodRequest, determines
-from .request import RunRequest
+from .topics import RunRequest
 from .where.backends import Limit
 
 __all__ = [

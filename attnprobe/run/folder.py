@@ -20,6 +20,7 @@ from ..records.read import malformed_notes, read_typed
 from ..records.shards import Shard, parse_shard
 from .cells import Cells
 from .ledger import Outcome
+from .option import options_of
 from .provenance import device_name, git_commit, threads, versions
 
 if TYPE_CHECKING:
@@ -202,9 +203,10 @@ def _remove(path: Path, shard: Shard | None) -> None:
 
 def _manifest(request: Any, cells: Cells, start: datetime) -> dict[str, Any]:
     """What a run's folder says of itself; ``source`` is a list where there are several."""
-    values = {key: value for key, value in asdict(request).items() if key not in ("source", "origin")}
-    values.update(asdict(request.source) | {"weights": ",".join(request.weights or (request.source.weights,))})
-    config = {name: {"value": value, "origin": request.origin.get(name, "default")} for name, value in values.items()}
+    config = {
+        one.name: {"value": getattr(request, one.name), "origin": request.origin.get(one.name, "default")}
+        for one in options_of(type(request))
+    }
     facts = [source.facts for source in cells.sources]
     return {
         "schema": SCHEMA,

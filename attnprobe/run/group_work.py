@@ -70,7 +70,7 @@ class GroupWork:
             if device.startswith("cuda"):
                 torch.cuda.set_device(device)
             if not self.open.exclusive:  # else the device is called as the run calls it, which is in its keys
-                request = replace(request, source=replace(request.source, device=device))
+                request = replace(request, device=device)
         return self.open(request, lambda line: send("note", line), timings), timings
 
 

@@ -85,4 +85,4 @@ class InputKeeper:
 def keeper_of(request: Any, folder: Path, run: str, timings: Timings | None = None) -> InputKeeper:
     """What keeps the input statistics of a request's run in its folder."""
     shard = parse_shard(request.shard)
-    return InputKeeper(folder, run, request.input_statistics, request.force, timings, shard)
+    return InputKeeper(folder, run, getattr(request, "input_statistics", False), request.force, timings, shard)

@@ -16,7 +16,8 @@ from .group_work import GroupWork
 from .inputs import keeper_of
 from .ledger import Ledger, Outcome
 from .limits import check_limit
-from .request import RunRequest, once
+from .sources import once
+from .topics import RunRequest
 from .where.sites import site_of
 
 __all__ = ["Session", "measure_cells"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +61,10 @@ class Option:
         complete: whether it completes the names of methods. bare: the value of the option without one.
         later: whether the option came later: its default does not enter the name of a sweep's folder.
         measures: what a metric begins with that is measured where this is true. called: in messages of ``among``.
-        alias: another key of it in a sweep's file.
+        alias: another key of it in a sweep's file. in_file: whether a file may set it.
+        of_whole: what it asks for, where a part of a run cannot give it.
+        excludes: options that would do nothing beside this one, and why; ``{value}`` is this one's.
+        reads: by value of this option, the options that no other value reads.
     """
 
     name: str
@@ -86,7 +90,10 @@ class Option:
     measures: str | None = None
     called: str | None = None
     alias: str | None = None
-    show_default: bool = True
+    in_file: bool = True
+    of_whole: str | None = None
+    excludes: Mapping[str, str] = field(default_factory=dict)
+    reads: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def long(self) -> str:
@@ -116,6 +123,10 @@ class Option:
 
     def _flags(self) -> list[str]:
         return [flag.removeprefix("--") for flag in self.flag.split("/")]
+
+    def names_folder(self, text: Any) -> bool:
+        """Whether its value is part of what names a sweep's folder."""
+        return self.role == KEYS and not (self.later and text == self.text(self.default))
 
     def text(self, value: Any) -> Any:
         """A value as the command line takes it.
@@ -189,7 +200,7 @@ def options_of(request: type) -> tuple[Option, ...]:
     """The options of a request: its own, then those of its bases in their order."""
     hints = get_type_hints(request)
     known = {one.name: one for one in dataclasses.fields(request) if "option" in one.metadata}
-    names = dict.fromkeys(name for base in request.__mro__ for name in vars(base).get("__annotations__", ()))
+    names = dict.fromkeys(name for base in request.__mro__ for name in inspect.get_annotations(base))
     return tuple(_option(known[name], hints[name]) for name in names if name in known)
 
 

@@ -3,101 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UsageError, unknown
-from ..grammar.lists import parse_numbers
-from ..reference import TARGETS
+from ..errors import UsageError
 from ..timings import Timings
-from .plan import ErrorPlan, MethodRequest, parse_methods, refuse_endless
-from .request import MOST, RunRequest, parse_layers, sources_of
-from .row_devices import row_devices
+from .plan import ErrorPlan, parse_methods, refuse_endless
+from .sources import heads_of, layers_of, sources_of
 
-__all__ = ["ErrorRequest", "prepared"]
-
-
-@dataclass(frozen=True)
-class ErrorRequest(RunRequest):
-    """What ``attnprobe error`` was asked for; see `RunRequest` for the rest.
-
-    Args:
-        methods: ``--method`` items (see `parse_methods`). repeats: seeds of random methods, from ``seed`` on.
-        row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
-        split_rows: devices over which rows of the exact matrix are split (see `row_devices`); None splits none.
-        matrix, tol: whether matrix errors are measured, and the width at which an interval is closed.
-    """
-
-    methods: tuple[str, ...] = ("skyformer",)
-    repeats: int = 1
-    split_rows: int | None = None
-    matrix: bool = True
-    tol: float = 1e-3
-    row_tolerance: float | None = None
+__all__ = ["prepared"]
 
 
 def prepared(
-    request: ErrorRequest, notify: Callable[[str], None], timings: Timings, refuse: bool = True
+    request: Any,
+    notify: Callable[[str], None],
+    timings: Timings,
+    *,
+    d: tuple[int, ...] = (),
+    repeats: int = 1,
+    tol: float | None = None,
+    row_tolerance: float | None = None,
+    refuse: bool = True,
 ) -> list[tuple[Any, ErrorPlan]]:
     """The sources of a request, each with its plan, once nothing in them is impossible.
 
     Args:
-        refuse: whether it is impossible that none of the methods can run.
+        request: has ``methods``, ``target`` and ``seed``, and the fields of `OnTensors` that name sources and places.
+        d, repeats, tol, row_tolerance: of the plans. refuse: whether it is impossible that none of the methods can run.
     """
-    methods, n, d = _asked(request, refuse)
-    parts = []
-    for source in sources_of(request, notify, timings):
-        plan = ErrorPlan(
+    methods = tuple(parse_methods(request.methods, request.target))
+
+    def plan_at(n: tuple[int, ...], layers: tuple[int, ...], heads: tuple[int, ...] | None) -> ErrorPlan:
+        return ErrorPlan(
             methods=methods,
-            n=n or (source.default_n,),
+            n=n,
             d=d,
-            layers=parse_layers(request.layer, source),
-            heads=None if request.head == "all" else tuple(parse_numbers(request.head, "head", source.head_numbers)),
+            layers=layers,
+            heads=heads,
             windows=request.windows,
             seed=request.seed,
-            repeats=request.repeats,
+            repeats=repeats,
             target=request.target,
-            tol=request.tol if request.matrix else None,
-            row_tolerance=request.row_tolerance,
+            tol=tol,
+            row_tolerance=row_tolerance,
         )
+
+    if request.n is not None:  # before anything heavy
+        least = plan_at(request.n, (0,), None)
+        refuse_endless(least.count)
+        _refuse_impossible(least, refuse)
+    parts = []
+    for source in sources_of(request, notify, timings):
+        heads = None if request.head == "all" else heads_of(request.head, source)
+        plan = plan_at(request.n or (source.default_n,), layers_of(request.layer, source), heads)
         refuse_endless(plan.count, notify)
-        if refuse:
-            _refuse_impossible(plan)
+        _refuse_impossible(plan, refuse)
         for length in plan.n:
             source.check(length, plan.windows, plan.layers)
         parts.append((source, plan))
     return parts
 
 
-def _asked(
-    request: ErrorRequest, refuse: bool
-) -> tuple[tuple[MethodRequest, ...], tuple[int, ...] | None, tuple[int, ...]]:
-    """The methods, lengths and budgets of a request, refused before anything heavy where they cannot be."""
-    if request.target not in TARGETS:
-        raise unknown("target", request.target, TARGETS)
-    for name, value in (("windows", request.windows), ("repeats", request.repeats)):
-        if not 1 <= value <= MOST:
-            raise UsageError(f"{name}={value}: choose a number from 1 to {MOST}")
-    if not 0 < request.tol < 1:
-        raise UsageError(f"tol={request.tol:g}: choose a relative width above 0 and below 1, such as 0.001")
-    if request.row_tolerance is not None and not 0 < request.row_tolerance < 1:
-        raise UsageError(f"row-tolerance={request.row_tolerance:g}: choose a relative error above 0 and below 1")
-    row_devices(request)
-    methods = tuple(parse_methods(request.methods, request.target))
-    d = () if request.d is None else tuple(parse_numbers(request.d, "d"))
-    if request.n is None:
-        return methods, None, d
-    n = tuple(parse_numbers(request.n, "n"))
-    for length in n:
-        if length < 2:
-            raise UsageError(f"n={length}: attention needs at least 2 tokens")
-    least = ErrorPlan(methods, n, d, (0,), None, request.windows, repeats=request.repeats, target=request.target)
-    refuse_endless(least.count)
-    if refuse:
-        _refuse_impossible(least)
-    return methods, n, d
-
-
-def _refuse_impossible(plan: ErrorPlan) -> None:
-    if (why := plan.refusal()) is not None:
+def _refuse_impossible(plan: ErrorPlan, refuse: bool) -> None:
+    if refuse and (why := plan.refusal()) is not None:
         raise UsageError(why)

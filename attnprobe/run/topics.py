@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..grammar.lists import parse_numbers, parse_positive
-from .option import FOLDER, SHOWN, check_fields, opt
+from .option import FOLDER, SHOWN, check_fields, opt, options_of
 
 if TYPE_CHECKING:
     from ..sources import SourceSpec
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 __all__ = [
     "MEASURED",
     "MOST",
+    "READING",
     "TARGETS",
     "Device",
+    "Dtype",
     "Budgets",
     "Elsewhere",
+    "Folder",
     "Gates",
     "Inputs",
     "Layers",
     "Lengths",
-    "Numbers",
     "OnTensors",
     "Output",
     "Places",
     "Reading",
-    "Run",
+    "RunRequest",
     "Source",
     "Split",
     "Statistics",
@@ -58,8 +60,8 @@ GROUPS = (MEASURED, PLACES, SOURCE, NUMBERS, RUN, ELSEWHERE, OUTPUT, GATES)  # t
 MOST = 100_000  # windows, and repeats
 TARGETS = ("softmax", "gaussian")
 WEIGHTS = "pretrained|initialized|initialized-qkv"
-WEIGHTS_HELP = "Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V; "
-SEVERAL_WEIGHTS = "error and spectrum take several, comma-separated."
+WEIGHTS_HELP = "Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V."
+SEVERAL_WEIGHTS = " Several, comma-separated, are measured beside each other."
 
 
 def numbers(text: str, what: str) -> tuple[int, ...]:
@@ -177,7 +179,7 @@ class Reading(Split):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsWord:
-    weights: str = opt("pretrained", WEIGHTS_HELP + SEVERAL_WEIGHTS, group=SOURCE, metavar=WEIGHTS)
+    weights: str = opt("pretrained", WEIGHTS_HELP, group=SOURCE, metavar=WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +187,9 @@ class WeightsWords:
     weights: tuple[str, ...] = opt(
         ("pretrained",), WEIGHTS_HELP + SEVERAL_WEIGHTS, group=SOURCE, metavar=WEIGHTS, parse=words
     )
+
+
+READING = (*(one.name for one in options_of(Reading)), "weights", "positions")  # what only a model that reads takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +204,18 @@ class Tensors:
         metavar="segment|wrap|interpolate",
     )
     qkv: str | None = opt(
-        None, "Q, K and V from a safetensors file instead of a model and a text.", group=SOURCE, metavar="FILE"
+        None,
+        "Q, K and V from a safetensors file instead of a model and a text.",
+        group=SOURCE,
+        metavar="FILE",
+        excludes=dict.fromkeys(READING, "--qkv {value} holds Q, K and V already: drop {flag}"),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
+    """Where is computed, and whether a source may be substituted."""
+
     device: str = opt("auto", "auto is cuda where there is one.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N")
     strict: bool = opt(
         False,
@@ -214,9 +225,7 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers(Device):
-    """Where and in what numbers is computed, and whether a source may be substituted."""
-
+class Dtype:
     dtype: str = opt(
         "float32",
         "The dtype that methods run in; exact outputs are always float64.",
@@ -226,17 +235,13 @@ class Numbers(Device):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Reading, WeightsWord, Tensors, Numbers):
+class Source(Reading, WeightsWord, Tensors, Device, Dtype):
     """A source by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """The run's folder, and what becomes of what it holds.
-
-    Attributes:
-        base: where new folders are made. origin: where each value came from, for the manifest.
-    """
+class Folder:
+    """The run's folder, and what becomes of what it holds."""
 
     out: str | None = opt(
         None,
@@ -245,7 +250,13 @@ class Run:
         metavar="DIR",
         role=FOLDER,
     )
-    force: bool = opt(False, "Measure again what --out holds already.", group=RUN, role=FOLDER)
+    force: bool = opt(
+        False,
+        "Measure again what --out holds already.",
+        group=RUN,
+        role=FOLDER,
+        excludes={"retry_failed": "force measures all again"},
+    )
     retry_failed: bool = opt(False, "Measure again what failed in --out.", group=RUN, role=FOLDER)
     cell_timeout: float | None = opt(
         None,
@@ -256,22 +267,6 @@ class Run:
         role=FOLDER,
         above=0,
     )
-    base: str = "outputs"
-    origin: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @property
-    def source(self) -> SourceSpec:
-        """What is read, with the first of the weights."""
-        from ..sources import SourceSpec
-
-        names = {one.name for one in fields(self)} & {one.name for one in fields(SourceSpec)}
-        given = {name: getattr(self, name) for name in names}
-        if isinstance(given.get("weights"), tuple):
-            given["weights"] = given["weights"][0]
-        return SourceSpec(**given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +297,7 @@ class Elsewhere:
         group=ELSEWHERE,
         metavar="local|ray",
         role=FOLDER,
+        reads={"ray": ("ray_address", "gpus_per_task", "cpus_per_task")},
     )
     ray_address: str | None = opt(
         None,
@@ -329,8 +325,44 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnTensors(Places, Inputs, Reading, Tensors, Numbers, Run, Elsewhere):
+class RunRequest(Device, Folder, Elsewhere):
+    """What every command that leaves a run is asked for.
+
+    Attributes:
+        base: where new folders are made. origin: where each value came from, for the manifest.
+    """
+
+    base: str = "outputs"
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def source(self) -> SourceSpec:
+        """What is read, with the first of the weights."""
+        from ..sources import SourceSpec
+
+        given = {one.name: getattr(self, one.name) for one in fields(SourceSpec) if hasattr(self, one.name)}
+        if isinstance(given.get("weights"), tuple):
+            given["weights"] = given["weights"][0]
+        return SourceSpec(**given)
+
+    def known(self) -> dict[str, Any]:
+        """The values of options, but for those that something else decides."""
+        return {one.name: getattr(self, one.name) for one in options_of(type(self))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTensors(Places, Inputs, Reading, Tensors, Dtype, RunRequest):
     """A command that measures on Q, K and V of a model or a file."""
+
+    def known(self) -> dict[str, Any]:
+        """The values of options, but for those that something else decides."""
+        values = super().known()
+        if self.qkv is not None:
+            del values["weights"]
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,8 +385,9 @@ class Output:
         "Print the cells, how many are done already, about how long they take and what memory, and measure nothing.",
         group=OUTPUT,
         role=SHOWN,
+        in_file=False,
     )
-    debug: bool = opt(False, "Show the traceback of an error.", group=OUTPUT, role=SHOWN)
+    debug: bool = opt(False, "Show the traceback of an error.", group=OUTPUT, role=SHOWN, in_file=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,7 +415,13 @@ class Gates:
         flag="--fail-above",
         metavar="METRIC[.STAT]=VALUE",
         role=SHOWN,
+        of_whole="gates",
     )
     junit: str | None = opt(
-        None, "Write what became of --fail-above as JUnit XML, for CI.", group=GATES, metavar="FILE", role=SHOWN
+        None,
+        "Write what became of --fail-above as JUnit XML, for CI.",
+        group=GATES,
+        metavar="FILE",
+        role=SHOWN,
+        of_whole="gates",
     )

@@ -7,16 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..experiments.inject.language import (
-    MODEL_DTYPES,
-    LanguageModel,
-    Predictions,
-    Reading,
-    batch_of,
-    open_language_model,
-    rows_of,
-)
-from ..experiments.stability.tasks import TASKS, TaskSource, open_task
 from ..hooks.call import AttentionCall
 from ..hooks.capture import capture
 from ..qkv import QKV
@@ -33,28 +23,18 @@ from .surveying import survey
 __all__ = [
     "AttentionCall",
     "FileSource",
-    "LanguageModel",
-    "MODEL_DTYPES",
     "ModelSource",
-    "Predictions",
     "RandomSource",
-    "Reading",
     "Source",
     "SourceSpec",
-    "batch_of",
-    "TASKS",
-    "TaskSource",
     "cached_models",
     "capture",
     "choose_device",
     "describe_defaults",
     "hub_reachable",
     "load_qkv",
-    "open_language_model",
-    "open_task",
     "packaged_weights",
     "resolve",
-    "rows_of",
     "save_qkv",
     "scaled",
     "scaled_inputs",

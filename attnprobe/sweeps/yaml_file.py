@@ -11,26 +11,11 @@ from typing import Any
 
 from ..errors import UsageError, nearest
 from ..files import MIB, read_regular, reading
+from ..run.option import Option
 
-__all__ = ["Config", "Setting", "read_config"]
+__all__ = ["Config", "read_config"]
 
 LARGEST = 4 * MIB  # of a file
-ALIASES = {"methods": "method", "theorems": "theorem", "figures": "plot", "tasks": "task"}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One option of a command.
-
-    Attributes:
-        name: of the command's parameter. kind: ``flag``, ``integer``, ``number`` or ``text``.
-        listed: whether a list is written with commas. repeatable: whether the option may be given several times.
-    """
-
-    name: str
-    kind: str = "text"
-    listed: bool = False
-    repeatable: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +36,7 @@ class Config:
     lines: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Setting] | None]) -> Config:
+def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Option] | None]) -> Config:
     """Read and check a sweep's file.
 
     Keys are ``command`` (``error`` where it is left out), ``gates``, and the long option names of that command,
@@ -59,7 +44,8 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Sett
     Lists may be YAML lists. A method is ``NAME[:k=v,…]`` or ``{name: …, options: {…}}``.
 
     Args:
-        settings_of: the options of a command by long name without dashes, or None where there is no such command.
+        settings_of: the options of a command by what a file may call them (`Option.keys`), or None where there is no
+            such command.
 
     Raises:
         UsageError: with ``file:line``: a file that is no YAML mapping, an unknown or doubled key (the nearest name is
@@ -79,7 +65,7 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Sett
     values: dict[str, Any] = {}
     for key, value in found.items():
         where = f"{path}:{lines[key]}"
-        name = ALIASES[key] if ALIASES.get(key) in settings else key.replace("_", "-")
+        name = key if key in settings else key.replace("_", "-")
         if name not in settings:
             known = ["command", "gates", *settings]
             raise UsageError(f"{where}: unknown key '{key}' of command {command}{nearest(key, known)}")
@@ -137,7 +123,7 @@ def _pairs(path: Path) -> dict[str, _Entry]:
     return pairs
 
 
-def _value(value: Any, setting: Setting, where: str) -> Any:
+def _value(value: Any, setting: Option, where: str) -> Any:
     """A value as the command line would have given it."""
     if value is None:
         raise UsageError(f"{where} has no value; leave the key out for the default")
@@ -147,28 +133,28 @@ def _value(value: Any, setting: Setting, where: str) -> Any:
         if not (setting.listed or setting.repeatable):
             raise UsageError(f"{where} takes one value, and this is a list")
     if setting.repeatable:
-        if isinstance(value, bool):  # `plot: true` is the bare flag
-            return ("errors",) if value else ()
+        if isinstance(value, bool) and setting.bare is not None:  # `plot: true` is the bare flag
+            return (setting.bare,) if value else ()
         items = value if isinstance(value, list) else [value]
         return tuple(_method(item, where) if isinstance(item, Mapping) else _text(item, where) for item in items)
     if setting.listed:
         items = value if isinstance(value, list) else [value]
         return ",".join(_text(item, where) for item in items)
-    if setting.kind == "flag":
+    if setting.kind is bool:
         if not isinstance(value, bool):
             raise UsageError(f"{where} takes true or false, not {shown(value)}")
         return value
-    if setting.kind in ("integer", "number"):
+    if setting.parse is None and setting.kind in (int, float):
         return _number(value, setting.kind, where)
     return _text(value, where)
 
 
-def _number(value: Any, kind: str, where: str) -> int | float:
-    if isinstance(value, str) and kind == "number":  # YAML reads 1e-3 as text: its floats have a dot
+def _number(value: Any, kind: type, where: str) -> int | float:
+    if isinstance(value, str) and kind is float:  # YAML reads 1e-3 as text: its floats have a dot
         with suppress(ValueError):
             value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int if kind == "integer" else (int, float)):
-        raise UsageError(f"{where} takes {'a whole number' if kind == 'integer' else 'a number'}, not {shown(value)}")
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+        raise UsageError(f"{where} takes {'a whole number' if kind is int else 'a number'}, not {shown(value)}")
     return value
 
 

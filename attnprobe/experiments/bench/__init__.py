@@ -24,6 +24,7 @@ EXPERIMENT = Experiment(
     view=late("bench.view:view"),
     plots=("bench",),
     gated=late("bench.gates:GATED"),
+    timed=late("bench.rows:bench_rows"),
     examples=(
         "--method nystromformer,skyformer,performer --n 1024,4096,16384 --plot",
         "--method all --d 32,64,128,256 --n 4096 --source model --plot",

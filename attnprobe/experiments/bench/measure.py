@@ -25,10 +25,11 @@ from ...run.plan import Group, listed, told
 from ...run.provenance import clock_mhz, machine, versions
 from ...timings import Timings
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
-from .plan import BenchCell, BenchRequest, bench_cells, bench_prepared, why_not
+from .plan import BenchCell, bench_cells, bench_prepared, why_not
 from .record import SHAPE
+from .request import BenchRequest
 
-__all__ = ["BenchCells", "BenchRequest", "measure_bench"]
+__all__ = ["BenchCells", "measure_bench"]
 
 ERRORS = ("output_spectral_relative", "output_frobenius_relative")
 EXACT_COST = "2 n² p"

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ...run.option import SHOWN, opt
 from ...run.topics import (
     GATES,
     MEASURED,
     OUTPUT,
+    READING,
     SOURCE,
     TARGETS,
     Budgets,
-    Elsewhere,
+    Dtype,
     Gates,
     Layers,
-    Numbers,
     Output,
     Reading,
-    Run,
+    RunRequest,
     Tensors,
     WeightsWord,
     above,
@@ -33,7 +34,7 @@ MOST_ROUNDS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Numbers, Run, Elsewhere):
+class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunRequest):
     """Measure what methods cost, in time, memory and products, beside exact attention in the same rounds.
 
     A call is all that a method does: its draws, its operator and the product with V. The calls of one length take
@@ -64,6 +65,7 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Numbers, Run,
         flag="--source",
         metavar="random|model",
         among=SOURCES,
+        reads={"model": (*READING, "qkv", "layer", "head"), "random": ("heads", "p")},
     )
     heads: int = opt(2, "Heads of random Q, K and V.", group=SOURCE)
     p: int = opt(64, "Head dimension of random Q, K and V.", group=SOURCE)
@@ -112,6 +114,8 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Numbers, Run,
         parse=positives,
     )
 
+    scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)
+
     @property
     def with_errors(self) -> bool:
         return self.inputs == "model" if self.errors is None else self.errors
@@ -125,6 +129,7 @@ class BenchOutput(Output, Gates):
         group=OUTPUT,
         role=SHOWN,
         alias="figures",
+        of_whole="figures",
     )
     gates: tuple[str, ...] = opt(
         (),
@@ -133,4 +138,5 @@ class BenchOutput(Output, Gates):
         flag="--fail-above",
         metavar="METRIC[.STAT]=VALUE",
         role=SHOWN,
+        of_whole="gates",
     )

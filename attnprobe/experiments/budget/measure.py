@@ -10,43 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import Unsupported, UsageError
-from ...grammar.lists import parse_numbers, parse_positive
+from ...errors import Unsupported
 from ...qkv import QKV
 from ...run.cells import Found, Place, PlannedCells, key_of
 from ...run.costs import Cost, work_of_method
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, parse_methods, told
-from ...run.prepare import ErrorRequest, prepared
-from ...run.request import MOST
+from ...run.prepare import prepared
 from ...timings import Timings
 from .bisect import coarse_budgets
 from .record import SHAPE
-from .search import D_MIN, METRIC, RESOLUTION, BudgetSearch, Question, answered
+from .request import BudgetRequest
+from .search import BudgetSearch, Question, answered
 
-__all__ = ["BudgetCells", "BudgetRequest", "measure_budgets"]
-
-
-@dataclass(frozen=True)
-class BudgetRequest(ErrorRequest):
-    """What ``attnprobe budget`` was asked for; see `ErrorRequest` for the rest, and `budgets` for what is searched.
-
-    Args:
-        epsilon: a list of errors. metric, delta, resolution, scan, d_min, d_max: as in `budgets`.
-        repeats: seeds of random methods, from ``seed`` on. d: budgets are searched, none is asked for.
-        matrix: what is measured is ``metric``.
-    """
-
-    d: str | None = None
-    matrix: bool = False
-    repeats: int = 20
-    epsilon: str = "0.1"
-    metric: str = METRIC
-    delta: float = 0.1
-    d_min: int = D_MIN
-    d_max: int | None = None
-    resolution: float = RESOLUTION
-    scan: bool = False
+__all__ = ["BudgetCells", "measure_budgets"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +60,7 @@ def measure_budgets(
     question = question_of(request)
     if request.n is not None:
         methods = parse_methods(request.methods, request.target)
-        _refuse_impossible(question, methods, parse_numbers(request.n, "n"))
+        _refuse_impossible(question, methods, request.n)
     return measure_cells(BudgetCells, request, notify=notify, progress=progress, timings=timings)
 
 
@@ -104,7 +81,7 @@ class BudgetCells(PlannedCells):
 
     def __init__(self, request: BudgetRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.question = question = question_of(request)
-        parts = prepared(request, notify, timings, refuse=False)
+        parts = prepared(request, notify, timings, repeats=request.repeats, refuse=False)
         _refuse_impossible(question, parts[0][1].methods, parts[0][1].n)
         searched = {
             "epsilons": question.epsilons,
@@ -174,11 +151,9 @@ def question_of(request: BudgetRequest) -> Question:
     Raises:
         UsageError: an unknown metric, a number that is none or out of its range.
     """
-    if not 1 <= request.repeats <= MOST:
-        raise UsageError(f"repeats={request.repeats}: choose a number from 1 to {MOST}")
     seeds = range(request.seed, request.seed + request.repeats)
     return Question(
-        tuple(parse_positive(request.epsilon, "epsilon")),
+        request.epsilon,
         request.metric,
         request.delta,
         seeds,

@@ -97,4 +97,5 @@ class BudgetOutput(Output, Gates):
         group=OUTPUT,
         role=SHOWN,
         alias="figures",
+        of_whole="figures",
     )

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported, UsageError
-from ...grammar.lists import parse_numbers
 from ...linalg.condition import LARGEST, Condition, certified_condition, condition
 from ...methods import approximate
 from ...metrics import (
@@ -31,33 +30,15 @@ from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import ending
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
-from ...run.prepare import ErrorRequest, prepared
+from ...run.prepare import prepared
 from ...timings import Timings
 from .record import SHAPE
+from .request import ConditionRequest
 
-__all__ = ["ConditionCells", "ConditionRequest", "measure_conditions"]
+__all__ = ["ConditionCells", "measure_conditions"]
 
 ERROR = "output_spectral_relative"  # the error that stands beside a condition number
 DENSE = 4096  # tokens: A, B and C of one head are held, 128 MiB each
-STEPS = 1000  # of the Schulz iteration
-
-
-@dataclass(frozen=True)
-class ConditionRequest(ErrorRequest):
-    """What ``attnprobe condition`` was asked for; see `ErrorRequest` for the rest.
-
-    Args:
-        methods: by default the two whose cores are compared. matrix: no matrix errors are measured here.
-        precise: certified values by ball arithmetic for matrices of at most 256 rows.
-        iterations: steps of the Schulz iteration whose residuals are kept; 0 is none.
-        sensitivity: relative change of B, C and each B~ per relative change of Q and K.
-    """
-
-    methods: tuple[str, ...] = ("skyformer,nystromformer",)
-    matrix: bool = False
-    precise: bool = False
-    iterations: int = 0
-    sensitivity: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +84,7 @@ class ConditionCells(PlannedCells):
 
     def __init__(self, request: ConditionRequest, notify: Callable[[str], None], timings: Timings) -> None:
         _refuse(request)
-        super().__init__(request, prepared(request, notify, timings), partial(_cells, request))
+        super().__init__(request, prepared(request, notify, timings, d=request.d), partial(_cells, request))
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         plan = self.plan_of(place)
@@ -133,10 +114,8 @@ class ConditionCells(PlannedCells):
 
 def _refuse(request: ConditionRequest) -> None:
     """What cannot be asked for, before anything heavy."""
-    if not 0 <= request.iterations <= STEPS:
-        raise UsageError(f"iterations={request.iterations}: choose a number from 0 to {STEPS}")
     if request.precise:
-        if (d := max(parse_numbers(request.d, "d"))) > LARGEST:
+        if (d := max(request.d)) > LARGEST:
             raise UsageError(f"precise: d={d} is above {LARGEST}; choose smaller budgets, or drop --precise")
         certified_condition(torch.ones(1, 1))  # python-flint is there
 

@@ -80,4 +80,5 @@ class ConditionOutput(Output):
         group=OUTPUT,
         role=SHOWN,
         alias="figures",
+        of_whole="figures",
     )

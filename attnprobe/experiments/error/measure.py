@@ -36,11 +36,12 @@ from ...run.ledger import Outcome
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.loop import Session, measure_cells
 from ...run.plan import Cell, ErrorPlan, MethodRequest, determines, refused, told
-from ...run.prepare import ErrorRequest, prepared
+from ...run.prepare import prepared
 from ...run.row_devices import row_devices
 from ...timings import Timings
 from .maps import keep_maps
 from .record import SHAPE
+from .request import ErrorRequest
 
 __all__ = ["ErrorCells", "measure_errors"]
 
@@ -96,7 +97,16 @@ class ErrorCells(PlannedCells):
     blank = {**PlannedCells.blank, "seconds": None}
 
     def __init__(self, request: ErrorRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        super().__init__(request, prepared(request, notify, timings), ErrorPlan.cells)
+        parts = prepared(
+            request,
+            notify,
+            timings,
+            d=request.d,
+            repeats=request.repeats,
+            tol=request.tol if request.matrix else None,
+            row_tolerance=request.row_tolerance,
+        )
+        super().__init__(request, parts, ErrorPlan.cells)
         self.timings, self.devices = timings, row_devices(request)
         self.warm: set[str] = set()  # methods that ran in this process
 

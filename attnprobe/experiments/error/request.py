@@ -100,6 +100,7 @@ class ErrorOutput(Output, Timed, Gates):
         role=SHOWN,
         bare="errors",
         alias="figures",
+        of_whole="figures",
     )
     gates: tuple[str, ...] = opt(
         (),
@@ -108,4 +109,5 @@ class ErrorOutput(Output, Timed, Gates):
         flag="--fail-above",
         metavar="METRIC[.STAT]=VALUE",
         role=SHOWN,
+        of_whole="gates",
     )

@@ -15,26 +15,19 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...inject import injected, replaced
-from ...metrics import Outputs, local_errors, model_drift
 from ...run.cells import Cells, Done, Found, Place, plan_of_sources
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
 from ...run.loop import Session, measure_cells
 from ...run.plan import Group, told
-from ...sources import (
-    AttentionCall,
-    LanguageModel,
-    Predictions,
-    Reading,
-    batch_of,
-    capture,
-    open_language_model,
-    rows_of,
-)
+from ...sources import AttentionCall, capture
 from ...timings import Timings
-from .plan import InjectCell, InjectRequest, InjectWork, inject_batches, inject_prepared
+from .drift import Outputs, local_errors, model_drift
+from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
+from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
 from .record import SHAPE
+from .request import InjectRequest
 
 __all__ = ["InjectCells", "InjectRequest", "measure_drift"]
 

@@ -6,41 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...config import Budgets, read_budgets
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...grammar.spelling import short_name
 from ...inject import Budget
 from ...methods import METHODS
+from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, determining
 from ...run.plan import ErrorPlan, MethodRequest, determines, parse_methods
-from ...run.prepare import ErrorRequest, prepared
-from ...run.request import MOST
-from ...sources import MODEL_DTYPES
+from ...run.prepare import prepared
 from ...timings import Timings
+from .request import InjectRequest
 
-__all__ = ["InjectCell", "InjectPlan", "InjectRequest", "InjectWork", "inject_batches", "inject_prepared"]
-
-
-@dataclass(frozen=True)
-class InjectRequest(ErrorRequest):
-    """What ``attnprobe inject`` was asked for; see `ErrorRequest` for the rest.
-
-    Args:
-        layer: the layers whose attention is replaced; None is all. per_layer: also each of them by itself.
-        matrix: no matrix errors are measured here.
-        budgets: a file of budgets of one method by layer and head; ``d`` is not read then. The method is the package's
-            own, or one of ``methods``: a file of budgets names no code to run.
-        batch: windows in one forward. lines: lines of the text, padded, instead of windows of equal length.
-        model_dtype: of the model's weights; ``auto`` is as its configuration states.
-    """
-
-    layer: str | None = "all"
-    matrix: bool = False
-    per_layer: bool = False
-    budgets: str | None = None
-    batch: int = 1
-    lines: bool = False
-    model_dtype: str = "float32"
+__all__ = ["InjectCell", "InjectPlan", "InjectWork", "inject_batches", "inject_prepared"]
 
 
 @dataclass(frozen=True)
@@ -110,14 +87,6 @@ class InjectPlan:
 
 def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:
     """The sources of a request, each with its plan, once nothing in them is impossible."""
-    if request.source.qkv is not None:
-        raise UsageError(f"qkv {request.source.qkv}: a method is injected into a model, and a file of Q, K, V is none")
-    if request.scale_inputs != "1":
-        raise UsageError(f"scale_inputs={request.scale_inputs}: a model computes its own scores")
-    if request.model_dtype not in MODEL_DTYPES:
-        raise unknown("model dtype", request.model_dtype, MODEL_DTYPES)
-    if not 1 <= request.batch <= MOST:
-        raise UsageError(f"batch={request.batch}: choose a number from 1 to {MOST}")
     budgets = None if request.budgets is None else read_budgets(request.budgets)
     if budgets is not None and budgets.about.get("target", "softmax") != "softmax":
         raise UsageError(
@@ -126,11 +95,11 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         )
     asked = replace(request, layer=request.layer or "all")
     if budgets is not None:
-        asked = replace(asked, methods=(_method_of(request, budgets, notify),), d="1")
+        asked = replace(asked, methods=(_method_of(request, budgets, notify),), d=(1,))
     if request.lines:  # which lines there are is told when they are read
         asked = replace(asked, windows=1)
     found = []
-    for source, plan in prepared(asked, notify, Timings(), refuse=budgets is None):
+    for source, plan in prepared(asked, notify, Timings(), d=asked.d, repeats=asked.repeats, refuse=budgets is None):
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             notify(line)

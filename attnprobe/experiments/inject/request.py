@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ...run.option import SHOWN, opt
 from ...run.topics import (
@@ -11,12 +12,10 @@ from ...run.topics import (
     NUMBERS,
     OUTPUT,
     PLACES,
-    Device,
-    Elsewhere,
     Gates,
     Output,
     Reading,
-    Run,
+    RunRequest,
     Statistics,
     WeightsWords,
     Windows,
@@ -28,7 +27,7 @@ __all__ = ["InjectOutput", "InjectRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class InjectRequest(Windows, Statistics, WeightsWords, Reading, Device, Run, Elsewhere):
+class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     """Run a model with a method in place of its attention, and measure how far it drifts from itself.
 
     The drift is the relative error of the last hidden states. Where the weights hold a head that predicts words also
@@ -59,6 +58,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, Device, Run, Els
         "runs where --method names it too.",
         group=MEASURED,
         metavar="FILE",
+        excludes={"d": "{value} holds the budgets"},
     )
     layer: tuple[int, ...] | str | None = opt(
         "all",
@@ -86,6 +86,19 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, Device, Run, Els
         called="model dtype",
     )
 
+    head: ClassVar[str] = "all"
+    scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)  # a model computes its own scores
+    target: ClassVar[str] = "softmax"
+
+    def known(self) -> dict[str, Any]:
+        """The values of options, but for those that a file of budgets decides; the layers are those alone."""
+        values = super().known()
+        if self.budgets is not None:
+            del values["methods"], values["d"]
+        if not self.per_layer:
+            values["layer"] = ()
+        return values
+
     @property
     def dtype(self) -> str:
         """The dtype that methods run in."""
@@ -101,4 +114,5 @@ class InjectOutput(Output, Gates):
         group=OUTPUT,
         role=SHOWN,
         alias="figures",
+        of_whole="figures",
     )

@@ -7,44 +7,26 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from ...errors import Unsupported, UsageError, nearest, unknown
+from ...errors import Unsupported, UsageError, nearest
 from ...grammar.foreign import message
-from ...grammar.lists import parse_numbers
 from ...grammar.spelling import parts
 from ...methods import METHODS, approximate, is_method
-from ...metrics.spectrum import KINDS, MATRICES, Spectrum, refuse_spectrum, shape_of, spectra, summary
+from ...metrics.spectrum import MATRICES, Spectrum, refuse_spectrum, shape_of, spectra, summary
 from ...qkv import QKV
 from ...records.file import cell_key, determining
-from ...reference import TARGETS
 from ...run.cells import Cells, Found, Place, title
 from ...run.costs import Cost, work_of_decompositions
 from ...run.loop import Session, measure_cells
 from ...run.plan import Group, MethodRequest, determines, listed, parse_methods, refuse_endless, refused, told
-from ...run.request import MOST, RunRequest, parse_layers, sources_of
+from ...run.sources import heads_of, layers_of, sources_of
 from ...timings import Timings
 from .record import SHAPE
+from .request import SpectrumRequest
 
-__all__ = ["SpectrumCells", "SpectrumRequest", "measure_spectra", "parse_of"]
+__all__ = ["SpectrumCells", "measure_spectra", "parse_of"]
 
 Note = Callable[[str], None]
 Progress = Callable[[float, int, str], None]
-
-
-@dataclass(frozen=True)
-class SpectrumRequest(RunRequest):
-    """What ``attnprobe spectrum`` was asked for; see `RunRequest` for the rest.
-
-    Args:
-        of: ``--of`` items (see `parse_of`).
-        kind: ``singular`` or ``eigen``.
-        k: only the leading values; None is all up to n = 4096 and 64 beyond.
-        epsilon: relative errors for which the rank is told, a list such as ``"0.1,0.01"``.
-    """
-
-    of: tuple[str, ...] = ("softmax",)
-    kind: str = "singular"
-    k: int | None = None
-    epsilon: str = "0.1,0.01"
 
 
 @dataclass(frozen=True)
@@ -94,24 +76,6 @@ def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodReques
         else:
             raise UsageError(f"unknown matrix or method '{item}'{nearest(name, [*MATRICES, *METHODS])}")
     return [one for place, one in enumerate(found) if one not in found[:place]]
-
-
-def parse_epsilons(text: str) -> tuple[float, ...]:
-    """Relative errors between 0 and 1.
-
-    >>> parse_epsilons("0.1, 0.01")
-    (0.1, 0.01)
-    """
-    found = []
-    for part in text.split(","):
-        try:
-            value = float(part)
-        except ValueError:
-            value = float("nan")
-        if not 0 < value < 1:
-            raise UsageError(f"epsilon: '{part.strip()}' is not a number between 0 and 1, such as 0.1")
-        found.append(value)
-    return tuple(dict.fromkeys(found))
 
 
 def measure_spectra(
@@ -227,23 +191,13 @@ class SpectrumCells(Cells):
 
 def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
     """What a request says, refused before anything heavy where it cannot be."""
-    if request.target not in TARGETS:
-        raise unknown("target", request.target, TARGETS)
-    if request.kind not in KINDS:
-        refuse_spectrum("softmax", request.kind, 2, 2)
-    if not 1 <= request.windows <= MOST:
-        raise UsageError(f"windows={request.windows}: choose a number from 1 to {MOST}")
     of = parse_of(request.of, request.target)
     if request.target != "softmax" and all(isinstance(one, str) for one in of):
         raise UsageError(
             f"target={request.target} is the matrix that methods stand for, and of={','.join(of)} names "
             "none; ask for --of gaussian, or drop the target"
         )
-    d, epsilons = tuple(parse_numbers(request.d, "d")), parse_epsilons(request.epsilon)
-    n = None if request.n is None else tuple(parse_numbers(request.n, "n"))
-    for length in n or ():
-        if length < 2:
-            raise UsageError(f"n={length}: attention needs at least 2 tokens")
+    n, d = request.n, request.d
     each = sum(len(_budgets(one, d)) for one in of)
     refuse_endless(each * len(n or (0,)) * request.windows)
     _refuse_sizes(request, of, n or ())
@@ -252,7 +206,7 @@ def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[i
     ]
     if reasons and all(reasons):
         raise UsageError(reasons[0])
-    return of, n, d, epsilons
+    return of, n, d, request.epsilon
 
 
 def _refuse_sizes(request: SpectrumRequest, of: Sequence[MethodRequest | str], lengths: Sequence[int]) -> None:
@@ -271,8 +225,7 @@ def _refused(one: MethodRequest | str, target: str, n: int, d: int | None) -> st
 
 
 def _heads(request: SpectrumRequest, source: Any) -> tuple[int, ...]:
-    numbers = source.head_numbers
-    return tuple(numbers if request.head == "all" else parse_numbers(request.head, "head", numbers))
+    return heads_of(request.head, source)
 
 
 def _places(request: SpectrumRequest, sources: Sequence[Any], asked: Any) -> list[Place]:
@@ -280,7 +233,7 @@ def _places(request: SpectrumRequest, sources: Sequence[Any], asked: Any) -> lis
     of, n, d, _ = asked
     found = []
     for number, source in enumerate(sources):
-        layers, lengths = parse_layers(request.layer, source), n or (source.default_n,)
+        layers, lengths = layers_of(request.layer, source), n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
         each = sum(len(_budgets(one, d)) for one in of) * len(_heads(request, source))
         refuse_endless(each * len(lengths) * request.windows * len(layers))

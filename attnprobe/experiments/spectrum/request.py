@@ -97,4 +97,5 @@ class SpectrumOutput(Output, Timed):
         group=OUTPUT,
         role=SHOWN,
         alias="figures",
+        of_whole="figures",
     )

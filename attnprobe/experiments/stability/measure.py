@@ -13,10 +13,11 @@ from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.loop import Session, measure_cells
 from ...run.plan import Group, told
-from ...sources import TASKS, TaskSource
 from ...timings import Timings
-from .plan import LAYERS, StabilityCell, StabilityRequest, stability_cells, stability_prepared, why_not
+from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, why_not
 from .record import SHAPE
+from .request import StabilityRequest
+from .tasks import TASKS, TaskSource
 from .training import STEP_METRICS, Step
 from .trajectory import Training
 

@@ -7,19 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError, nearest, unknown
-from ...grammar.lists import parse_numbers
 from ...records.file import cell_key, determining
-from ...reference import TARGETS
 from ...run.plan import MethodRequest, determines, parse_methods, refuse_endless, refused
-from ...run.request import MOST, RunRequest
-from ...sources import TASKS, TaskSource, open_task
+from .request import OWN, StabilityRequest
+from .tasks import TASKS, TaskSource, open_task
 
 __all__ = [
-    "OWN",
     "SELF_ATTENTION",
     "StabilityCell",
     "StabilityPlan",
-    "StabilityRequest",
     "own_target",
     "parse_tasks",
     "stability_cells",
@@ -27,35 +23,8 @@ __all__ = [
 ]
 
 SELF_ATTENTION = "softmax"  # the method that ratios are over
-OWN = "own"
 KINDS = {"n": int, "batch": int, "rate": float, "data": str}  # of what a task takes
-MOST_STEPS = 10_000
 LAYERS = 2
-
-
-@dataclass(frozen=True)
-class StabilityRequest(RunRequest):
-    """What ``attnprobe stability`` was asked for; see `RunRequest` for the rest.
-
-    Args:
-        tasks: ``--task`` items (see `parse_tasks`). methods: ``--method`` items; self-attention stands beside them.
-        target: what methods stand for: ``own`` is the Gaussian kernel of those that take it as a method of their own,
-            and softmax attention of all others.
-        steps, seeds: how many steps of training, and with how many seeds, from ``seed`` on.
-        n: the most tokens of a sequence, one number. batch, rate: None is the paper's, task by task.
-        source: names text, device and dtype. eps: Adam's.
-        condition_tokens: of how many tokens attention matrices have their condition number taken; 0 is none.
-    """
-
-    tasks: tuple[str, ...] = ("listops,text",)
-    methods: tuple[str, ...] = ("kernelized,skyformer,nystromformer,performer",)
-    target: str = OWN
-    steps: int = 20
-    seeds: int = 3
-    batch: int | None = None
-    rate: float | None = None
-    eps: float = 1e-6
-    condition_tokens: int = 256
 
 
 @dataclass(frozen=True)
@@ -132,36 +101,21 @@ def stability_prepared(
     request: StabilityRequest, notify: Callable[[str], None]
 ) -> tuple[list[TaskSource], StabilityPlan]:
     """The tasks and the plan, once nothing in them is impossible."""
-    if request.target not in (OWN, *TARGETS):
-        raise unknown("target", request.target, (OWN, *TARGETS))
-    for name, value, most in (("steps", request.steps, MOST_STEPS), ("seeds", request.seeds, MOST)):
-        if not 1 <= value <= most:
-            raise UsageError(f"{name}={value}: choose a number from 1 to {most}")
-    if not 0 < request.eps < 1:
-        raise UsageError(f"eps={request.eps:g}: choose a number above 0 and below 1, such as 1e-6")
     if request.condition_tokens < 0 or request.condition_tokens == 1:
         raise UsageError(f"condition-tokens={request.condition_tokens}: choose 0, or at least 2 tokens")
-    if request.source.dtype not in ("float32", "float64"):
-        raise UsageError(f"dtype={request.source.dtype}: training runs in float32 or float64")
+    if request.dtype not in ("float32", "float64"):
+        raise UsageError(f"dtype={request.dtype}: training runs in float32 or float64")
     tasks = parse_tasks(request.tasks)
     asked = parse_methods(request.methods, "gaussian" if request.target == OWN else request.target)
     first = [one for one in asked if (one.name, dict(one.options)) == (SELF_ATTENTION, {})]
     others = [one for one in asked if one not in first]
     methods = (*(first or [MethodRequest(SELF_ATTENTION, requested=False)]), *others)
-    shared = {"n": _length(request.n), "batch": request.batch, "rate": request.rate}
-    plan = StabilityPlan(methods, tuple(parse_numbers(request.d, "d")))
+    shared = {"n": request.n, "batch": request.batch, "rate": request.rate}
+    plan = StabilityPlan(methods, request.d)
     refuse_endless(len(tasks) * len(methods) * len(plan.d) * request.seeds)
     opened = [open_task(name, request.source, notify=notify, **{**shared, **options}) for name, options in tasks]
     _refuse_impossible(request, plan, opened)
     return opened, plan
-
-
-def _length(text: str | None) -> int | None:
-    """One length for all tasks."""
-    numbers = [None] if text is None else parse_numbers(str(text), "n")
-    if len(numbers) > 1:
-        raise UsageError(f"n={text}: one number for all tasks; a task has its own as --task listops:n={numbers[0]}")
-    return numbers[0]
 
 
 def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSource]) -> None:

@@ -12,11 +12,10 @@ from ...run.topics import (
     OUTPUT,
     SOURCE,
     TARGETS,
-    Elsewhere,
+    Dtype,
     Gates,
-    Numbers,
     Output,
-    Run,
+    RunRequest,
     Split,
     lengths,
     numbers,
@@ -37,7 +36,7 @@ def one_length(text: str, what: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StabilityRequest(Split, Numbers, Run, Elsewhere):
+class StabilityRequest(Split, Dtype, RunRequest):
     """Train a small transformer with each method as its attention, and measure how far each step moves its embedding.
 
     The instability score of Skyformer's appendix F, over the first steps from one initialization: the squared change of
@@ -138,4 +137,5 @@ class StabilityOutput(Output, Gates):
         group=OUTPUT,
         role=SHOWN,
         alias="figures",
+        of_whole="figures",
     )

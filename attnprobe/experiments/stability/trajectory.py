@@ -15,9 +15,10 @@ from ...methods import approximate, get
 from ...metrics import core_matrices, exact_matrices
 from ...qkv import QKV
 from ...run.plan import MethodRequest
-from ...sources import SourceSpec, TaskSource, open_task
+from ...sources import SourceSpec
 from .classifier import Classifier
 from .plan import LAYERS, OWN, own_target, why_not
+from .tasks import TaskSource, open_task
 from .training import STEP_METRICS, Step, training_steps
 
 __all__ = ["Trajectory", "Training", "instability"]

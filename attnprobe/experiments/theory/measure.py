@@ -19,34 +19,14 @@ from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.limits import with_smaller_blocks
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
-from ...run.prepare import ErrorRequest, prepared
+from ...run.prepare import prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
 from .record import SHAPE
+from .request import TheoryRequest
 from .setting import Asked, asked_of, possible, setting_of
 
-__all__ = ["TheoryCells", "TheoryRequest", "measure_theory"]
-
-
-@dataclass(frozen=True)
-class TheoryRequest(ErrorRequest):
-    """What ``attnprobe theory`` was asked for; see `ErrorRequest` for the rest.
-
-    Args:
-        theorems: ``--theorem`` items, names with commas, or ``all``.
-        methods: what statements about any method are asked of. matrix: no matrix errors are measured here.
-        repeats: seeds, from ``seed`` on, by which a probability is measured.
-        epsilon: a list of relative errors. delta: the probability with which a statement may fail.
-        quadrature: whether traces are estimated; None is beyond n = 4096.
-    """
-
-    theorems: tuple[str, ...] = ("all",)
-    methods: tuple[str, ...] = ("skyformer,nystromformer",)
-    matrix: bool = False
-    repeats: int = 20
-    epsilon: str = "0.05,0.1,0.2,0.5"
-    delta: float = 0.1
-    quadrature: bool | None = None
+__all__ = ["TheoryCells", "measure_theory"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +75,8 @@ class TheoryCells(PlannedCells):
 
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
         self.asked = _asked(request)
-        parts = prepared(request, notify, timings, refuse=all(one.per_method for one in self.asked.theorems))
+        about_methods = all(one.per_method for one in self.asked.theorems)
+        parts = prepared(request, notify, timings, d=request.d, repeats=request.repeats, refuse=about_methods)
         for _, plan in parts:
             possible(plan.d)
         super().__init__(request, parts, partial(_cells, self.asked), _planned(self.asked))

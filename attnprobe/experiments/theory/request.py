@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from ...errors import UsageError
+from ...grammar.lists import positive
 from ...run.option import SHOWN, opt
 from ...run.topics import MEASURED, MOST, OUTPUT, TARGETS, Budgets, Gates, Lengths, OnTensors, Output, WeightsWords
 
@@ -18,17 +17,7 @@ def relative_errors(text: str, what: str) -> tuple[float, ...]:
     Raises:
         UsageError: one that is no number above 0.
     """
-    return tuple(dict.fromkeys(_positive(part, what) for part in text.split(",")))
-
-
-def _positive(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UsageError(f"{what}: '{text.strip()[:20]}' is not a number above 0, such as 0.1")
-    return value
+    return tuple(dict.fromkeys(positive(part, what) for part in text.split(",")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +56,6 @@ class TheoryRequest(Lengths, Budgets, WeightsWords, OnTensors):
         "The probability δ with which a statement may fail.",
         group=MEASURED,
         metavar="SHARE",
-        inside=(0, 1),
-        choose="a probability above 0 and below 1, such as 0.1",
     )
     target: str = opt(
         "softmax",
@@ -100,6 +87,7 @@ class TheoryOutput(Output, Gates):
         group=OUTPUT,
         flag="--list",
         role=SHOWN,
+        in_file=False,
     )
     plot: bool = opt(
         False,
@@ -107,4 +95,5 @@ class TheoryOutput(Output, Gates):
         group=OUTPUT,
         role=SHOWN,
         alias="figures",
+        of_whole="figures",
     )

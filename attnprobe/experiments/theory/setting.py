@@ -63,7 +63,8 @@ def findings(
     attnprobe.errors.UsageError: unknown theorem 'skyformer-theorm-2'; did you mean 'skyformer-theorem-2'?
     """
     several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
-    asked = asked_of([theorem], ",".join(map(str, several(epsilon))), delta, quadrature)
+    epsilons = tuple(dict.fromkeys(positive(str(one), "epsilon") for one in several(epsilon)))
+    asked = asked_of([theorem], epsilons, delta, quadrature)
     inner, budgets, found = qkv.compressed(), possible(several(d)), []
     for one in asked.theorems:
         for method in parse_methods(methods, target) if one.per_method else (None,):
@@ -71,11 +72,11 @@ def findings(
     return found
 
 
-def asked_of(theorems: Iterable[str], epsilon: str, delta: float, quadrature: bool | None) -> Asked:
-    """What is asked of which theorems, from names with commas or ``all`` and a list of relative errors.
+def asked_of(theorems: Iterable[str], epsilons: tuple[float, ...], delta: float, quadrature: bool | None) -> Asked:
+    """What is asked of which theorems, from names with commas or ``all``.
 
     Raises:
-        UsageError: an unknown or empty name, a number that is none or out of its range.
+        UsageError: an unknown or empty name, a probability out of its range.
     """
     names = [name.strip() for text in theorems for name in text.split(",")]
     if not all(names):
@@ -83,7 +84,6 @@ def asked_of(theorems: Iterable[str], epsilon: str, delta: float, quadrature: bo
     wanted = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
     if not wanted:
         raise UsageError("no theorem; write --theorem NAME")
-    epsilons = tuple(dict.fromkeys(positive(text, "epsilon") for text in epsilon.split(",")))
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1, such as 0.1")
     return Asked(tuple(map(get_theorem, wanted)), epsilons, delta, quadrature)

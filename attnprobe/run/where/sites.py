@@ -11,7 +11,7 @@ import torch
 
 from ...errors import UsageError, unknown
 from ...sources.spec import choose_device
-from ..request import RunRequest
+from ..topics import RunRequest
 from .backends import Alone, Backend
 from .pool import pool
 
@@ -43,7 +43,7 @@ class Site:
         """The request as this process reads its sources."""
         if self.device is None:
             return request
-        return replace(request, source=replace(request.source, device=self.device))
+        return replace(request, device=self.device)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError
-from ...files import MIB, read_json, reading
+from ..errors import UsageError
+from ..files import MIB, read_json, reading
 
 __all__ = ["Budgets", "read_budgets"]
 

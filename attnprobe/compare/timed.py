@@ -1,19 +1,19 @@
-"""Two runs of bench on one machine, row by row: what became slower or larger beyond the noise of its rounds."""
+"""Two runs that time calls on one machine, row by row: what became slower or larger beyond the noise of its rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..experiments.bench.rows import bench_rows
+from ..experiments import EXPERIMENTS, experiment
 from ..records.file import strict_json
 from ..tables.labels import identity
 from ..tables.metrics import BENCH, METRICS
 from .chance import certain, within_rounds
 from .verdicts import Draft, Row, numbers
 
-__all__ = ["BENCHED", "bench_drafts"]
+__all__ = ["BENCHED", "timed_drafts", "timed_rows"]
 
 Record = Mapping[str, Any]
 
@@ -22,8 +22,20 @@ DEFAULT = ("ratio_to_exact", "peak_bytes")
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
-def bench_drafts(
-    a: Sequence[Record], b: Sequence[Record], metrics: Sequence[str] = ()
+def timed_rows(records: Iterable[Record]) -> Callable[[Sequence[Record]], Sequence[Row]] | None:
+    """What makes the rows of records whose times are compared; None where these are none, or of several commands."""
+    names = {record.get("command") for record in records}
+    if len(names) != 1 or not names <= {*EXPERIMENTS}:
+        return None
+    timed = experiment(str(*names)).timed
+    return None if timed is None else timed()
+
+
+def timed_drafts(
+    a: Sequence[Record],
+    b: Sequence[Record],
+    rows_of: Callable[[Sequence[Record]], Sequence[Row]],
+    metrics: Sequence[str] = (),
 ) -> tuple[list[Draft | Row], list[Mapping[str, Any]], list[str]]:
     """Drafts of the rows that both runs have, then the rows of one run alone; the sources that both share; notes.
 
@@ -38,7 +50,7 @@ def bench_drafts(
         if metric not in BENCHED:
             raise unknown("metric", metric, BENCHED)
     _refuse_other_machines(a, b)
-    runs = [{_key(record): (record, row) for record, row in zip(run, bench_rows(run), strict=True)} for run in (a, b)]
+    runs = [{_key(record): (record, row) for record, row in zip(run, rows_of(run), strict=True)} for run in (a, b)]
     shared = [key for key in runs[0] if key in runs[1]]
     if not any(runs[0][key][0]["requested"] for key in shared):
         raise UsageError(
