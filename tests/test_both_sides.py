@@ -20,6 +20,7 @@ from attnprobe.experiments.error.gates import GATED
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gates
 from attnprobe.gates.plan import hopeless
+from attnprobe.records import shapes
 from attnprobe.records.ownership import scratch
 from attnprobe.report import page
 from attnprobe.report.run import Run
@@ -32,6 +33,7 @@ from attnprobe.sources.positions import _batches
 from attnprobe.sources.weights import language_kind, with_head
 from attnprobe.sweeps import yaml_file
 from attnprobe.sweeps.packaged import packaged_sweeps, sweep_file
+from attnprobe.tables.formats import Header, markdown
 from attnprobe.tables.labels import file_tag
 
 
@@ -203,3 +205,13 @@ def test_weights_without_a_head_say_the_first_that_is_missing(tiny_bert):
 def test_no_folder_and_one_that_is_not_there_hold_no_records(tmp_path):
     for out in (None, str(tmp_path / "none")):
         assert held_already(SimpleNamespace(out=out), None) == {}
+
+
+def test_the_largest_whole_number_of_json_is_shown_and_a_larger_one_is_counted_in_bits():
+    assert shapes._brief(shapes.LARGEST) == "9007199254740992"
+    assert shapes._brief(shapes.LARGEST + 1) == "a whole number of 54 bits"
+
+
+def test_a_legend_stands_in_markdown_where_there_is_one():
+    assert markdown([], "d: the budget.", Header(), None).endswith("d: the budget.")
+    assert markdown([], "", Header(), "r").splitlines()[-1] == "Run: r"
