@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any
 
-from ...records.file import strict_json
 from ...tables.labels import identity, source_labels
 from ...tables.numbers import method_label, significant
 from ...tables.statistics import describe, fragile_statistics
+from ...tables.table import grouped_by
 from .growth import exponent, faster_from, growth
 
 __all__ = ["COSTS", "EXACT", "bench_choices", "bench_rows", "bench_summary", "conditions", "disturbances", "frontier"]
@@ -36,10 +36,9 @@ def bench_rows(records: Iterable[Record]) -> list[Row]:
     records = list(records)
     labels = source_labels(records)
     rows = [_row(record, labels[identity(record.get("source"))]) for record in records]
-    place = lambda row: (*(row[name] for name in PLACE), row["n"])
-    floors = {place(row): row["ratio_to_exact"] for row in rows if row["method"] == EXACT}
+    floors = {(*_place(row), row["n"]): row["ratio_to_exact"] for row in rows if row["method"] == EXACT}
     for row in rows:
-        row["noise_floor"] = floors.get(place(row))
+        row["noise_floor"] = floors.get((*_place(row), row["n"]))
         if row["method"] == EXACT and row["ratio_rounds"]:
             row |= {"ratio_to_exact": 1.0, "ratio_rounds": [1.0] * len(row["ratio_rounds"]), "ratio_spread": 0.0}
     return rows
@@ -97,6 +96,11 @@ def _row(record: Record, label: str | None) -> Row:
     }
 
 
+def _place(row: Row) -> tuple[Any, ...]:
+    """Where costs are compared."""
+    return tuple(row[name] for name in PLACE)
+
+
 def _one(values: Sequence[float | None] | None) -> float | None:
     return values[0] if values else None
 
@@ -116,14 +120,11 @@ def bench_summary(rows: Iterable[Row]) -> list[Row]:
     ``faster_from`` and ``smaller_from`` the n from which it takes less time, and less memory, than exact attention;
     ``growth`` is what the leading cost claims; ``lengths`` and ``memory_lengths`` are how many n were measured.
     """
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        place = tuple(row[name] for name in PLACE)
-        groups.setdefault((*place, row["method"], strict_json(row["options"] or {}), row["d"]), []).append(row)
-    exact = {key[: len(PLACE)]: some for key, some in groups.items() if key[len(PLACE)] == EXACT}
+    groups = grouped_by(rows, *PLACE, "method", "options", "d")
+    exact = {_place(some[0]): some for some in groups if some[0]["method"] == EXACT}
     found = []
-    for key, some in groups.items():
-        theirs = exact.get(key[: len(PLACE)], [])
+    for some in groups:
+        theirs = exact.get(_place(some[0]), [])
         names = ("method", "options", "family", "target", "weights", "source", "layer", "backward", "d", "reference")
         entry = {name: some[0][name] for name in names}
         entry["growth"] = growth(some[0]["cost"] or "")
@@ -143,7 +144,8 @@ def _exponent_spread(rows: Sequence[Row]) -> float | None:
     """The spread of the exponents of the rounds, each fitted alone."""
     rounds = min((len(row["seconds_rounds"]) for row in rows if row["seconds"]), default=0)
     each = [exponent({row["n"]: row["seconds_rounds"][i] for row in rows if row["seconds"]}) for i in range(rounds)]
-    return None if None in each else _spread(each)
+    known = [one for one in each if one is not None]
+    return _spread(known) if len(known) == len(each) else None
 
 
 def _at(rows: Sequence[Row], cost: str) -> dict[int, float]:
@@ -156,12 +158,9 @@ def bench_choices(rows: Iterable[Row], epsilons: Sequence[float], under_ms: Sequ
     An entry's ``limit`` is ``error`` or ``ms`` and ``value`` its value; ``method`` is None where none is within it.
     Methods alone are chosen from, not references; a row whose error is not finite is out.
     """
-    places: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        if not row["reference"] and row["status"] == "ok" and row["seconds"] and row["error"] is not None:
-            places.setdefault((*(row[name] for name in PLACE), row["n"]), []).append(row)
+    timed = [row for row in rows if not row["reference"] and row["status"] == "ok" and row["seconds"]]
     found = []
-    for some in places.values():
+    for some in grouped_by([row for row in timed if row["error"] is not None], *PLACE, "n"):
         limits = [("error", value, [row for row in some if row["error"] <= value], "seconds") for value in epsilons]
         limits += [("ms", value, [row for row in some if 1e3 * row["seconds"] <= value], "error") for value in under_ms]
         for limit, value, within, least in limits:
@@ -197,8 +196,7 @@ def conditions(records: Iterable[Record]) -> list[str]:
     """The lines that say where and how times were taken; more than one where a run was gone on with elsewhere."""
     records = [record for record in records if record.get("machine")]
     lines = []
-    for machine, version in dict.fromkeys((strict_json(r["machine"]), strict_json(r["versions"])) for r in records):
-        here = [r for r in records if (strict_json(r["machine"]), strict_json(r["versions"])) == (machine, version)]
+    for here in grouped_by(records, "machine", "versions"):
         facts, known = here[0]["machine"], here[0]["versions"]
         clocks = sorted({round(r["clock_mhz"]) for r in here if r.get("clock_mhz")})
         clock = f", {clocks[0]} MHz" if len(clocks) == 1 else f", {clocks[0]} – {clocks[-1]} MHz" if clocks else ""
