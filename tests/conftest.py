@@ -69,6 +69,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
+def no_columns(monkeypatch):
+    """A pipe has no width, whatever the process that runs the tests exports."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def typed_records(monkeypatch):
     """Whatever a command writes is what its type says."""
     from attnprobe.experiments.shapes import shape_of

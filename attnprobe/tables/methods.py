@@ -99,7 +99,7 @@ def marked(row: Row, name: str) -> str:
     return f"{mark(row)} {name}".lstrip()
 
 
-FAMILY = Column("family", family)
+FAMILY = Column("family", family, spare=10)
 STATUS = Column("\nstatus", lambda row: "" if row["status"] == "ok" else row["status"], spare=8)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,10 +39,10 @@ def plain_tables(
     ``legend``.
 
     Args:
-        width: the terminal's; ``None`` asks standard output, and a pipe has no width.
+        width: the terminal's; ``None`` asks standard output. A pipe has the width that COLUMNS says, or no limit.
     """
     terminal = width is not None or sys.stdout.isatty()
-    room = (width or shutil.get_terminal_size().columns) if terminal else UNLIMITED
+    room = width or _room(terminal)
     layouts = [Layout.of(table, terminal) for table in tables]
     shown = _fitting(layouts, room)
     drawn = [_drawn(layout, columns, room) for layout, columns in zip(layouts, shown, strict=True)]
@@ -69,6 +70,14 @@ def plain_tables(
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return finished(console)
+
+
+def _room(terminal: bool) -> int:
+    """The columns of standard output."""
+    if terminal:
+        return shutil.get_terminal_size().columns
+    asked = os.environ.get("COLUMNS", "")
+    return max(int(asked), 1) if asked.isdecimal() and asked.isascii() else UNLIMITED
 
 
 def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> str:

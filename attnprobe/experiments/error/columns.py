@@ -89,10 +89,7 @@ def _sum(row: Row, metric: str) -> int:
 
 
 def _bad_rows(row: Row) -> str:
-    mean = statistic(row, "bad_rows", "mean")
-    if mean is None or not row.get("n"):
-        return ""
-    return f"{_sum(row, 'bad_rows')} ({per_cent(mean / row['n'])})" if mean else "0"
+    return "" if statistic(row, "bad_rows", "mean") is None else str(_sum(row, "bad_rows"))
 
 
 def _guarded_rows(row: Row) -> str:
@@ -118,9 +115,10 @@ COLUMNS = (
         "‖E‖₂\nmean ± s.e.",
         _absolute,
         "‖E‖₂: spectral norm of exact − approximate output, per head; s.e. clusters by text window, none for one",
+        spare=9,
     ),
     Column("‖E‖₂ / ‖BV‖₂\nmedian [p10 – p90]", _relative, "median, p10, p90, max: over heads, windows and repeats"),
-    Column("\nmax", lambda row: shown(row, "output_spectral_relative", "max", 3), spare=2),
+    Column("\nmax", lambda row: shown(row, "output_spectral_relative", "max", 3)),
     Column("‖E‖F / ‖BV‖F\nmedian", lambda row: shown(row, "output_frobenius_relative", "median", 3), spare=5),
     Column(
         "‖B − B~‖₂\n/ ‖B‖₂ median",
@@ -132,15 +130,13 @@ COLUMNS = (
         "error /\nV-Mean",
         _over_vmean,
         "error / V-Mean: mean ‖E‖₂ over that of the mean of V, which costs nothing",
-        spare=3,
     ),
     Column(
-        "bad rows\nsum (share)",
+        "bad\nrows",
         _bad_rows,
-        "bad rows: normaliser not positive or lost to rounding, before a guard; summed, and as a share of all",
-        spare=1,
+        "bad rows: normaliser not positive or lost to rounding, before a guard; summed over heads, windows and repeats",
     ),
-    Column("guarded\nrows", _guarded_rows, "guarded rows: replaced by the method, summed", spare=2),
+    Column("guarded\nrows", _guarded_rows, "guarded rows: replaced by the method, summed", spare=1),
     Column(
         "inverse\nresidual",
         _statistic("inverse_residual", "median", 2),
