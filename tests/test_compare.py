@@ -19,7 +19,7 @@ from attnprobe.compare.runs import DIRECTED, compare_runs
 from attnprobe.compare.view import comparison_line, comparison_view
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.experiments.error.gates import METRICS
+from attnprobe.experiments.error.gates import GATED
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.file import LOWER_BOUND
 from attnprobe.records.read import read_records
@@ -380,11 +380,12 @@ def test_a_method_that_lost_its_metric_is_a_regression():
 
 def test_every_metric_that_is_gated_or_compared_says_how():
     gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
-    named = {name for one in gated for name in one.metrics}
-    assert named <= set(TABLE) and set(DIRECTED) == named & set(METRICS) - {"delta"}
-    assert all(one.better in ("smaller", "larger", None) for one in TABLE.values())
-    assert all(one.scale in ("relative", "absolute", "complement") for one in TABLE.values())
-    larger = {name for name, one in TABLE.items() if one.better == "larger"}
+    every = [metric for one in gated for metric in one.metrics] + list(TABLE.values())
+    assert set(DIRECTED) == set(GATED.names) - {"delta"}
+    assert all(one.better in ("smaller", "larger", None) for one in every)
+    assert all(one.scale in ("relative", "absolute", "complement") for one in every)
+    assert all(one == TABLE.get(one.name, one) for one in every), "a metric of two commands is one"
+    larger = {one.name for one in every if one.better == "larger"}
     assert larger == {
         *("output_cosine_min", "cosine", "embedding_cosine"),
         *("rows_within", "top1_agreement", "holds", "slack"),
@@ -445,7 +446,7 @@ def test_metrics_by_default_and_by_name():
         assert [(row["metric"], row["verdict"], row["b"]) for row in rows] == [(one, "worse", None) for one in wanted]
     one = [*both, cell(method="mss")]
     assert [row["method"] for row in compare_runs(one, one, ["bad_rows"]).rows] == ["skyformer"]
-    for metric in set(METRICS) - {"delta"}:
+    for metric in set(GATED.names) - {"delta"}:
         run_ = [cell(metric=metric)]
         assert only(run_, run_, metric)["verdict"] == "same"
 

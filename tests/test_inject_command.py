@@ -16,7 +16,7 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.inject import InjectRequest, measure_drift
 from attnprobe.experiments.inject.drift import DRIFT_METRICS, Outputs, model_drift
-from attnprobe.experiments.inject.gates import INJECT_METRICS
+from attnprobe.experiments.inject.gates import GATED
 from attnprobe.experiments.inject.view import inject_rows, inject_summary
 from attnprobe.records.budgets import read_budgets
 
@@ -688,7 +688,7 @@ def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
     assert all(math.isnan(lost[name]) for name in ("drift", "kl", "top1_agreement", "loss", "perplexity"))
     far = Outputs(one.hidden, torch.full((3, 9), -1e4).index_fill(1, torch.tensor([0]), 1e4))
     assert model_drift(one, far, words, causal=True, encoder=False)["perplexity"] > 1e300
-    assert tuple(DRIFT_METRICS) == INJECT_METRICS
+    assert tuple(DRIFT_METRICS) == GATED.names
 
 
 @needs_minilm

@@ -64,7 +64,7 @@ def _epilog(experiment: Experiment) -> Iterator[tuple[str, Sequence[str]]]:
     if experiment.gated is not None:
         from ..gates.check import STATISTICS
 
-        metrics = f"{', '.join(experiment.gated().metrics)}; each with {', '.join(STATISTICS)}"
+        metrics = f"{', '.join(experiment.gated().names)}; each with {', '.join(STATISTICS)}"
         yield "--fail-above takes", [metrics]
 
 

@@ -82,7 +82,7 @@ def command(
     page that needs no network: figures inline, tables that sort, and the run's provenance. Several runs share one page.
     """
     from ..errors import UsageError, unknown
-    from ..experiments.error.gates import METRICS
+    from ..experiments.error.gates import GATED
     from ..experiments.error.papers import read_reference
     from ..records.ownership import write_output
     from ..report import html_page, open_run, plot_kinds
@@ -90,8 +90,8 @@ def command(
 
     refuse_unknown_format(format_)
     kinds = kinds_from(plots, (*plot_kinds(), "all", "none"))
-    if metric is not None and metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
+    if metric is not None and metric not in GATED.names:
+        raise unknown("metric", metric, GATED.names)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
     if out is None and len(runs) > 1:

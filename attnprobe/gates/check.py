@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import nearest
 from ..grammar.spelling import parts, short_name
 from ..tables.labels import at_label, source_heading
+from ..tables.metrics import Metric
 from ..tables.numbers import method_label
 
 __all__ = ["KEYS", "NUMBERED", "PLACES", "STATISTICS", "Gate", "GateResult", "Gated", "check"]
@@ -30,12 +31,22 @@ class Gated:
     """What the gates of a command may be about.
 
     Attributes:
-        metrics: their names. whole: those that are of all n together. keys: of a gate in a sweep's file.
+        metrics: they know which way is better. whole: names of those that are of all n together. keys: of a gate in a
+            sweep's file.
     """
 
-    metrics: tuple[str, ...]
+    metrics: tuple[Metric, ...]
     whole: tuple[str, ...] = ()
     keys: tuple[str, ...] = KEYS
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics by name."""
+        return tuple(metric.name for metric in self.metrics)
+
+    def better(self, name: str) -> str | None:
+        """Which way a metric is better (see `Metric`)."""
+        return next(metric.better for metric in self.metrics if metric.name == name)
 
 
 @dataclass(frozen=True)

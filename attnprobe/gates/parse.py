@@ -9,7 +9,6 @@ from reprlib import repr as shown
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..tables.metrics import METRICS
 from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
 
 __all__ = ["parse_gate", "parse_gates"]
@@ -22,9 +21,10 @@ def parse_gate(text: str, gated: Gated) -> Gate:
         UsageError: another form, an unknown metric or statistic (with the nearest one), a value that is no finite
             number.
 
-    >>> str(parse_gate("bad_rows.median=0.5", Gated(("bad_rows",))))
+    >>> from attnprobe.tables.metrics import Metric
+    >>> str(parse_gate("bad_rows.median=0.5", Gated((Metric("bad_rows"),))))
     'bad_rows.median <= 0.5'
-    >>> parse_gate("bad_rows.medain=0.5", Gated(("bad_rows",)))
+    >>> parse_gate("bad_rows.medain=0.5", Gated((Metric("bad_rows"),)))
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown statistic 'medain'; did you mean 'median'?
     """
@@ -32,9 +32,9 @@ def parse_gate(text: str, gated: Gated) -> Gate:
     metric, dot, statistic = name.partition(".")
     if not equals or not metric or (dot and not statistic):
         raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
-    if metric not in gated.metrics:
-        raise unknown("metric", metric, gated.metrics)
-    if METRICS[metric].better == "larger":
+    if metric not in gated.names:
+        raise unknown("metric", metric, gated.names)
+    if gated.better(metric) == "larger":
         raise UsageError(f"--fail-above {metric}: larger is better there; gate another metric")
     if dot and statistic not in STATISTICS:
         raise unknown("statistic", statistic, STATISTICS)
@@ -61,9 +61,11 @@ def parse_gates(entries: Sequence[Mapping[str, Any]], gated: Gated, names: Seque
         UsageError: no list of mappings, an unknown key, metric or statistic (with the nearest one), a value of another
             type, no limit, limits that no value can keep.
 
-    >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "max": 0, "d": [64, 128]}], Gated(("bad_rows",)))]
+    >>> from attnprobe.tables.metrics import Metric
+    >>> gated = Gated((Metric("bad_rows"),))
+    >>> [str(gate) for gate in parse_gates([{"metric": "bad_rows", "max": 0, "d": [64, 128]}], gated)]
     ['bad_rows.mean <= 0 for d=64,128']
-    >>> parse_gates([{"metric": "bad_rows", "maxi": 0}], Gated(("bad_rows",)))
+    >>> parse_gates([{"metric": "bad_rows", "maxi": 0}], gated)
     Traceback (most recent call last):
     attnprobe.errors.UsageError: gate 1: unknown key 'maxi'; did you mean 'max'?
     """
@@ -77,7 +79,7 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
     """One entry of a config's ``gates``."""
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where}: {entry!r} is no mapping; write {{metric: bad_rows, max: 0}}")
-    keys, metrics = gated.keys, gated.metrics
+    keys, metrics = gated.keys, gated.names
     for key in entry:
         if key not in keys:
             raise UsageError(f"{where}: {unknown('key', str(key), keys)}")
@@ -93,7 +95,7 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
         raise UsageError(f"{where}: {metric} has no limit; give max, min or both")
     if most is not None and least is not None and least > most:
         raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
-    if METRICS[metric].better == "larger" and least is None:
+    if gated.better(metric) == "larger" and least is None:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
     if metric in gated.whole and "n" in entry:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BENCH", "ERROR", "METRICS", "Metric"]
+__all__ = ["BENCH", "ERROR", "METRICS", "Metric", "cosine", "share"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Metric:
     def cost(self, value: Any) -> Any:
         """The value, a number or a tensor, as a quantity of which less is better: 1 − x of a cosine.
 
-        >>> METRICS["output_cosine_min"].cost(0.75), METRICS["slack"].cost(2.0), METRICS["delta"].cost(0.5)
+        >>> METRICS["output_cosine_min"].cost(0.75), Metric("slack", "larger").cost(2.0), METRICS["delta"].cost(0.5)
         (0.25, -2.0, 0.5)
         """
         if self.scale == "complement":
@@ -46,11 +46,13 @@ class Metric:
         return max(tolerance * size, self.floor)
 
 
-def _cosine(name: str) -> Metric:
-    return Metric(name, "larger", "complement", floor=1e-6)  # rounding of float32 moves 1 − x by about as much
+def cosine(name: str) -> Metric:
+    """A cosine, which is better near 1; rounding of float32 moves 1 − x by about the floor."""
+    return Metric(name, "larger", "complement", floor=1e-6)
 
 
-def _share(name: str, better: str = "smaller") -> Metric:
+def share(name: str, better: str = "smaller") -> Metric:
+    """A share of rows or heads."""
     return Metric(name, better, "absolute")
 
 
@@ -60,7 +62,7 @@ ERROR = (  # of `attnprobe error`
     Metric("output_frobenius"),
     Metric("output_frobenius_relative"),
     Metric("output_row_relative_max"),
-    _cosine("output_cosine_min"),
+    cosine("output_cosine_min"),
     Metric("matrix_spectral"),
     Metric("matrix_spectral_relative"),
     Metric("matrix_frobenius"),
@@ -73,13 +75,13 @@ ERROR = (  # of `attnprobe error`
     Metric("inverse_residual"),
     Metric("delta", None),  # a shift
     Metric("seconds", timed=True),
-    _cosine("cosine"),
+    cosine("cosine"),
     Metric("max_abs"),
     Metric("relative_frobenius"),
     Metric("row_error_p50"),
     Metric("row_error_p99"),
     Metric("row_error_p99_9"),
-    _share("rows_within", "larger"),
+    share("rows_within", "larger"),
     Metric("ratio_to_framework"),
     Metric("ratio_to_framework_frobenius"),
     Metric("framework_max_abs"),
@@ -91,37 +93,4 @@ BENCH = (  # costs that two runs of `attnprobe bench` are compared by
     Metric("peak_bytes", floor=2.0**20),  # the allocator's pages: two equal runs differ by less
     Metric("flops"),
 )
-GATED = (  # of the other commands, where gates alone ask which way is better
-    _share("holds", "larger"),
-    _share("violated"),
-    _share("vacuous"),
-    _share("assumption_not_met"),
-    Metric("measured", None),
-    Metric("bound", None),
-    Metric("slack", "larger"),
-    Metric("d"),
-    Metric("d_over_n"),
-    _share("unreached"),
-    _share("counterexamples"),
-    Metric("time_exponent"),
-    Metric("memory_exponent"),
-    Metric("faster_from"),
-    Metric("smaller_from"),
-    Metric("drift"),
-    Metric("logits_drift"),
-    Metric("kl"),
-    _share("top1_agreement", "larger"),
-    Metric("loss"),
-    Metric("loss_own"),
-    Metric("loss_change"),
-    Metric("perplexity"),
-    Metric("perplexity_own"),
-    Metric("perplexity_change"),
-    _cosine("embedding_cosine"),
-    Metric("local_error"),
-    Metric("ratio"),
-    Metric("ratio_before_norm"),
-    Metric("tau"),
-    Metric("gradient_norm"),
-)
-METRICS = {metric.name: metric for metric in (*ERROR, *BENCH, *GATED)}
+METRICS = {metric.name: metric for metric in (*ERROR, *BENCH)}

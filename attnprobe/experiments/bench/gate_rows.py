@@ -6,35 +6,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...tables.statistics import describe
-from .gates import COST_METRICS, ERROR_METRICS, GROWTH_METRICS
+from .gates import GATED
 
 __all__ = ["bench_judged"]
 
 Row = Mapping[str, Any]
 
+EACH_N = tuple(name for name in GATED.names if name not in GATED.whole)
+
 
 def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[dict[str, Any]]:
     """Rows for `check`: one for each row of `bench_rows`, and one without n for each entry of `bench_summary`.
 
-    A row's ``metrics`` describe `COST_METRICS`, times and ratios over the rounds and what has no rounds as one value,
-    and errors over heads. An entry's describe `GROWTH_METRICS`. ``judges`` names the metrics that a row answers for,
+    A row's ``metrics`` describe `EACH_N`: times and ratios over the rounds, what has no rounds as one value, and errors
+    over heads. An entry's describe the metrics of all n together. ``judges`` names the metrics that a row answers for,
     so that a gate on an exponent looks at entries alone.
     """
     rows = list(rows)
     found = []
     for row in rows:
         errors = {name: {**described, "of": row["heads"]} for name, described in row["metrics"].items()}
-        found.append({**row, "judges": (*COST_METRICS, *ERROR_METRICS), "metrics": {**errors, **_costs(row)}})
+        found.append({**row, "judges": EACH_N, "metrics": {**errors, **_costs(row)}})
     asked = {_who(row) for row in rows if row["requested"]}
     for entry in summary:
-        grown = {name: _described([entry[name]]) for name in GROWTH_METRICS}
+        grown = {name: _described([entry[name]]) for name in GATED.whole}
         found.append(
             {
                 **entry,
                 "n": None,
                 "status": "ok",
                 "requested": _who(entry) in asked,
-                "judges": GROWTH_METRICS,
+                "judges": GATED.whole,
                 "metrics": grown,
             }
         )

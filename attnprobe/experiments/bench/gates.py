@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from ...gates.check import Gated
+from ...tables.metrics import BENCH, METRICS, Metric
 
-__all__ = ["COST_METRICS", "ERROR_METRICS", "GATED", "GROWTH_METRICS"]
+__all__ = ["GATED"]
 
-GROWTH_METRICS = ("time_exponent", "memory_exponent", "faster_from", "smaller_from")
-COST_METRICS = ("seconds", "ratio_to_exact", "peak_bytes", "flops", "visited_fraction")
-ERROR_METRICS = (
-    "output_spectral",
-    "output_spectral_relative",
-    "output_frobenius",
-    "output_frobenius_relative",
-    "output_row_relative_max",
-    "output_cosine_min",
-    "bad_rows",
+COSTS = (*BENCH, METRICS["visited_fraction"])
+GROWTH = (Metric("time_exponent"), Metric("memory_exponent"), Metric("faster_from"), Metric("smaller_from"))
+ERRORS = tuple(
+    METRICS[name]
+    for name in (
+        "output_spectral",
+        "output_spectral_relative",
+        "output_frobenius",
+        "output_frobenius_relative",
+        "output_row_relative_max",
+        "output_cosine_min",
+        "bad_rows",
+    )
 )
-GATED = Gated((*COST_METRICS, *GROWTH_METRICS, *ERROR_METRICS), whole=GROWTH_METRICS)
+GATED = Gated((*COSTS, *GROWTH, *ERRORS), whole=tuple(metric.name for metric in GROWTH))

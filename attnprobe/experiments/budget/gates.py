@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ...gates.check import KEYS, Gated
+from ...tables.metrics import Metric, share
 
-__all__ = ["BUDGET_METRICS", "GATED"]
+__all__ = ["GATED"]
 
-BUDGET_METRICS = ("d", "d_over_n", "unreached", "counterexamples")
-GATED = Gated(BUDGET_METRICS, keys=tuple(key for key in KEYS if key != "d"))  # d is what is found
+GATED = Gated(
+    (Metric("d"), Metric("d_over_n"), share("unreached"), share("counterexamples")),
+    keys=tuple(key for key in KEYS if key != "d"),  # d is what is found
+)

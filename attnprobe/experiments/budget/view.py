@@ -81,7 +81,7 @@ def budget_rows(records: Iterable[Record]) -> list[Row]:
 def budget_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (source, method with options, target, n, metric, ε, layer), over heads and windows.
 
-    ``metrics`` describes `BUDGET_METRICS`, the last two as shares of heads; ``range`` holds the least, median and
+    ``metrics`` describes the metrics of gates, the last two as shares of heads; ``range`` holds the least, median and
     largest d with a head that was not reached as infinite, and ``weakest`` the head of which the fewest seeds hold.
     """
     place = ("source", "method", "options", "target", "metric", "n", "epsilon", "layer")

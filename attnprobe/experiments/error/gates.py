@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...gates.check import Gated
 from ...tables.metrics import ERROR
 
-__all__ = ["GATED", "METRICS"]
+__all__ = ["GATED"]
 
-METRICS = tuple(metric.name for metric in ERROR)
-GATED = Gated(METRICS)
+GATED = Gated(ERROR)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from ...gates.check import Gated
+from ...tables.metrics import Metric, cosine, share
 
-__all__ = ["GATED", "INJECT_METRICS"]
+__all__ = ["GATED"]
 
-INJECT_METRICS = (
-    "drift",
-    "logits_drift",
-    "kl",
-    "top1_agreement",
-    "loss",
-    "loss_own",
-    "loss_change",
-    "perplexity",
-    "perplexity_own",
-    "perplexity_change",
-    "embedding_cosine",
-    "local_error",
+GATED = Gated(
+    (
+        Metric("drift"),
+        Metric("logits_drift"),
+        Metric("kl"),
+        share("top1_agreement", "larger"),
+        Metric("loss"),
+        Metric("loss_own"),
+        Metric("loss_change"),
+        Metric("perplexity"),
+        Metric("perplexity_own"),
+        Metric("perplexity_change"),
+        cosine("embedding_cosine"),
+        Metric("local_error"),
+    )
 )
-GATED = Gated(INJECT_METRICS)

@@ -22,7 +22,7 @@ from ...tables.table import (
 )
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .gates import INJECT_METRICS
+from .gates import GATED
 
 __all__ = ["inject_legend", "inject_points", "inject_rows", "inject_summary", "inject_tables", "view"]
 
@@ -75,7 +75,7 @@ def _row(records: list[Record], label: str | None) -> Row:
     cells = sorted(records, key=lambda cell: (cell["window"], cell.get("repeat") or 0))
     first = cells[0]
     windows = [cell["window"] for cell in cells]
-    names = [name for name in INJECT_METRICS if any(name in cell["metrics"] for cell in cells)]
+    names = [name for name in GATED.names if any(name in cell["metrics"] for cell in cells)]
     one = lambda cell, name: (cell["metrics"].get(name) or [None])[0]
     metrics = {name: describe([one(cell, name) for cell in cells], windows) for name in names}
     if any(cell.get("seconds") is not None for cell in cells):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ...gates.check import KEYS, Gated
+from ...tables.metrics import Metric
 
-__all__ = ["GATED", "STABILITY_METRICS"]
+__all__ = ["GATED"]
 
-STABILITY_METRICS = ("ratio", "ratio_before_norm", "tau", "loss", "gradient_norm")
-GATED = Gated(STABILITY_METRICS, keys=("task", *KEYS))
+GATED = Gated(
+    (Metric("ratio"), Metric("ratio_before_norm"), Metric("tau"), Metric("loss"), Metric("gradient_norm")),
+    keys=("task", *KEYS),
+)

@@ -15,7 +15,7 @@ from ...tables.statistics import describe, quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .gates import STABILITY_METRICS
+from .gates import GATED
 from .names import PAPER, SELF_ATTENTION, TASKS, stability_label
 
 __all__ = ["stability_rows", "stability_summary", "view"]
@@ -136,7 +136,7 @@ def _per_step(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def stability_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (task, method with options, d), over seeds.
 
-    ``metrics`` describes `STABILITY_METRICS`; ``intervals`` holds the 95 % interval of the mean of each, null of one
+    ``metrics`` describes the metrics of gates; ``intervals`` holds the 95 % interval of the mean of each, null of one
     seed. The ratio's is of paired seeds. ``paper`` is the ratio that Skyformer's appendix gives, where it has one.
     """
     return [_summary(some) for some in grouped_by(rows, "source", "task", "method", "options", "target", "d")]
@@ -147,8 +147,8 @@ def _summary(some: Sequence[Row]) -> Row:
     names = (*SUMMARISED, "reference", "requested", "condition_tokens")
     worst = max(some, key=lambda row: STATUSES.index(row["status"]))
     seeds = [row["seed"] for row in some]
-    found = {name: describe([row[name] for row in some], seeds) for name in STABILITY_METRICS}
-    kept = {name: [row[name] for row in some if row[name] is not None] for name in STABILITY_METRICS}
+    found = {name: describe([row[name] for row in some], seeds) for name in GATED.names}
+    kept = {name: [row[name] for row in some if row[name] is not None] for name in GATED.names}
     intervals = {name: mean_interval(values) for name, values in kept.items()}
     matrices = dict.fromkeys(name for row in some for name in row["conditions"])
     return {

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from ...gates.check import KEYS, Gated
+from ...tables.metrics import Metric, share
 
-__all__ = ["GATED", "THEORY_METRICS"]
+__all__ = ["GATED"]
 
-THEORY_METRICS = ("holds", "violated", "vacuous", "assumption_not_met", "measured", "bound", "slack")
-GATED = Gated(THEORY_METRICS, keys=("theorem", *KEYS))
+GATED = Gated(
+    (
+        share("holds", "larger"),
+        share("violated"),
+        share("vacuous"),
+        share("assumption_not_met"),
+        Metric("measured", None),
+        Metric("bound", None),
+        Metric("slack", "larger"),
+    ),
+    keys=("theorem", *KEYS),
+)

@@ -81,8 +81,8 @@ def _of_head(finding: Mapping[str, Any], index: int) -> Row:
 def theory_summary(rows: Iterable[Row]) -> list[Row]:
     """One entry per (source, theorem, method with options, layer, n, d, at), over heads and windows.
 
-    ``verdicts`` counts them; ``metrics`` describes `THEORY_METRICS`, of which the first four are shares of heads, and
-    ``quantiles`` those of the others, infinite numbers included, null where there is no number.
+    ``verdicts`` counts them; ``metrics`` describes the metrics of gates, of which the first four are shares of heads,
+    and ``quantiles`` those of the others, infinite numbers included, null where there is no number.
     """
     place = ("source", "theorem", "method", "options", "layer", "n", "d", "at", "status", "reason")
     return [_summary(some) for some in grouped_by(rows, *place)]
