@@ -8,13 +8,11 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import torch
 from showing import view_of
 
-from attnprobe.cli import cli
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
@@ -641,12 +639,3 @@ def test_a_memory_that_was_not_measured_has_no_crossing():
     rows = [gated("linear", n, [1e-3] * 3, peak_bytes=None) for n in (64, 128)]
     [entry] = bench_summary(rows)
     assert entry["lengths"] == 2 and entry["memory_lengths"] == 0 and entry["smaller_from"] is None
-
-
-def test_the_request_has_the_commands_defaults():
-    command = cli.get_command(None, "bench")
-    shown = {option.name: option.get_default(click.Context(command)) for option in command.params}
-    request = BenchRequest()
-    for name in ("rounds", "heads", "p", "quadratic_n", "backward", "memory", "epsilon", "under_ms"):
-        assert getattr(request, name) == shown[name], name
-    assert request.quadratic_n == 4096
