@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 from attnprobe import __version__
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
@@ -38,3 +40,15 @@ napoleon_custom_sections = ["Cost", ("Random", "notes")]
 html_theme = "furo"
 html_title = f"attnprobe {version}"
 html_show_sourcelink = False
+
+
+def keep_lines(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """A paragraph of click's that keeps its lines (``\\b``) is a literal block."""
+    while "\b" in lines:
+        start = lines.index("\b")
+        end = lines.index("", start) if "" in lines[start:] else len(lines)
+        lines[start:end] = ["::", "", *(f"    {line}" for line in lines[start + 1 : end])]
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", keep_lines)

@@ -106,3 +106,12 @@ def test_every_extra_that_the_install_page_names_exists():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.findall(r"^\| `attnprobe\[(\w+)\]`", INSTALL, re.M)
     assert sorted(named) == sorted(extras)
+
+
+def test_what_changed_is_listed_once_by_its_kind():
+    page = (ROOT / "CHANGELOG.md").read_text()
+    head, *parts = page.split("\n## Unreleased\n")[1].split("\n## ")[0].split("\n### ")
+    kinds = [part.splitlines()[0] for part in parts]
+    assert "\n- " not in head and set(kinds) <= {"Migrate from 0.1.0", "Added", "Changed", "Fixed", "Security"}
+    bullets = re.findall(r"^- .*(?:\n  .*)*", page, re.M)
+    assert len(bullets) == len(set(bullets)) and len(kinds) == len(set(kinds))
