@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
     return asked
 
 
-def settled(rows: Sequence[dict[str, Any]], gates: Sequence[Any], junit: str | None) -> bool:
+def settled(rows: Sequence[Mapping[str, Any]], gates: Sequence[Any], junit: str | None) -> bool:
     """Whether a gate failed at the rows; said on stderr, as a table where a file declares gates, and as JUnit XML.
 
     With ``--strict`` an undecided gate is a failed one.

@@ -114,4 +114,5 @@ def origins() -> dict[str, str]:
         ParameterSource.ENVIRONMENT: "environment",
         ParameterSource.DEFAULT_MAP: "file",
     }
-    return {name: words.get(ctx.get_parameter_source(name), "default") for name in ctx.params}
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name: "default" if one is None else words.get(one, "default") for name, one in sources.items()}

@@ -69,6 +69,7 @@ class Ledger:
                     self.reading[cell.key] = cells.work_of_inputs(place) / len(keys)
                     self.work[cell.key] = self.reading[cell.key] + cells.work(place, cell)[0] + 1.0
         self.all_work, self.done_work = sum(self.work.values()), 0.0
+        self.most = 0.0
         self.begun: dict[str, float] = {}  # the work that is done of cells without a record
         self.outcome = Outcome(done_before=len(self.kept))
 
@@ -130,7 +131,8 @@ class Ledger:
         if not self.all_work:
             return self.total
         work = self.done_work + sum(self.begun.values())
-        return before + work / self.all_work * (self.total - before)
+        self.most = max(self.most, before + work / self.all_work * (self.total - before))  # sums round in their order
+        return self.most
 
     def died(self, reason: str) -> None:
         self.outcome.deaths.append(reason)

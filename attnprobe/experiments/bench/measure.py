@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -62,7 +62,7 @@ class BenchCells(Cells):
 
     command = "bench"
     shape = SHAPE
-    exclusive = True
+    exclusive: ClassVar[bool] = True
     blank = {"metrics": {}, "draws_hash": None, "gradient": None, "load": None, "clock_mhz": None}
 
     def __init__(self, request: BenchRequest, notify: Callable[[str], None], timings: Timings) -> None:
@@ -89,18 +89,21 @@ class BenchCells(Cells):
         return self.planned.heads
 
     def head(self, place: Place, cell: BenchCell) -> dict[str, Any]:
-        exact = cell.request is None
+        request = cell.request
+        if request is None:
+            head = {"method": EXACT, "options": {}, "family": "exact", "cost": EXACT_COST}
+        else:
+            head = {**told(request), "family": request.entry.family, "cost": request.entry.cost}
+        requested = request is not None and request.requested
         return {
-            **({"method": EXACT, "options": {}} if exact else told(cell.request)),
-            "family": "exact" if exact else cell.request.entry.family,
-            "cost": EXACT_COST if exact else cell.request.entry.cost,
+            **head,
             "target": cell.work.target,
             "d": cell.d,
             "repeat": 0,
             "seed": cell.work.seed,
             "backward": cell.work.backward,
-            "reference": exact or not cell.request.requested,
-            "requested": not exact and cell.request.requested,
+            "reference": not requested,
+            "requested": requested,
             "machine": self.machine,
             "versions": self.versions,
         }
@@ -179,7 +182,7 @@ class _Bench:
             {"exact": exact, **timed},
             self.request.rounds,
             self.qkv.device,
-            lambda at, key: self.show(f"{names[key]}, call {at + 1} of {total}", dict.fromkeys(timed, at / total)),
+            lambda at, key: self.show(f"{names[key]}, call {at + 1} of {total}", {name: at / total for name in timed}),
         )
         with tempfile.TemporaryDirectory() as folder:
             if self.request.memory:

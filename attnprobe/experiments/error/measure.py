@@ -29,7 +29,7 @@ from ...operators import Operator
 from ...qkv import QKV
 from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
-from ...run.cells import Done, Found, Place, PlannedCells
+from ...run.cells import Cells, Done, Found, Place, PlannedCells
 from ...run.costs import Cost, work_of_method
 from ...run.ending import NOT_FINITE, ending
 from ...run.ledger import Outcome
@@ -78,8 +78,9 @@ def measure_errors(
     if row_devices(request) is not None:
         request = replace(request, jobs=1)  # which has all the devices
 
-    def keep(cells: ErrorCells, outcome: Outcome, folder: Path) -> None:
+    def keep(cells: Cells, outcome: Outcome, folder: Path) -> None:
         if maps and request.shard is None:
+            assert isinstance(cells, ErrorCells)
             for number, (source, plan) in enumerate(cells.parts):
                 keys = {cell.key for place, some in cells.listed.items() if place.source == number for cell in some}
                 records = [record for record in outcome.records if record["key"] in keys]
@@ -209,11 +210,13 @@ class _Bench:
 
     def _matrix_errors(
         self, operators: Sequence[Operator], show: Callable[[str, float], None]
-    ) -> list[MatrixErrors | Attempt]:
+    ) -> Sequence[MatrixErrors | Attempt]:
         """The errors of all operators from shared passes; one that raises does not harm the others."""
+        tol = self.tol
+        assert tol is not None  # without it no operator is kept
         with self.timings("matrix errors"), attempt() as tried:
             found = lambda: shared_matrix_errors(
-                exact(self.qkv, self.target), operators, tol=self.tol, devices=self.devices, progress=show
+                exact(self.qkv, self.target), operators, tol=tol, devices=self.devices, progress=show
             )
             return with_smaller_blocks(found)
         if len(operators) == 1:
@@ -225,7 +228,7 @@ class _Bench:
         if not self.finite:
             found |= {"status": "failed", "reason": NOT_FINITE}
             return None
-        if cell.request.name == LOWER_BOUND:
+        if cell.request.name == LOWER_BOUND and cell.d is not None:
             found["metrics"] = _numbers(lower_bound(self.wanted, cell.d, self.values))
             return None
         with self.timings("methods"), self.cells.attempt(cell.key) as tried:
@@ -249,6 +252,7 @@ class _Bench:
 
     def _judge(self, request: MethodRequest, approx: Approximation, found: Found) -> None:
         """What is found of an approximation: its errors, its diagnostics, how it ended."""
+        assert self.reference is not None  # nothing is judged against what is not finite
         metrics = output_errors(self.reference, approx, self.qkv)
         for name in DIAGNOSTICS:
             if name in approx.diagnostics:

@@ -192,9 +192,10 @@ class SpectrumCells(Cells):
 def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
     """What a request says, refused before anything heavy where it cannot be."""
     of = parse_of(request.of, request.target)
-    if request.target != "softmax" and all(isinstance(one, str) for one in of):
+    matrices = [one for one in of if isinstance(one, str)]
+    if request.target != "softmax" and len(matrices) == len(of):
         raise UsageError(
-            f"target={request.target} is the matrix that methods stand for, and of={','.join(of)} names "
+            f"target={request.target} is the matrix that methods stand for, and of={','.join(matrices)} names "
             "none; ask for --of gaussian, or drop the target"
         )
     n, d = request.n, request.d
