@@ -12,7 +12,9 @@ import torch
 from inputs import make
 from safetensors.torch import save_file
 
-from attnprobe.experiments.error import cost_figure, paper_figure
+from attnprobe.experiments.error.cost_figure import cost_figure
+from attnprobe.experiments.error.error_figure import error_figure
+from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import errors_view
 from attnprobe.figures import kit
@@ -200,10 +202,10 @@ def test_a_missing_value_fails_a_gate_before_it_is_undecided():
     assert result.failed and "only 1 of 2 values are finite" in result.message
 
 
-def figure_of(monkeypatch, module, draw):
+def figure_of(monkeypatch, draw):
     """The figure that a function would have written."""
     drawn = []
-    monkeypatch.setattr(module, "saved", lambda figure, stem: drawn.append(figure) or [])
+    monkeypatch.setattr(kit, "saved", lambda figure, stem: drawn.append(figure) or [])
     draw()
     (figure,) = drawn
     return figure
@@ -216,7 +218,7 @@ def texts_of(figure):
 
 def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatch, tmp_path):
     rows, bounds = summarise(records_of())
-    figure = figure_of(monkeypatch, kit, lambda: kit.error_figure(rows, bounds, "", tmp_path))
+    figure = figure_of(monkeypatch, lambda: error_figure(rows, bounds, "", tmp_path))
     (axis,) = figure.axes
     ticks = [line for line in axis.lines if line.get_marker() == "_"]
     assert [list(line.get_ydata()) for line in ticks] == [[90.0, 90.0]]
@@ -230,24 +232,23 @@ def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatc
     assert entries == ["skyformer !", "V-Mean"]
     assert "median, p10 – p90 and maximum" in title and "!: bad rows" in title
     rows, bounds = summarise(records_of(rounded=(0.0, 0.0)))
-    figure = figure_of(monkeypatch, kit, lambda: kit.error_figure(rows, bounds, "", tmp_path))
+    figure = figure_of(monkeypatch, lambda: error_figure(rows, bounds, "", tmp_path))
     entries, title = texts_of(figure)
     assert entries == ["skyformer", "V-Mean"] and "bad rows" not in title
 
 
 def test_the_dots_of_one_budget_show_them_too(monkeypatch, tmp_path):
     rows, bounds = summarise(records_of()[:1])
-    figure = figure_of(monkeypatch, kit, lambda: kit.error_figure(rows, bounds, "", tmp_path))
+    figure = figure_of(monkeypatch, lambda: error_figure(rows, bounds, "", tmp_path))
     (axis,) = figure.axes
     assert [text.get_text() for text in axis.get_yticklabels()] == ["skyformer !"]
     assert any(line.get_markerfacecolor() == "none" and line.get_xdata() == [45.5] for line in axis.lines)
 
 
-@pytest.mark.parametrize("module, name, statistic", [(paper_figure, "papers", "mean"), (cost_figure, "cost", "median")])
-def test_other_figures_of_errors_name_their_statistic_and_mark_bad_rows(monkeypatch, tmp_path, module, name, statistic):
+@pytest.mark.parametrize("draw, name, statistic", [(paper_figure, "papers", "mean"), (cost_figure, "cost", "median")])
+def test_other_figures_of_errors_name_their_statistic_and_mark_bad_rows(monkeypatch, tmp_path, draw, name, statistic):
     rows, _ = summarise([{**one, "seconds": 0.5} for one in records_of()])
-    draw = getattr(module, f"{name.removesuffix('s')}_figure")
-    figure = figure_of(monkeypatch, module, lambda: draw(rows, "", tmp_path, metric="output_spectral"))
+    figure = figure_of(monkeypatch, lambda: draw(rows, "", tmp_path, metric="output_spectral"))
     entries, title = texts_of(figure)
     assert entries[0] == "skyformer !" and "!: bad rows" in title and statistic in title
 

@@ -159,7 +159,7 @@ def endless(q, k, v):
 
 
 def compiled(q, k, v):
-    torch.linalg.svdvals(torch.ones(1000, 1000, dtype=torch.float64) + torch.eye(1000))
+    torch.linalg.svdvals(torch.ones(1500, 1500, dtype=torch.float64) + torch.eye(1500))
     return v
 
 

@@ -25,6 +25,8 @@ def hopeless(gate: Gate, settings: Mapping[str, Any], measures: Mapping[str, str
     'matrix: false measures no matrix_spectral'
     >>> hopeless(Gate("bad_rows", max=0, n=(512,)), {"n": (64, 65, 66)}, {})
     'n=512 is not measured; n is 64,65,66'
+    >>> hopeless(Gate("tau", max=1, n=(512,)), {"n": 64}, {})
+    'n=512 is not measured; n is 64'
     """
     for setting, measured in measures.items():
         if gate.metric.startswith(measured) and settings.get(setting) is False:
@@ -48,7 +50,7 @@ def _measured(value: Any) -> tuple[Any, ...] | None:
     """The values of a place; None where only the source tells."""
     if value is None or value in OPEN:
         return None
-    return (value,) if isinstance(value, str) else tuple(value)
+    return tuple(value) if isinstance(value, tuple) else (value,)
 
 
 def _text(value: Any) -> str:
