@@ -130,6 +130,7 @@ def size(request, monkeypatch):
         monkeypatch.setenv("ATTNPROBE_HEAD", "4-5")
 
 
+@needs_minilm
 def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path, size):
     follow(TUTORIAL, run, tmp_path)
     assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {".svg", ".png"}
@@ -284,6 +285,7 @@ def test_the_python_of_a_page_runs_on_a_model_and_a_run(page, run, no_hub, tmp_p
         exec(compile(code, page, "exec"), names)
 
 
+@needs_minilm
 @pytest.mark.parametrize("page", ["reference/config.md", "guide/ci.md"])
 def test_the_file_of_a_sweep_on_a_page_is_one(page, tmp_path):
     """It is read, and its options and gates are checked, as before a run."""
