@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from torch import softmax
 import attnprobe
 from attnprobe import QKV, Approximation, method
 from attnprobe.cli.completion import NAMES
+from attnprobe.cli.method_index import INDEX
 from attnprobe.errors import UsageError
-from attnprobe.methods import KERNELS, METHODS, TAGS, get
+from attnprobe.methods import KERNELS, METHODS, TAGS, by_family, get
 from attnprobe.operators import LowRank, Scaled
 from attnprobe.testing import PROPERTIES, Case, Fault, check_method, examine
 from attnprobe.testing.inputs import make
@@ -264,6 +266,20 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 
 def test_the_static_names_are_the_registrys():
     assert set(NAMES) == set(METHODS | KERNELS)
+    entries = by_family(kernels=True)
+    listed = [(family, name, paper) for family, papers in INDEX.items() for name, paper in papers.items()]
+    assert listed == [(entry.family, entry.name, f"{entry.paper} ({entry.year})") for entry in entries]
+
+
+def test_the_list_of_methods_needs_no_torch(tmp_path):
+    code = (
+        "import sys\nfrom attnprobe.cli import main\ntry:\n    main(['methods'])\nfinally:\n"
+        "    assert not {'torch', 'numpy', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^Nyström\n  mss +Verma, Beyond Nyströmformer", done.stdout, re.M)
+    assert all(re.search(rf"^  {re.escape(name)} ", done.stdout, re.M) for name in NAMES)
 
 
 @pytest.mark.parametrize(

@@ -7,40 +7,11 @@ from typing import Any
 
 import click
 
-__all__ = ["NAMES", "complete_methods"]
+from .method_index import INDEX
 
-NAMES = (
-    "amm",
-    "bigbird",
-    "efficient",
-    "informer",
-    "kernelized",
-    "linear",
-    "linformer",
-    "linformer-jlt",
-    "longformer",
-    "lsh-qk",
-    "mss",
-    "mss-literal",
-    "nystromformer",
-    "nystromformer-kmeans",
-    "performer",
-    "performer-relu",
-    "prototype",
-    "reformer",
-    "skeinformer",
-    "skyformer",
-    "softmax",
-    "spectral-shift",
-    "svd",
-    "topk",
-    "torch:flex",
-    "torch:int8",
-    "torch:sdpa-flash",
-    "torch:sdpa-math",
-    "vmean",
-    "window",
-)  # a test holds it to the registry
+__all__ = ["NAMES", "complete_methods", "plugin_names"]
+
+NAMES = tuple(name for family in INDEX.values() for name in family)
 
 
 def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -51,13 +22,13 @@ def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str
     from click.shell_completion import CompletionItem
 
     before, comma, last = incomplete.rpartition(",")
-    found = [f"{before}{comma}{name}" for name in sorted({*NAMES, *_plugins()}) if name.startswith(last)]
+    found = [f"{before}{comma}{name}" for name in sorted({*NAMES, *plugin_names()}) if name.startswith(last)]
     if found or not last.startswith((".", "/", "~")) and ".py" not in last:
         return [CompletionItem(name) for name in found]
     return [CompletionItem(incomplete, type="file")]
 
 
-def _plugins() -> list[str]:
+def plugin_names() -> list[str]:
     """Names of entry points; nothing of them is imported."""
     from importlib.metadata import entry_points
 

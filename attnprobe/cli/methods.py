@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from .completion import complete_methods
+from .completion import complete_methods, plugin_names
+from .method_index import method_list
 from .options import debug_option, format_option, refuse_unknown_format
 
 EPILOG = """\b
@@ -19,17 +20,25 @@ In Python:
 @click.command("methods", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=complete_methods)
 @click.option("--pages", metavar="DIR", help="Write every built-in method's reference page, and an index, into DIR.")
+@click.option("--long", is_flag=True, help="List targets, what the budget d means, cost and tags too.")
 @format_option
 @debug_option
-def command(name: str | None, pages: str | None, format_: str, debug: bool) -> None:
-    """List the methods: name, paper, targets, what the budget d means, cost and tags. With NAME, explain one."""
+def command(name: str | None, pages: str | None, long: bool, format_: str, debug: bool) -> None:
+    """List the methods by family, a line each. With NAME, explain one.
+
+    Formats other than table have all facts of each method.
+    """
+    from .streams import answer
+
+    refuse_unknown_format(format_)
+    if name is None and pages is None and format_ == "table" and not long:
+        return answer(method_list(plugin_names()))
     from ..errors import UsageError
     from ..methods import by_family, get
     from ..methods.user import plugins
     from ..tables.view import flat_view
-    from .streams import answer, note
+    from .streams import note
 
-    refuse_unknown_format(format_)
     if pages is not None:
         if name is not None or format_ not in ("table", "md"):
             raise UsageError("--pages writes every method's page, as Markdown; drop the name and --format")

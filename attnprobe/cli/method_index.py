@@ -1,0 +1,67 @@
+"""The built-in methods by family, a line each, without importing what they need; a test holds it to the registry."""
+
+from __future__ import annotations
+
+__all__ = ["INDEX", "method_list"]
+
+INDEX = {
+    "exact": {
+        "kernelized": "Chen et al., Skyformer (2021)",
+        "softmax": "Vaswani et al., Attention Is All You Need (2017)",
+    },
+    "Nyström": {
+        "mss": "Verma, Beyond Nyströmformer (an interpretation) (2021)",
+        "mss-literal": "Verma, Beyond Nyströmformer (as printed) (2021)",
+        "nystromformer": "Xiong et al., Nyströmformer (2021)",
+        "nystromformer-kmeans": "Xiong et al., Nyströmformer, with the landmarks of Zhang, Tsang & Kwok (2021)",
+        "prototype": "Wang & Zhang, Improving CUR matrix decomposition and the Nyström approximation (2013)",
+        "skyformer": "Chen et al., Skyformer (2021)",
+        "spectral-shift": "Wang et al., Improving the modified Nyström method using spectral shifting (2014)",
+    },
+    "sampling": {
+        "informer": "Zhou et al., Informer (2021)",
+        "skeinformer": "Chen et al., Skeinformer (2022)",
+    },
+    "sketch": {
+        "amm": "Drineas, Kannan & Mahoney, Fast Monte Carlo algorithms for matrices I (2006)",
+        "linformer": "Wang et al., Linformer (untrained) (2020)",
+        "linformer-jlt": "Wang et al., Linformer (theorem 1, unreduced) (2020)",
+    },
+    "features": {
+        "efficient": "Shen et al., Efficient Attention (2021)",
+        "linear": "Katharopoulos et al., Linear Transformer (2020)",
+        "performer": "Choromanski et al., Performer (2021)",
+        "performer-relu": "Choromanski et al., Performer (2021)",
+    },
+    "LSH": {
+        "lsh-qk": "after Kitaev, Kaiser & Levskaya, Reformer (2020)",
+        "reformer": "Kitaev, Kaiser & Levskaya, Reformer (2020)",
+    },
+    "sparse": {
+        "bigbird": "Zaheer et al., BigBird (2020)",
+        "longformer": "Beltagy et al., Longformer (2020)",
+        "topk": "Gupta et al., Top-k Attention (2021)",
+        "window": "Xiao et al., StreamingLLM (2024)",
+    },
+    "reference": {
+        "svd": "Eckart & Young (1936)",
+        "vmean": "Chen et al., Skeinformer (baseline) (2022)",
+    },
+    "kernel": {
+        "torch:flex": "Dong et al., Flex Attention (2024)",
+        "torch:int8": "Zhang et al., SageAttention (2024)",
+        "torch:sdpa-flash": "Dao et al., FlashAttention (2022)",
+        "torch:sdpa-math": "PyTorch, scaled_dot_product_attention (2023)",
+    },
+}
+
+
+def method_list(plugins: list[str]) -> str:
+    """The methods by family, and those of installed packages, a line each."""
+    width = max(len(name) for family in INDEX.values() for name in family) + 2
+    parts = []
+    for family, papers in INDEX.items():
+        parts += [family, *(f"  {name:{width}}{paper}" for name, paper in papers.items()), ""]
+    if plugins:
+        parts += ["of installed packages", *(f"  {name}" for name in plugins), ""]
+    return "\n".join([*parts, "attnprobe methods NAME explains one; --long lists targets, budgets, costs and tags."])
