@@ -123,4 +123,13 @@ def test_every_command_has_a_dry_run(command, file, tmp_path, monkeypatch, capsy
     out, err = capsys.readouterr()
     assert not stop.value.code, err
     assert re.search(r"^\d+ cells$", out, re.M) and re.search(r"about .* MiB", out)
+    with pytest.raises(SystemExit) as stop:
+        main([command, *asked.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run", "--n", "x"])
+    assert stop.value.code == 2
     assert not (tmp_path / "outputs").exists() and {path.name for path in tmp_path.iterdir()} == {"qkv.safetensors"}
+
+
+def test_a_dry_run_refuses_gates_that_are_none(file, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["error", "--qkv", str(file), "--fail-above", "foo=1", "--dry-run", "--out", str(tmp_path / "r")])
+    assert stop.value.code == 2 and "unknown metric 'foo'" in capsys.readouterr().err

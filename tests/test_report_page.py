@@ -335,6 +335,10 @@ def test_several_runs_share_a_page_with_an_index(tmp_path, capsys):
         main(["report", *runs])
     assert stop.value.code == 2 and "--out" in capsys.readouterr().err
     out = tmp_path / "both"
+    for wrong in ([*runs, "--format", "json"], [runs[0], runs[0]]):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", *wrong, "--out", str(out)])
+        assert stop.value.code == 2 and not out.exists()
     with pytest.raises(SystemExit) as stop:
         main(["report", *runs, "--out", str(out), "--plot", "errors"])
     assert not stop.value.code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def test_sequences_become_tuples_and_words_stay():
         ({"layer": "none"}, "layer='none': a tuple is needed"),
         ({"scale_inputs": (0,)}, "scale-inputs: '0' is not a number above 0"),
         ({"windows": 0}, "windows=0: choose a number from 1 to 100000"),
-        ({"windows": "3"}, "windows='3': a number is needed"),
-        ({"repeats": True}, "repeats=True: a number is needed"),
+        ({"windows": "3"}, "windows='3': a whole number is needed"),
+        ({"repeats": True}, "repeats=True: a whole number is needed"),
         ({"tol": float("nan")}, "tol=nan: choose a relative width above 0 and below 1"),
         ({"row_tolerance": 1.0}, "row-tolerance=1: choose a relative error above 0 and below 1"),
         ({"target": "sofmax"}, "unknown target 'sofmax'; did you mean 'softmax'?"),
@@ -144,3 +145,22 @@ def test_no_option_of_a_command_is_declared_twice():
         names = [option.name for form in (one.request, one.output) for option in options_of(form)]
         assert len(names) == len(set(names))
         assert {field.name for field in fields(one.request)} - set(names) == {"base", "origin"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"matrix": "no"}, "matrix='no': True or False is needed"),
+        ({"matrix": 1}, "matrix=1: True or False is needed"),
+        ({"seed": 1.5}, "seed=1.5: a whole number is needed"),
+        ({"windows": True}, "windows=True: a whole number is needed"),
+        ({"tol": "small"}, "tol='small': a number is needed"),
+        ({"model": 3}, "model=3: text is needed"),
+        ({"methods": (print,)}, "text is needed"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_where_the_request_is_made(wrong, says):
+    from attnprobe.experiments.error import ErrorRequest
+
+    with pytest.raises(UsageError, match=re.escape(says)):
+        ErrorRequest(**wrong)

@@ -82,7 +82,9 @@ def _run(experiment: Experiment, **_: Any) -> None:
         return
     if output.dry_run:
         from .dry_run import show_plan
+        from .gating import gates_of
 
+        gates_of(experiment.name, getattr(output, "gates", ()), getattr(output, "junit", None))
         show_plan(experiment, request, begin)
         return
     measure_and_show(experiment, request, output, kinds, begin)

@@ -96,6 +96,10 @@ def command(
         raise UsageError("--out has no name; leave it out for the run's own folder")
     if out is None and len(runs) > 1:
         raise UsageError("several runs need --out DIR: their page belongs to none of their folders")
+    if len(runs) > 1 and format_ in ("json", "jsonl", "csv"):
+        raise UsageError(f"--format {format_} is of one run; the folder of each in --out has it for several")
+    if len({Path(run).expanduser().resolve() for run in runs}) < len(runs):
+        raise UsageError("a run is named twice; name each once")
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
     page = opened[0].path if out is None else Path(out).expanduser()

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from ..errors import UsageError
 from ..grammar import lists
+from .shards import parse_shard
 
 __all__ = [
     "Budget",
@@ -142,12 +144,21 @@ class Setting(TypedDict):
     origin: NotRequired[str]
 
 
+def _shard(text: str) -> str:
+    """``I/N``, or raise."""
+    try:
+        parse_shard(text)
+    except UsageError as error:
+        raise ValueError("expected I/N with I from 1 to N") from error
+    return text
+
+
 class Manifest(TypedDict, total=False):
     """What ``manifest.json`` says of a run."""
 
     schema: int
     command: str
-    shard: str | None
+    shard: Annotated[str, AfterValidator(_shard)] | None
     arguments: list[str]
     config: Annotated[dict[str, Setting], BeforeValidator(shallow)]
     plan: Facts

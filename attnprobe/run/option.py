@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, unknown
@@ -22,6 +22,12 @@ T = TypeVar("T")
 KEYS = "keys"  # an option that says what is measured: a sweep's folder is named by it
 FOLDER = "folder"  # where and how it is measured: the numbers are the same
 SHOWN = "shown"  # how it is shown
+TYPES = {  # of values, and what messages call them
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+}
 
 
 def opt(
@@ -176,8 +182,10 @@ class Option:
         return repr((value,) if value is not None else self.default or ())
 
     def _refuse(self, value: Any) -> None:
-        if self.kind in (int, float) and not _is_number(value):
-            raise UsageError(f"{self.long}={value!r}: a number is needed")
+        kind, needed = TYPES[self.kind]
+        for one in value if self.several else (value,):
+            if not isinstance(one, kind) or (isinstance(one, bool) and kind is not bool):
+                raise UsageError(f"{self.long}={value!r}: {needed} is needed")
         if self.among is not None and value not in self.among:
             raise unknown(self.called or self.long, str(value), self.among)
         if self.between is not None and not self.between[0] <= value <= self.between[1]:
@@ -185,10 +193,6 @@ class Option:
             raise UsageError(f"{self.long}={_short(value)}: choose {choose}")
         if self.inside is not None and not self.inside[0] < value < self.inside[1]:
             raise UsageError(f"{self.long}={_short(value)}: choose {self.choose}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _short(value: float) -> str:

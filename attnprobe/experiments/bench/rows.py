@@ -216,7 +216,7 @@ def disturbances(records: Iterable[Record], rows: Sequence[Row]) -> list[str]:
     """Warnings of times that other programs disturbed: a load above the cores, or a spread above its median."""
     warnings = []
     loads = [(r["load"], r["machine"]["cores"]) for r in records if r.get("machine") and r.get("load") is not None]
-    if busy := [(load, cores) for load, cores in loads if load > cores > 0]:
+    if busy := [(load, cores) for load, cores in loads if cores and load > cores]:
         load, cores = max(busy)
         warnings.append(
             f"load average {load:g} exceeds the {cores} cores: other programs ran, so times are too long; "

@@ -67,6 +67,8 @@ class BudgetRecord(Place):
 
 
 def _problems(record: BudgetRecord) -> Iterator[str]:
+    if record.get("most") is None and any(None in found["d"] for found in record["found"]):
+        yield "field most: expected the largest budget, as no budget up to it is enough for a head"
     for number, found in enumerate(record["found"]):
         yield from unequal(f"found[{number}].", {name: found[name] for name in PER_HEAD}, record["heads"])
     for number, tried in enumerate(record["tried"]):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import drawn, grid, legend, legend_below
+from ...figures.kit import drawn, escaped, grid, legend, legend_below
 from ...figures.methods import COLOURS, GREY, MARKERS
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
@@ -77,7 +77,7 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
 
 def _label(row: Row, several: bool) -> str:
     name = NAMES.get(row["matrix"]) or row["matrix"].replace("$", r"\$").replace("_", r"\_")
-    return f"{name}  {method_label(row)}" if row["method"] and several else name
+    return f"{name}  {escaped(method_label(row))}" if row["method"] and several else name
 
 
 def _conditions(rows: Sequence[Row], title: str, lead: str) -> Any:
