@@ -533,4 +533,4 @@ def test_a_package_brings_methods(run, qkv, package, monkeypatch):
     for value, there in (("", set()), ("goodkit", {"half", "svd"}), ("ruin, half", {"half", "ruin"})):
         monkeypatch.setenv("ATTNPROBE_LOAD_PLUGINS", value)
         assert set(plugins.found()) == there
-        assert run("methods")[2].count("attnprobe:") == len({"svd", "ruin"} & there)
+        assert run("methods", "--long")[2].count("attnprobe:") == len({"svd", "ruin"} & there)

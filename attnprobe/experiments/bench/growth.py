@@ -39,7 +39,7 @@ def faster_from(method: Mapping[int, float], exact: Mapping[int, float]) -> floa
     >>> faster_from({512: 2.0, 1024: 4.0, 2048: 8.0}, {512: 1.0, 1024: 4.0, 2048: 16.0})
     1024.0
     """
-    lengths = sorted(set(method) & set(exact))
+    lengths = sorted(n for n in set(method) & set(exact) if method[n] > 0 and exact[n] > 0)
     gaps = [log(method[n] / exact[n]) for n in lengths]
     if not lengths or gaps[-1] >= 0:
         return None
