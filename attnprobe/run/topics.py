@@ -40,10 +40,13 @@ __all__ = [
     "WeightsWord",
     "WeightsWords",
     "Windows",
-    "above",
+    "gates_option",
     "lengths",
+    "methods_option",
     "numbers",
+    "plot_option",
     "positives",
+    "target_option",
     "words",
 ]
 
@@ -88,6 +91,16 @@ def words(text: str, what: str) -> tuple[str, ...]:
     if not all(found):
         raise UsageError(f"{what} '{text}': an empty word; write pretrained,initialized")
     return found
+
+
+def methods_option(default: tuple[str, ...], help: str, metavar: str = "NAME|FILE.py:FN[:k=v,…]") -> Any:
+    """The field of ``--method``."""
+    return opt(default, help, group=MEASURED, flag="--method", metavar=metavar, complete=True)
+
+
+def target_option(help: str) -> Any:
+    """The field of ``--target``."""
+    return opt("softmax", help, group=MEASURED, metavar="softmax|gaussian", among=TARGETS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,28 +408,29 @@ class Timed:
     show_timings: bool = opt(False, "Show on stderr where the time went.", group=OUTPUT, flag="--timings", role=SHOWN)
 
 
-def above(value: str) -> str:
-    """The help of ``--fail-above``.
-
-    Args:
-        value: what a gate is held against.
-    """
-    return f"Exit 1 where {value} exceeds the value, or is missing."
+def plot_option(help: str) -> Any:
+    """The field of ``--plot`` of a command with one kind of figures."""
+    return opt(False, help, group=OUTPUT, role=SHOWN, alias="figures", of_whole="figures")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gates:
-    """Which values may not be exceeded, and where that is written."""
-
-    gates: tuple[str, ...] = opt(
+def gates_option(value: str) -> Any:
+    """The field of ``--fail-above``; ``value`` is what a gate is held against."""
+    return opt(
         (),
-        above("a statistic (default: mean) of a line of the table"),
+        f"Exit 1 where {value} exceeds the value, or is missing.",
         group=GATES,
         flag="--fail-above",
         metavar="METRIC[.STAT]=VALUE",
         role=SHOWN,
         of_whole="gates",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gates:
+    """Which values may not be exceeded, and where that is written."""
+
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a line of the table")
     junit: str | None = opt(
         None,
         "Write what became of --fail-above as JUnit XML, for CI.",

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...run.option import SHOWN, opt
+from ...run.option import opt
 from ...run.topics import (
-    GATES,
     MEASURED,
-    OUTPUT,
     READING,
     SOURCE,
-    TARGETS,
     Budgets,
     Dtype,
     Gates,
@@ -22,9 +19,12 @@ from ...run.topics import (
     RunRequest,
     Tensors,
     WeightsWord,
-    above,
+    gates_option,
     lengths,
+    methods_option,
+    plot_option,
     positives,
+    target_option,
 )
 
 __all__ = ["BenchOutput", "BenchRequest"]
@@ -43,13 +43,8 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     refuses two runs of different ones.
     """
 
-    methods: tuple[str, ...] = opt(
-        ("all",),
-        "Methods whose cost is measured; repeatable and comma-separated. [default: all]",
-        group=MEASURED,
-        flag="--method",
-        metavar="NAME|FILE.py:FN[:k=v,…]",
-        complete=True,
+    methods: tuple[str, ...] = methods_option(
+        ("all",), "Methods whose cost is measured; repeatable and comma-separated. [default: all]"
     )
     n: tuple[int, ...] | None = opt(
         None,
@@ -69,12 +64,8 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     )
     heads: int = opt(2, "Heads of random Q, K and V.", group=SOURCE)
     p: int = opt(64, "Head dimension of random Q, K and V.", group=SOURCE)
-    target: str = opt(
-        "softmax",
-        "The exact matrix that the methods stand for; times are over exact softmax attention always.",
-        group=MEASURED,
-        metavar="softmax|gaussian",
-        among=TARGETS,
+    target: str = target_option(
+        "The exact matrix that the methods stand for; times are over exact softmax attention always."
     )
     seed: int = opt(0, "Seed of the methods' draws.", group=MEASURED)
     rounds: int = opt(5, "How often each call is timed.", group=MEASURED, between=(1, MOST_ROUNDS))
@@ -123,20 +114,7 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOutput(Output, Gates):
-    plot: bool = opt(
-        False,
-        "Draw time and memory against n, and error against cost, into the run's figures/ (SVG and PNG).",
-        group=OUTPUT,
-        role=SHOWN,
-        alias="figures",
-        of_whole="figures",
+    plot: bool = plot_option(
+        "Draw time and memory against n, and error against cost, into the run's figures/ (SVG and PNG)."
     )
-    gates: tuple[str, ...] = opt(
-        (),
-        above("a statistic (default: mean) over the rounds of a requested method"),
-        group=GATES,
-        flag="--fail-above",
-        metavar="METRIC[.STAT]=VALUE",
-        role=SHOWN,
-        of_whole="gates",
-    )
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) over the rounds of a requested method")

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...run.option import SHOWN, opt
-from ...run.topics import MEASURED, MOST, OUTPUT, TARGETS, Gates, Lengths, OnTensors, Output, WeightsWord, positives
+from ...run.option import opt
+from ...run.topics import (
+    MEASURED,
+    MOST,
+    Gates,
+    Lengths,
+    OnTensors,
+    Output,
+    WeightsWord,
+    methods_option,
+    plot_option,
+    positives,
+    target_option,
+)
 
 __all__ = ["BudgetOutput", "BudgetRequest"]
 
@@ -24,13 +36,8 @@ class BudgetRequest(Lengths, WeightsWord, OnTensors):
     A head that is not reached fails gates on d and d_over_n; unreached and counterexamples are shares of heads.
     """
 
-    methods: tuple[str, ...] = opt(
-        ("skyformer",),
-        "Methods; repeatable and comma-separated. [default: skyformer]",
-        group=MEASURED,
-        flag="--method",
-        metavar="NAME|FILE.py:FN[:k=v,…]",
-        complete=True,
+    methods: tuple[str, ...] = methods_option(
+        ("skyformer",), "Methods; repeatable and comma-separated. [default: skyformer]"
     )
     epsilon: tuple[float, ...] = opt(
         (0.1,),
@@ -66,13 +73,7 @@ class BudgetRequest(Lengths, WeightsWord, OnTensors):
         metavar="FACTOR",
     )
     scan: bool = opt(False, "Try every budget instead of bisecting: sure of the smallest, and slow.", group=MEASURED)
-    target: str = opt(
-        "softmax",
-        "The exact matrix that methods stand for.",
-        group=MEASURED,
-        metavar="softmax|gaussian",
-        among=TARGETS,
-    )
+    target: str = target_option("The exact matrix that methods stand for.")
     tol: float = opt(
         1e-3,
         "Relative width at which the interval of a matrix's spectral norm is closed.",
@@ -91,11 +92,4 @@ class BudgetRequest(Lengths, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOutput(Output, Gates):
-    plot: bool = opt(
-        False,
-        "Draw d over layers and heads into the run's figures/ (SVG and PNG).",
-        group=OUTPUT,
-        role=SHOWN,
-        alias="figures",
-        of_whole="figures",
-    )
+    plot: bool = plot_option("Draw d over layers and heads into the run's figures/ (SVG and PNG).")

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...run.option import SHOWN, opt
-from ...run.topics import MEASURED, OUTPUT, TARGETS, Budgets, OnTensors, Output, WeightsWord, lengths
+from ...run.option import opt
+from ...run.topics import (
+    MEASURED,
+    Budgets,
+    OnTensors,
+    Output,
+    WeightsWord,
+    lengths,
+    methods_option,
+    plot_option,
+    target_option,
+)
 
 __all__ = ["ConditionOutput", "ConditionRequest"]
 
@@ -29,13 +39,9 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
     segments) and landmarks drawn twice make exactly singular matrices: they are counted.
     """
 
-    methods: tuple[str, ...] = opt(
+    methods: tuple[str, ...] = methods_option(
         ("skyformer", "nystromformer"),
         "Methods whose cores are measured; repeatable and comma-separated. [default: skyformer,nystromformer]",
-        group=MEASURED,
-        flag="--method",
-        metavar="NAME|FILE.py:FN[:k=v,…]",
-        complete=True,
     )
     n: tuple[int, ...] | None = opt(
         None,
@@ -44,13 +50,7 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
         metavar="LIST",
         parse=lengths,
     )
-    target: str = opt(
-        "softmax",
-        "The exact matrix that the methods stand for, and that their error is against.",
-        group=MEASURED,
-        metavar="softmax|gaussian",
-        among=TARGETS,
-    )
+    target: str = target_option("The exact matrix that the methods stand for, and that their error is against.")
     seed: int = opt(0, "Seed of the methods' draws, and of --sensitivity's.", group=MEASURED)
     precise: bool = opt(
         False,
@@ -74,11 +74,4 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOutput(Output):
-    plot: bool = opt(
-        False,
-        "Draw conditions, their errors and residuals into the run's figures/ (SVG and PNG).",
-        group=OUTPUT,
-        role=SHOWN,
-        alias="figures",
-        of_whole="figures",
-    )
+    plot: bool = plot_option("Draw conditions, their errors and residuals into the run's figures/ (SVG and PNG).")

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from ...run.option import FOLDER, SHOWN, opt
 from ...run.topics import (
-    GATES,
     MEASURED,
     MOST,
     OUTPUT,
-    TARGETS,
     Budgets,
     Gates,
     Lengths,
@@ -18,7 +16,9 @@ from ...run.topics import (
     Output,
     Timed,
     WeightsWords,
-    above,
+    gates_option,
+    methods_option,
+    target_option,
 )
 
 __all__ = ["ErrorOutput", "ErrorRequest"]
@@ -35,22 +35,13 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
     per method and budget, of the first window and seed.
     """
 
-    methods: tuple[str, ...] = opt(
+    methods: tuple[str, ...] = methods_option(
         ("skyformer",),
         "Methods with options; repeatable and comma-separated. `all` is every one that is no reference and "
         "no kernel. [default: skyformer]",
-        group=MEASURED,
-        flag="--method",
-        metavar="NAME|torch:KERNEL|FILE.py:FN[:k=v,…]",
-        complete=True,
+        "NAME|torch:KERNEL|FILE.py:FN[:k=v,…]",
     )
-    target: str = opt(
-        "softmax",
-        "The exact matrix that the methods stand for.",
-        group=MEASURED,
-        metavar="softmax|gaussian",
-        among=TARGETS,
-    )
+    target: str = target_option("The exact matrix that the methods stand for.")
     seed: int = opt(0, "Seed of the methods' draws.", group=MEASURED)
     repeats: int = opt(1, "Seeds seed … seed+repeats-1 for random methods.", group=MEASURED, between=(1, MOST))
     matrix: bool = opt(
@@ -102,12 +93,4 @@ class ErrorOutput(Output, Timed, Gates):
         alias="figures",
         of_whole="figures",
     )
-    gates: tuple[str, ...] = opt(
-        (),
-        above("a requested method's statistic (default: mean)"),
-        group=GATES,
-        flag="--fail-above",
-        metavar="METRIC[.STAT]=VALUE",
-        role=SHOWN,
-        of_whole="gates",
-    )
+    gates: tuple[str, ...] = gates_option("a requested method's statistic (default: mean)")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...run.option import SHOWN, opt
+from ...run.option import opt
 from ...run.topics import (
     MEASURED,
     MOST,
     NUMBERS,
-    OUTPUT,
     PLACES,
     Gates,
     Output,
@@ -20,7 +19,9 @@ from ...run.topics import (
     WeightsWords,
     Windows,
     lengths,
+    methods_option,
     numbers,
+    plot_option,
 )
 
 __all__ = ["InjectOutput", "InjectRequest"]
@@ -36,13 +37,10 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     drift stands the local error of the method on the Q, K and V of the layers that it replaces.
     """
 
-    methods: tuple[str, ...] = opt(
+    methods: tuple[str, ...] = methods_option(
         ("skyformer",),
         "Methods, repeatable and comma-separated; all is every registered method. [default: skyformer]",
-        group=MEASURED,
-        flag="--method",
-        metavar="NAME[:k=v,…]",
-        complete=True,
+        "NAME[:k=v,…]",
     )
     n: tuple[int, ...] | None = opt(
         None,
@@ -107,12 +105,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
-    plot: bool = opt(
-        False,
+    plot: bool = plot_option(
         "Draw the profile of layers, and local error against drift, into the run's "
-        "figures/ (SVG and PNG); they need --per-layer.",
-        group=OUTPUT,
-        role=SHOWN,
-        alias="figures",
-        of_whole="figures",
+        "figures/ (SVG and PNG); they need --per-layer."
     )

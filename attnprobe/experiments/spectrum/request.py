@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
-from ...run.option import SHOWN, opt
-from ...run.topics import MEASURED, OUTPUT, TARGETS, Lengths, OnTensors, Output, Timed, WeightsWords, numbers
+from ...run.option import opt
+from ...run.topics import MEASURED, Lengths, OnTensors, Output, Timed, WeightsWords, numbers, plot_option, target_option
 
 __all__ = ["SpectrumOutput", "SpectrumRequest", "shares"]
 
@@ -79,23 +79,10 @@ class SpectrumRequest(Lengths, WeightsWords, OnTensors):
     d: tuple[int, ...] = opt(
         (128,), "Budgets of methods, such as 16,32,64.", group=MEASURED, metavar="LIST", parse=numbers
     )
-    target: str = opt(
-        "softmax",
-        "The exact matrix that methods stand for.",
-        group=MEASURED,
-        metavar="softmax|gaussian",
-        among=TARGETS,
-    )
+    target: str = target_option("The exact matrix that methods stand for.")
     seed: int = opt(0, "Seed of the methods' draws, and of a start block.", group=MEASURED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpectrumOutput(Output, Timed):
-    plot: bool = opt(
-        False,
-        "Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).",
-        group=OUTPUT,
-        role=SHOWN,
-        alias="figures",
-        of_whole="figures",
-    )
+    plot: bool = plot_option("Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import UsageError
-from ...run.option import SHOWN, opt
+from ...run.option import opt
 from ...run.topics import (
     MEASURED,
     MOST,
-    OUTPUT,
     SOURCE,
     TARGETS,
     Dtype,
@@ -18,7 +17,9 @@ from ...run.topics import (
     RunRequest,
     Split,
     lengths,
+    methods_option,
     numbers,
+    plot_option,
 )
 
 __all__ = ["OWN", "StabilityOutput", "StabilityRequest"]
@@ -60,14 +61,11 @@ class StabilityRequest(Split, Dtype, RunRequest):
         flag="--task",
         metavar="NAME[:k=v,…]",
     )
-    methods: tuple[str, ...] = opt(
+    methods: tuple[str, ...] = methods_option(
         ("kernelized", "skyformer", "nystromformer", "performer"),
         "Methods that are trained, beside self-attention; repeatable and "
         "comma-separated. [default: kernelized,skyformer,nystromformer,performer]",
-        group=MEASURED,
-        flag="--method",
-        metavar="NAME[:k=v,…]",
-        complete=True,
+        "NAME[:k=v,…]",
     )
     steps: int = opt(20, "Steps of training.", group=MEASURED, between=(1, MOST_STEPS))
     seeds: int = opt(
@@ -131,11 +129,6 @@ class StabilityRequest(Split, Dtype, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityOutput(Output, Gates):
-    plot: bool = opt(
-        False,
-        "Draw instability, loss, gradient and condition numbers over the steps into the run's figures/ (SVG and PNG).",
-        group=OUTPUT,
-        role=SHOWN,
-        alias="figures",
-        of_whole="figures",
+    plot: bool = plot_option(
+        "Draw instability, loss, gradient and condition numbers over the steps into the run's figures/ (SVG and PNG)."
     )

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 
 from ...grammar.lists import positive
 from ...run.option import SHOWN, opt
-from ...run.topics import MEASURED, MOST, OUTPUT, TARGETS, Budgets, Gates, Lengths, OnTensors, Output, WeightsWords
+from ...run.topics import (
+    MEASURED,
+    MOST,
+    OUTPUT,
+    Budgets,
+    Gates,
+    Lengths,
+    OnTensors,
+    Output,
+    WeightsWords,
+    methods_option,
+    plot_option,
+    target_option,
+)
 
 __all__ = ["TheoryOutput", "TheoryRequest", "relative_errors"]
 
@@ -39,14 +52,10 @@ class TheoryRequest(Lengths, Budgets, WeightsWords, OnTensors):
         flag="--theorem",
         metavar="NAME",
     )
-    methods: tuple[str, ...] = opt(
+    methods: tuple[str, ...] = methods_option(
         ("skyformer", "nystromformer"),
         "Methods that statements about any method are asked of; repeatable and comma-separated. "
         "[default: skyformer,nystromformer]",
-        group=MEASURED,
-        flag="--method",
-        metavar="NAME|FILE.py:FN[:k=v,…]",
-        complete=True,
     )
     epsilon: tuple[float, ...] = opt(
         (0.05, 0.1, 0.2, 0.5), "Relative errors ε.", group=MEASURED, metavar="LIST", parse=relative_errors
@@ -57,13 +66,7 @@ class TheoryRequest(Lengths, Budgets, WeightsWords, OnTensors):
         group=MEASURED,
         metavar="SHARE",
     )
-    target: str = opt(
-        "softmax",
-        "The exact matrix that methods stand for in statements about any method.",
-        group=MEASURED,
-        metavar="softmax|gaussian",
-        among=TARGETS,
-    )
+    target: str = target_option("The exact matrix that methods stand for in statements about any method.")
     seed: int = opt(0, "The first seed.", group=MEASURED)
     repeats: int = opt(
         20,
@@ -89,11 +92,4 @@ class TheoryOutput(Output, Gates):
         role=SHOWN,
         in_file=False,
     )
-    plot: bool = opt(
-        False,
-        "Draw what was measured against what is promised into the run's figures/ (SVG and PNG).",
-        group=OUTPUT,
-        role=SHOWN,
-        alias="figures",
-        of_whole="figures",
-    )
+    plot: bool = plot_option("Draw what was measured against what is promised into the run's figures/ (SVG and PNG).")
