@@ -115,7 +115,6 @@ def _run(report: Report, prefix: str) -> dict[str, Any]:
         "state": state,
         "state_class": state if state in STATES else "other",
         "when": _when(manifest.get("start"), manifest.get("end")),
-        "results": [],
         "warnings": [*run.notes, *dict.fromkeys(warnings)],
         "tiles": list(_tiles(run, views)),
         "facts": [_fact(line) for line in dict.fromkeys(line for view in views for line in view.header.facts)],
@@ -183,7 +182,6 @@ def _figures(paths: Iterable[Path], prefix: str) -> list[dict[str, Any]]:
             "id": f"{prefix}figure-{index}",
             "name": name,
             "svg": Markup(inline_svg(text, f"{prefix}f{index}", name)),
-            "caption": name,
         }
         kinds.setdefault(name.partition("-")[0], []).append(figure)
     return [{"name": kind, "figures": some, "folded": len(some) > MOST_OPEN} for kind, some in kinds.items()]
