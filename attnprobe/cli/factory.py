@@ -74,20 +74,20 @@ def _run(experiment: Experiment, **_: Any) -> None:
     request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)
     refuse_unknown_format(output.format_)
+    from .gating import gates_of
     from .measuring import measure_and_show
     from .streams import answer
 
     if getattr(output, "listing", False) and experiment.listing is not None:
         answer(experiment.listing()(output.format_), styled=output.format_ == "table")
         return
+    gates = gates_of(experiment.name, getattr(output, "gates", ()), getattr(output, "junit", None))
     if output.dry_run:
         from .dry_run import show_plan
-        from .gating import gates_of
 
-        gates_of(experiment.name, getattr(output, "gates", ()), getattr(output, "junit", None))
         show_plan(experiment, request, begin)
         return
-    measure_and_show(experiment, request, output, kinds, begin)
+    measure_and_show(experiment, request, output, kinds, gates, begin)
 
 
 def _kinds(experiment: Experiment, output: Any) -> Sequence[str]:

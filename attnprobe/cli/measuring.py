@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..timings import Timings
-from .gating import gates_of, settled
+from .gating import settled
 from .output import draw, ended, keep_files, pictures, show, whatever_fits
 from .progress import progress_bar
 from .streams import echo, note
 
 if TYPE_CHECKING:
     from ..experiments.base import Experiment
+    from ..gates.check import Gate
 
 __all__ = ["measure_and_show"]
 
 
-def measure_and_show(experiment: Experiment, request: Any, output: Any, kinds: Collection[str], begin: float) -> None:
+def measure_and_show(
+    experiment: Experiment, request: Any, output: Any, kinds: Collection[str], gates: Sequence[Gate], begin: float
+) -> None:
     """Measure a request, print what its folder shows, leave tables and figures there, and judge the gates.
 
     Args:
         output: how it is shown, as the experiment's ``output`` says. kinds: of figures that are asked for.
-        begin: when the command began, by `perf_counter`.
+        gates: that the run's rows are held to. begin: when the command began, by `perf_counter`.
 
     Raises:
         Exit: with the code that the run ends with.
     """
-    gates, junit = getattr(output, "gates", ()), getattr(output, "junit", None)
-    judged = gates_of(experiment.name, gates, junit)
     timings = Timings()
     # an older picture is drawn again
     kept = {kind: kind in kinds or bool(pictures(request.out, kind)) for kind in experiment.keeps}
@@ -52,5 +53,5 @@ def measure_and_show(experiment: Experiment, request: Any, output: Any, kinds: C
         from ..tables.terminal import timings_table
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    failed = settled(view.judged, judged, junit)
+    failed = settled(view.judged, gates, getattr(output, "junit", None))
     raise ended(records, lost, failed)
