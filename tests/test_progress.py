@@ -103,6 +103,7 @@ def test_a_long_run_says_so_first(file, tmp_path, monkeypatch):
     notes = []
     request = ErrorRequest(qkv=str(file), device="cpu", out=str(tmp_path / "r"), matrix=False)
     monkeypatch.setattr(loop, "speed", lambda: 1e6)
+    monkeypatch.setattr(loop, "SLOWEST", 1e6)
     measure_errors(request, notify=notes.append)
     assert [line for line in notes if re.fullmatch(r"about \d+ (min|h) for \d+ cells; --dry-run lists them", line)]
     notes.clear()
