@@ -19,7 +19,7 @@ from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gates
-from attnprobe.gates.plan import hopeless
+from attnprobe.gates.plan import impossible_reason
 from attnprobe.records import shapes
 from attnprobe.records.ownership import scratch
 from attnprobe.report import page
@@ -97,11 +97,11 @@ def test_a_limit_may_be_the_largest_float_and_no_more():
 def test_a_gate_of_weights_is_hopeless_unless_a_file_stands_for_them():
     gate = Gate("output_spectral", max=1, weights=("initialized",))
     wanted = "weights=initialized is not measured; weights is pretrained"
-    assert hopeless(gate, ErrorRequest().known(), {}) == wanted
-    assert hopeless(gate, ErrorRequest(qkv="x.safetensors").known(), {}) is None
+    assert impossible_reason(gate, ErrorRequest().known(), {}) == wanted
+    assert impossible_reason(gate, ErrorRequest(qkv="x.safetensors").known(), {}) is None
     layer = Gate("output_spectral", max=1, layer=(3,))
     assert (
-        hopeless(layer, ErrorRequest(qkv="x.safetensors", layer=(0, 1, 2)).known(), {})
+        impossible_reason(layer, ErrorRequest(qkv="x.safetensors", layer=(0, 1, 2)).known(), {})
         == "layer=3 is not measured; layer is 0,1,2"
     )
 

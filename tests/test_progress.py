@@ -67,7 +67,7 @@ def test_the_time_left_follows_the_rate(monkeypatch):
     now[0] = 30.0
     assert pace.left(2.0, 10) is None
     assert pace.left(4.0, 10) == pytest.approx(90.0)
-    assert pace.told(4.0, 10) == " 40 %, about 2 min left"
+    assert pace.state(4.0, 10) == " 40 %, about 2 min left"
 
 
 @pytest.mark.parametrize("columns", [80, 60])

@@ -22,7 +22,7 @@ from attnprobe.experiments.spectrum.view import spectrum_rows
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gates
-from attnprobe.gates.plan import hopeless
+from attnprobe.gates.plan import impossible_reason
 from attnprobe.report import open_run, views
 from attnprobe.run.estimate import listed
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
@@ -137,11 +137,11 @@ def test_the_default_changes_no_key_and_old_runs_go_on(command, file, tmp_path):
 
 def test_keys_are_those_of_records_that_were_written_before_there_were_factors(file, tmp_path):
     """The key of a cell is a hash of what it was a hash of: written out here, apart from the code that makes it."""
-    from attnprobe.records.file import cell_key, determining
+    from attnprobe.records.file import cell_key, identity_facts
 
     run = run_of("error", file, tmp_path / "run")
     [record] = [one for one in run.outcome.records if one["method"] == "nystromformer"]
-    facts = determining(resolve(SourceSpec(qkv=file, device="cpu")).facts)
+    facts = identity_facts(resolve(SourceSpec(qkv=file, device="cpu")).facts)
     wanted = cell_key(
         command="error",
         method="nystromformer",
@@ -249,8 +249,11 @@ def test_gates_narrow_by_factor():
         ((2,), False),
     ]
     assert "no row with scale_inputs=2; the rows have 1,4" in found[-1].message
-    assert hopeless(gates[2], {"scale_inputs": (1.0, 4.0)}, {}) == "scale_inputs=2 is not measured; scale_inputs is 1,4"
-    assert hopeless(gates[1], {"scale_inputs": (1.0, 4.0)}, {}) is None
+    assert (
+        impossible_reason(gates[2], {"scale_inputs": (1.0, 4.0)}, {})
+        == "scale_inputs=2 is not measured; scale_inputs is 1,4"
+    )
+    assert impossible_reason(gates[1], {"scale_inputs": (1.0, 4.0)}, {}) is None
     with pytest.raises(UsageError, match="is no number and no list"):
         parse_gates([{"metric": "bad_rows", "max": 0, "scale_inputs": "four"}], GATED)
 

@@ -18,7 +18,7 @@ from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MATRIX_METRICS
 from attnprobe.operators import Dense, Operator
 from attnprobe.qkv import QKV
-from attnprobe.records.file import LOWER_BOUND, determining
+from attnprobe.records.file import LOWER_BOUND, identity_facts
 from attnprobe.run import plan as plan_file
 from attnprobe.run.plan import ErrorPlan, parse_methods
 from attnprobe.sources import SourceSpec
@@ -102,7 +102,7 @@ def test_no_matrix_leaves_the_other_numbers_and_the_lower_bound_as_they_are(sour
 def facts_of(source):
     from attnprobe.sources import resolve
 
-    return determining(resolve(SourceSpec(**source)).facts)
+    return identity_facts(resolve(SourceSpec(**source)).facts)
 
 
 def test_the_tolerance_is_part_of_what_a_cell_is(source, tmp_path):

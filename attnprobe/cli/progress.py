@@ -39,7 +39,7 @@ class Pace:
             return None
         return (monotonic() - self.begin) * (total - done) / (done - self.first)
 
-    def told(self, done: float, total: int) -> str:
+    def state(self, done: float, total: int) -> str:
         """The share that is done and the time left, in words."""
         left = self.left(done, total)
         share = f"{100 * done / max(total, 1):3.0f} %"
@@ -63,7 +63,7 @@ def _log() -> Iterator[tuple[Report, Notify]]:
 
     def report(done: float, total: int, label: str) -> None:
         nonlocal last
-        state = pace.told(done, total)
+        state = pace.state(done, total)
         if monotonic() - last > LOG_EVERY:
             last = monotonic()
             note(f"{state} of {total} cells, now {label}")
@@ -88,7 +88,7 @@ def _bar(first: str) -> Iterator[tuple[Report, Notify]]:
         task = bar.add_task(first, total=None, state="")
 
         def report(done: float, total: int, label: str) -> None:
-            changed: dict[str, Any] = {"description": one_line(label), "state": pace.told(done, total)}
+            changed: dict[str, Any] = {"description": one_line(label), "state": pace.state(done, total)}
             bar.update(task, completed=done, total=total, **changed)
 
         def notify(line: str) -> None:

@@ -95,11 +95,11 @@ def _check_gates(config: Config, request: Any) -> None:
         others = [name for name in EXPERIMENTS if experiment(name).gated is not None]
         raise UsageError(f"{where}: gates are of command {', '.join(others)}; {config.command} has none")
     from ..gates.parse import parse_gates
-    from ..gates.plan import hopeless
+    from ..gates.plan import impossible_reason
 
     measures = {one.name: one.measures for one in options_of(type(request)) if one.measures is not None}
     for gate, where in zip(parse_gates(config.gates, gated(), config.places), config.places, strict=True):
-        if (why := hopeless(gate, request.known(), measures)) is not None:
+        if (why := impossible_reason(gate, request.known(), measures)) is not None:
             raise UsageError(f"{where}: {why}")
 
 

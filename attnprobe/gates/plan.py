@@ -9,23 +9,23 @@ from ..errors import nearest
 from ..grammar.spelling import parts, short_name
 from .check import PLACES, Gate
 
-__all__ = ["hopeless"]
+__all__ = ["impossible_reason"]
 
 OPEN = ("all", "own")  # words whose meaning the source or the method decides
 
 
-def hopeless(gate: Gate, settings: Mapping[str, Any], measures: Mapping[str, str]) -> str | None:
+def impossible_reason(gate: Gate, settings: Mapping[str, Any], measures: Mapping[str, str]) -> str | None:
     """Why a gate can only fail under these settings of a command; None where it may pass, or that is not known yet.
 
     Args:
         settings: the values of options by name. What lacks is not known.
         measures: by option, what the metrics begin with that are not measured where it is False.
 
-    >>> hopeless(Gate("matrix_spectral", max=1), {"matrix": False}, {"matrix": "matrix_"})
+    >>> impossible_reason(Gate("matrix_spectral", max=1), {"matrix": False}, {"matrix": "matrix_"})
     'matrix: false measures no matrix_spectral'
-    >>> hopeless(Gate("bad_rows", max=0, n=(512,)), {"n": (64, 65, 66)}, {})
+    >>> impossible_reason(Gate("bad_rows", max=0, n=(512,)), {"n": (64, 65, 66)}, {})
     'n=512 is not measured; n is 64,65,66'
-    >>> hopeless(Gate("tau", max=1, n=(512,)), {"n": 64}, {})
+    >>> impossible_reason(Gate("tau", max=1, n=(512,)), {"n": 64}, {})
     'n=512 is not measured; n is 64'
     """
     for setting, measured in measures.items():

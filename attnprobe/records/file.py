@@ -27,7 +27,7 @@ from ..grammar.foreign import printable
 __all__ = [
     "LOWER_BOUND",
     "NAMES",
-    "determining",
+    "identity_facts",
     "SCHEMA",
     "STATUSES",
     "cell_key",
@@ -128,7 +128,7 @@ def cell_key(**determinants: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 
 
-def determining(facts: Mapping[str, Any]) -> dict[str, Any]:
+def identity_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a source that determine a result."""
     return {name: fact for name, fact in facts.items() if name not in NAMES}
 
@@ -151,7 +151,7 @@ def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     first: dict[str, Mapping[str, Any]] = {}
     for record in records:
         if record["requested"] and record["window"] == 0:
-            facts = determining(record["source"])
+            facts = identity_facts(record["source"])
             place = {name: record[name] for name in ("n", "layer", "method", "options", "d")}
             column = cell_key(source=facts, **place)
             if column not in first or record["seed"] < first[column]["seed"]:
@@ -161,7 +161,7 @@ def mapped(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def exact_map_path(run: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:
     """Where a run's folder keeps the map of the exact matrix that the record's method stands for."""
-    facts = determining(record["source"])
+    facts = identity_facts(record["source"])
     place = {name: record[name] for name in ("target", "n", "window", "layer", "heads")}
     return map_path(run, cell_key(command="maps", source=facts, **place))
 

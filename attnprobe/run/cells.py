@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from ..metrics import repeated_rows
-from ..records.file import SCHEMA, cell_key, determining
+from ..records.file import SCHEMA, cell_key, identity_facts
 from ..records.shapes import Shape
 from ..records.shards import parse_shard
 from ..timings import Timings
@@ -222,7 +222,7 @@ class PlannedCells(Cells):
         more: Mapping[str, Any] | None = None,
     ) -> None:
         self.parts, self._more = parts, more or {}
-        facts = [determining(source.facts) for source, _ in parts]
+        facts = [identity_facts(source.facts) for source, _ in parts]
         places = [
             Place(number, group, layer)
             for number, (_, plan) in enumerate(parts)
@@ -272,7 +272,10 @@ def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Plac
     if shard is None:
         return None
     hashed = lambda place: cell_key(
-        source=determining(sources[place.source].facts), n=place.group.n, window=place.group.window, layer=place.layer
+        source=identity_facts(sources[place.source].facts),
+        n=place.group.n,
+        window=place.group.window,
+        layer=place.layer,
     )
     return shard.dealt([(place.group.n, hashed(place), place) for place in places])
 

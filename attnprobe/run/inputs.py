@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..metrics import input_statistics
 from ..qkv import QKV
 from ..records.append import RecordWriter
-from ..records.file import SCHEMA, cell_key, determining, inputs_path
+from ..records.file import SCHEMA, cell_key, identity_facts, inputs_path
 from ..records.read import read_inputs
 from ..records.shards import Shard, parse_shard
 from ..timings import Timings
@@ -50,7 +50,7 @@ class InputKeeper:
     def keep(self, source: Any, n: int, window: int, layer: int, qkv: QKV) -> None:
         """Write the record of a layer, of the heads that ``qkv`` has; a disk without room loses it, and no more."""
         place = {"n": n, "window": window, "layer": layer, "heads": list(qkv.heads)}
-        key = cell_key(command="inputs", source=determining(source.facts), **place)
+        key = cell_key(command="inputs", source=identity_facts(source.facts), **place)
         if not self.wanted or key in self.there:
             return
         self.there.add(key)

@@ -23,7 +23,7 @@ __all__ = [
     "listed",
     "parse_methods",
     "refuse_endless",
-    "told",
+    "method_facts",
 ]
 
 MOST_SHARED = 16  # cells of a batch: an interruption loses what is unfinished
@@ -65,7 +65,7 @@ def determines(request: MethodRequest | None) -> dict[str, Any]:
     return {"method": request.label, "options": dict(request.options), **content}
 
 
-def told(request: MethodRequest | None) -> dict[str, Any]:
+def method_facts(request: MethodRequest | None) -> dict[str, Any]:
     """A method as records and manifests tell it; ``method_file`` says where a user's comes from."""
     known = None if request is None or request.name == LOWER_BOUND else request.entry.provenance
     content = {} if known is None else {"method_file": asdict(known)}
@@ -129,7 +129,7 @@ def _refuse_two_of_a_name(requests: Iterable[MethodRequest]) -> None:
 
 def listed(request: MethodRequest) -> dict[str, Any]:
     """A method in the list of a manifest's plan."""
-    facts = told(request)
+    facts = method_facts(request)
     return {"name": facts.pop("method"), **facts}
 
 

@@ -222,12 +222,14 @@ def keys_of(command: str, arguments: str) -> list[str]:
 
 def bench_cells(arguments: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Of each cell of a bench what determines it but for the machine, and its record."""
-    from attnprobe.records.file import determining
+    from attnprobe.records.file import identity_facts
 
     found = []
     for record in _records("bench", arguments):
         named = {name: record[name] for name in DETERMINING}
-        found.append(({**named, "heads": None, "source": determining(record["source"]), **_asked(arguments)}, record))
+        found.append(
+            ({**named, "heads": None, "source": identity_facts(record["source"]), **_asked(arguments)}, record)
+        )
     return found
 
 

@@ -21,7 +21,7 @@ from ...run.ending import ending
 from ...run.inputs import InputKeeper
 from ...run.limits import attempt
 from ...run.loop import Session, measure_cells
-from ...run.plan import Group, listed, told
+from ...run.plan import Group, listed, method_facts
 from ...run.provenance import clock_mhz, machine, versions
 from ...timings import Timings
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
@@ -93,7 +93,7 @@ class BenchCells(Cells):
         if request is None:
             head = {"method": EXACT, "options": {}, "family": "exact", "cost": EXACT_COST}
         else:
-            head = {**told(request), "family": request.entry.family, "cost": request.entry.cost}
+            head = {**method_facts(request), "family": request.entry.family, "cost": request.entry.cost}
         requested = request is not None and request.requested
         return {
             **head,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError
-from ...records.file import cell_key, determining
+from ...records.file import cell_key, identity_facts
 from ...run.plan import MethodRequest, determines, parse_methods, refuse_endless, refused
 from ...run.provenance import machine
 from ...run.sources import heads_of, layers_of, sources_of
@@ -87,7 +87,7 @@ def why_not(request: BenchRequest, one: MethodRequest, n: int, d: int | None) ->
 
 def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tuple[int, int], list[BenchCell]]:
     """The cells of every length and layer in their order: exact attention, V-Mean, then every method and budget."""
-    facts, where = determining(source.facts), machine(str(source.device))
+    facts, where = identity_facts(source.facts), machine(str(source.device))
     vmean = MethodRequest("vmean", requested=False)
     asked = [None, *(() if any(one.name == "vmean" for one in plan.methods) else (vmean,)), *plan.methods]
 

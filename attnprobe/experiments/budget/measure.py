@@ -15,7 +15,7 @@ from ...qkv import QKV
 from ...run.cells import Found, Place, PlannedCells, key_of
 from ...run.costs import Cost, work_of_method
 from ...run.loop import Session, measure_cells
-from ...run.plan import ErrorPlan, Group, MethodRequest, parse_methods, told
+from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, parse_methods
 from ...run.prepare import prepared
 from ...timings import Timings
 from .bisect import coarse_budgets
@@ -98,7 +98,7 @@ class BudgetCells(PlannedCells):
         question = self.question
         seeds = question.seeds_of(cell.request.entry)
         return {
-            **told(cell.request),
+            **method_facts(cell.request),
             "target": self.plan_of(place).target,
             "d": None,
             "metric": question.metric,

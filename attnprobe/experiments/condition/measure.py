@@ -29,7 +29,7 @@ from ...run.cells import Found, Place, PlannedCells, key_of
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import ending
 from ...run.loop import Session, measure_cells
-from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
+from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.prepare import prepared
 from ...timings import Timings
 from .record import SHAPE
@@ -89,7 +89,7 @@ class ConditionCells(PlannedCells):
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         plan = self.plan_of(place)
         return {
-            **told(cell.request),
+            **method_facts(cell.request),
             "target": plan.target,
             "d": cell.d,
             "repeat": 0,

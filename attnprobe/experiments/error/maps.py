@@ -14,8 +14,8 @@ from ...metrics import attention_maps
 from ...operators import Operator
 from ...qkv import QKV
 from ...records.file import (
-    determining,
     exact_map_path,
+    identity_facts,
     map_path,
     mapped,
     missing_maps,
@@ -54,7 +54,7 @@ def keep_maps(
         Why a map is missing, by the key of its cell.
     """
     timings, why = timings or Timings(), {}
-    facts = determining(source.facts)
+    facts = identity_facts(source.facts)
     ran = {record["key"]: record for record in mapped(records) if record["status"] in ("ok", "diverged")}
     there = {key for key, one in ran.items() if map_path(folder, key).exists() and exact_map_path(folder, one).exists()}
     wanted: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map

@@ -35,7 +35,7 @@ from ...run.ending import NOT_FINITE, ending
 from ...run.ledger import Outcome
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.loop import Session, measure_cells
-from ...run.plan import Cell, ErrorPlan, MethodRequest, determines, refused, told
+from ...run.plan import Cell, ErrorPlan, MethodRequest, determines, method_facts, refused
 from ...run.prepare import prepared
 from ...run.row_devices import row_devices
 from ...timings import Timings
@@ -114,7 +114,7 @@ class ErrorCells(PlannedCells):
     def head(self, place: Place, cell: Cell) -> dict[str, Any]:
         bound = cell.request.name == LOWER_BOUND
         return {
-            **told(cell.request),
+            **method_facts(cell.request),
             "target": self.plan_of(place).target,
             "d": cell.d,
             "repeat": cell.repeat,

@@ -20,7 +20,7 @@ from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
 from ...run.loop import Session, measure_cells
-from ...run.plan import Group, told
+from ...run.plan import Group, method_facts
 from ...sources import AttentionCall, capture
 from ...timings import Timings
 from .drift import Outputs, local_errors, model_drift
@@ -101,7 +101,7 @@ class InjectCells(Cells):
             "exact": len(own) - len(tried),
         }
         return {
-            **told(work.request),
+            **method_facts(work.request),
             "family": work.request.entry.family,
             "target": plan.base.target,
             "window": cell.window,

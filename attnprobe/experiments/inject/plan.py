@@ -11,7 +11,7 @@ from ...grammar.spelling import short_name
 from ...inject import Budget
 from ...methods import METHODS
 from ...records.budgets import Budgets, read_budgets
-from ...records.file import cell_key, determining
+from ...records.file import cell_key, identity_facts
 from ...run.plan import ErrorPlan, MethodRequest, determines, parse_methods
 from ...run.prepare import prepared
 from ...timings import Timings
@@ -165,7 +165,7 @@ def inject_batches(
     request: InjectRequest, plan: InjectPlan, source: Any
 ) -> list[tuple[int, tuple[int, ...], list[list[InjectCell]]]]:
     """``(n, windows, cells)`` of every forward's batch: for each work a cell of each window."""
-    facts, base = determining(source.facts), plan.base
+    facts, base = identity_facts(source.facts), plan.base
     works = plan.works()
     numbers = range(base.windows)
     batches = [tuple(numbers[at : at + request.batch]) for at in range(0, base.windows, request.batch)]

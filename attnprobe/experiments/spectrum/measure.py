@@ -13,11 +13,11 @@ from ...grammar.spelling import parts
 from ...methods import METHODS, approximate, is_method
 from ...metrics.spectrum import MATRICES, Spectrum, refuse_spectrum, shape_of, spectra, summary
 from ...qkv import QKV
-from ...records.file import cell_key, determining
+from ...records.file import cell_key, identity_facts
 from ...run.cells import Cells, Found, Place, title
 from ...run.costs import Cost, work_of_decompositions
 from ...run.loop import Session, measure_cells
-from ...run.plan import Group, MethodRequest, determines, listed, parse_methods, refuse_endless, refused, told
+from ...run.plan import Group, MethodRequest, determines, listed, method_facts, parse_methods, refuse_endless, refused
 from ...run.sources import heads_of, layers_of, sources_of
 from ...timings import Timings
 from .record import SHAPE
@@ -45,7 +45,7 @@ class _Cell:
     @property
     def told(self) -> dict[str, Any]:
         """The method, as records tell it; nulls where it is a matrix."""
-        return told(None if isinstance(self.of, str) else self.of)
+        return method_facts(None if isinstance(self.of, str) else self.of)
 
 
 def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodRequest | str]:
@@ -114,7 +114,7 @@ class SpectrumCells(Cells):
         """Matrix by matrix, budget by budget, head by head."""
         of, _, d, epsilons = self.asked
         return [
-            _cell(self.request, one, budget, head, place, determining(self.sources[place.source].facts), epsilons)
+            _cell(self.request, one, budget, head, place, identity_facts(self.sources[place.source].facts), epsilons)
             for one in of
             for budget in _budgets(one, d)
             for head in self.chosen[place.source]

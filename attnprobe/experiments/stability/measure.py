@@ -12,7 +12,7 @@ from ...run.cells import Cells, Found, Place, title
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.loop import Session, measure_cells
-from ...run.plan import Group, told
+from ...run.plan import Group, method_facts
 from ...timings import Timings
 from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, why_not
 from .record import SHAPE
@@ -97,7 +97,7 @@ class StabilityCells(Cells):
         request, task = self.request, self.sources[place.source]
         return {
             "task": task.name,
-            **told(cell.request),
+            **method_facts(cell.request),
             "family": cell.request.entry.family,
             "target": cell.target,
             "window": 0,

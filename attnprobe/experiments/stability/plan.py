@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError, nearest, unknown
-from ...records.file import cell_key, determining
+from ...records.file import cell_key, identity_facts
 from ...run.plan import MethodRequest, determines, parse_methods, refuse_endless, refused
 from .request import OWN, StabilityRequest
 from .tasks import TASKS, TaskSource, open_task
@@ -142,7 +142,7 @@ def target_of(request: StabilityRequest, one: MethodRequest) -> str:
 
 def stability_cells(request: StabilityRequest, plan: StabilityPlan, task: TaskSource) -> list[StabilityCell]:
     """The cells of a task in their order: method by method, budget by budget, seed by seed."""
-    facts, found = determining(task.facts), []
+    facts, found = identity_facts(task.facts), []
     for one in plan.methods:
         target = target_of(request, one)
         for d in _budgets(plan, one):

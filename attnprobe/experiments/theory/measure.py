@@ -18,7 +18,7 @@ from ...run.cells import Found, Place, PlannedCells, key_of
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.limits import with_smaller_blocks
 from ...run.loop import Session, measure_cells
-from ...run.plan import ErrorPlan, Group, MethodRequest, refused, told
+from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.prepare import prepared
 from ...theorems import Finding, Theorem
 from ...timings import Timings
@@ -87,7 +87,7 @@ class TheoryCells(PlannedCells):
             "theorem": cell.theorem.name,
             "paper": cell.theorem.paper,
             "says": cell.theorem.says,
-            **told(cell.request),
+            **method_facts(cell.request),
             "target": cell.request and plan.target,
             "d": None,
             "budgets": plan.d,
