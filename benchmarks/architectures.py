@@ -2,11 +2,11 @@
 
     python benchmarks/architectures.py [--write docs/reference/architectures.md]
 
-Each model is small, seeded and real: built from a configuration of the installed transformers (tests/tiny_models.py)
-and run on two rows, the second padded where the model takes a padding mask. Δ is the relative Frobenius distance in
-float32 of exact attention, rebuilt in float64 from what was captured, from what the model computed, the largest over
-its calls; Δ of the model is that of its outputs under capture from its own eager run. Exits 1 where one exceeds 1e-6,
-or where a model that goes round the interface is not refused.
+Each model is small, seeded and real: built from a configuration of the installed transformers
+(tests/support/tiny_models.py) and run on two rows, the second padded where the model takes a padding mask. Δ is the
+relative Frobenius distance in float32 of exact attention, rebuilt in float64 from what was captured, from what the
+model computed, the largest over its calls; Δ of the model is that of its outputs under capture from its own eager run.
+Exits 1 where one exceeds 1e-6, or where a model that goes round the interface is not refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 import transformers
 from measuring import Goal, arguments, finish
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/support"))
 
 import tiny_models  # noqa: E402
 

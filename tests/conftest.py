@@ -22,7 +22,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of th
 QUICK = {
     f"test_{name}.py"
     for name in [
-        "config",
+        "sweeps",
         "dimension",
         "files",
         "fragile",
@@ -36,22 +36,22 @@ QUICK = {
         "metrics",
         "nystromformer",
         "operators",
-        "performer",
+        "features",
         "qkv",
         "records",
         "reference",
         "registry",
-        "reformer",
+        "hashing",
         "rng",
         "skeinformer",
         "skyformer",
-        "sparse_methods",
+        "sparse",
         "spectral_shift",
-        "theory_dong2021",
-        "theory_finding",
-        "theory_frequency",
-        "theory_verma2021",
-        "theory_xiong2021",
+        "dong2021",
+        "finding",
+        "frequency",
+        "verma2021",
+        "xiong2021",
     ]
 }
 

@@ -1,7 +1,7 @@
 """A small run of every command that measures, all that is shown of it, and the keys of its cells.
 
 ``runs/`` holds the folder that each command left: records, manifest, inputs, maps. ``shown/`` holds what `report` makes
-of it in every format, and ``keys.json`` the keys of cells, by which older runs resume. ``tests/test_golden.py``
+of it in every format, and ``keys.json`` the keys of cells, by which older runs resume. ``tests/project/test_golden.py``
 compares. After a deliberate change of what is shown:
 
     python tests/golden/rewrite.py            # shown/ is written again; review the diff

@@ -1,0 +1,227 @@
+"""Files of a user that are anything at all: one line that names the file, and the exit code of usage or of a source."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from folders import snapshot
+from paths import GOLDEN
+from safetensors.torch import load_file, save_file
+
+INPUTS = GOLDEN / "inputs"
+QKV = str(INPUTS / "qkv.safetensors")
+
+
+def model(place, **settings):
+    """A copy of a tiny model whose config.json says something else."""
+    shutil.copytree(INPUTS / "tiny", place / "model")
+    config = json.loads((place / "model/config.json").read_text())
+    (place / "model/config.json").write_text(json.dumps({**config, **settings}))
+    return ["error", "--model", "./model", "--text", str(INPUTS / "words.txt"), "--n", "16", "--d", "4"]
+
+
+def tokenizer(place, change):
+    """A tokenizer.json that was changed."""
+    from tokenizers import Tokenizer, models
+
+    made = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    (place / "tokenizer.json").write_text(json.dumps(change(json.loads(made.to_str()))))
+    return [*model(place), "--tokenizer", "./tokenizer.json"]
+
+
+def without_unknown(found):
+    found["model"]["vocab"] = {"b": 0}
+    return found
+
+
+def shards(place, *names):
+    arguments = model(place)
+    (place / "model/model.safetensors").rename(place / "weights.safetensors")
+    index = {"weight_map": {f"w{number}": name for number, name in enumerate(names)}}
+    (place / "model/model.safetensors.index.json").write_text(json.dumps(index))
+    return arguments
+
+
+def sweep(place, text):
+    (place / "s.yaml").write_text(text)
+    return ["sweep", "s.yaml"]
+
+
+def file(place, metadata=None, rename=lambda name: name):
+    save_file({rename(name): tensor for name, tensor in load_file(QKV).items()}, place / "x.safetensors", metadata)
+    return ["error", "--qkv", "x.safetensors", "--d", "4"]
+
+
+def header(place, text):
+    """A file with a header of any text."""
+    (place / "x.safetensors").write_bytes(struct.pack("<Q", len(text)) + text.encode())
+    return ["error", "--qkv", "x.safetensors", "--d", "4"]
+
+
+def reference(place, text):
+    (place / "r.csv").write_text(text)
+    return ["report", str(INPUTS.parent / "runs/error"), "--out", "o", "--reference", "r.csv"]
+
+
+def loop(path):
+    path.symlink_to(path.name)
+
+
+DEEP = "[" * 500 + "]" * 500
+CSV = "init,n,d,method,value\n"
+CASES = {
+    # name: (arguments after the files are made, exit code, what the line says)
+    "new-method: a name that is too long": (lambda p: ["new-method", "m", "--out", "x" * 300], 2, "cannot be written"),
+    "new-method: the home of nobody": (
+        lambda p: ["new-method", "m", "--out", "~nobody-at-all/x"],
+        2,
+        "cannot be written",
+    ),
+    "new-method: a null": (lambda p: ["new-method", "m", "--out", "a\0b"], 2, "cannot be written"),
+    "extract: a loop of links": (
+        lambda p: loop(p / "l") or ["extract", "--qkv", QKV, "--n", "8", "--out", "l/x.safetensors"],
+        2,
+        "cannot be written",
+    ),
+    "extract: a name that is too long": (
+        lambda p: ["extract", "--qkv", QKV, "--n", "8", "--out", "x" * 300],
+        2,
+        "cannot be written",
+    ),
+    "tokenizer without its unknown token": (lambda p: tokenizer(p, without_unknown), 3, "cannot be used"),
+    "an encoder that says it has a decoder": (lambda p: model(p, is_encoder_decoder=True), 3, "is_encoder_decoder"),
+    "layers without end": (lambda p: model(p, num_hidden_layers=10**9), 3, "num_hidden_layers is 1000000000"),
+    "labels without end": (lambda p: model(p, num_labels=10**7), 3, "num_labels is 10000000"),
+    "nested layers without end": (lambda p: model(p, text_config={"n_layer": 1e30}), 3, "text_config.n_layer is 1e+30"),
+    "a deep configuration": (lambda p: model(p, x=json.loads(DEEP)), 3, "nested deeper"),
+    "a shard above": (lambda p: shards(p, "../weights.safetensors"), 3, "not that of a file beside it"),
+    "a shard elsewhere": (lambda p: shards(p, str(p / "weights.safetensors")), 3, "not that of a file beside it"),
+    "a shard of a number": (lambda p: shards(p, 3), 3, "not that of a file beside it"),
+    "a shard that is not there": (lambda p: shards(p, "w.safetensors"), 3, "is missing"),
+    "YAML: no boolean": (lambda p: sweep(p, "d: !!bool x"), 2, "s.yaml: no YAML"),
+    "YAML: a timestamp of month 13": (lambda p: sweep(p, "d: 2001-13-01"), 2, "s.yaml"),
+    "YAML: a number of 5000 digits": (lambda p: sweep(p, f"d: {'9' * 5000}"), 2, "s.yaml"),
+    "YAML: a billion laughs": (
+        lambda p: sweep(
+            p,
+            "\n".join(
+                ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)), "d: *a9"]
+            ),
+        ),
+        2,
+        "unknown key 'a0'",
+    ),
+    "YAML: laughs in a value": (
+        lambda p: sweep(p, f"qkv: {QKV}\nseed: [&a [x, x, x], &b [*a, *a, *a], &c [*b, *b, *b], [*c, *c, *c]]"),
+        2,
+        "seed takes one value",
+    ),
+    "YAML: a gate above every number": (
+        lambda p: sweep(p, f"qkv: {QKV}\nd: 4\ngates: [{{metric: output_spectral, max: 1{'0' * 400}}}]"),
+        2,
+        "is not a finite number",
+    ),
+    "YAML: bytes": (lambda p: (p / "s.yaml").write_bytes(b"\xff\xfe\0") and ["sweep", "s.yaml"], 2, "s.yaml"),
+    "Q/K/V: layers of 5000 digits": (
+        lambda p: header(
+            p, json.dumps({f"layer{'9' * 5000}.window0.q": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}})
+        ),
+        3,
+        "x.safetensors has ",
+    ),
+    "Q/K/V: metadata nested 500 deep": (
+        lambda p: file(p, {"attnprobe": f'{{"schema": 1, "facts": {{"x": {DEEP}}}}}'}),
+        3,
+        "nested deeper",
+    ),
+    "Q/K/V: metadata of 100000 brackets": (lambda p: file(p, {"attnprobe": "[" * 100_000}), 3, "are damaged"),
+    "Q/K/V: metadata of another schema": (lambda p: file(p, {"attnprobe": '{"schema": 1e999}'}), 3, "schema inf"),
+    "Q/K/V: no header": (lambda p: header(p, ""), 3, "safetensors"),
+    "a CSV field of a megabyte": (lambda p: reference(p, CSV + "x" * 1_000_000 + ",1,1,a,1\n"), 2, "field larger"),
+    "a CSV number of 5000 digits": (lambda p: reference(p, CSV + f"a,{'9' * 5000},1,a,1\n"), 2, "not a number"),
+    "a CSV number above every float": (lambda p: reference(p, CSV + f"a,1{'0' * 400},1,a,1\n"), 2, "r.csv"),
+    "a CSV file of nothing": (lambda p: reference(p, ""), 2, "no column 'init'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_foreign_file_gives_one_line_and_its_exit_code(case, run, tmp_path):
+    make, code, says = CASES[case]
+    arguments = make(tmp_path)
+    before = snapshot(tmp_path)
+    found, out, err = run(
+        *arguments, *(() if arguments[0] in ("new-method", "extract", "report", "sweep") else ("--out", "r"))
+    )
+    assert (found, out) == (code, ""), err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("attnprobe: ") and says in last and "Traceback" not in err and "internal" not in err
+    assert len(last) < 700
+    assert snapshot(tmp_path) == before
+
+
+SPECIAL = {
+    "a named pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a terminal": lambda path: path.symlink_to("/dev/tty"),
+    "a directory": Path.mkdir,
+    "a file of a terabyte": lambda path: path.touch() or os.truncate(path, 1 << 40),
+    "a file without rights": lambda path: path.touch() or path.chmod(0),
+}
+READERS = {
+    "a sweep": (["sweep", "x"], 2),
+    "budgets": (["inject", "--model", str(INPUTS / "tiny"), "--budgets", "x"], 2),
+    "a reference": (["report", str(INPUTS.parent / "runs/error"), "--out", "o", "--reference", "x"], 2),
+    "a text": (["error", "--model", str(INPUTS / "tiny"), "--text", "x", "--d", "4"], 3),
+    "a tokenizer": (
+        ["error", "--model", str(INPUTS / "tiny"), "--text", str(INPUTS / "words.txt"), "--tokenizer", "x", "--d", "4"],
+        3,
+    ),
+    "Q, K and V": (["error", "--qkv", "x", "--d", "4"], 3),
+    "a method": (["error", "--qkv", QKV, "--method", "./x.py:f", "--d", "4"], 2),
+    "labelled text": (["stability", "--task", "text", "--text", "x.tsv"], 3),
+    "data of a task": (["stability", "--task", "image:data=x"], 3),
+}
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_regular_file_is_refused_by_every_reader(reader, special, run, tmp_path):
+    """A reader that opened a pipe would wait for ever, one of a device read for ever."""
+    arguments, code = READERS[reader]
+    name = next(word for word in ("x.py", "x.tsv", "x") if any(word in one for one in arguments))
+    SPECIAL[special](tmp_path / name)
+    before = set(os.listdir(tmp_path))
+    found, out, err = run(*arguments)
+    if special == "a file without rights" and os.geteuid() == 0:
+        assert found in (2, 3)  # root reads it all the same: it is empty
+    assert (found, out) == (code, ""), err
+    assert len(err.strip().splitlines()) == 1 and "internal" not in err, err
+    assert set(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.slow  # imports torch in a process of its own
+@pytest.mark.parametrize("most", [12, 24, 40, 64])
+def test_too_few_descriptors_are_no_internal_error(most, tmp_path):
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    run = [
+        sys.executable,
+        "-c",
+        "from attnprobe.cli import main; main()",
+        "error",
+        "--qkv",
+        QKV,
+        "--d",
+        "4",
+        "--jobs",
+        "2",
+    ]
+    done = subprocess.run([*run, "--out", str(tmp_path / "r")], preexec_fn=limit, capture_output=True, text=True)
+    assert done.returncode in (0, 4) and "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,62 @@
+"""Two runs of bench side by side: rows of one run alone, what became of a status, how much rounds may differ."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from paths import GOLDEN
+
+from attnprobe.compare.timed import _noise, timed_drafts
+from attnprobe.compare.verdicts import Draft
+from attnprobe.experiments.bench.rows import bench_rows
+
+RECORDS = GOLDEN / "runs/bench/records.jsonl"
+
+
+@pytest.fixture
+def records():
+    return [json.loads(line) for line in RECORDS.read_text().splitlines()]
+
+
+def without(records, method, n):
+    return [one for one in records if (one["method"], one["n"]) != (method, n)]
+
+
+def test_rows_of_one_run_alone_stand_below_the_others(records):
+    drafts, sources, notes = timed_drafts(without(records, "linear", 16), without(records, "skyformer", 32), bench_rows)
+    alone = [one for one in drafts if not isinstance(one, Draft)]
+    assert [(one["verdict"], one["method"], one["n"]) for one in alone] == [
+        ("only in A", "skyformer", 32),
+        ("only in B", "linear", 16),
+    ]
+    assert {one["reason"] for one in alone} == {"this row is not in the other run"}
+    assert len(sources) == 1 and notes == []
+    shared = [one.row for one in drafts if isinstance(one, Draft)]
+    assert not {("linear", 16), ("skyformer", 32)} & {(row["method"], row["n"]) for row in shared}
+
+
+def test_a_status_that_changes_is_worse_or_better_whatever_the_numbers_say(records):
+    failed = [dict(one) for one in records]
+    place = next(i for i, one in enumerate(failed) if (one["method"], one["n"]) == ("linear", 16))
+    failed[place] |= {"status": "failed", "reason": "a bad day", "metrics": {}}
+    for a, b, worse, better in (
+        (records, failed, "ok became failed", None),
+        (failed, records, None, "failed became ok"),
+    ):
+        drafts = [one for one in timed_drafts(a, b, bench_rows)[0] if isinstance(one, Draft)]
+        changed = [one for one in drafts if one.worse or one.better]
+        assert {(one.row["method"], one.row["n"], one.worse, one.better) for one in changed} == {
+            ("linear", 16, worse, better)
+        }
+
+
+def test_the_noise_of_a_ratio_is_no_less_than_that_of_exact_attention_with_itself():
+    quiet = {"ratio_to_exact": 2.0, "ratio_spread": 0.1, "seconds": 4.0, "seconds_spread": 0.3, "noise_floor": 1.0}
+    loud = {**quiet, "ratio_spread": 0.2, "seconds_spread": 0.5, "noise_floor": 0.75}
+    assert _noise(quiet, quiet, "ratio_to_exact") == 0.2
+    assert _noise(quiet, loud, "ratio_to_exact") == 0.5  # 0.25 of 2, above 0.1 + 0.2
+    assert _noise(quiet, {**loud, "noise_floor": 0.875}, "ratio_to_exact") == pytest.approx(0.3)
+    assert _noise(quiet, loud, "seconds") == 0.8
+    assert _noise({**quiet, "noise_floor": None}, {**loud, "noise_floor": None}, "ratio_to_exact") == pytest.approx(0.3)
+    assert _noise({**quiet, "ratio_spread": None}, loud, "ratio_to_exact") is None

@@ -1,0 +1,644 @@
+"""Condition numbers: chosen spectra, singular matrices, certificates, Lemma 3, residuals, sensitivity, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from importlib.util import find_spec
+
+import pytest
+import torch
+from inputs import make, with_spectrum
+from rich.cells import cell_len
+from safetensors.torch import save_file
+from showing import view_of
+
+from attnprobe import QKV, approximate, exact, load_qkv
+from attnprobe.errors import UsageError
+from attnprobe.experiments.condition import ConditionRequest, measure_conditions
+from attnprobe.experiments.condition.view import condition_legend, condition_rows, conditions_summary
+from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
+from attnprobe.metrics import (
+    EXACT,
+    core_matrices,
+    exact_matrices,
+    inverse_gradient,
+    iteration_gradient,
+    lemma3_interval,
+    schulz_residuals,
+    sensitivity,
+)
+from attnprobe.rng import generator
+from attnprobe.tables.statistics import rank_correlation
+
+EPS = torch.finfo(torch.float64).eps
+needs_flint = pytest.mark.skipif(
+    find_spec("flint") is None, reason="python-flint is not installed: pip install 'attnprobe[precise]'"
+)
+
+
+SPECTRA = {
+    "flat": torch.ones(40),
+    "steep": torch.logspace(0, -9, 40),
+    "clusters": torch.cat([torch.full((10,), 5.0), torch.full((20,), 1.0), torch.full((10,), 1e-6)]),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_the_condition_of_a_chosen_spectrum(name, size):
+    values = SPECTRA[name].double()
+    found = condition(with_spectrum(values) * size)
+    wanted = float(values[0] / values[-1])
+    assert found.value == pytest.approx(wanted, rel=40 * EPS * wanted + 1e-13) and found.flag is None
+    assert found.rank == 40 and found.cond_eff == found.value
+    for k in (1, 11, 31, 40):
+        at = float(values[0] / values[k - 1])
+        assert found.cond_at(k) == pytest.approx(at, rel=40 * EPS * at + 1e-13)
+    assert found.cond_at(0) is None and found.cond_at(41) is None
+
+
+def test_numpy_agrees():
+    matrix = torch.randn(30, 30, generator=generator(3, "m"), dtype=torch.float64)
+    import numpy as np
+
+    assert condition(matrix).value == pytest.approx(float(np.linalg.cond(matrix.numpy())), rel=1e-10)
+
+
+@pytest.mark.parametrize("rank", [1, 7, 39])
+def test_a_singular_matrix_has_a_flag_and_its_rank(rank):
+    values = torch.cat([torch.logspace(0, -4, rank, dtype=torch.float64), torch.zeros(40 - rank)])
+    found = condition(with_spectrum(values))
+    assert found.value is None and found.flag == "singular (>1e14)" and found.rank == rank
+    assert found.cond_eff == pytest.approx(1e4 if rank > 1 else 1.0, rel=1e-8)
+    assert found.cond_at(rank) is not None and found.cond_at(rank + 1) is None
+
+
+def test_the_flag_begins_where_float64_ends():
+    """1/(m eps) is the limit: a matrix at half of it has a value, one at twice it has none."""
+    limit = 1 / (16 * EPS)
+    for factor, flagged in ((0.5, False), (2.0, True)):
+        found = condition(torch.diag(torch.cat([torch.ones(15), torch.tensor([1 / (factor * limit)])]).double()))
+        assert (found.flag is not None) is flagged and (found.value is None) is flagged
+        assert found.rank == 16 - flagged
+
+
+def test_repeated_rows_make_a_singular_matrix_of_the_rank_that_is_left():
+    qkv = make(h=1, n=24, p=6)
+    index = torch.tensor([*range(20), 0, 0, 5, 7])
+    twice = QKV(qkv.q[:, index], qkv.k[:, index], qkv.v[:, index])
+    for name, matrix, repeated in exact_matrices(twice, 0):
+        found = condition(matrix)
+        assert repeated == 4 and found.rank == 20 and found.value is None, name
+    assert repeats(twice.q[0]) == 4
+
+
+def test_what_is_no_number_is_no_condition():
+    assert condition(torch.tensor([[1.0, float("nan")], [0.0, 1.0]])).flag == "not finite"
+    found = condition(torch.zeros(3, 3))
+    assert (found.flag, found.value, found.rank) == ("zero", None, 0)
+    with pytest.raises(UsageError):
+        condition(torch.ones(3))
+    assert condition(torch.ones(1, 1)).value == 1.0
+
+
+HILBERT = {4: 15513.73873892924, 6: 14951058.6424659, 8: 15257575538.060041}  # rounded entries move cond of the last
+
+
+@needs_flint
+@pytest.mark.parametrize("m", HILBERT)
+def test_certified_hilbert_matrices(m):
+    """Known condition numbers; the rounding of the entries, of relative size eps, moves them by cond eps."""
+    matrix = 1 / (torch.arange(m)[:, None] + torch.arange(m) + 1).double()
+    found = certified_condition(matrix)
+    assert found.lower <= found.value <= found.upper <= found.lower * (1 + 1e-9) and found.rank == m
+    assert found.value == pytest.approx(HILBERT[m], rel=4 * m * EPS * HILBERT[m] + 1e-9)
+
+
+@needs_flint
+@pytest.mark.parametrize("top", [1, 4, 8])
+def test_float64_agrees_with_the_certificate(top):
+    matrix = with_spectrum(torch.logspace(0, -top, 32, dtype=torch.float64))
+    proved, plain = certified_condition(matrix), condition(matrix)
+    assert plain.value == pytest.approx(proved.value, rel=32 * EPS * 10**top + 1e-12)
+    assert condition(matrix, precise=True).value == proved.value
+
+
+@needs_flint
+def test_a_certificate_resolves_what_float64_cannot():
+    found = condition(torch.diag(torch.tensor([1.0, 0.5, 2.0**-70], dtype=torch.float64)), precise=True)
+    assert found.certified.value == pytest.approx(2.0**70, rel=1e-12) and found.certified.rank == 3
+    assert found.value is None and found.flag == "singular (>2e15)" and found.rank == 2  # beyond what entries say
+    triangle = torch.eye(60, dtype=torch.float64) - torch.ones(60, 60, dtype=torch.float64).triu(1)  # cond about 60·2⁵⁸
+    exact_value = certified_condition(triangle)
+    inverse = torch.eye(60, dtype=torch.float64)
+    for i in range(58, -1, -1):  # back substitution in integers, which float64 holds
+        inverse[i] += inverse[i + 1 :].sum(0)
+    wanted = float(torch.linalg.matrix_norm(triangle, 2) * torch.linalg.matrix_norm(inverse, 2))
+    assert exact_value.value == pytest.approx(wanted, rel=1e-12) and wanted > 1e16
+
+
+@needs_flint
+def test_a_certificate_tells_an_exactly_singular_matrix():
+    matrix = torch.randn(12, 12, generator=generator(0, "rows"), dtype=torch.float64)
+    matrix[3] = matrix[8]
+    found = condition(matrix, precise=True)
+    assert found.value is None and found.flag == "singular (exact rank 11)" and math.isinf(found.certified.lower)
+
+
+@needs_flint
+@pytest.mark.parametrize("row", range(4))
+def test_every_row_counts_towards_gershgorins_radius(row):
+    from flint import arb
+
+    table = [[arb(1), arb(-2), arb(3)] for _ in range(4)]
+    table[row][1] = arb(-9, 0.5)  # a ball: its largest absolute value is 9.5
+    assert float(_largest_row(table)) == pytest.approx(13.5, rel=1e-8) and float(_largest_row(table)) >= 13.5
+
+
+@needs_flint
+def test_what_a_certificate_cannot_take():
+    for matrix in (torch.ones(2, 3), torch.eye(257), torch.full((2, 2), float("nan"))):
+        with pytest.raises(UsageError):
+            certified_condition(matrix)
+
+
+def test_without_flint_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "flint", None)
+    with pytest.raises(UsageError, match=r"pip install 'attnprobe\[precise\]'"):
+        condition(torch.eye(2), precise=True)
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+def test_the_exact_matrices_are_what_they_say(score):
+    qkv = make(h=2, n=17, score=score, dtype=torch.float32)
+    s = qkv.scale * qkv.q.double() @ qkv.k.double().mT
+    square = torch.cdist(qkv.q.double(), qkv.k.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
+    wanted = {"A": torch.exp(s), "B": torch.softmax(s, -1), "C": torch.exp(-square * qkv.scale / 2)}
+    for row in range(2):
+        found = {name: matrix for name, matrix, _ in exact_matrices(qkv, row)}
+        assert tuple(found) == EXACT
+        for name, matrix in found.items():
+            factor = wanted["A"][row].max() if name == "A" else 1.0
+            assert matrix.dtype == torch.float64
+            assert torch.allclose(matrix * factor, wanted[name][row], rtol=1e-11 * score, atol=0), name
+
+
+def by_name(qkv, approx, **options):
+    return {core.name: core for core in core_matrices(qkv, approx, options)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"inverse": "schulz"},
+        {"inverse": "cholesky", "gamma": 0.3},
+        {"center_keys": True},
+        {"scale_dim": 32},
+        {"sampler": "kmeans"},
+        {"inverse": "schulz", "gamma": 0.02, "z0": "identity"},
+        {"sampler": "wor"},
+    ],
+)
+def test_skyformers_cores_are_the_methods_own_and_what_stands_beside_them(options):
+    qkv = make(h=2, n=20)
+    approx = approximate("skyformer", qkv, 12, **options)
+    cores = by_name(qkv, approx, **options)
+    assert tuple(cores) == ("SAS", "SCS", "SCS+ridge", "N0", "N")
+    inverse, gamma = options.get("inverse", "pinv"), options.get("gamma", 0.1)
+    used = {"pinv": "SCS", "cholesky": "SCS+ridge", "schulz": "N"}[inverse]
+    assert [core.name for core in cores.values() if core.inverted] == [used]
+    own = approx.cores["scaled" if inverse == "schulz" else "core"]
+    assert torch.equal(cores[used].matrix, own)
+    eye = torch.eye(12, dtype=torch.float64)
+    close = lambda x, y: torch.allclose(x, y, rtol=1e-12, atol=1e-13)
+    assert close(cores["SCS+ridge"].matrix, cores["SCS"].matrix + gamma * eye)
+    for plain, scaled in (("SCS", "N0"), ("SCS+ridge", "N")):
+        matrix = cores[plain].matrix
+        for row in range(2):
+            for i, j in ((0, 1), (3, 3), (11, 2)):
+                wanted = matrix[row, i, j] / (matrix[row, i].sum() * matrix[row, j].sum()).sqrt()
+                assert cores[scaled].matrix[row, i, j] == pytest.approx(float(wanted), rel=1e-12)
+    # SᵀĀS = E SᵀC̄S E with E = diag(exp(‖x‖²·scale/2)): the diagonal of SᵀĀS is E²
+    raw = cores["SAS"].matrix * cores["SAS"].log_scale.exp()[:, None, None]
+    e = raw.diagonal(dim1=1, dim2=2).sqrt()
+    assert torch.allclose(raw, e[:, :, None] * cores["SCS"].matrix * e[:, None, :], rtol=1e-11, atol=0)
+
+
+def test_the_raw_core_is_the_softmax_kernel_of_the_landmarks_drawn():
+    qkv = make(h=2, n=20)
+    approx = approximate("skyformer", qkv, 9)
+    core = by_name(qkv, approx)["SAS"]
+    x = torch.cat([qkv.q, qkv.k], 1)
+    for row in range(2):
+        drawn = approx.draws["indices"][row].tolist()
+        assert core.repeated[row] == len(drawn) - len(set(drawn))
+        for i, a in enumerate(drawn):
+            for j, b in enumerate(drawn):
+                wanted = math.exp(qkv.scale * float(x[row, a] @ x[row, b]))
+                assert float(core.matrix[row, i, j] * core.log_scale[row].exp()) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("method, options", [("nystromformer", {}), ("mss", {}), ("nystromformer", {"z0": "global"})])
+def test_softmax_cores_are_the_methods_own(method, options):
+    qkv = make(h=2, n=20)
+    approx = approximate(method, qkv, 6, **options)
+    (core,) = core_matrices(qkv, approx, options)
+    assert core.name == "A_S" and core.inverted and torch.equal(core.matrix, approx.cores["A"])
+    assert core.start == options.get("z0", "norms")
+    assert core_matrices(qkv, approximate("performer", qkv, 8), {}) == []
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+@pytest.mark.parametrize("gamma", [0.1, 1e-3])
+def test_lemma_3_holds_for_the_ridged_core_with_its_top_at_one(score, gamma):
+    qkv = make(h=3, n=60, score=score)
+    options = {"inverse": "schulz", "gamma": gamma}
+    core = by_name(qkv, approximate("skyformer", qkv, 40, **options), **options)["N"]
+    low, high, verdicts = lemma3_interval(core.matrix)
+    assert verdicts == ["holds"] * 3
+    assert (low > 0).all() and ((high - 1).abs() <= 40 * EPS).all()
+    d = torch.linalg.inv(torch.diag_embed(core.matrix.sum(-1)))  # 1 belongs to D^½ 1, not to 1
+    assert ((d @ core.matrix).sum(-1) - 1).abs().max() < 1e-12
+
+
+def test_lemma_3_fails_where_it_must():
+    qkv = make(h=1, n=30)
+    cores = by_name(qkv, approximate("skyformer", qkv, 40, sampler="iid"))
+    assert cores["N0"].repeated[0] > 0
+    low, _, verdicts = lemma3_interval(cores["N0"].matrix)
+    assert verdicts == ["zero"] and abs(float(low)) < 1e-13
+    assert lemma3_interval(cores["SCS"].matrix)[2] == ["violated"]  # unscaled: above 1
+    negative = torch.diag(torch.tensor([1.0, -0.5]))[None]
+    assert lemma3_interval(negative)[2] == ["violated"]
+
+
+@pytest.mark.parametrize("rule", ["norms", "columns", "identity"])
+def test_residuals_are_those_of_the_literal_loop(rule):
+    qkv = make(h=2, n=30)
+    core = by_name(qkv, approximate("skyformer", qkv, 8, inverse="schulz"), inverse="schulz")["N"].matrix
+    found = schulz_residuals(core, rule, 7)
+    assert found.shape == (2, 8)
+    for row in range(2):
+        m = core[row]
+        one, inf_norm = m.abs().sum(0).max(), m.abs().sum(1).max()
+        z = {"norms": m.T / (one * inf_norm), "columns": m.T / one, "identity": torch.eye(8, dtype=torch.float64)}[rule]
+        for t in range(8):
+            wanted = math.sqrt(float(((torch.eye(8) - m @ z) ** 2).sum()) / 8)
+            assert float(found[row, t]) == pytest.approx(wanted, rel=1e-9, abs=1e-14)
+            x = m @ z
+            z = 0.25 * z @ (13 * torch.eye(8) - x @ (15 * torch.eye(8) - x @ (7 * torch.eye(8) - x)))
+
+
+def test_the_residual_at_the_methods_steps_is_its_own_diagnostic():
+    qkv = make(h=2, n=30)
+    for method, options in (("nystromformer", {}), ("skyformer", {"inverse": "schulz"})):
+        approx = approximate(method, qkv, 10, **options)
+        core = next(core for core in core_matrices(qkv, approx, options) if core.inverted)
+        wanted = approx.diagnostics["inverse_residual"]
+        assert torch.allclose(schulz_residuals(core.matrix, core.start, 6)[:, 6], wanted.double(), rtol=1e-10, atol=0)
+
+
+def test_the_gradient_through_an_inverse_is_its_norm_squared():
+    """The Jacobian of the inverse by autograd, whose spectral norm is the largest that a change can grow by."""
+    for seed in range(3):
+        m = torch.randn(5, 5, generator=generator(seed, "m"), dtype=torch.float64)
+        jacobian = torch.autograd.functional.jacobian(torch.linalg.inv, m).reshape(25, 25)
+        wanted = float(torch.linalg.matrix_norm(jacobian, 2))
+        assert inverse_gradient(condition(m)) == pytest.approx(wanted, rel=1e-9)
+        assert inverse_gradient(condition(m * math.exp(-7.0)), 7.0) == pytest.approx(wanted, rel=1e-9)
+    assert inverse_gradient(condition(torch.ones(3, 3))) is None
+
+
+@pytest.mark.parametrize("rule", ["norms", "columns"])
+@pytest.mark.parametrize("steps", [0, 6, 25])
+def test_the_gradient_through_the_iteration_is_that_of_its_jacobian(rule, steps):
+    square = torch.randn(3, 5, 5, generator=generator(1, "m"), dtype=torch.float64)
+    cores = square @ square.mT / 10 + 0.1 * torch.eye(5)
+    found = iteration_gradient(cores, rule, steps)
+
+    def literal(m):
+        one, inf_norm = m.abs().sum(0).max(), m.abs().sum(1).max()
+        z = m.T / (one * inf_norm) if rule == "norms" else m.T / one
+        for _ in range(steps):
+            x = m @ z
+            z = 0.25 * z @ (13 * torch.eye(5) - x @ (15 * torch.eye(5) - x @ (7 * torch.eye(5) - x)))
+        return z
+
+    for row in range(3):
+        jacobian = torch.autograd.functional.jacobian(literal, cores[row]).reshape(25, 25)
+        wanted = float(torch.linalg.matrix_norm(jacobian, 2))
+        assert wanted * 0.98 <= float(found[row]) <= wanted * (1 + 1e-9)
+        if steps == 25:
+            assert float(found[row]) == pytest.approx(inverse_gradient(condition(cores[row])), rel=0.02)
+
+
+def directions(qkv, index, seed=0):
+    """The changes of `sensitivity`, made anew."""
+    out = []
+    for name, x in (("q", qkv.q), ("k", qkv.k)):
+        u = torch.stack(
+            [
+                torch.randn(
+                    x.shape[1:], generator=generator(seed, "sensitivity", head, index, name), dtype=torch.float64
+                )
+                for head in qkv.heads
+            ]
+        )
+        out.append(u * (x.norm(dim=(1, 2)) / u.norm(dim=(1, 2)))[:, None, None])
+    return out
+
+
+def softmax(q, k, scale):
+    return torch.softmax(scale * q @ k.mT, -1)
+
+
+def gaussian(q, k, scale):
+    square = (q * q).sum(-1)[..., None] + (k * k).sum(-1)[..., None, :] - 2 * q @ k.mT
+    return torch.exp(-square * scale / 2)
+
+
+def nystrom(q, k, scale):
+    means = lambda x: x.unflatten(1, (6, -1)).mean(2)
+    core = torch.linalg.inv(softmax(means(q), means(k), scale))
+    return softmax(q, means(k), scale) @ core @ softmax(means(q), k, scale)
+
+
+@pytest.mark.parametrize("score", [1.0, 6.0])
+@pytest.mark.parametrize("name", ["softmax", "gaussian", "nystromformer"])
+def test_sensitivity_is_the_derivative_that_autograd_gives(name, score):
+    qkv = make(h=2, n=24, score=score)
+    run, formula = {
+        "softmax": (lambda x: exact(x), softmax),
+        "gaussian": (lambda x: exact(x, "gaussian"), gaussian),
+        "nystromformer": (lambda x: approximate("nystromformer", x, 6, inverse="pinv").operator, nystrom),
+    }[name]
+    found = sensitivity(run, qkv, directions=3, seed=5)
+    for index in range(3):
+        value, change = torch.func.jvp(
+            lambda q, k: formula(q, k, qkv.scale), (qkv.q, qkv.k), tuple(directions(qkv, index, 5))
+        )
+        wanted = change.norm(dim=(1, 2)) / value.norm(dim=(1, 2))
+        assert torch.allclose(found[:, index], wanted, rtol=1e-6, atol=0)
+
+
+def test_sensitivity_does_not_depend_on_which_heads_are_measured_nor_on_dtype():
+    qkv = make(h=3, n=20, dtype=torch.float32)
+    whole = sensitivity(exact, qkv, directions=2)
+    assert torch.allclose(sensitivity(exact, qkv.select([2]), directions=2)[0], whole[2], rtol=1e-9)
+    assert torch.equal(sensitivity(exact, qkv.to(dtype=torch.float64), directions=2), whole)
+    assert not torch.equal(sensitivity(exact, qkv, directions=2, seed=1), whole)
+
+
+def test_rank_correlation_is_scipys():
+    from scipy.stats import spearmanr
+
+    g = generator(0, "ranks")
+    for _ in range(20):
+        x, y = torch.randint(6, (2, 9), generator=g).double().tolist()
+        assert rank_correlation(x, y) == pytest.approx(float(spearmanr(x, y).statistic), abs=1e-12)
+    assert rank_correlation([1, 2], [2, 1]) is None and rank_correlation([1, 1, 1], [1, 2, 3]) is None
+    assert rank_correlation([3.0, math.inf, math.inf], [1, 2, 2]) == 1.0
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Q, K, V of 3 heads and 80 tokens, four of which repeat."""
+    q, k, v = torch.randn(3, 3, 80, 8, generator=generator(2, "qkv"))
+    for x in (q, k, v):
+        x[:, 76:] = x[:, :4]
+    save_file({name: x.contiguous() for name, x in zip("qkv", (q, k, v), strict=True)}, tmp_path / "qkv.safetensors")
+    return tmp_path / "qkv.safetensors"
+
+
+def measured(file, tmp_path, name="r", **rest):
+    spec = {"qkv": str(file), "device": "cpu"}
+    return measure_conditions(ConditionRequest(**spec, out=str(tmp_path / name), **{"d": (8,), **rest})).outcome
+
+
+def test_rows_hold_what_the_contract_says(file, tmp_path):
+    rows = condition_rows(measured(file, tmp_path).records)
+    contract = {
+        "matrix",
+        "method",
+        "layer",
+        "window",
+        "head",
+        "n",
+        "d",
+        "cond",
+        "flag",
+        "rank",
+        "cond_at",
+        "cond_eff",
+        "duplicates",
+        "error",
+    }
+    assert all(contract <= set(row) for row in rows)
+    assert len(rows) == 3 * (3 + 5 + 1)
+    qkv = load_qkv(qkv=str(file), n=80)
+    for row in rows:
+        if row["matrix"] in EXACT:
+            assert row["method"] is None and row["error"] is None and row["duplicates"] == 4
+            assert row["cond"] is None and row["flag"] == "singular (>6e13)" and row["rank"] == 76
+        else:
+            approx = approximate(row["method"], qkv, 8)
+            core = by_name(qkv, approx)[row["matrix"]]
+            wanted = condition(core.matrix[row["head"]])
+            assert row["cond"] == pytest.approx(wanted.value, rel=1e-12) and row["rank"] == 8
+            assert row["cond_at"] == {str(k): pytest.approx(wanted.cond_at(k)) for k in (1, 2, 4, 8)}
+            from attnprobe import output_errors
+
+            errors = output_errors(exact(qkv), approx, qkv)["output_spectral_relative"]
+            assert row["error"] == pytest.approx(float(errors[row["head"]]), rel=1e-12)
+
+
+def test_a_run_is_resumed_and_repeats_itself(file, tmp_path):
+    first = measured(file, tmp_path, sensitivity=True, iterations=4)
+    again = measured(file, tmp_path, sensitivity=True, iterations=4)
+    other = measured(file, tmp_path, "s", sensitivity=True, iterations=4)
+    assert first.measured == 3 and again.measured == 0 and again.done_before == 3
+    assert [r | {"run": ""} for r in first.records] == [r | {"run": ""} for r in other.records]
+
+
+def test_a_method_that_fails_is_a_row_and_the_loop_goes_on(file, tmp_path, monkeypatch):
+    import attnprobe.experiments.condition.measure as loop
+
+    def broken(name, *args, **options):
+        if name.name == "nystromformer":
+            raise RuntimeError("the matrix has a bad day\nmore")
+        return approximate(name, *args, **options)
+
+    monkeypatch.setattr(loop, "approximate", broken)
+    outcome = measured(file, tmp_path, methods=("nystromformer,skyformer,performer",))
+    states = {record["method"]: (record["status"], record["reason"]) for record in outcome.records}
+    assert states["nystromformer"] == ("failed", "RuntimeError: the matrix has a bad day")
+    assert states["performer"] == ("skipped", "performer inverts no core") and states["skyformer"] == ("ok", None)
+    text = view_of("condition", outcome.records).text("table")
+    assert "bad day" in text and "inverts no core" in text
+
+
+def test_a_summary_counts_a_singular_head_as_infinite():
+    place = {
+        "matrix": "N",
+        "method": "skyformer",
+        "options": {},
+        "target": "softmax",
+        "layer": 0,
+        "n": 8,
+        "d": 4,
+        "window": 0,
+        "status": "ok",
+        "reason": None,
+        "size": 4,
+        "inverted": True,
+        "cond_at": {"2": 1.0},
+        "rank": 4,
+        "cond_eff": 2.0,
+        "duplicates": 0,
+        "gradient": 1.0,
+    }
+    rows = [
+        {**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
+        for i, (c, e) in enumerate([(1.0, 0.1), (2.0, 0.2), (None, 0.3), (None, 0.9)])
+    ]
+    (found,) = conditions_summary(rows)
+    assert found["flagged"] == 2 and found["cond"]["p10"] == pytest.approx(1.3) and found["cond"]["p90"] == math.inf
+    assert found["cond"]["median"] == math.inf  # between 2 and infinity
+    assert found["spearman"] == pytest.approx(rank_correlation([1, 2, 9, 9], [1, 2, 3, 4]))
+    assert found["spearman_count"] == 4
+
+
+@pytest.fixture
+def run(run):
+    """``attnprobe condition`` in this process: ``(code, stdout, stderr)``."""
+    return lambda *args: run("condition", *args)
+
+
+def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
+    code, out, err = run(
+        "--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--format", "json", "--out", "r"
+    )
+    assert code == 0, err
+    found = json.loads(out)
+    assert {"schema", "command", "source", "rows", "run"} <= set(found) and found["command"] == "condition"
+    scaled = [row for row in found["rows"] if row["matrix"] == "N"]
+    assert {row["lemma3"] for row in scaled} == {"holds"} and {row["d"] for row in scaled} == {4, 8}
+    assert all(len(row["residuals"]) == 13 for row in scaled)
+    assert all(row["gradient_six"] > 0 for row in scaled)
+    changes = {(row["matrix"], row["method"]) for row in found["rows"] if row.get("sensitivity")}
+    assert changes == {("B", None), ("C", None), ("B~", "skyformer"), ("B~", "nystromformer")}
+    names = {path.name for path in (tmp_path / "r/figures").iterdir()}
+    stems = [f"condition{kind}-n80-d{d}" for kind in ("", "-error", "-iterations") for d in (4, 8)]
+    assert names == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
+    tables = {f"{stem}.{kind}" for stem in ("condition", "condition-inputs") for kind in ("md", "csv", "json", "tex")}
+    assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
+    before = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
+    run("--qkv", file, "--d", "4,8", "--iterations", 12, "--sensitivity", "--plot", "--out", "r")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
+
+
+@pytest.mark.parametrize("format_", ["table", "md", "csv", "jsonl", "latex"])
+def test_every_format_names_the_matrix_and_the_method(run, file, format_):
+    code, out, err = run("--qkv", file, "--d", 8, "--method", "nystromformer", "--format", format_)
+    assert code == 0, err
+    assert "nystromformer" in out and ("A_S" in out or r"A\_S" in out)
+
+
+def test_the_table_tells_flags_lemma_3_and_how_condition_and_error_go_together(run, file):
+    code, out, err = run("--qkv", file, "--d", "8,70")
+    assert code == 0, err
+    assert "3/3" in out and "76/80" in out and "Lemma 3" in out and "holds in 3 of 3 heads" in out
+    assert "In this run ρ is" in " ".join(out.split())
+
+
+def test_the_legend_says_what_this_run_shows_of_condition_and_error():
+    one = lambda rho, heads=12: {"spearman": rho, "spearman_count": heads}
+    told = condition_legend([one(-0.82), one(0.31), one(0.1), one(None), {}])
+    assert told.endswith("In this run ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows.")
+    assert condition_legend([one(0.5, 3)]).endswith("ρ is +0.50, over 3 heads a row, and |ρ| ≥ 0.5 in 1 of 1 row.")
+    assert "In this run" not in condition_legend([one(None)]) and "does not predict" not in told
+
+
+def test_the_help_says_that_a_small_condition_number_is_no_small_error(run):
+    code, out, _ = run("--help")
+    assert code == 0 and "does not mean a small error" in " ".join(out.split())
+
+
+def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
+    text = view_of("condition", measured(file, tmp_path).records).text("table", 90)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert (
+        "Left out at this width: effective, at m/2" in " ".join(plain.split())
+        and "effective" not in plain.split("cond:")[0]
+    )
+    assert max(map(cell_len, plain.splitlines())) <= 90
+    places = {
+        cell_len(line.partition("skyformer")[0]) for line in plain.splitlines() if re.match(r"S\S+ .*skyformer ", line)
+    }
+    assert len(places) == 1  # a combining mark takes no column
+
+
+@pytest.mark.parametrize(
+    "args, word",
+    [
+        (("--iterations", "-1"), "iterations"),
+        (("--d", "81", "--method", "nystromformer"), "exceeds n"),
+        (("--method", "nystromfomer"), "did you mean"),
+        (("--head", "7"), "head 7"),
+        (("--format", "yaml"), "format"),
+        (("--windows", "0"), "windows"),
+        (("--target", "x"), "target"),
+    ],
+)
+def test_an_impossible_request_is_one_line_and_leaves_nothing(run, file, tmp_path, args, word):
+    code, out, err = run("--qkv", file, "--d", "8", *args)
+    assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out
+    assert not (tmp_path / "outputs").exists()
+
+
+@needs_flint
+def test_precise_certifies_every_core(run, file):
+    code, out, err = run("--qkv", file, "--d", 8, "--precise", "--format", "json")
+    assert code == 0, err
+    for row in json.loads(out)["rows"]:
+        if row["matrix"] in EXACT:
+            assert row["flag"] == "singular (exact rank 76)" and row["cond"] is None
+        else:
+            assert row["cond_lower"] <= row["cond"] <= row["cond_upper"] <= row["cond_lower"] * (1 + 1e-9)
+    code, _, err = run("--qkv", file, "--d", 300, "--precise")
+    assert code == 2 and "precise" in err
+
+
+def test_exact_matrices_that_are_too_large_are_skipped_with_a_reason(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnprobe.experiments.condition.measure.DENSE", 40)
+    records = measured(file, tmp_path).records
+    assert records[0]["method"] is None and records[0]["status"] == "skipped" and "n=40" in records[0]["reason"]
+    assert all(record["status"] == "ok" for record in records[1:])
+
+
+def test_another_seed_is_another_cell(file, tmp_path):
+    assert measured(file, tmp_path).measured == 3
+    assert measured(file, tmp_path, seed=1).done_before == 0
+
+
+def test_gradients_of_the_raw_core_are_those_of_the_unscaled_one(file, tmp_path):
+    rows = condition_rows(measured(file, tmp_path, methods=("skyformer",), sensitivity=True).records)
+    qkv = load_qkv(qkv=str(file), n=80)
+    core = by_name(qkv, approximate("skyformer", qkv, 8))["SAS"]
+    whole = core.matrix * core.log_scale.exp()[:, None, None]
+    wanted = iteration_gradient(whole, core.start)
+    for row in (row for row in rows if row["matrix"] == "SAS"):
+        assert row["gradient_six"] == pytest.approx(float(wanted[row["head"]]), rel=1e-6)
+        assert row["gradient"] == pytest.approx(inverse_gradient(condition(whole[row["head"]])), rel=1e-9)
+
+
+def test_a_value_of_zero_draws_what_it_can(run, tmp_path):
+    """V = 0 has no relative error, so that figure is left out and the others are drawn."""
+    q, k = torch.randn(2, 2, 48, 8, generator=torch.Generator().manual_seed(0))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": torch.zeros(2, 48, 8)}, tmp_path / "zero.safetensors")
+    code, _, err = run("--qkv", "zero.safetensors", "--d", "8", "--plot", "--out", "r")
+    assert code == 0 and (tmp_path / "r/figures/condition-n48-d8.svg").exists(), err
+    assert not list((tmp_path / "r/figures").glob("condition-error*"))

@@ -1,0 +1,716 @@
+"""Reports: statistics worked by hand, gates that fail closed, formats read back, figures to the byte."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from random import Random
+
+import pytest
+from error_records import a_run, cell
+
+from attnprobe.errors import UsageError
+from attnprobe.experiments.error import error_figure as figures_file
+from attnprobe.experiments.error.error_figure import error_figure
+from attnprobe.experiments.error.gates import GATED
+from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.error.view import errors_view
+from attnprobe.gates.check import Gate, check
+from attnprobe.gates.parse import parse_gate
+from attnprobe.records.file import LOWER_BOUND
+from attnprobe.tables.console import Header
+from attnprobe.tables.numbers import aligned, significant
+from attnprobe.tables.table import Table
+from attnprobe.tables.terminal import plain_tables, timings_table
+from attnprobe.tables.view import FORMATS, flat_view
+
+HEADER = Header(
+    {"model": "minilm", "text": "embedded"},
+    ["model: minilm_l6 & 100%", "fallback: the hub is out of reach"],
+    ["the hub is out of reach"],
+)
+
+
+# --- statistics
+
+
+def test_statistics_worked_by_hand():
+    """Two windows of two heads and two repeats; window means 2 and 5, so s.e. = sd(2, 5)/√2 = 1.5."""
+    records = [
+        cell(window=0, repeat=0, values=[1.0, 3.0]),
+        cell(window=0, repeat=1, values=[1.0, 3.0]),
+        cell(window=1, repeat=0, values=[2.0, 8.0], seconds=0.75),
+        cell(window=1, repeat=1, values=[4.0, 6.0], seconds=0.75),
+    ]
+    (row,), bounds = summarise(records)
+    found = row["metrics"]["output_spectral"]
+    assert found["mean"] == 3.5
+    assert found["se"] == pytest.approx(statistics.stdev([2.0, 5.0]) / math.sqrt(2), rel=1e-15) == 1.5
+    assert found["median"] == 3.0  # of 1 1 2 3 3 4 6 8
+    assert found["p10"] == 1.0  # at position 0.7
+    assert found["p90"] == pytest.approx(6.6, rel=1e-15)  # at position 6.3
+    assert (found["max"], found["count"]) == (8.0, 8)
+    assert row["metrics"]["seconds"]["mean"] == 0.5
+    assert row["metrics"]["seconds"]["count"] == 4
+    assert row["metrics"]["seconds"]["se"] == 0.25
+    assert [row[name] for name in ("heads", "windows", "repeats", "cells", "values")] == [2, 2, 2, 4, 8]
+    assert bounds == []
+
+
+def test_the_error_bar_does_not_shrink_with_heads_or_repeats():
+    """Heads and repeats of a text that say the same thing add nothing: only windows count."""
+    few = [cell(window=w, values=[x]) for w, x in enumerate((1.0, 2.0, 4.0))]
+    many = [cell(window=w, values=[x] * 12, repeat=r) for w, x in enumerate((1.0, 2.0, 4.0)) for r in range(5)]
+    ses = [summarise(records)[0][0]["metrics"]["output_spectral"]["se"] for records in (few, many)]
+    assert ses[0] == pytest.approx(ses[1], rel=1e-14)
+    assert ses[0] == pytest.approx(statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3), rel=1e-14)
+    assert summarise([cell(values=[1.0] * 12)])[0][0]["metrics"]["output_spectral"]["se"] is None
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_counted_out_and_said(missing):
+    """Three values of four: the mean is of three, count says three, the row is diverged although its cells are ok."""
+    rows, _ = summarise([cell(values=[1.0, 2.0]), cell(values=[missing, 6.0], window=1)])
+    found = rows[0]["metrics"]["output_spectral"]
+    assert (found["mean"], found["max"], found["count"], rows[0]["values"]) == (3.0, 6.0, 3, 4)
+    assert rows[0]["status"] == "diverged"
+    assert rows[0]["reason"] == "1 diverged of 2 cells: output_spectral is not finite in 1 of 2 heads"
+    json.dumps(rows, allow_nan=False)
+
+
+def test_no_value_at_all_and_overflow():
+    rows, _ = summarise([cell(values=[None, None]), cell("other", values=[1.7e308, 1.7e308])])
+    assert rows[0]["metrics"]["output_spectral"] == {
+        **dict.fromkeys(("mean", "se", "median", "p10", "p90", "max")),
+        "count": 0,
+    }
+    found = rows[1]["metrics"]["output_spectral"]
+    assert (found["mean"], found["max"], found["count"]) == (None, 1.7e308, 2)
+
+
+def test_a_row_has_the_worst_status_of_its_cells():
+    order = ["ok", "skipped", "diverged", "failed"]
+    for worst in range(4):
+        cells = [cell(status=s, reason=f"why {s}", window=w) for w, s in enumerate(order[: worst + 1])]
+        (row,), _ = summarise(reversed(cells))
+        assert row["status"] == order[worst]
+        if worst:
+            assert f"1 {order[worst]}" in row["reason"]
+            assert f"of {worst + 1} cells: why {order[worst]}" in row["reason"]
+    (row,), _ = summarise([cell(status="failed", reason="boom", metrics={}, seconds=None)])
+    assert (row["reason"], row["metrics"], row["over_vmean"]) == ("boom", {}, {})
+
+
+def test_rows_are_grouped_by_what_the_contract_says():
+    random = Random(0)
+    records = [
+        cell(d=d, n=n, layer=layer, target=target, options=options, window=w, values=[random.random() for _ in "12"])
+        for d in (16, 32)
+        for n in (64, 128)
+        for layer in (0, 5)
+        for target in ("softmax", "gaussian")
+        for options in ({}, {"ridge": 0.1})
+        for w in range(3)
+    ]
+    rows, _ = summarise(records)
+    assert len(rows) == 32
+    assert {row["cells"] for row in rows} == {3}
+    assert [(row["layer"], row["n"]) for row in rows] == sorted((row["layer"], row["n"]) for row in rows)
+    random.shuffle(records)
+    again, _ = summarise(records)
+    by_place = lambda row: json.dumps([row[k] for k in ("layer", "n", "target", "options", "d")])
+    assert sorted(again, key=by_place) == sorted(rows, key=by_place)  # to the last bit
+
+
+def test_over_vmean_is_a_ratio_of_means_at_the_same_places():
+    records = [
+        cell(window=0, values=[1.0, 2.0]),
+        cell(window=1, values=[3.0, 6.0]),
+        cell("vmean", None, window=0, values=[2.0, 2.0]),
+        cell("vmean", None, window=1, values=[8.0, 4.0]),
+        cell("vmean", None, window=0, values=[100.0, 100.0], n=128),
+    ]
+    rows, _ = summarise(records)
+    ratio = {(row["method"], row["n"]): row["over_vmean"]["output_spectral"] for row in rows}
+    assert ratio == {("skyformer", 64): 12 / 16, ("vmean", 64): 1.0, ("vmean", 128): 1.0}
+    assert rows[0]["over_vmean"]["output_frobenius"] == 12 / 16
+    # where a head is lost, V-Mean is averaged over the heads that remain
+    records[1] = cell(window=1, values=[None, 6.0])
+    assert summarise(records)[0][0]["over_vmean"]["output_spectral"] == 9 / 8
+    # and nothing is made up where V-Mean was not measured
+    assert summarise(records[:3])[0][0]["over_vmean"]["output_spectral"] is None
+
+
+def test_vmean_and_bounds_stand_apart():
+    rows, bounds = summarise(a_run())
+    assert {row["method"] for row in bounds} == {LOWER_BOUND}
+    assert [row["d"] for row in bounds] == [16, 32, 128] * 2
+    (vmean,) = [row for row in rows if row["method"] == "vmean" and row["n"] == 512]
+    assert (vmean["d"], vmean["reference"], vmean["requested"]) == (None, True, False)
+    contract = "method, options, target, n, d, realised_d, layer, heads, windows, status, reason, reference, metrics"
+    assert set(contract.split(", ")) <= set(vmean)
+
+
+def test_realised_d_is_a_mean():
+    one = cell(values=[1.0, 1.0])
+    one["metrics"]["realised_d"] = [20.0, 21.0]
+    assert summarise([one])[0][0]["realised_d"] == 20.5
+    assert summarise([cell()])[0][0]["realised_d"] is None
+
+
+# --- formats
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def render(rows, bounds, header, format, run, command="error", width=None):
+    """The rows of a command beneath a header."""
+    view = errors_view(rows, bounds, header) if command == "error" else flat_view(command, rows, header)
+    return replace(view, run=run).text(format, width)
+
+
+@pytest.fixture(scope="module")
+def run():
+    records = a_run()
+    records += [cell("performer", 4096, (), n=512, status="skipped", metrics={}, seconds=None, reason="d=4096 > n=512")]
+    records += [cell("performer", 16, [0.5, None], n=512, status="diverged", reason="head 1 is not finite")]
+    return summarise(records)
+
+
+def test_json_is_the_contract_at_full_precision(run):
+    found = json.loads(render(*run, HEADER, "json", "outputs/x"), parse_constant=pytest.fail)
+    assert list(sorted(found)) == ["bounds", "command", "rows", "run", "schema", "source"]
+    assert (found["schema"], found["command"], found["run"]) == (1, "error", "outputs/x")
+    assert found["source"] == HEADER.source
+    assert (found["rows"], found["bounds"]) == tuple(json.loads(json.dumps(part)) for part in run)
+
+
+def test_jsonl_has_a_line_per_row(run):
+    lines = render(*run, HEADER, "jsonl", None).splitlines()
+    assert [json.loads(line) for line in lines] == [*run[0], *run[1]]
+
+
+def test_csv_reads_back_to_the_last_digit(run):
+    found = list(csv.DictReader(io.StringIO(render(*run, HEADER, "csv", None))))
+    rows = [*run[0], *run[1]]
+    assert len(found) == len(rows)
+    for line, row in zip(found, rows, strict=True):
+        assert json.loads(line["options"]) == row["options"]
+        assert line["method"] == row["method"]
+        for name, stats in row["metrics"].items():
+            for stat, value in stats.items():
+                assert line[f"{name}.{stat}"] == ("" if value is None else repr(value))
+
+
+def cells_of(text, separator, end=""):
+    lines = [line.removesuffix(end) for line in text.splitlines() if separator in line]
+    return [[part.strip() for part in re.split(rf"(?<!\\){re.escape(separator)}", line)] for line in lines]
+
+
+def test_markdown_tables_are_rectangular(run):
+    text = render(*run, HEADER, "md", "outputs/x")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(cells) for cells in cells_of("\n".join(table), "|")}) == 1
+    assert len(table) == len(run[0]) + len(run[1]) + 2 * 2
+    assert r"minilm\_l6" in text
+    assert text.count("the hub is out of reach") == 1
+
+
+def test_infinity_is_the_same_text_in_every_json():
+    row = {"method": "x", "cond": math.inf, "steps": [1.0, -math.inf, math.nan], "metrics": {"m": {"max": math.inf}}}
+    view = replace(flat_view("anything", [row], HEADER), summary=[row], bounds=[row])
+    found = json.loads(view.text("json"))
+    (one,) = found["rows"]
+    assert found["summary"] == found["bounds"] == [one] == [json.loads(view.text("jsonl").splitlines()[0])]
+    assert one["cond"] == one["metrics"]["m"]["max"] == "inf" and one["steps"] == [1.0, "-inf", None]
+    line, _ = csv.DictReader(io.StringIO(view.text("csv")))
+    assert line["cond"] == line["m.max"] == "inf" and line["steps"] == '[1.0,"-inf",null]'
+
+
+def test_latex_is_balanced_and_escaped(run):
+    text = render(*run, HEADER, "latex", "outputs/x")
+    body = re.sub(r"^%.*", "", text, flags=re.M)
+    for environment in ("table", "tabular"):
+        assert body.count(rf"\begin{{{environment}}}") == body.count(rf"\end{{{environment}}}") == 2
+    bare = re.sub(r"\\[\\&%$#_{}]", "", body)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert "$$" not in bare
+    assert not re.search(r"[%#]", bare)
+    outside = re.sub(r"\$[^$]*\$", "", bare)
+    assert "_" not in outside
+    assert "^" not in outside
+    assert outside.isascii()
+    lines = [line for line in body.splitlines() if line.endswith(r"\\")]
+    columns = body.index(r"\begin{tabular}{l"), body.index("}\n\\toprule")
+    sides = body[columns[0] + len(r"\begin{tabular}{") : columns[1]]
+    assert re.fullmatch(r"l[lr]+", sides)
+    width = len(sides)
+    assert {len(re.split(r"(?<!\\)&", line)) for line in lines} == {width}
+    assert len(lines) == len(run[0]) + len(run[1]) + 2
+    assert r"mine\_\%\$\&.py:fn" in body
+
+
+def test_a_table_that_is_piped_keeps_every_digit(run, monkeypatch):
+    """Into a pipe: every row, every number, no ellipsis, no colour."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    text = render(*run, HEADER, "table", "outputs/20261121-084512-error-1a2b3c")
+    assert "…" not in text
+    assert "\x1b" not in text
+    for row in [*run[0], *run[1]]:
+        for metric, stat, digits in [
+            ("output_spectral", "mean", 4),
+            ("output_spectral", "se", 2),
+            ("output_spectral_relative", "median", 3),
+            ("output_spectral_relative", "max", 3),
+        ]:
+            if metric in row["metrics"]:
+                assert significant(row["metrics"][metric][stat], digits) in text
+    assert text.count("mine_%$&.py:fn") == 6  # a pipe may be searched: the name stands on every row
+    for expected in ("lower bound, rank 16", "V-Mean (reference)", "outputs/20261121-084512-error-1a2b3c"):
+        assert expected in text
+    assert "– performer d=4096: d=4096 > n=512" in text
+    assert "✗ performer d=16: head 1 is not finite" in text
+    assert re.search(r"^! +skyformer +32 .* 51 ", text, flags=re.M)
+    assert "! the hub is out of reach" in text
+
+
+def test_a_terminal_is_not_exceeded_and_loses_no_digit(run, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for width in (90, 100, 120, 140):
+        text = render(*run, HEADER, "table", None, width=width)
+        assert "\x1b[" in text
+        assert max(map(len, plain(text).splitlines())) <= width
+        assert ("Left out at this width" in text) == (width < 140)
+    narrow = plain(render(*run, HEADER, "table", None, width=20))  # lines may be too long, numbers never cut
+    for row in [*run[0], *run[1]]:
+        if "output_spectral_relative" in row["metrics"]:
+            assert significant(row["metrics"]["output_spectral_relative"]["median"], 3) in narrow
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", render(*run, HEADER, "table", None, width=140))
+
+
+def test_decimal_points_stand_in_one_column(run):
+    text = render(*run, HEADER, "table", None)
+    block = text.split("\n\nd: ")[0].split("target softmax")[1].splitlines()
+    points = [line.index(" ± ") for line in block if " ± " in line][1:]
+    assert len(set(points)) == 1
+    numbers = [significant(x) for x in (0.31236, 55.0, 133.2, 12345.6, 1.8e-5)]
+    assert len({text.index(".") for text in aligned(numbers) if "." in text}) == 1
+
+
+FAMILIES = {
+    "Nyström": ["skyformer", "nystromformer", "mss"],
+    "features": ["performer", "linear"],
+    "sparse": ["window", "bigbird", "topk", "longformer"],
+}
+
+
+def a_run_of_families(layers=(0,), d=(16, 32)):
+    """Nine methods of three families, asked for in turn, one far below and one far above V-Mean."""
+    asked = [(name, family) for family, names in FAMILIES.items() for name in names]
+    records = []
+    for layer in layers:
+        records.append(cell("vmean", None, [1.0, 1.1], layer=layer))
+        for name, family in sorted(asked):
+            for budget in (None,) if name == "linear" else d:
+                size = {"topk": 1e-6, "performer": 1e6}.get(name, 0.5)
+                records.append(cell(name, budget, [size, 2 * size], family=family, layer=layer))
+    return summarise(records)
+
+
+def test_a_table_of_several_families_groups_them():
+    rows, bounds = a_run_of_families()
+    text = render(rows, bounds, HEADER, "table", None, width=200)
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
+    first = [line[0] for line in lines if line]
+    order = [word for word in first if word in {*FAMILIES, *sum(FAMILIES.values(), [])}]
+    assert order == [
+        "sparse",
+        "bigbird",
+        "longformer",
+        "topk",
+        "window",
+        "features",
+        "linear",
+        "performer",
+        "Nyström",
+        "mss",
+        "nystromformer",
+        "skyformer",
+    ]
+    piped = render(rows, bounds, HEADER, "md", None)
+    names = [line.split(" | ")[:2] for line in piped.splitlines() if line.startswith("|")]
+    assert names[0] == ["| method", "family"] and ["| topk", "sparse"] in names
+    assert ["| V-Mean (reference)", ""] in names
+    one = [row for row in rows if row["family"] == "sparse"]
+    assert "family" not in render(one, [], HEADER, "md", None)
+
+
+def test_budgets_that_are_skipped_for_one_reason_share_a_line():
+    skipped = [cell("mss", d, status="skipped", reason="no such target", metrics={}) for d in (8, 16)]
+    other = cell("mss", 32, status="failed", reason="it broke", metrics={})
+    for format in ("table", "md"):
+        text = render(*summarise([cell(), *skipped, other]), HEADER, format, None)
+        assert text.count("no such target") == 1 and "– mss d=8, 16: no such target" in text
+        assert "✗ mss d=32: it broke" in text
+
+
+def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
+    pages = []
+    draw = figures_file._page
+    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    paths = error_figure(*a_run_of_families(layers=(0, 5)), "a source", tmp_path)
+    assert [path.name for path in paths[::2]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
+    for page in pages:
+        shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
+        assert list(shown) == ["sparse", "features", "Nyström"]
+        legends = {title: [text.get_text() for text in axis.get_legend().get_texts()] for title, axis in shown.items()}
+        assert legends == {
+            "sparse": ["bigbird", "longformer", "topk (below, 2e-06)", "window"],
+            "features": ["linear", "performer (above, 2e+06)"],
+            "Nyström": ["mss", "nystromformer", "skyformer"],
+        }
+        assert [text.get_text() for text in page.legends[0].get_texts()] == ["V-Mean"]
+        low, high = shown["sparse"].get_ylim()
+        assert 0 <= low < 0.5 and 1.1 < high < 1e4  # neither end is stretched
+        for axis in shown.values():  # no two lines of a panel look the same
+            looks = [(line.get_color(), line.get_linestyle()) for line in axis.get_legend().get_lines()]
+            assert len(set(looks)) == len(looks)
+
+
+def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
+    records = [cell("mine.py:fn", d) for d in (16, 32)] + [cell("skyformer", d, family="Nyström") for d in (16, 32)]
+    assert len(error_figure(*summarise([*records, cell("vmean", None)]), "", tmp_path)) == 2
+
+
+def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
+    pages = []
+    draw = figures_file._page
+    monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
+    error_figure(*a_run_of_families(d=(16,)), "a source", tmp_path)
+    (axis,) = pages[0].axes
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == [
+        "bigbird",
+        "longformer",
+        "topk",
+        "window",
+        "linear",
+        "performer",
+        "mss",
+        "nystromformer",
+        "skyformer",
+    ]
+
+
+@pytest.mark.parametrize("format", ["table", "md", "latex"])
+def test_a_shift_has_a_column_and_a_line_where_a_row_has_one(format):
+    name = r"$\delta$" if format == "latex" else "δ"
+    plain = [cell("skyformer", values=[0.5, 1.0]), cell("vmean", None)]
+    assert name not in render(*summarise(plain), HEADER, format, None)
+    shifted = cell("mss", values=[0.5, 1.0])
+    shifted["metrics"]["delta"] = [0.0123, 0.0251]
+    text = render(*summarise([*plain, shifted]), HEADER, format, None)
+    assert text.count(name) == 2  # a heading and a line of the legend
+    assert f"{name}: the spectral shift of a head, median and max" in " ".join(text.split())
+    (line,) = [line for line in text.splitlines() if "mss" in line]
+    assert "0.019 (0.025)" in line
+    assert all("(0.025)" not in line for line in text.splitlines() if "skyformer" in line)
+    assert parse_gate("delta.max=0.1", GATED) == Gate("delta", "max", max=0.1)
+
+
+def with_matrix(one, relative=(0.25, 0.5), open_=(False, False)):
+    one["metrics"] |= {
+        "matrix_spectral": [2 * x for x in relative],
+        "matrix_spectral_relative": list(relative),
+        "matrix_spectral_upper": [3 * x for x in relative],
+    }
+    return {**one, "matrix_open": list(open_), "matrix_kind": ["A", "B"], "matrix_tol": 1e-3}
+
+
+@pytest.mark.parametrize("format", ["table", "md", "latex"])
+def test_an_interval_that_did_not_close_is_marked_and_explained(format):
+    sign = {"table": "≈", "md": "≈", "latex": r"$\approx$"}[format]
+    closed = [with_matrix(cell("skyformer")), with_matrix(cell("mss"), (0.125, 0.125)), cell("other")]
+    text = render(*summarise(closed), HEADER, format, None)
+    assert sign not in text and "0.375" in text and "0.125" in text
+    opened = [closed[0], with_matrix(cell("mss"), (0.125, 0.125), (False, True)), closed[2]]
+    text = render(*summarise(opened), HEADER, format, None)
+    assert f"{sign}0.125" in text and f"{sign}0.375" not in text
+    assert f"{sign}: in some heads the certified interval" in " ".join(text.split())
+
+
+def test_rows_count_the_intervals_that_did_not_close(tmp_path):
+    records = [
+        with_matrix(cell(window=0), open_=(True, False)),
+        with_matrix(cell(window=1), open_=(True, True)),
+        cell("other"),
+        with_matrix(cell("mss")),
+    ]
+    rows, _ = summarise(records)
+    assert {row["method"]: row["matrix_open"] for row in rows} == {"skyformer": 3, "other": None, "mss": 0}
+    csv_rows = list(csv.DictReader(io.StringIO(render(rows, [], HEADER, "csv", None))))
+    assert [line["matrix_open"] for line in csv_rows] == ["3", "", "0"]
+    assert json.loads(render(rows, [], HEADER, "json", None))["rows"][0]["matrix_open"] == 3
+
+
+def test_a_matrix_error_that_is_null_is_no_quiet_gap():
+    (row,), _ = summarise([with_matrix(cell(), (math.nan, 0.5))])
+    assert row["status"] == "diverged" and "matrix_spectral is not finite in 1 of 2 heads" in row["reason"]
+
+
+def test_a_gate_compares_the_upper_end_of_an_interval():
+    gate = [Gate("matrix_spectral", "max", max=1.0)]
+    for open_ in ((False, False), (True, False)):
+        (result,) = check(summarise([with_matrix(cell(), open_=open_)])[0], gate)
+        assert "1.5, the upper end" in result.message and "is above 1" in result.message and result.value == 1.5
+    # the lower end stands above a min, and where none was recorded there is nothing to compare
+    one = with_matrix(cell(), open_=(True, False))
+    (result,) = check(summarise([one])[0], [Gate("matrix_spectral", "max", min=0.1)])
+    assert "matrix_spectral_lower was not measured" in result.message
+    one["metrics"]["matrix_spectral_lower"] = [0.25, 0.5]
+    rows, _ = summarise([one])
+    assert [check(rows, [Gate("matrix_spectral", "max", min=low)])[0].passed for low in (0.5, 0.75)] == [True, False]
+
+
+def test_the_matrix_column_goes_before_those_that_matter_more(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows, bounds = summarise([with_matrix(cell()), cell("vmean", None)])
+    for width in range(60, 140, 4):
+        text = render(rows, bounds, HEADER, "table", None, width=width).split("\n\nd: ")[0]
+        assert "0.188 [" in text and "V-Mean" in text
+        if "B − B~" in text:
+            assert "max" in text
+
+
+def test_every_format_takes_no_rows_and_rows_of_other_commands():
+    rows = [{"of": "B", "layer": 0, "singular_values": [1.0, 0.5] * 40, "stable_rank": 1.5, "flag": None}]
+    for format in FORMATS:
+        assert isinstance(render([], [], Header(), format, None), str)
+        assert "singular" in render(rows, [], HEADER, format, "outputs/x", command="something else")
+    assert json.loads(render(rows, [], HEADER, "json", None, command="something else"))["rows"] == rows
+    with pytest.raises(UsageError, match="did you mean 'json'"):
+        render([], [], Header(), "jason", None)
+
+
+def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [{"name": "x", "tags": ["exact_at_full_budget@gaussian", "nonnegative"], "cost": 1234.5, "n": 123456789012}]
+    text = render(rows, [], Header(), "table", None, command="methods", width=30)
+    for word in ("exact_at_full_budget@gaussian", "nonnegative", "1234", "123456789012"):
+        assert word in text
+
+
+def test_numbers_keep_their_digits():
+    random = Random(0)
+    for _ in range(2000):
+        value = random.choice([-1, 1]) * 10 ** random.uniform(-12, 12)
+        text = significant(value)
+        assert float(text) == pytest.approx(value, rel=6e-4)
+        assert len(text) <= 10
+    assert significant(0.99999) == "1.000"
+    assert significant(9999.6) == "10000"
+
+
+def test_timings_add_up_to_the_total():
+    lines = timings_table({"model": 2.0, "a longer name of a stage": 1.0}, 4.0).splitlines()
+    assert [line.split()[-2:] for line in lines[1:]] == [["2.000", "50.0%"], ["1.000", "25.0%"], ["1.000", "25.0%"]]
+    assert lines[-1].startswith("attnprobe itself")
+    assert "0.0%" in timings_table({}, 0.0)
+
+
+# --- figures
+
+DRAW = """
+import json, sys
+from attnprobe.experiments.error.error_figure import error_figure
+rows, bounds = json.load(open(sys.argv[1]))
+error_figure(rows, bounds, "a source; a fallback", sys.argv[2])
+"""
+
+
+def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
+    """Drawn twice, in a fresh process, and under another's matplotlibrc."""
+    first = error_figure(*run, "a source; a fallback", tmp_path / "a")
+    assert [path.name for path in first] == ["error-output_spectral.svg", "error-output_spectral.png"]
+    error_figure(*run, "a source; a fallback", tmp_path / "b")
+    (tmp_path / "rows.json").write_text(json.dumps(run))
+    (tmp_path / "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 9\nsvg.fonttype: none\n")
+    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    subprocess.run([sys.executable, "-c", DRAW, tmp_path / "rows.json", tmp_path / "c"], check=True)
+    for path in first:
+        for other in "bc":
+            assert (tmp_path / other / path.name).read_bytes() == path.read_bytes(), path.name
+    assert first[1].read_bytes().startswith(b"\x89PNG")
+    assert b"Software" not in first[1].read_bytes()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"budgets": (16,), "lengths": (512,)},
+        {"budgets": (16,), "lengths": (512, 1024), "layers": (0, 5)},
+        {"budgets": (100, 101)},
+        {"lengths": (512,), "layers": tuple(range(30)), "windows": 1, "heads": 6},
+        {"windows": 1},
+    ],
+    ids=["one budget", "one budget, four panels", "close budgets", "many layers", "one window"],
+)
+def test_figures_of_every_shape(tmp_path, shape):
+    rows, bounds = summarise(a_run(**shape))
+    paths = error_figure(rows, bounds, "source $1$\nfallback: another text", tmp_path, relative=True)
+    pages = -(-len({(row["layer"], row["n"]) for row in rows}) // 12)
+    assert len(paths) == len(set(paths)) == 2 * pages
+    assert all(path.stat().st_size > 5000 for path in paths)
+    assert paths[0].name == "error-output_spectral_relative.svg"
+
+
+@pytest.mark.filterwarnings("error")
+def test_figures_of_what_went_wrong(tmp_path):
+    """Failed rows with and without values, zeros on a logarithmic axis, a method without a budget, hidden names."""
+    records = [
+        *(cell(d=d, values=[0.0, 100.0]) for d in (16, 32)),
+        *(cell("_hidden", d, [1e-9, 0.5], status="diverged") for d in (16, 32)),
+        cell("failed", 32, status="failed", metrics={}),
+        cell("kernelized", None, [0.1, 0.2]),
+        cell("kernelized", None, [0.1, 0.2], n=128),
+        cell("huge", 16, [1.7e308, 1.7e308]),
+        cell("vmean", None, [0.3, 0.4]),
+    ]
+    for chosen in (records, [one for one in records if one["d"] != 32]):
+        rows, bounds = summarise(chosen)
+        assert len(error_figure(rows, bounds, "", tmp_path)) == 2
+
+
+def test_no_figure_without_a_method_or_a_value(tmp_path):
+    for records in ([], [cell("vmean", None)], [cell(status="failed", metrics={})], [cell(status="skipped")]):
+        rows, bounds = summarise(records)
+        if records and records[0]["status"] == "skipped":
+            rows[0]["metrics"] = {}
+        assert error_figure(rows, bounds, "title", tmp_path) == []
+    assert not any(tmp_path.iterdir())
+
+
+def test_importing_the_report_is_light():
+    code = "import sys, attnprobe.report; sys.exit(any(m in sys.modules for m in ('torch', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_exact_v_mean_is_no_measure_of_others():
+    """Where attention is uniform V-Mean's error is rounding, and a ratio to it would be too."""
+    common = {
+        "options": {},
+        "target": "softmax",
+        "source": {},
+        "window": 0,
+        "layer": 0,
+        "heads": [0],
+        "n": 8,
+        "repeat": 0,
+        "seed": 0,
+        "status": "ok",
+        "reason": None,
+        "duplicates": 0,
+    }
+    vmean = {**common, "method": "vmean", "d": None, "reference": True, "requested": False}
+    other = {**common, "method": "linear", "d": None, "reference": False, "requested": True}
+    for relative, ratio in ((3e-8, None), (0.5, 2.0)):
+        rows, _ = summarise(
+            [
+                vmean | {"metrics": {"output_spectral": [relative], "output_spectral_relative": [relative]}},
+                other | {"metrics": {"output_spectral": [2 * relative], "output_spectral_relative": [2 * relative]}},
+            ]
+        )
+        assert next(row for row in rows if row["method"] == "linear")["over_vmean"]["output_spectral"] == ratio
+
+
+WORDS = " ".join(f"word{i}" for i in range(60))
+
+
+@pytest.mark.parametrize("columns, width, least, most", [(3, 200, 70, 80), (14, 200, 110, 120), (3, 60, 50, 60)])
+def test_the_legend_is_as_wide_as_its_table_within_limits(columns, width, least, most):
+    """80 columns where the terminal has them, and 120 at most: longer lines are hard to read."""
+    headings = [f"a column {i}" for i in range(columns)]
+    table = Table("a caption", headings, [["1.25"] * columns])
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", plain_tables([table], WORDS, Header(), width=width))
+    legend = [line.strip() for line in shown.splitlines() if line.startswith("word")]
+    assert " ".join(legend) == WORDS and least <= max(map(len, legend)) <= most
+
+
+def test_any_rows_are_a_table_whose_numbers_and_words_are_never_cut(capsys):
+    words = WORDS.replace("word", "incomprehensibility")
+    rows = [{"a number": 1234567890 + i, "another": i, "words": words} for i in range(2)]
+    for width in (40, 100, 200):
+        shown = plain(flat_view("anything", rows).text("table", width=width))
+        assert "1234567890" in shown and "1234567891" in shown and all(word in shown for word in words.split())
+        assert max(map(len, shown.splitlines())) <= max(width, 80)
+    piped = flat_view("anything", rows).text("table")
+    assert words in piped
+    assert flat_view("anything", []).text("table") == "no rows"
+
+
+def test_tables_with_the_same_headings_go_without_the_same_columns():
+    alike = [Table(caption, ["name", "number"], [["a", text]], spare=["number"]) for caption, text in NUMBERS.items()]
+    other = Table("another", ["name", "count"], [["a", "1"]], spare=["count"])
+    shown = plain(plain_tables([*alike, other], "", Header(), width=30))
+    assert "number" not in shown.split("Left out")[0] and "count" in shown
+    assert "Left out at this width: number (`--format md` has all)." in " ".join(shown.split())
+
+
+NUMBERS = {"short": "1", "long": "1" * 40}
+
+
+@pytest.mark.parametrize("names, rules", [(["a", "b"], 0), (["a", "a", "b"], 1), (["a", "a", "b", "c"], 2)])
+def test_a_rule_stands_between_names_where_a_name_has_several_lines(names, rules):
+    lines = [["x" + name, "1"] for name in names]
+    shown = plain(plain_tables([Table("caption", ["name", "number"], lines)], "", Header(), width=80)).strip()
+    assert sum(not line.strip() for line in shown.splitlines()) == rules
+    assert shown.count("xa") == 1
+
+
+def test_a_mark_stands_before_its_line_and_bands_have_headings_on_a_terminal():
+    lines = [["x", "one", "1"], ["✗ x", "one", ""], ["y", "two", "2"], ["z", "", "3"]]
+    table = Table("caption", ["name", "family", "number"], lines, bands=[line[1] for line in lines])
+    shown = plain(plain_tables([table], "", Header(), width=80)).strip().splitlines()
+    assert [line.split() for line in shown[3:] if line.strip()] == [
+        ["one"],
+        ["x", "1"],
+        ["✗"],
+        ["two"],
+        ["y", "2"],
+        ["z", "3"],
+    ]
+    piped = plain(plain_tables([table], "", Header())).splitlines()
+    assert ["✗", "x", "one"] in [line.split() for line in piped] and "family" in piped[1] + piped[2]
+
+
+def test_a_pipe_has_the_width_that_columns_says(monkeypatch):
+    """Without COLUMNS a pipe loses nothing; with it, the columns that an answer needs stand, others are left out."""
+    records = [cell("skyformer", d, [0.5, 0.25]) for d in (16, 32)] + [cell("vmean", None, [1.0, 2.0])]
+    rows, bounds = summarise(records)
+    view = errors_view(rows, bounds, Header())
+    monkeypatch.delenv("COLUMNS", raising=False)
+    whole = view.text("table")
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = view.text("table")
+    table = [line for line in narrow.splitlines() if "skyformer" in line or "V-Mean" in line or "median" in line]
+    assert "mean ± s.e." in whole and "mean ± s.e." not in narrow.partition("Left")[0]
+    assert "Left out at this width: ‖E‖₂ mean ± s.e." in " ".join(narrow.split())
+    assert table and all(len(line) <= 80 for line in table)
+    for heading in ("method", "median [p10 – p90]", "max", "V-Mean"):
+        assert heading in narrow
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert view.text("table") == whole

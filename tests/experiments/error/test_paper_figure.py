@@ -1,0 +1,233 @@
+"""The papers' panels: what stands in which, whose values are hollow, and reference files that are none."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from error_records import a_run, cell
+
+import attnprobe
+from attnprobe.errors import UsageError
+from attnprobe.experiments.error.paper_figure import paper_figure
+from attnprobe.experiments.error.papers import beside, read_reference, reference_notes, reference_rows
+from attnprobe.experiments.error.rows import summarise
+from attnprobe.figures import kit
+
+HEADER = "init,n,d,method,value,digitisation_uncertainty\n"
+
+
+def of(weights, record, **facts):
+    return {**record, "source": {"weights": weights, **facts}}
+
+
+def a_sweep(weights=("pretrained", "initialized-qkv"), **shape):
+    """Records of one run over several weights, the first of which lie 10 times as high as the next."""
+    records = []
+    for place, word in enumerate(weights):
+        for one in a_run(**shape):
+            values = [value / 10**place for value in one["metrics"]["output_spectral"]]
+            records.append(of(word, {**one, "metrics": {**one["metrics"], "output_spectral": values}}))
+    return records
+
+
+def csv_file(path, *lines, header=HEADER):
+    path.write_text(header + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """Every page that is drawn."""
+    drawn = []
+    monkeypatch.setattr(kit, "saved", lambda figure, stem, save=kit.saved: drawn.append(figure) or save(figure, stem))
+    return drawn
+
+
+def panels(figure):
+    return {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
+
+
+def hollow(axis):
+    """The hollow lines of a panel, as (colour, points)."""
+    lines = [line for line in axis.lines if line.get_markerfacecolor() == "white"]
+    return [(line.get_color(), list(zip(*line.get_data(), strict=True))) for line in lines]
+
+
+def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
+    rows, _ = summarise(a_sweep())
+    paths = paper_figure(rows, "a source", tmp_path)
+    assert [path.name for path in paths] == ["papers-output_spectral.svg", "papers-output_spectral.png"]
+    found = panels(pages[0])
+    assert list(found) == [
+        f"weights {word}\nlayer 0, n = {n}" for word in ("pretrained", "initialized-qkv") for n in (512, 1024)
+    ]
+    for row in rows:
+        axis = found[f"weights {row['weights']}\nlayer 0, n = {row['n']}"]
+        mean = row["metrics"]["output_spectral"]["mean"]
+        if row["d"] is None:
+            assert any(list(line.get_ydata()) == [mean, mean] for line in axis.lines)
+        else:
+            points = [point for line in axis.lines for point in zip(*line.get_data(), strict=True)]
+            assert (row["d"], mean) in points
+    legend = [text.get_text() for text in pages[0].legends[0].get_texts()]
+    assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
+
+
+def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, pages):
+    """The method is found whatever its case, accents and hyphens; "initialized" is initialized-qkv."""
+    rows, _ = summarise(a_sweep())
+    file = csv_file(
+        tmp_path / "paper.csv",
+        "initialized,512,16,SkyFormer,0.5,0.01",
+        "initialized,512,32,SkyFormer,0.25,0.01",
+        "pretrained,1024,16,Nyströmformer,0.75,0.01",
+        "pretrained,1024,64,V-Mean,0.125,",
+    )
+    paper_figure(rows, "a source", tmp_path, references=[read_reference(file)])
+    found = panels(pages[0])
+    colours = {
+        text.get_text().removesuffix(" !"): line.get_color()
+        for text, line in zip(pages[0].legends[0].get_texts(), pages[0].legends[0].get_lines(), strict=True)
+    }
+    wanted = {
+        "weights initialized-qkv\nlayer 0, n = 512": [(colours["skyformer"], [(16, 0.5), (32, 0.25)])],
+        "weights pretrained\nlayer 0, n = 1024": [
+            (colours["nystromformer"], [(16, 0.75)]),
+            (colours["V-Mean"], [(64, 0.125)]),
+        ],
+    }
+    assert {title: hollow(axis) for title, axis in found.items()} == {title: wanted.get(title, []) for title in found}
+    assert "hollow: paper" in colours
+    assert "its 'initialized' is weights initialized-qkv" in pages[0]._suptitle.get_text().replace("\n    ", " ")
+
+
+def test_without_initialized_qkv_its_place_is_taken_and_said(tmp_path):
+    rows, _ = summarise([of("initialized", one) for one in a_run()])
+    reference = read_reference(csv_file(tmp_path / "p.csv", "Initialized,512,16,skyformer,0.5,0"))
+    assert len(beside(rows[0], [reference], rows)) == 1
+    assert "its 'Initialized' is weights initialized" in reference_notes(rows, [reference])[0]
+    both, _ = summarise(a_sweep(("initialized", "initialized-qkv")))
+    shown = {row["weights"] for row in both if beside(row, [reference], both)}
+    assert shown == {"initialized-qkv"}
+
+
+def test_what_the_run_lacks_is_listed(tmp_path):
+    rows, _ = summarise([of("pretrained", one) for one in a_run()])
+    lines = ("initialized,512,16,Skyformer,1,0", "pretrained,2048,16,Linformer,1,0")
+    reference = read_reference(csv_file(tmp_path / "p.csv", *lines))
+    assert reference_notes(rows, [reference]) == [
+        "hollow: p.csv, layer 0; not in this run: weights initialized; Linformer; n = 2048"
+    ]
+
+
+def test_the_papers_values_stand_at_layer_0_and_target_softmax_alone(tmp_path):
+    records = [
+        of("pretrained", cell(d=16, n=512, layer=layer, target=target))
+        for layer in (0, 3)
+        for target in ("softmax", "gaussian")
+    ]
+    rows, _ = summarise(records)
+    reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0"))
+    shown = [(row["layer"], row["target"]) for row in rows if beside(row, [reference], rows)]
+    assert shown == [(0, "softmax")]
+
+
+def test_another_metric_has_no_papers_values(tmp_path, pages):
+    rows, _ = summarise(a_sweep())
+    reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0"))
+    paths = paper_figure(rows, "", tmp_path, "output_frobenius", [reference])
+    assert paths[0].name == "papers-output_frobenius.svg"
+    assert not any(hollow(axis) for axis in panels(pages[0]).values())
+
+
+def test_ratios_stand_in_a_table(tmp_path):
+    rows, _ = summarise([of("pretrained", cell(d=d, n=512, values=[1.0, 2.0])) for d in (32, 16)])
+    lines = ("pretrained,512,16,Skyformer,3,0.01", "pretrained,512,64,Skyformer,1,0")
+    reference = read_reference(csv_file(tmp_path / "p.csv", *lines))
+    (row,) = reference_rows(rows, [reference])
+    assert (row["d"], row["method"], row["error"], row["paper"], row["ratio"]) == (16, "skyformer", 1.5, 3.0, 0.5)
+
+
+def test_one_budget_without_a_paper_is_no_panel(tmp_path):
+    rows, _ = summarise([of("pretrained", cell(d=16)), of("pretrained", cell("vmean", None))])
+    assert paper_figure(rows, "", tmp_path) == []
+    reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,64,16,skyformer,1,0"))
+    assert len(paper_figure(rows, "", tmp_path, references=[reference])) == 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.slow
+def test_panels_of_what_went_wrong_and_of_many(tmp_path):
+    records = [
+        *(of("pretrained", cell(d=d, values=[0.0, 100.0])) for d in (16, 32)),
+        of("pretrained", cell("failed", 32, status="failed", metrics={})),
+        of("pretrained", cell("broken", 16, values=[None, None], status="diverged")),
+        of("pretrained", cell("huge", 16, [1.7e308, 1.7e308])),
+        of("initialized", cell("$_x$", 16, [1.0, 2.0], n=128)),
+        of(None, cell("linear", None, [1.0, 2.0], n=256), qkv="a $b$.safetensors"),
+    ]
+    assert len(paper_figure(summarise(records)[0], "a $source", tmp_path)) == 2
+    many = [
+        of(word, cell(d=d, n=n, layer=layer))
+        for word in ("pretrained", "initialized")
+        for d in (2, 4)
+        for n in (8, 16, 32, 64, 128)
+        for layer in range(3)
+    ]
+    assert len(paper_figure(summarise(many)[0], "", tmp_path)) == 2 * 2 * 2
+
+
+DRAW = """
+import json, sys
+from attnprobe.experiments.error.paper_figure import paper_figure
+from attnprobe.experiments.error.papers import read_reference
+paper_figure(json.load(open(sys.argv[1])), "a source", sys.argv[3], references=[read_reference(sys.argv[2])])
+"""
+
+
+def test_panels_are_the_same_to_the_byte(tmp_path):
+    rows, _ = summarise(a_sweep())
+    file = csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0.1")
+    first = paper_figure(rows, "a source", tmp_path / "a", references=[read_reference(file)])
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    env = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", DRAW, tmp_path / "rows.json", file, tmp_path / "b"], check=True, env=env)
+    for path in first:
+        assert (tmp_path / "b" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+BAD = {
+    "no such file": (None, "cannot be read"),
+    "not text": (b"\xff\xfe\x00", "cannot be read"),
+    "empty": (b"", "has no column 'init'"),
+    "a column is missing": (b"init,n,d,methd,value\n", "has no column 'method'; did you mean 'methd'?"),
+    "no values": (HEADER.encode(), "it holds no values"),
+    "no number": ((HEADER + "a,512,16,x,high,0\n").encode(), "bad.csv:2: value is 'high', not a number"),
+    "not finite": ((HEADER + "a,512,16,x,nan,0\n").encode(), "bad.csv:2: value is nan, not a finite"),
+    "negative": ((HEADER + "a,512,16,x,-1,0\n").encode(), "bad.csv:2: value is -1"),
+    "a short line": ((HEADER + "a,512,16,x,1,0\na,512\n").encode(), "bad.csv:3: d is '', not a number"),
+    "no method": ((HEADER + "a,512,16,,1,0\n").encode(), "bad.csv:2: init or method is empty"),
+}
+
+
+@pytest.mark.parametrize(("data", "says"), BAD.values(), ids=BAD)
+def test_a_reference_that_is_none_names_file_and_line(tmp_path, data, says):
+    if data is not None:
+        (tmp_path / "bad.csv").write_bytes(data)
+    with pytest.raises(UsageError) as found:
+        read_reference(tmp_path / "bad.csv")
+    assert says in str(found.value) and "bad.csv" in str(found.value)
+
+
+def test_a_reference_may_have_a_mark_spaces_and_no_uncertainty(tmp_path):
+    file = tmp_path / "p.csv"
+    file.write_bytes("\ufeffinit, n,d,method,value\npretrained, 512 ,16, V-Mean ,1.5\n".encode())
+    (value,) = read_reference(file).values
+    assert (value.n, value.d, value.method, value.value, value.uncertainty) == (512, 16, "V-Mean", 1.5, 0.0)
+    assert not math.isnan(value.value)

@@ -1,0 +1,635 @@
+"""``attnprobe stability``: τ against a literal twin, the tasks, pairs, records, tables, figures, gates and refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from paths import ROOT
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from attnprobe import instability
+from attnprobe.errors import SourceError, Unsupported, UsageError
+from attnprobe.experiments.stability import StabilityRequest, trajectory
+from attnprobe.experiments.stability.classifier import Classifier
+from attnprobe.experiments.stability.listops import DEPTH, SYMBOLS, evaluated, expression
+from attnprobe.experiments.stability.plan import stability_cells, stability_prepared
+from attnprobe.experiments.stability.tasks import open_task
+from attnprobe.experiments.stability.training import training_steps
+from attnprobe.records.read import read_records
+from attnprobe.report import open_run, views
+from attnprobe.sources import SourceSpec
+from attnprobe.tables.intervals import mean_interval
+
+SMALL = ("--n", "40", "--batch", "3", "--steps", "4", "--d", "8", "--condition-tokens", "12")
+METRICS = ("tau", "tau_before_norm", "loss", "gradient_norm", "weight_change", "embedding_change")
+
+
+@pytest.fixture
+def words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join(f"line {i} of a text that somebody wrote, and its square {i * i}" for i in range(200)))
+    return path
+
+
+def records_of(folder):
+    """The records without what varies from run to run."""
+    return {
+        record["key"]: {name: x for name, x in record.items() if name not in ("seconds", "run")}
+        for record in read_records(folder)
+    }
+
+
+# --- the score
+
+
+class Twin(nn.Module):
+    """The model as torch's modules have it, over a padded batch with a mask, as the authors train it."""
+
+    def __init__(self, model, weights):
+        super().__init__()
+        w, h = model.width, model.hidden
+        self.model = model
+        self.token, self.position = nn.Embedding(model.vocabulary, w), nn.Embedding(model.length, w)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "attention_norm": nn.LayerNorm(w),
+                    "mlp_norm": nn.LayerNorm(w),
+                    "up": nn.Linear(w, h),
+                    "down": nn.Linear(h, w),
+                    **{name: nn.Linear(w, w) for name in ("query", "key", "value", "output")},
+                }
+            )
+            for _ in range(model.layers)
+        )
+        self.last = nn.LayerNorm(w)
+        self.head = nn.ModuleList([nn.Linear(w * (4 if model.pairs == 2 else 1), h), nn.Linear(h, model.classes)])
+        names = {
+            "embed.token.": "token.",
+            "embed.position.": "position.",
+            "last_norm.": "last.",
+            "head.up.": "head.0.",
+            "head.down.": "head.1.",
+        }
+        state = {}
+        for name, x in weights.items():
+            own = name if name.count(".") > 1 or name.startswith(("layer", "head", "last")) else f"{name}.weight"
+            for theirs, ours in names.items():
+                own = ours + own.removeprefix(theirs) if own.startswith(theirs) else own
+            state[own.replace("layer0.", "layers.0.").replace("layer1.", "layers.1.")] = x.clone()
+        self.double().load_state_dict(state)
+
+    def forward(self, tokens, mask):
+        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
+        heads = lambda y: y.unflatten(2, (self.model.heads, -1)).transpose(1, 2)
+        for layer in self.layers:
+            y = layer["attention_norm"](x)
+            q, k, v = (heads(layer[name](y)) for name in ("query", "key", "value"))
+            scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask[:, None, None, :], float("-inf"))
+            attended = torch.softmax(scores, -1) @ v
+            x = x + layer["output"](attended.transpose(1, 2).flatten(2))
+            x = x + layer["down"](functional.gelu(layer["up"](layer["mlp_norm"](x))))
+        return self.last(x) * mask[..., None]
+
+    def loss(self, embedding, mask, labels):
+        means = embedding.sum(1) / mask.sum(1, keepdim=True)
+        if self.model.pairs == 2:
+            a, b = means[0::2], means[1::2]
+            means = torch.cat([a, b, a * b, a - b], 1)
+        return functional.cross_entropy(self.head[1](torch.relu(self.head[0](means))), labels)
+
+    def scores(self, batches, rate, eps):
+        """τ, the loss and the gradient's norm of each step, with Adam as its paper writes it."""
+        own = dict(self.named_parameters())
+        first, second = ({name: torch.zeros_like(x) for name, x in own.items()} for _ in range(2))
+        for step, (tokens, mask, labels) in enumerate(batches, 1):
+            before = self(tokens, mask)
+            loss = self.loss(before, mask, labels)
+            found = torch.autograd.grad(loss, list(own.values()))
+            gradients = dict(zip(own, found, strict=True))
+            moved = 0.0
+            with torch.no_grad():
+                for name, x in own.items():
+                    g = gradients[name]
+                    first[name] = 0.9 * first[name] + 0.1 * g
+                    second[name] = 0.999 * second[name] + 0.001 * g * g
+                    change = first[name] / (1 - 0.9**step) / ((second[name] / (1 - 0.999**step)).sqrt() + eps)
+                    x -= rate * change
+                    if not name.startswith("head"):
+                        moved += float((rate * change).square().sum())
+                after = self(tokens, mask)
+            norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
+            yield float((after - before.detach()).square().sum()) / moved, float(loss.detach()), norm
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_the_score_is_that_of_a_literal_twin(pairs):
+    """Sequence by sequence without padding, against one padded and masked batch, in float64."""
+    g = torch.Generator().manual_seed(0)
+    model = Classifier(vocabulary=11, length=13, classes=3, pairs=pairs)
+    weights = model.initial(5, torch.float64)
+    ours, theirs = [], []
+    for _ in range(4):
+        lengths = torch.randint(4, 14, (3 * pairs,), generator=g).tolist()
+        sequences = [torch.randint(11, (length,), generator=g) for length in lengths]
+        labels = torch.randint(3, (3,), generator=g)
+        ours.append([(sequences[i * pairs : (i + 1) * pairs], int(labels[i])) for i in range(3)])
+        padded = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+        theirs.append((padded, torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None], labels))
+
+    def attend(step, number, layer, q, k, v):
+        return functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
+
+    before = {name: x.clone() for name, x in weights.items()}
+    found = list(training_steps(model, weights, ours.__getitem__, attend, steps=4, rate=1e-3))
+    wanted = list(Twin(model, weights).scores(theirs, 1e-3, 1e-6))
+    for step, (tau, loss, norm) in zip(found, wanted, strict=True):
+        assert step.tau == pytest.approx(tau, rel=1e-6)  # a difference of two embeddings loses half the digits
+        assert step.loss == pytest.approx(loss, rel=1e-12) and step.gradient_norm == pytest.approx(norm, rel=1e-10)
+        assert step.tau == pytest.approx(step.embedding_change**2 / step.weight_change**2)
+    assert all(torch.equal(x, before[name]) for name, x in weights.items())
+
+
+def test_training_with_self_attention_is_the_literal_twins(words):
+    """`instability` from end to end, its own attention included, against the twin on the same batches."""
+    task = open_task("text", SourceSpec(text=str(words), device="cpu", dtype="float64"), n=32, batch=3)
+    found = instability("softmax", task, seed=2, steps=3)
+    model = Classifier(task.vocabulary, task.n, task.classes, task.pairs, layers=2)
+    batches = []
+    for step in range(3):
+        examples = task.batch_of(2, step)
+        sequences = [tokens for one in examples for tokens in one.sequences]
+        padded = nn.utils.rnn.pad_sequence(sequences, batch_first=True).long()
+        lengths = torch.tensor([len(tokens) for tokens in sequences])
+        mask = torch.arange(padded.shape[1]) < lengths[:, None]
+        batches.append((padded, mask, torch.tensor([one.label for one in examples])))
+    wanted = list(Twin(model, model.initial(2, torch.float64)).scores(batches, task.rate, 1e-6))
+    for step, (tau, loss, norm) in enumerate(wanted):
+        assert found.tau[step] == pytest.approx(tau, rel=1e-6)
+        assert found.loss[step] == pytest.approx(loss, rel=1e-12)
+        assert found.gradient_norm[step] == pytest.approx(norm, rel=1e-10)
+
+
+def test_the_weights_are_the_seeds_alone():
+    one, two = Classifier(15, 40, 10).initial(0), Classifier(256, 64, 2).initial(0)
+    assert torch.equal(one["layer1.query.weight"], two["layer1.query.weight"])
+    assert torch.equal(one["embed.position"], two["embed.position"][:40])
+    assert not torch.equal(one["layer0.query.weight"], Classifier(15, 40, 10).initial(1)["layer0.query.weight"])
+    assert float(two["embed.token"].std()) == pytest.approx(0.02, rel=0.02)
+    assert float(two["layer0.up.weight"].abs().max()) == pytest.approx(1 / 8, rel=0.01)
+    assert set(map(float, one["last_norm.weight"])) == {1.0} and set(map(float, one["last_norm.bias"])) == {0.0}
+
+
+def test_what_is_exact_has_the_scores_of_self_attention(words):
+    """topk of every key is softmax attention: the same batches, weights and steps, so the same τ."""
+    setting = {"n": 32, "batch": 3, "steps": 4, "text": str(words), "dtype": "float64"}
+    theirs, ours = (instability(name, "text", d=32, **setting) for name in ("softmax", "topk"))
+    assert ours.tau == pytest.approx(theirs.tau, rel=1e-6) and ours.loss == pytest.approx(theirs.loss, rel=1e-9)
+    other = instability("softmax", "text", seed=1, **setting)
+    assert not np.allclose(other.tau, theirs.tau, rtol=1e-2)
+
+
+def test_draws_are_those_of_the_step_and_the_sequence(monkeypatch):
+    """The same at W_{i-1} and at W_i, others at each step, sequence and layer."""
+    seen = []
+    real = trajectory.approximate
+
+    def spy(name, qkv, d, **rest):
+        approx = real(name, qkv, d, **rest)
+        seen.append((torch.is_grad_enabled(), qkv.layer, qkv.window, approx.draws_hash()))
+        return approx
+
+    monkeypatch.setattr(trajectory, "approximate", spy)
+    instability("linformer", "listops", d=6, n=40, batch=3, steps=2)
+    before, after = ([one[1:] for one in seen if one[0] is graded] for graded in (True, False))
+    assert before == after and len(before) == len(set(before)) == 2 * 3 * 2
+    assert len({draws for _, _, draws in before}) == len(before)
+
+
+def test_condition_numbers_are_of_the_matrices_themselves(monkeypatch):
+    kept = []
+    real = trajectory.approximate
+
+    def spy(name, qkv, d, **rest):
+        approx = real(name, qkv, d, **rest)
+        if torch.is_grad_enabled() and qkv.layer == 1:
+            kept.append((qkv, approx))
+        return approx
+
+    monkeypatch.setattr(trajectory, "approximate", spy)
+    found = instability("skyformer", "listops", d=8, n=60, batch=2, steps=2, condition_tokens=9, dtype="float64")
+    entries = {(one["matrix"], one["layer"], one["head"]): one for one in found.conditions}
+    first = [pair for place, pair in enumerate(kept) if place % 2 == 0]  # the first sequence of each batch
+    for step, (qkv, approx) in enumerate(first):
+        q, k = (x[1, :9].detach() for x in (qkv.q, qkv.k))
+        b = torch.softmax(qkv.scale * q @ k.mT, -1)
+        c = torch.exp(-torch.cdist(q, k).square() * qkv.scale / 2)
+        assert entries["B", 1, 1]["cond"][step] == pytest.approx(float(torch.linalg.cond(b)), rel=1e-6)
+        assert entries["C", 1, 1]["cond"][step] == pytest.approx(float(torch.linalg.cond(c)), rel=1e-6)
+        wanted = float(torch.linalg.cond(approx.cores["scaled"][1].detach()))
+        assert entries["N", 1, 1]["cond"][step] == pytest.approx(wanted, rel=1e-6)
+        assert entries["N", 1, 1]["inverted"] and entries["N", 1, 1]["tokens"][step] == qkv.n
+    assert instability("softmax", "listops", n=40, batch=2, steps=1).conditions == ()
+
+
+def test_what_cannot_train_says_why():
+    with pytest.raises(Unsupported, match="listops: nystromformer: d=64 exceeds n=10"):
+        instability("nystromformer", "listops", d=64, n=40, batch=2, steps=1)
+    with pytest.raises(UsageError, match="unknown task 'listop'; did you mean 'listops'"):
+        instability("softmax", "listop")
+    with pytest.raises(UsageError, match="task image needs its data"):
+        instability("softmax", "image")
+
+
+# --- the tasks
+
+
+def parsed(tokens):
+    """Depth and the numbers of arguments, by a parser of this test's own."""
+    depth, deepest, counts, stack = 1, 1, [], []
+    for token in tokens:
+        symbol = SYMBOLS[token]
+        if symbol.startswith("["):
+            if stack:
+                stack[-1] += 1
+            stack.append(0)
+            depth += 1
+        elif symbol == "]":
+            counts.append(stack.pop())
+            depth -= 1
+        else:
+            stack[-1] += 1
+            deepest = max(deepest, depth)
+    assert not stack
+    return deepest, counts
+
+
+def test_listops_is_the_published_grammar():
+    drawn = [expression(3, i, 100, 400) for i in range(60)]
+    counts = []
+    for tokens, value in drawn:
+        assert 100 < len(tokens) < 400 and value == evaluated(tokens) and 0 <= value <= 9
+        deepest, arguments = parsed(tokens)
+        assert deepest <= DEPTH and all(2 <= count <= 10 for count in arguments)
+        counts += arguments
+    assert drawn == [expression(3, i, 100, 400) for i in range(60)]
+    assert [tokens for tokens, _ in drawn] != [expression(4, i, 100, 400)[0] for i in range(60)]
+    noise = 5 * np.std(counts) / math.sqrt(len(counts))
+    assert np.mean(counts) == pytest.approx(6, abs=noise + 0.35)  # trees that are long enough have more
+    every = [SYMBOLS[token] for tokens, _ in drawn for token in tokens]
+    for operator in ("[MIN", "[MAX", "[MED", "[SM"):
+        share = every.count(operator) / len(counts)
+        assert share == pytest.approx(0.25, abs=5 * math.sqrt(0.1875 / len(counts)))
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [("[MED 1 2 4 8 ]", 3), ("[MED 9 0 5 ]", 5), ("[SM 9 9 [MIN 3 7 ] ]", 1), ("[MAX 0 [SM 5 5 ] 2 ]", 2)],
+)
+def test_listops_values(text, value):
+    assert evaluated([SYMBOLS.index(symbol) for symbol in text.split()]) == value
+
+
+def test_a_batch_is_the_same_whenever_it_is_asked_for():
+    one, two = (open_task("listops", SourceSpec(device="cpu"), n=64, batch=4) for _ in range(2))
+    two.batch_of(0, 0)
+    for ours, theirs in zip(one.batch_of(0, 1), two.batch_of(0, 1), strict=True):
+        assert ours.label == theirs.label and torch.equal(ours.sequences[0], theirs.sequences[0])
+    assert one.batch_of(0, 0)[0].sequences[0].tolist() != one.batch_of(1, 0)[0].sequences[0].tolist()
+
+
+def text_task(path, **rest):
+    return open_task("text", SourceSpec(text=str(path), device="cpu"), **{"n": 300, "batch": 3, **rest})
+
+
+def test_labelled_texts(tmp_path):
+    lines = [f"{'no' if i % 3 else 'yes'}\t{'word ' * (10 + 10 * i)}\n" for i in range(12)]
+    (tmp_path / "a.tsv").write_text("".join(lines))
+    found = text_task(tmp_path / "a.tsv")
+    assert found.classes == 2 and found.facts["labels"] == "given, of 2" and not found.facts["fallback"]
+    assert found.facts["documents"] == 7  # those of at least 256 bytes
+    batch = found.batch_of(0, 0)
+    assert all(256 <= len(one.sequences[0]) <= 300 and one.label in (0, 1) for one in batch)
+    assert bytes(batch[0].sequences[0].tolist()).startswith(b"word word")
+    for label in ("down", "up"):
+        (tmp_path / "docs" / label).mkdir(parents=True)
+        for i in range(3):
+            (tmp_path / "docs" / label / f"{i}.txt").write_text(f"{label} {i} " * 60)
+    found = text_task(tmp_path / "docs")
+    labels = {bytes(one.sequences[0].tolist())[:2]: one.label for step in range(9) for one in found.batch_of(0, step)}
+    assert labels == {b"do": 0, b"up": 1}
+
+
+def test_a_text_without_labels_says_so(words):
+    notes = []
+    found = open_task("text", SourceSpec(text=str(words), device="cpu"), n=300, batch=4, notify=notes.append)
+    assert "which half of the text" in found.facts["fallback"][0] and notes == found.facts["fallback"]
+    data = words.read_bytes()
+    for one in found.batch_of(0, 0):
+        place = data.index(bytes(one.sequences[0].tolist()))
+        windows = len(data) // 300
+        assert place % 300 == 0 and one.label == int(2 * (place // 300) >= windows)
+
+
+def test_without_a_hub_the_embedded_text_stands_in(no_hub, monkeypatch):
+    monkeypatch.setattr("attnprobe.experiments.stability.labelled.hub_reachable", lambda: False)
+    notes = []
+    found = open_task("text", SourceSpec(device="cpu"), n=500, batch=2, notify=notes.append)
+    assert found.facts["text"] == "embedded" and "cannot reach the hub for IMDb" in notes[0]
+    with pytest.raises(SourceError, match="IMDb"):
+        open_task("text", SourceSpec(device="cpu", strict=True), n=500, batch=2)
+    with pytest.raises(SourceError, match="IMDb"):
+        open_task("text", SourceSpec(device="cpu", text="imdb"), n=500, batch=2)
+
+
+def test_local_files(tmp_path):
+    g = np.random.default_rng(0)
+    inputs, labels = g.integers(0, 256, (6, 20)).astype(np.uint8), np.arange(6) % 3
+    np.savez(tmp_path / "image.npz", inputs=inputs, labels=labels, lengths=np.full(6, 11))
+    found = open_task("image", SourceSpec(device="cpu"), n=16, batch=4, data=str(tmp_path / "image.npz"))
+    assert (found.classes, found.vocabulary, found.shortest, found.pairs) == (3, 256, 11, 1)
+    rows = {tuple(row[:11]): label for row, label in zip(inputs.tolist(), labels.tolist(), strict=True)}
+    assert all(rows[tuple(one.sequences[0].tolist())] == one.label for one in found.batch_of(0, 0))
+    pairs = {"inputs": torch.randint(0, 300, (5, 2, 20)), "labels": torch.tensor([0, 1, 0, 1, 0])}
+    save_file(pairs, tmp_path / "pairs.safetensors")
+    path = str(tmp_path / "pairs.safetensors")
+    found = instability("skyformer", "retrieval", d=8, n=16, batch=2, steps=2, data=path)
+    assert all(value > 0 for value in found.tau)
+    assert open_task("retrieval", SourceSpec(device="cpu"), batch=2, data=path).rate == 2e-4
+
+
+def test_damaged_files_are_named(tmp_path):
+    opened = lambda name, file: open_task(name, SourceSpec(device="cpu"), n=16, batch=2, data=str(tmp_path / file))
+    (tmp_path / "no.npz").write_bytes(b"no")
+    np.savez(tmp_path / "half.npz", inputs=np.zeros((3, 20), np.uint8))
+    np.savez(tmp_path / "float.npz", inputs=np.zeros((3, 20)), labels=np.zeros(3, int))
+    np.savez(tmp_path / "one.npz", inputs=np.zeros((3, 20), np.uint8), labels=np.zeros(3, int))
+    for name, file, words in (
+        ("image", "gone.npz", "cannot be read"),
+        ("image", "no.npz", "neither npz"),
+        ("image", "half.npz", "no 'labels'"),
+        ("image", "float.npz", "whole number"),
+        ("retrieval", "one.npz", r"\(N, 2, n\)"),
+    ):
+        with pytest.raises(SourceError, match=words):
+            opened(name, file)
+    (tmp_path / "bad.tsv").write_text("yes\tsome words\nno tab here\n")
+    with pytest.raises(SourceError, match="document 2 is not label<TAB>text"):
+        text_task(tmp_path / "bad.tsv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="without a folder of .txt files"):
+        text_task(tmp_path / "empty")
+    (tmp_path / "short.txt").write_text("word " * 100)
+    with pytest.raises(UsageError, match="1 documents of at least 256 bytes, and a batch takes 3"):
+        text_task(tmp_path / "short.txt")
+
+
+# --- the run
+
+
+@pytest.fixture
+def small(run, words):
+    """The command on a small setting of both tasks."""
+
+    def call(*args, tasks="listops,text"):
+        return run("stability", "--task", tasks, "--text", "words.txt", *SMALL, *args)
+
+    return call
+
+
+def test_the_records_and_the_table(small):
+    code, out, err = small("--method", "kernelized,nystromformer", "--seeds", "2", "--out", "r", "--format", "json")
+    assert code == 0, err
+    records = read_records("r")
+    assert len(records) == 2 * 3 * 2
+    for record in records:
+        assert record["status"] == "ok" and set(record["metrics"]) == set(METRICS)
+        assert all(len(values) == 4 and all(x > 0 for x in values) for values in record["metrics"].values())
+    assert [(one["task"], one["repeat"], one["method"]) for one in records[:4]] == [
+        ("listops", 0, "softmax"),
+        ("listops", 0, "kernelized"),
+        ("listops", 0, "nystromformer"),
+        ("listops", 1, "softmax"),
+    ]
+    assert {(one["method"], one["target"]) for one in records} == {
+        ("softmax", "softmax"),
+        ("kernelized", "gaussian"),
+        ("nystromformer", "softmax"),
+    }
+    found = json.loads(out)
+    assert {"rows", "summary", "source", "run"} <= found.keys() and len(found["rows"]) == 12
+    one = next(row for row in found["summary"] if (row["task"], row["method"]) == ("text", "kernelized"))
+    tau = {(r["method"], r["seed"]): r["metrics"]["tau"] for r in records if r["task"] == "text"}
+    ratios = [np.mean(np.array(tau["kernelized", seed]) / tau["softmax", seed]) for seed in (0, 1)]
+    assert one["metrics"]["ratio"]["mean"] == pytest.approx(np.mean(ratios)) and one["paper"] == 0.83
+    half = 12.706 * abs(ratios[0] - ratios[1]) / 2
+    assert one["intervals"]["ratio"] == pytest.approx([np.mean(ratios) - half, np.mean(ratios) + half], rel=1e-3)
+    base = next(row for row in found["summary"] if row["method"] == "softmax")
+    assert base["metrics"]["ratio"]["mean"] == 1 and base["reference"] and not base["requested"]
+
+
+def test_the_header_says_which_tasks_ran(small):
+    code, out, err = small("--seeds", "1", "--method", "kernelized", "--out", "r")
+    assert code == 0, err
+    assert "tasks: listops, text of the paper's five; not run: retrieval, pathfinder, image" in out
+    assert "! task text: words.txt has no labels" in out and "not the papers' task" in out
+    assert "listops here: batch 3, not 32; tokens at most 40, not 2000" in out
+    assert "self-attention" in out and "0.77" in out and "0.83" in out
+
+
+def test_a_run_goes_on_where_it_was_stopped(small, monkeypatch):
+    whole = ("--seeds", "2", "--method", "performer", "--condition-tokens", "0")
+    assert small(*whole, "--out", "whole")[0] == 0
+    real, calls = trajectory.approximate, []
+
+    def stopping(*args, **rest):
+        calls.append(1)
+        if len(calls) == 120:
+            raise KeyboardInterrupt
+        return real(*args, **rest)
+
+    monkeypatch.setattr(trajectory, "approximate", stopping)
+    assert small(*whole, "--out", "part")[0] == 130
+    monkeypatch.setattr(trajectory, "approximate", real)
+    kept = len(read_records("part"))
+    assert 0 < kept < 8
+    _, out, _ = small(*whole, "--out", "part", "--format", "csv")
+    assert records_of("part") == records_of("whole")
+    table = lambda text: [line.rpartition(",")[0] for line in text.splitlines()]  # but for the seconds
+    assert table(out) == table(Path("whole/tables/stability.csv").read_text())
+
+
+def test_the_report_rebuilds_it_to_the_byte(small, run):
+    code, printed, err = small("--seeds", "2", "--method", "skyformer", "--plot", "--out", "r")
+    assert code == 0, err
+    folder = Path("r")
+    before = {path: path.read_bytes() for name in ("tables", "figures") for path in (folder / name).iterdir()}
+    assert {path.name for path in before} >= {"stability-listops.svg", "stability-text.png", "stability.md"}
+    for path in before:
+        path.unlink()
+    code, out, err = run("report", "r")
+    assert code == 0 and out == printed, err
+    assert all(path.read_bytes() == data for path, data in before.items())
+    page = (folder / "report.html").read_text()
+    assert "The first steps of training" in page and page.count("<svg") == 2
+    (folder / "manifest.json").unlink()
+    code, out, err = run("report", "r", "--format", "md")
+    assert code == 0 and "which half of the text" in out, err
+
+
+@pytest.mark.parametrize("kind", ["table", "json", "jsonl", "csv", "md", "latex"])
+def test_every_format(small, kind):
+    code, out, err = small("--seeds", "1", "--method", "kernelized", "--format", kind, tasks="listops")
+    assert code == 0 and "kernelized" in out, err
+
+
+def test_gates(small, run):
+    ask = ("--seeds", "1", "--method", "kernelized", "--out", "r")
+    code, _, err = small(*ask, "--fail-above", "ratio=0.001", "--junit", "g.xml")
+    assert code == 1 and "gate failed: ratio.mean <= 0.001: listops kernelized" in err and Path("g.xml").exists()
+    assert "softmax" not in err  # which nobody asked for
+    assert small(*ask, "--fail-above", "ratio=1e9", "--fail-above", "loss.max=50")[0] == 0
+    code, _, err = small(*ask, "--fail-above", "rati=1")
+    assert code == 2 and "did you mean 'ratio'" in err
+    text = (
+        "command: stability\ntask: [listops, text]\ntext: words.txt\nn: 40\nbatch: 3\nsteps: 4\nd: 8\n"
+        "condition-tokens: 12\nseeds: 1\nmethod: [kernelized]\n"
+        "gates: [{metric: ratio, task: text, method: kernelized, max: 0.001}]\n"
+    )
+    Path("s.yaml").write_text(text)
+    code, _, err = run("sweep", "s.yaml", "--out", "r")
+    assert code == 1 and "text kernelized" in err and "listops kernelized" not in err
+    code, out, err = run("sweep", "s.yaml", "--dry-run", "--out", "r")
+    assert code == 0 and "4 cells, 4 done in r" in out, err
+
+
+def test_cells_that_fail_are_rows(small, monkeypatch):
+    real = trajectory.approximate
+
+    def faulty(method, qkv, d, **rest):
+        if method.name == "performer":
+            raise RuntimeError("no luck")
+        approx = real(method, qkv, d, **rest)
+        if method.name == "linear" and qkv.window >= 3:
+            object.__setattr__(approx, "output", approx.output * float("inf"))
+        return approx
+
+    monkeypatch.setattr(trajectory, "approximate", faulty)
+    ask = ("--method", "performer,linear,bigbird,kernelized", "--seeds", "1", "--out", "r")
+    code, out, err = small(*ask, tasks="listops")
+    assert code == 4, err
+    found = {record["method"]: record for record in read_records("r")}
+    assert {name: one["status"] for name, one in found.items()} == {
+        "softmax": "ok",
+        "kernelized": "ok",
+        "performer": "failed",
+        "linear": "diverged",
+        "bigbird": "skipped",
+    }
+    assert "no luck" in found["performer"]["reason"] and found["linear"]["reason"].startswith("step 2")
+    assert len(found["linear"]["metrics"]["loss"]) in (1, 2) and "– bigbird" in out and "✗ performer" in out
+    monkeypatch.setattr(trajectory, "approximate", real)
+    assert small(*ask, "--retry-failed", "--plot", tasks="listops")[0] == 4  # what diverged stays
+
+
+def test_a_method_without_a_gradient_is_skipped(small, monkeypatch):
+    real = trajectory.approximate
+
+    def detached(method, *args, **rest):
+        approx = real(method, *args, **rest)
+        if method.name == "linear":
+            object.__setattr__(approx, "output", approx.output.detach())
+        return approx
+
+    monkeypatch.setattr(trajectory, "approximate", detached)
+    code, out, err = small("--method", "linear,kernelized", "--seeds", "1", "--out", "r", tasks="listops")
+    assert code == 0 and "linear does not differentiate: no gradient reaches its output" in out, err
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (("--task", "listop"), "unknown task 'listop'; did you mean 'listops'"),
+        (("--task", "listops,listops"), "task listops is named twice"),
+        (("--task", "listops:m=3"), "'m=3' is no option"),
+        (("--task", "listops:n=x"), "n=x is not a number"),
+        (("--task", "pathfinder"), "needs its data"),
+        (("--n", "4"), "n=4: choose a number of tokens from 16"),
+        (("--n", "32,64"), "one number for all tasks"),
+        (("--batch", "0"), "batch=0"),
+        (("--rate", "2"), "rate=2"),
+        (("--steps", "0"), "steps=0"),
+        (("--seeds", "0"), "seeds=0"),
+        (("--eps", "0"), "eps=0"),
+        (("--dtype", "float16"), "float32 or float64"),
+        (("--target", "gauss"), "unknown target 'gauss'"),
+        (("--condition-tokens", "1"), "condition-tokens=1"),
+        (("--method", "nystromformer", "--d", "64"), "d=64 exceeds n=10"),
+    ],
+)
+def test_what_is_impossible_is_refused(run, args, words):
+    base = {"--task": "listops", "--n": "40", "--batch": "2", "--steps": "2"}
+    base |= dict(zip(args[::2], args[1::2], strict=True))
+    code, out, err = run("stability", *(part for pair in base.items() for part in pair))
+    assert code == 2 and words in err and err.count("\n") == 1 and not Path("outputs").exists(), err
+
+
+def test_a_text_that_is_absent_is_exit_3(run):
+    code, _, err = run("stability", "--task", "text", "--text", "gone.txt")
+    assert code == 3 and "gone.txt" in err
+
+
+def test_the_config_is_a_plan(run):
+    config = ROOT / "configs/skyformer_stability.yaml"
+    code, out, err = run("sweep", config, "--text", "embedded", "--dry-run", "--out", "r")
+    assert code == 0 and "30 cells, 0 done in r" in out, err
+
+
+def test_settings_that_do_not_pair_have_no_ratio(small):
+    assert small("--seeds", "1", "--method", "kernelized", "--out", "r", tasks="listops")[0] == 0
+    path = Path("r/records.jsonl")
+    lines = [line for line in path.read_text().splitlines() if '"method":"softmax"' not in line]
+    path.write_text("\n".join(lines) + "\n")
+    [view] = views(open_run("r"))
+    [row] = json.loads(view.text("json"))["rows"]
+    assert row["method"] == "kernelized" and row["ratio"] is None and row["tau"] > 0
+    assert "kernelized" in view.text("table")
+
+
+def test_intervals():
+    for freedom, wanted in ((1, 12.7062047), (2, 4.30265273), (7, 2.36462425), (30, 2.04227246)):
+        values = [float(place) for place in range(freedom + 1)]
+        low, high = mean_interval(values)
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        assert (high - low) / 2 / error == pytest.approx(wanted, rel=1e-7)
+        assert (high + low) / 2 == pytest.approx(freedom / 2, rel=1e-12)
+    assert mean_interval([3.0]) is None and mean_interval([2.0, 2.0]) == (2.0, 2.0)
+
+
+def test_a_cell_is_named_by_all_that_determines_it():
+    def keys(**changed):
+        asked = {"tasks": ("listops:n=40,batch=3",), "methods": ("linear",), "seeds": 1, **changed}
+        request = StabilityRequest(**asked)
+        [task], plan = stability_prepared(request, lambda line: None)
+        return [cell.key for cell in stability_cells(request, plan, task)]
+
+    first = keys()
+    others = [
+        {"steps": 3},
+        {"eps": 1e-8},
+        {"rate": 2e-4},
+        {"seed": 1},
+        {"condition_tokens": 0},
+        {"tasks": ("listops:n=41,batch=3",)},
+        {"tasks": ("listops:n=40,batch=4",)},
+        {"dtype": "float64"},
+    ]
+    assert all(not set(first) & set(keys(**changed)) for changed in others) and first == keys()

@@ -1,0 +1,31 @@
+"""No method, and no product of its operator, makes a tensor of n x n numbers."""
+
+import pytest
+from every_setting import CASES, run
+from inputs import make
+from largest import Largest
+
+from attnprobe.methods import get
+
+N = 1200
+ROWS = 64  # of an exact matrix, which some methods stream
+
+
+@pytest.mark.parametrize("name, target, options", CASES)
+def test_nothing_of_size_n_by_n_is_made(name, target, options):
+    if get(name).max_n is not None:
+        pytest.skip(f"{name} is a dense yardstick, for n up to {get(name).max_n}")
+    qkv = make(h=1, n=N, p=4, p_v=3)
+    with Largest() as largest:
+        operator = run(name, target, qkv, options).operator
+        operator @ qkv.v
+        operator.rmatmul(qkv.q)
+        operator.row_sums()
+    assert largest.numel <= ROWS * N
+
+
+def test_a_dense_matrix_is_noticed():
+    """The control."""
+    with Largest() as largest:
+        run("softmax", "softmax", make(h=1, n=100), {}).operator.dense()
+    assert largest.numel == 100 * 100

@@ -1,0 +1,303 @@
+"""The pages under docs: every command and every block of code on them does what the page says."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from paths import ROOT
+from sources_helpers import SHARED, bert_config, needs_minilm, needs_shared, seeded
+
+import attnprobe
+from attnprobe.cli import COMMANDS, cli
+from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.methods import KERNELS
+from attnprobe.methods import METHODS as BUILT_IN
+from attnprobe.methods.registry import TAGS
+from attnprobe.methods.user.claims import GIVEN, Claims
+from attnprobe.methods.user.plugins import GROUP
+from attnprobe.metrics import INPUT_STATISTICS, KERNEL_METRICS, MATRIX_METRICS, OUTPUT_METRICS
+from attnprobe.sources.packaged import PUBLISHED
+from attnprobe.sources.text import EMBEDDED_SHA256
+
+DOCS = ROOT / "docs"
+TUTORIAL = DOCS / "start/tutorial.md"
+PAGE, KERNELS_PAGE, DATA_PAGE = (DOCS / f"guide/{name}.md" for name in ("add-a-method", "kernels", "data"))
+METRICS_PAGE, METHODS = DOCS / "reference/metrics.md", DOCS / "reference/methods"
+KERNELS_RESULTS = DOCS / "results/kernels.md"
+INSTALL = DOCS / "start/install.md"
+EVERY = {**BUILT_IN, **KERNELS}
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not in a checkout")
+HERE = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """``(language, text)`` of every fenced block; one without a language shows numbers of a measured model."""
+    return re.findall(r"```(\w*)\n(.*?)\n```", page.read_text(), re.S)
+
+
+def commands(text: str) -> list[tuple[list[str], int]]:
+    """The words of each command of a block, and the exit code that its comment announces."""
+    found = []
+    for line in text.splitlines():
+        announced = re.search(r"# exit (\d+)$", line)
+        found.append((shlex.split(line, comments=True), int(announced[1]) if announced else 0))
+    return found
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_page_from_nothing_to_measured_checked_and_plotted(run, no_hub, tmp_path):
+    said = ""
+    for language, text in blocks(PAGE):
+        first = re.match(r"# (\w+\.py)\n", text)
+        if language == "python" and first:
+            (tmp_path / first[1]).write_text(text + "\n")
+        elif language == "python":
+            done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+            assert done.returncode == 0 and done.stdout.count("tensor(") == 2, done.stderr
+        elif language == "sh":
+            for words, code in commands(text):
+                if words[0] == "pytest":
+                    done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, env=HERE, capture_output=True)
+                    assert done.returncode == code, done.stdout
+                    continue
+                assert words[0] == "attnprobe"
+                got, said, err = run(*words[1:])
+                assert got == code, (words, err)
+        elif language == "text":
+            for line in text.splitlines():
+                assert flat(line) in flat(said), line
+        elif language == "toml":
+            points = tomllib.loads(text)["project"]["entry-points"]
+            assert points == {GROUP: {"longest": "kept:longest"}}
+        else:
+            assert not language
+    assert {path.suffix for path in (tmp_path / "runs/kept/figures").iterdir()} == {".svg", ".png"}
+
+
+def test_the_method_and_its_wrong_brother_take_under_fifty_lines():
+    sources = [text for language, text in blocks(PAGE) if language == "python" and text.startswith("# ")]
+    shell = [line for language, text in blocks(PAGE) if language == "sh" for line in text.splitlines()]
+    lines = [line for text in sources for line in text.splitlines() if line.strip() and not line.startswith("# ")]
+    assert len(sources) == 3 and len(lines) + len(shell) < 50
+
+
+def test_the_page_names_everything_that_a_function_may_take_and_claim():
+    text = PAGE.read_text()
+    for name in (*set(GIVEN) - {"streams"}, *vars(Claims()), *set(TAGS) - {"psd_below", "causal_target"}):
+        assert f"`{name}`" in text or f"({name}=True" in text, name
+    for path in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (PAGE.parent / path).exists()
+
+
+def follow(page: Path, run, folder: Path) -> None:
+    """Write every file of a page into ``folder``, and run its other code and its commands, one after the other."""
+    for language, text in blocks(page):
+        first = re.match(r"# (\w+\.(py|yaml))\n", text)
+        if first:
+            (folder / first[1]).write_text(text + "\n")
+        elif language == "python":
+            done = subprocess.run([sys.executable, "-c", text], cwd=folder, env=HERE, capture_output=True, text=True)
+            assert done.returncode == 0 and "tensor(" in done.stdout, done.stderr
+        elif language == "sh":
+            for words, code in commands(text):
+                if words[0] != "attnprobe":
+                    assert text in INSTALL.read_text()  # installs
+                    continue
+                got, _, err = run(*words[1:])
+                assert got == code, (words, err)
+        else:
+            assert language in ("", "text")
+
+
+@pytest.fixture(params=["small", pytest.param("whole", marks=pytest.mark.slow)])
+def size(request, monkeypatch):
+    """Whether a page's commands run as they stand, or on fewer tokens and heads where they name none."""
+    if request.param == "small":
+        monkeypatch.setenv("ATTNPROBE_N", "256")
+        monkeypatch.setenv("ATTNPROBE_HEAD", "4-5")
+
+
+@needs_minilm
+def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path, size):
+    follow(TUTORIAL, run, tmp_path)
+    assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {".svg", ".png"}
+    assert (tmp_path / "gates.xml").exists()
+
+
+def test_the_page_of_kernels_judges_them(run, no_hub, tmp_path, size):
+    follow(KERNELS_PAGE, run, tmp_path)
+    follow(KERNELS_RESULTS, run, tmp_path)
+    text = KERNELS_PAGE.read_text()
+    for name in (*KERNELS, *KERNEL_METRICS):
+        assert f"`{name}`" in text, name
+    results = KERNELS_RESULTS.read_text()
+    [whole, table] = re.findall(r"^    (\S.*)$", results.split("<!-- table -->")[0], re.M)
+    small = {
+        "--model minilm --text wikitext-2:tokenised ": "",
+        "--layer all": "--layer 0",
+        "--n 512": "--n 48",
+        "torch:flex,": "torch:flex:compiled=false,",
+        "torch:flex:dtype=bfloat16": "torch:flex:compiled=false,dtype=bfloat16",
+    }
+    for before, after in small.items():
+        assert before in whole
+        whole = whole.replace(before, after)
+    code, _, err = run(*shlex.split(whole)[1:])
+    assert code == 0, err
+    words = shlex.split(table)
+    done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shown = results.split("<!-- table -->")[1].split("<!-- /table -->")[0].strip().splitlines()[2:]
+    plain = lambda line: line.split("|")[1:3]
+    made = [re.sub(":compiled=False(,)?", lambda end: ":" if end[1] else "", line) for line in done.stdout.splitlines()]
+    assert sorted(map(plain, made)) == sorted(map(plain, shown)) and len(shown) == 18
+
+
+def test_the_methods_pages_are_the_registrys(run, tmp_path):
+    assert run("methods", "--pages", str(tmp_path))[0] == 0
+    made, kept = ({path.name: path.read_text() for path in folder.iterdir()} for folder in (tmp_path, METHODS))
+    assert made.keys() == kept.keys() == {"index.md", *(f"{name.replace(':', '-')}.md" for name in EVERY)}
+    assert made == kept
+
+
+def test_a_methods_page_has_its_options_claims_and_errors():
+    page = (METHODS / "nystromformer.md").read_text()
+    assert "| `inverse` | `schulz` | schulz \\| pinv | `schulz` is `n_iter` steps" in page
+    assert "- exact at full budget (d=n, inverse=pinv)" in page and "## Errors\n\nUnsupported: d above n." in page
+    for name, entry in EVERY.items():
+        text = (METHODS / f"{name.replace(':', '-')}.md").read_text()
+        for option in entry.options:
+            row = next(line for line in text.splitlines() if line.startswith(f"| `{option}` |"))
+            assert not row.endswith("|  |"), f"{name}: {option} has no meaning"
+        assert "Options:" not in text and "Raises:" not in text
+
+
+def test_pages_of_methods_go_into_a_folder(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run("methods", "--pages", str(tmp_path / "file"))
+    assert code == 2 and "file" in err
+    assert run("methods", "skyformer", "--pages", str(tmp_path))[0] == 2
+
+
+def test_the_metrics_page_has_every_metric_of_every_command():
+    text = METRICS_PAGE.read_text()
+    gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
+    wanted = {metric.name for one in gated for metric in one.metrics} | set(INPUT_STATISTICS)
+    wanted |= {*OUTPUT_METRICS, *MATRIX_METRICS}
+    for name in sorted(wanted):
+        assert f"`{name}`" in text, name
+
+
+def test_the_data_page_has_the_hashes_that_the_code_holds_files_to():
+    text = DATA_PAGE.read_text()
+    assert f"`{EMBEDDED_SHA256}`" in text and f"`{PUBLISHED['model.safetensors']}`" in text
+
+
+@needs_shared
+def test_the_data_pages_recipe_makes_the_files_of_these_hashes():
+    """The data set's rows are the file's lines with their line feeds, blank ones empty."""
+    text, file = DATA_PAGE.read_text(), (SHARED / "wikitext-2-test.txt").read_bytes()
+    rows = [line if line.strip() else "" for line in file.decode().split("\n")[:-1]]
+    rows = [f"{row}\n" if row else "" for row in rows]
+    joined = re.search(r"^data = (.*)$", text, re.M)[1]
+    assert eval(joined, {"rows": rows}) == file and len(rows) == 4358
+    for path in (SHARED / "wikitext-2-test.txt", SHARED / "bert-base-cased-vocab.txt"):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in text
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_and_pictures_of_every_page_exist(page):
+    for path in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / path).exists(), path
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda page: page.name)
+def test_results_say_what_they_were_measured_with(page):
+    """Version, commit, date and command, before the first section."""
+    head = re.split(r"^## ", page.read_text(), flags=re.M)[0]
+    assert re.search(r"^\| version \| attnprobe \d+\.\d+\.\d+", head, re.M)
+    assert re.search(r"^\| commit \| .*`[0-9a-f]{7,}`", head, re.M)
+    assert re.search(r"^\| date \| \d{4}-\d\d-\d\d", head, re.M)
+    assert re.search(r"^\| command \| \S", head, re.M) and re.search(r"attnprobe \w+|benchmarks/", page.read_text())
+
+
+def shown_commands(page: Path) -> list[str]:
+    """The lines of a page's blocks, fenced or indented, that begin with `attnprobe`; a line may go on in the next."""
+    fenced = [text for language, text in blocks(page) if language in ("", "sh", "bash")]
+    indented = re.findall(r"^    (.*)$", page.read_text(), re.M)
+    lines = "\n".join([*fenced, *indented]).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("attnprobe ")]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_command_that_a_page_shows_has_these_options(page):
+    for line in shown_commands(page):
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] == "--help":
+            continue
+        command = cli.get_command(click.Context(cli), words[0])
+        assert command is not None, line
+        with command.make_context(words[0], words[1:]) as context:  # raises where an option is not there
+            assert context.params is not None, line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_keeps_its_lists_and_shows_no_markup(name, run):
+    code, out, _ = run(name, "--help")
+    assert code == 0 and "\\b" not in out
+    if name == "spectrum":
+        assert "\n    gaussian         C_ij = exp" in out
+
+
+PAGES_OF_PYTHON = ["guide/models.md", "guide/inject.md", "guide/report.md", "reference/python.md"]
+
+
+@needs_minilm
+@pytest.mark.parametrize("page", PAGES_OF_PYTHON)
+def test_the_python_of_a_page_runs_on_a_model_and_a_run(page, run, no_hub, tmp_path, monkeypatch):
+    """In the names that a reader has there: `model` and `batch`, and a run in outputs/RUN."""
+    from transformers import BertModel
+
+    monkeypatch.chdir(tmp_path)
+    words = ["--method", "vmean", "--n", "32", "--head", "0", "--no-matrix", "--out", "outputs/RUN"]
+    assert run("error", *words)[0] == 0
+    model = seeded(lambda: BertModel(bert_config(num_hidden_layers=6, max_position_embeddings=64))).eval()
+    tokens = torch.arange(64).remainder(30).repeat(2, 1)
+    names = {"model": model, "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}}
+    codes = [text for language, text in blocks(DOCS / page) if language == "python"]
+    assert codes
+    for code in codes:
+        exec(compile(code, page, "exec"), names)
+
+
+@needs_minilm
+@pytest.mark.parametrize("page", ["reference/config.md", "guide/ci.md"])
+def test_the_file_of_a_sweep_on_a_page_is_one(page, tmp_path):
+    """It is read, and its options and gates are checked, as before a run."""
+    [text] = [text for language, text in blocks(DOCS / page) if language == "yaml" and "\ngates:" in text]
+    (tmp_path / "file.yaml").write_text(text)
+    words = [sys.executable, "-m", "attnprobe", "sweep", "file.yaml", "--weights", "initialized", "--dry-run"]
+    done = subprocess.run(words, cwd=tmp_path, env=HERE, capture_output=True, text=True)
+    assert done.returncode == 0 and "cells, 0 done" in done.stdout, done.stderr
+
+
+def test_the_page_of_exit_codes_has_those_of_the_help(run):
+    page = (DOCS / "reference/exit-codes.md").read_text()
+    codes = re.findall(r"^\| (\d+) \|", page, re.M)
+    said = run("--help")[1].split("Exit codes:")[1]
+    assert set(re.findall(r"(?:^|; )\s*(\d+) ", " ".join(said.split()))) <= set(codes) == {*"01234", "70", "130"}

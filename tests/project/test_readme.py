@@ -1,0 +1,116 @@
+"""What the README says is what there is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from paths import ROOT
+from sources_helpers import needs_minilm
+
+from attnprobe.cli import COMMANDS
+from attnprobe.methods import KERNELS, METHODS
+
+NUMBERS = {3: "three", 4: "four", 5: "five", 6: "six"}
+README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""
+pytestmark = pytest.mark.skipif(not README, reason="not in a checkout")
+
+
+INSTALL = (ROOT / "docs/start/install.md").read_text() if README else ""
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def shell(page: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)\n```", page, re.S)
+
+
+def test_the_readme_is_read_in_five_minutes():
+    assert len(README.split()) <= 1000
+
+
+def test_ci_runs_the_install_pages_own_test_command():
+    command = next(line for line in shell(INSTALL) if line.endswith("&& pytest"))
+    assert (ROOT / ".ci/run").read_text().strip().splitlines()[-1] == command
+
+
+def test_the_readme_installs_as_the_install_page_does():
+    steps = [line.partition("  #")[0].strip() for line in shell(README)[0].splitlines()]
+    assert shell(INSTALL)[0].startswith(" && ".join(steps) + " && attnprobe ")
+
+
+def test_the_readme_names_every_command_and_picture_that_exists():
+    for name in COMMANDS:
+        assert f"attnprobe {name}" in README
+    for path in re.findall(r"!\[.*?\]\((.*?)\)", README):
+        assert (ROOT / path).exists()
+    assert f"{len(METHODS)} methods and {NUMBERS[len(KERNELS)]} kernels" in README
+
+
+@needs_minilm
+def test_the_readmes_command_gives_the_readmes_table(run, no_hub):
+    """Every line and column that it shows, but for those that rounding decides (≈)."""
+    [command] = shell(README)[1].splitlines()
+    code, out, _ = run(*shlex.split(command)[1:])
+    assert code == 0
+    lines = [flat(line) for line in out.splitlines()]
+    table = README.split("<!-- table -->")[1].split("<!-- /table -->")[0].split("─\n")
+    for line in table[0].splitlines()[2:5]:
+        assert any(flat(line) in one for one in lines), line
+    for line in table[1].splitlines()[:-1]:
+        words = [word for word in flat(line).split() if "≈" not in word]
+        assert any(contains(one.split(), words) for one in lines), line
+
+
+def contains(line: list[str], words: list[str]) -> bool:
+    """Whether the ``words`` stand in a line in this order."""
+    rest = iter(line)
+    return all(word in rest for word in words)
+
+
+@needs_minilm
+def test_the_readmes_python_runs(no_hub):
+    [code] = re.findall(r"```python\n(.*?)\n```", README, re.S)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "dtype=torch.float64" in done.stdout, done.stderr
+
+
+def test_every_pinned_version_is_exact():
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9_.-]+==[\w.]+", line), line
+
+
+def test_the_project_names_no_machine():
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("attnprobe/**/*.py"), *ROOT.glob("tests/**/*.py")]:
+        for word in ("/ro" + "ot/", "/wo" + "rk/", "/t" + "mp/w"):
+            assert word not in path.read_text(), f"{path} names {word}"
+
+
+def test_contributors_read_ten_minutes_and_their_commands_are_there():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(page.split()) <= 600
+    recipes = re.findall(r"^([a-z]+)(?: \*\w+)?:$", (ROOT / "justfile").read_text(), re.M)
+    assert {"test", "quick", "types", "docs", "format"} <= set(recipes)
+    for name in re.findall(r"^just (\w+)|`just ([a-z ]+)`", page, re.M):
+        assert set(" ".join(name).split()) <= set(recipes)
+
+
+def test_every_extra_that_the_install_page_names_exists():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r"^\| `attnprobe\[(\w+)\]`", INSTALL, re.M)
+    assert sorted(named) == sorted(extras)
+
+
+def test_what_changed_is_listed_once_by_its_kind():
+    page = (ROOT / "CHANGELOG.md").read_text()
+    head, *parts = page.split("\n## Unreleased\n")[1].split("\n## ")[0].split("\n### ")
+    kinds = [part.splitlines()[0] for part in parts]
+    assert "\n- " not in head and set(kinds) <= {"Migrate from 0.1.0", "Added", "Changed", "Fixed", "Security"}
+    bullets = re.findall(r"^- .*(?:\n  .*)*", page, re.M)
+    assert len(bullets) == len(set(bullets)) and len(kinds) == len(set(kinds))

@@ -1,0 +1,82 @@
+"""The reference of records is what their types say, and the records of every command are what the schema says."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+
+import pytest
+import records_reference as reference
+from paths import GOLDEN, ROOT
+
+from attnprobe import AttnprobeError, SourceError, UsageError, open_run
+from attnprobe.experiments import EXPERIMENTS
+from attnprobe.experiments.shapes import shape_of
+from attnprobe.report.frame import COLUMNS
+
+RUNS = GOLDEN / "runs"
+SAME = f"pydantic=={version('pydantic')}" in (ROOT / "constraints.txt").read_text().split()
+
+
+@pytest.mark.skipif(not SAME, reason="another version of pydantic words its schema otherwise")
+def test_the_page_and_the_schema_are_of_the_types():
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "python tests/support/records_reference.py"
+    assert reference.SCHEMA.read_text(encoding="utf-8") == reference.schema(), (
+        "python tests/support/records_reference.py"
+    )
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_the_records_of_a_command_are_what_the_schema_says(command):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(reference.SCHEMA.read_text(encoding="utf-8"))
+    check = jsonschema.Draft202012Validator(schema)
+    for line in (RUNS / command / "records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        assert check.is_valid(record)
+        assert not check.is_valid({**record, "n": "many"}) and not check.is_valid({**record, "command": "dream"})
+        assert record.keys() <= shape_of(command).fields, "a field that its type does not name is lost"
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_a_frame_has_the_columns_that_the_page_names(command):
+    run = open_run(RUNS / command)
+    frame = run.frame()
+    (records,) = run.records.values()
+    named = {*COLUMNS, *shape_of(command).columns}
+    families = {name.partition("[")[0] for name in named if "[" in name}
+    metrics = {name for record in records for name in record.get("metrics", {})}
+    metrics |= {name for record in records for one in record.get("matrices", ()) for name in one["metrics"]}
+    for column in frame.columns:
+        assert column in named | metrics or column.partition("[")[0] in families, column
+    assert list(frame.columns[: len(COLUMNS)]) == list(COLUMNS)
+    assert set(frame["key"]) == {record["key"] for record in records}  # a cell without numbers is a row too
+
+
+def test_a_frame_of_errors_has_a_row_for_each_cell_and_head_with_its_own_numbers():
+    run = open_run(RUNS / "error")
+    frame = run.frame().set_index(["key", "head"])
+    for record in run.records["error"]:
+        for index, head in enumerate(record["heads"]):
+            row = frame.loc[record["key"], head]
+            assert row["n"] == record["n"] and row["layer"] == record["layer"] and row["method"] == record["method"]
+            for name, values in record["metrics"].items():
+                assert row[name] == values[index] or (row[name] != row[name] and values[index] is None)
+
+
+def test_a_frame_of_theory_holds_infinity_and_nan():
+    rows = open_run(RUNS / "theory").frame()
+    assert rows["slack"].dtype == float and (rows["slack"] == float("inf")).any()
+
+
+def test_a_seed_of_more_than_64_bits_is_a_row(tmp_path):
+    record = json.loads((RUNS / "error/records.jsonl").read_text().splitlines()[0])
+    (tmp_path / "records.jsonl").write_text(json.dumps({**record, "seed": 2**100}))
+    assert open_run(tmp_path).frame()["seed"][0] == 2**100
+
+
+def test_the_errors_are_public():
+    assert issubclass(UsageError, ValueError) and issubclass(UsageError, AttnprobeError)
+    assert issubclass(SourceError, AttnprobeError)
+    with pytest.raises(ValueError, match="no such folder"):
+        open_run("nowhere/at/all")

@@ -1,0 +1,329 @@
+"""The page of a run: nothing is fetched, nothing of a run is executed, every figure and table is there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from error_records import cell
+from report_pages import EVIL, a_folder, page_of, records
+
+from attnprobe.cli import main
+from attnprobe.experiments.error.cost_figure import cost_figure
+from attnprobe.experiments.error.error_figure import error_figure
+from attnprobe.experiments.error.heads_figure import head_figures
+from attnprobe.experiments.error.paper_figure import paper_figure
+from attnprobe.experiments.error.rows import summarise
+from attnprobe.figures import kit
+from attnprobe.report.page import inline_svg
+from attnprobe.tables.numbers import significant
+from attnprobe.tables.view import FORMATS
+
+VOID = {"meta", "br", "img", "hr", "input", "link"}
+
+
+class Reader(HTMLParser):
+    """Elements and text of a page; whether every element that opens is closed in its turn."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self.open = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, self.getpos()
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    config = {"d": {"value": "16", "origin": "command line"}}
+    manifest = {
+        "status": "finished",
+        "start": "2026-11-21T08:00:00",
+        "arguments": ["error", "--d", "16"],
+        "config": config,
+        "versions": {"torch": "2.13.0"},
+    }
+    return page_of(a_folder(tmp_path_factory.mktemp("page") / "r", records(), manifest))
+
+
+def test_the_page_is_whole_and_has_every_figure_and_number(page):
+    found = Reader(page)
+    text = " ".join(found.texts)
+    figures = [one for tag, one in found.elements if tag == "figure"]
+    names = [one["aria-label"] for tag, one in found.elements if tag == "svg"]
+    assert len(figures) == len(names) == 4
+    assert names == [
+        "error-output_spectral",
+        "papers-output_spectral",
+        "heads-output_spectral_relative-n64",
+        "cost-output_spectral_relative",
+    ]
+    rows, bounds = summarise(records())
+    for row in [*rows, *bounds]:
+        assert significant(row["metrics"]["output_spectral"]["mean"]) in text
+    for word in ("command line", "2.13.0", "finished", "attnprobe error --d 16", "skyformer", "layer 2 · n = 64"):
+        assert word in text
+    assert page.startswith("<!doctype html>")
+
+
+def test_nothing_is_fetched(page):
+    """No address but those of the run's own files, which a reader may follow, and a policy that would refuse one."""
+    files = re.findall(r'<li><a href="((?:tables|figures)/[\w.-]+|records\.jsonl|manifest\.json)">\1</a></li>', page)
+    assert {"records.jsonl", "manifest.json", "tables/error.csv"} <= set(files)
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", page)
+    for tag, attrs in Reader(page).elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form", "use-script")
+        for name in ("src", "href", "xlink:href", "action", "srcset", "data"):
+            if name in attrs:
+                assert attrs[name].startswith(("#", "data:image/png;base64,")) or attrs[name] in files, (tag, attrs)
+    (policy,) = [attrs["content"] for tag, attrs in Reader(page).elements if attrs.get("http-equiv")]
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'") and f"script-src 'sha256-{digest}'" in policy
+    assert "'unsafe-inline'" not in policy.split("script-src")[1]
+
+
+def test_ids_are_unique_and_what_refers_to_them_exists(page):
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', page)) | set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
+
+
+@pytest.mark.slow
+def test_the_page_is_the_same_to_the_byte(tmp_path):
+    folder = a_folder(tmp_path / "r", records())
+    first = page_of(folder)
+    assert page_of(folder) == first
+
+
+def test_words_of_a_run_never_become_elements(tmp_path):
+    """A method's option, a label, a path, a reason, a manifest: each may say anything."""
+    source = {"weights": EVIL, "model": EVIL, "fallback": [EVIL], "text": EVIL, EVIL: EVIL}
+    some = records(source=source, options={"sampler": EVIL}, target=EVIL)
+    some += [
+        {**one, "key": f"x{one['key']}", "method": EVIL, "status": "failed", "reason": EVIL, "family": EVIL}
+        for one in some
+        if one["method"] == "skyformer"
+    ]
+    some += [{**one, "key": f"y{one['key']}", "source": {**source, "weights": "other"}} for one in some]
+    manifest = {
+        "status": EVIL,
+        "start": EVIL,
+        "arguments": [EVIL],
+        "config": {EVIL: {"value": EVIL, "origin": EVIL}},
+        "versions": {EVIL: EVIL},
+        "source": source,
+        "described": [[EVIL]],
+        "git_commit": EVIL,
+    }
+    folder = a_folder(tmp_path / "r <script>", some, manifest)
+    text = page_of(folder)
+    found = Reader(text)
+    assert [tag for tag, _ in found.elements].count("script") == 1 == text.count("<script>")
+    assert not any(tag == "img" or any(name.startswith("on") for name in attrs) for tag, attrs in found.elements)
+    assert "document.title='owned'" in "".join(found.texts)  # it is shown, as words
+    plain = page_of(a_folder(tmp_path / "plain", records()))
+    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in Reader(plain).elements} | {"ul", "li", "p"}
+
+
+def test_cells_sort_by_their_number(page):
+    keys = re.findall(r'<td class="r" data-k="([^"]+)">([^<]*)<', page)
+    assert len(keys) > 50
+    for key, shown in keys:
+        assert math.isclose(float(key), float(re.search(r"-?\d[\d.]*(?:e[+-]?\d+)?", shown)[0]))
+
+
+def test_svg_loses_what_a_page_must_not_have():
+    text = (
+        '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x" "http://y"><svg xmlns="http://www.w3.org/2000/svg" '
+        'width="9pt" viewBox="0 0 9 9"><metadata><a href="http://z"/></metadata><!-- <b> --><style>*{}</style>'
+        '<defs><g id="a"/></defs><use xlink:href="#a" clip-path="url(#a)"/></svg>'
+    )
+    found = inline_svg(text, "f7", 'a "name"')
+    assert found == (
+        '<svg viewBox="0 0 9 9" style="max-width:9pt" role="img" aria-label="a &quot;name&quot;"><defs>'
+        '<g id="f7-a"/></defs><use href="#f7-a" clip-path="url(#f7-a)"/></svg>'
+    )
+    ElementTree.fromstring(found)
+
+
+def test_a_page_without_figures_or_manifest(tmp_path):
+    text = page_of(a_folder(tmp_path / "r", records()), "--plot", "none")
+    assert "<svg" not in text and "no manifest.json" in text and 'id="tables-0"' in text
+    assert len(FORMATS) == 6
+
+
+@pytest.mark.slow
+def test_a_page_of_every_command(tmp_path, monkeypatch):
+    import torch
+    from safetensors.torch import save_file
+
+    monkeypatch.chdir(tmp_path)
+    q, k, v = torch.randn(3, 2, 32, 8, generator=torch.Generator().manual_seed(0))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, "qkv.safetensors")
+    for command in (
+        ("error", "--plot", "maps"),
+        ("spectrum",),
+        ("condition",),
+        ("theory", "--repeats", "2"),
+        ("budget", "--method", "svd"),
+    ):
+        budget = [] if command[0] == "budget" else ["--d", "4"]
+        with pytest.raises(SystemExit):
+            main([*command, "--qkv", "qkv.safetensors", *budget, "--out", command[0]])
+        found = Reader(page_of(tmp_path / command[0]))
+        assert sum(tag == "svg" for tag, _ in found.elements) >= 1
+        assert sum(tag == "table" for tag, _ in found.elements) >= 3
+
+
+# --- heat maps, and error against cost
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """Every figure that is drawn."""
+    drawn = []
+    monkeypatch.setattr(kit, "saved", lambda figure, stem, save=kit.saved: drawn.append(figure) or save(figure, stem))
+    return drawn
+
+
+def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
+    some = records()
+    paths = head_figures(some, "a source", tmp_path, "output_spectral")
+    assert [path.name for path in paths] == ["heads-output_spectral-n64.svg", "heads-output_spectral-n64.png"]
+    maps = [axis for axis in pages[0].axes if axis.get_visible() and axis.get_title()]
+    titles = [axis.get_title() for axis in maps]
+    assert titles[:2] == ["skyformer\nd = 16", "d = 32"] and titles[-1] == "V-Mean" and len(titles) == 7
+    drawn = np.asarray(maps[0].collections[0].get_array()).reshape(2, 6)
+    for row, layer in enumerate((0, 2)):
+        for head in range(6):
+            values = [
+                one["metrics"]["output_spectral"][head]
+                for one in some
+                if (one["method"], one["d"], one["layer"]) == ("skyformer", 16, layer)
+            ]
+            assert drawn[row, head] == pytest.approx(sum(values) / 2)
+    assert [text.get_text() for text in maps[0].get_yticklabels()] == ["0", "2"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.slow
+def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
+    assert head_figures([one for one in records() if one["layer"] == 0], "", tmp_path, "output_spectral") == []
+    assert head_figures(records(), "", tmp_path, "matrix_spectral") == []
+    broken = [cell("skyformer", 16, [None, 0.0, 1.0, 1e9], layer=layer, source={}) for layer in range(3)]
+    assert len(head_figures(broken, "", tmp_path, "output_spectral")) == 2
+    several = [*records(), *records(source={"weights": "initialized"})]
+    names = {path.name for path in head_figures(several, "", tmp_path, "output_spectral")}
+    assert names == {
+        f"heads-output_spectral-n64-{word}.{kind}" for word in ("pretrained", "initialized") for kind in ("svg", "png")
+    }
+    many = [
+        cell(f"m{number}", d, [1.0, 2.0], layer=layer, source={})
+        for number in range(8)
+        for d in range(1, 8)
+        for layer in range(2)
+    ]
+    assert len(head_figures(many, "", tmp_path, "output_spectral")) == 2 * 2 * 2
+
+
+def test_cost_shows_each_budget_at_its_entries_and_its_time(tmp_path, pages):
+    rows, _ = summarise(records())
+    paths = cost_figure(rows, "a source", tmp_path, "output_spectral")
+    assert [path.name for path in paths] == ["cost-output_spectral.svg", "cost-output_spectral.png"]
+    visited, seconds = pages[0].axes[:2]
+    points = {
+        name: [tuple(float(x[0]) for x in line.get_data()) for line in axis.lines if len(line.get_xdata()) == 1]
+        for name, axis in (("visited", visited), ("seconds", seconds))
+    }
+    for row in rows:
+        if row["layer"] == 0 and not row["reference"]:
+            metrics = row["metrics"]
+            error = metrics["output_spectral"]["median"]
+            assert (pytest.approx(100 * metrics["visited_fraction"]["mean"]), error) in points["visited"]
+            assert (pytest.approx(1e3 * metrics["seconds"]["median"]), error) in points["seconds"]
+    legend = [text.get_text() for text in pages[0].legends[0].get_texts()]
+    assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_cost_of_what_went_wrong(tmp_path):
+    records = [cell("skyformer", d, [0.0, 1e9], seconds=None) for d in (16, 32)]
+    assert cost_figure(summarise(records)[0], "", tmp_path, "output_spectral") == []  # neither entries nor time
+    records = [cell("skyformer", d, [1.0, 1e9]) for d in (16, 32)] + [cell("x", 16, status="failed", metrics={})]
+    records += [cell("linear", None, [1.0, 2.0]), cell("huge", 16, [1.7e308, 1.7e308]), cell("$_", 16, n=128)]
+    assert len(cost_figure(summarise(records)[0], "", tmp_path, "output_spectral")) == 2
+    assert cost_figure(summarise(records[:1])[0], "", tmp_path, "output_spectral") == []
+
+
+def test_a_method_looks_the_same_in_every_figure(tmp_path, pages):
+    """Whatever the order of its family, and where another method has no value in one of the figures."""
+    families = {"skyformer": "Nyström", "performer": "features", "nystromformer": "Nyström", "window": "sparse"}
+    places = [(layer, n, d) for layer in (0, 1) for n in (64, 128) for d in (16, 32)]
+    some = [
+        cell(method, d, [1.0, 2.0 + place], family=families[method], layer=layer, n=n)
+        for place, method in enumerate(families)
+        for layer, n, d in places
+    ]
+    some += [cell("amm", d, status="failed", metrics={}, family="sketch") for d in (16, 32)]
+    rows, bounds = summarise([*some[:8], *some[-2:], *some[8:-2]])
+    assert error_figure(rows, bounds, "", tmp_path) and paper_figure(rows, "", tmp_path)
+    assert cost_figure(rows, "", tmp_path, "output_spectral") and len(pages) >= 3
+    looks = []
+    for figure in pages:
+        legend = figure.legends[0]
+        lines = zip(legend.get_texts(), legend.legend_handles, strict=True)
+        looks.append({text.get_text(): (line.get_color(), line.get_marker()) for text, line in lines})
+    for name in families:
+        assert len({look[name] for look in looks}) == 1
+    shared = pages[0].axes[0].get_shared_y_axes()
+    titles = {axis.get_title(): axis for axis in pages[0].axes}
+    a, b, c = (titles[f"layer {layer}, n = {n}"] for layer, n in ((0, 64), (0, 128), (1, 64)))
+    assert shared.joined(a, b) and not shared.joined(a, c)  # a row of panels is a layer, and has its own scale
+
+
+def test_several_runs_share_a_page_with_an_index(tmp_path, capsys):
+    a_folder(tmp_path / "a" / "same", records())
+    a_folder(tmp_path / "b" / "same", records(source={"weights": "initialized"}))
+    runs = [str(tmp_path / name / "same") for name in ("a", "b")]
+    with pytest.raises(SystemExit) as stop:
+        main(["report", *runs])
+    assert stop.value.code == 2 and "--out" in capsys.readouterr().err
+    out = tmp_path / "both"
+    for wrong in ([*runs, "--format", "json"], [runs[0], runs[0]]):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", *wrong, "--out", str(out)])
+        assert stop.value.code == 2 and not out.exists()
+    with pytest.raises(SystemExit) as stop:
+        main(["report", *runs, "--out", str(out), "--plot", "errors"])
+    assert not stop.value.code
+    page = (out / "report.html").read_text(encoding="utf-8")
+    reader = Reader(page)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    links = [attrs["href"] for tag, attrs in reader.elements if tag == "a"]
+    assert {"#run-1-run", "#run-2-run"} <= set(links) and {link[1:] for link in links if link[0] == "#"} <= set(ids)
+    files = [link for link in links if link[0] != "#"]
+    assert {"same/tables/error.csv", "same-again1/tables/error.csv"} <= set(files)
+    assert all((out / name).is_file() for name in files)
+    assert sum(tag == "svg" for tag, _ in reader.elements) == 2

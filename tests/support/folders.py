@@ -1,0 +1,18 @@
+"""What is in a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def snapshot(folder):
+    """Every file, folder and link below a folder, with what it holds."""
+    found = {}
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_symlink():
+            held = os.readlink(path)
+        else:
+            held = path.read_bytes() if path.is_file() else None
+        found[path.relative_to(folder).as_posix()] = held
+    return found

@@ -1,0 +1,60 @@
+"""Seeded inputs that every test shares, the rounding bands that are derived from them, and solvers of others."""
+
+from __future__ import annotations
+
+import torch
+from scipy.sparse.linalg import LinearOperator, svds
+
+from attnprobe.rng import generator
+from attnprobe.testing.bands import entry_band, eps, factor_of, magnitude, output_band
+from attnprobe.testing.inputs import DTYPES, SCORES, make, one_head, permuted, reaching
+
+__all__ = [
+    "DTYPES",
+    "SCORES",
+    "as_scipy",
+    "by_another_solver",
+    "entry_band",
+    "eps",
+    "factor_of",
+    "magnitude",
+    "make",
+    "one_head",
+    "output_band",
+    "permuted",
+    "reaching",
+    "with_spectrum",
+]
+
+
+def as_scipy(operator, minus=None) -> LinearOperator:
+    """An operator of one head, or ``operator - minus``, for ARPACK and PROPACK: products with one vector at a time."""
+    column = lambda x: torch.as_tensor(x, dtype=torch.float64).reshape(1, -1, 1)
+
+    def product(name, x):
+        out = getattr(operator, name)(column(x))
+        return (out if minus is None else out - getattr(minus, name)(column(x)).double()).flatten().numpy()
+
+    return LinearOperator(
+        operator.shape[1:],
+        dtype="float64",
+        matvec=lambda x: product("__matmul__", x),
+        rmatvec=lambda y: product("rmatmul", y),
+    )
+
+
+def by_another_solver(operator, k, solver, minus=None) -> torch.Tensor:
+    """The k largest singular values of a square matrix by ``arpack`` or ``propack``, descending float64 (k,)."""
+    linear = as_scipy(operator, minus)
+    start = torch.randn(min(linear.shape), generator=generator(0, "start"), dtype=torch.float64).numpy()
+    room = {"ncv": min(4 * k + 60, len(start))} if solver == "arpack" else {"maxiter": len(start)}  # vectors of a space
+    values = svds(linear, k=k, solver=solver, return_singular_vectors=False, v0=start, **room)
+    return torch.tensor(sorted(values, reverse=True), dtype=torch.float64)
+
+
+def with_spectrum(values, seed: int = 0) -> torch.Tensor:
+    """A square float64 matrix with these singular values."""
+    values = torch.as_tensor(values, dtype=torch.float64)
+    square = lambda side: torch.randn(len(values), len(values), generator=generator(seed, side), dtype=torch.float64)
+    u, v = (torch.linalg.qr(square(side)).Q for side in "uv")
+    return u @ torch.diag(values) @ v.mT

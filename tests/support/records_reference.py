@@ -1,0 +1,177 @@
+"""docs/reference/records.md and records.schema.json, made of the types of records.
+
+After a change of a type: ``python tests/support/records_reference.py``, and review the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from paths import ROOT
+
+from attnprobe.experiments import EXPERIMENTS
+from attnprobe.experiments.shapes import shape_of
+from attnprobe.records.shapes import INPUTS, MANIFEST, Shape
+from attnprobe.report.frame import COLUMNS
+
+FOLDER = ROOT / "docs/reference"
+PAGE, SCHEMA = FOLDER / "records.md", FOLDER / "records.schema.json"
+SHARED = ("schema", "key", "command", "status", "reason", "run", "source", "window", "layer", "heads", "n", "d")
+SHARED += ("target", "options", "repeat", "seed", "requested", "reference", "family", "method_file", "duplicates")
+SHARED += ("draws_hash", "seconds")
+SHAPES: dict[str, Shape[Any]] = {command: shape for command in EXPERIMENTS if (shape := shape_of(command))}
+
+INTRO = """# Records
+
+A run's folder holds three kinds of data. Shards have files of their own, such as `records-I-of-N.jsonl`;
+attnprobe reads all of them together.
+
+| file | content |
+| --- | --- |
+| `records.jsonl` | one line for each cell: a JSON object |
+| `inputs.jsonl` | one line for each layer that was read |
+| `manifest.json` | the request, and where everything came from |
+
+[records.schema.json](records.schema.json) is the JSON Schema of a record of any command. This page and the schema are
+made of the types that records are read by: `Record` in `attnprobe/records/shapes.py` and
+`attnprobe/experiments/COMMAND/record.py`.
+
+- Files are only appended to. Of several lines with the same `key` the last one counts, but a line that is `ok` is never
+  replaced by one that is not.
+- A number that is not finite is `null`, and `status` says why. In `findings` of `theory` alone infinity is `"inf"` or
+  `"-inf"`, and `null` is NaN.
+- A list of numbers has an entry for each of `heads`, in their order, unless its line below says otherwise.
+- Only `seconds` varies between two runs of the same cell on the same machine.
+
+## Invalid lines
+
+Each line is checked against its type where it is read.
+
+- An invalid line is left out. stderr and the report name it with file, number and field, such as
+  `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
+  field of the manifest.
+- The rest is shown. `report` and `compare` end with exit code 4 (`compare` with 1 where the rest holds a regression).
+- A run that continues in the folder counts such a cell as not measured and measures it again. The line stays in the
+  file and is ignored from then on.
+- Fields that this page does not name are ignored, as are records of a command that this version does not know.
+
+## In Python
+
+```python
+from attnprobe import open_run
+
+run = open_run("outputs/RUN")
+run.records["error"]  # the records of a command, in the order of the plan
+run.malformed  # the invalid lines
+frame = run.frame()  # a pandas frame: a row for each cell and head
+```
+
+`frame()` has these columns for every command, and those of the command below. A value that a record lacks is missing.
+Whole numbers have pandas' type `Int64`. A column whose name ends in `[NAME]` stands for one column for each key of an
+object.
+"""
+
+
+def table(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    rows = [headings, tuple("---" for _ in headings), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def fields(schema: dict[str, Any], names: list[str]) -> str:
+    """A table of the fields of an object: name, kind, what it says."""
+    lines = []
+    for name in names:
+        one = schema["properties"][name]
+        needed = "" if name in schema.get("required", ()) else ", may be absent"
+        lines.append((f"`{name}`", kind(one) + needed, one.get("description", "")))
+    if not any(what for *_, what in lines):
+        return table(("field", "kind"), [line[:2] for line in lines])
+    return table(("field", "kind", "what it says"), lines)
+
+
+def kind(one: dict[str, Any]) -> str:
+    """The kind of a field in words."""
+    if "$ref" in one:
+        return f"[{name_of(one['$ref'])}](#{name_of(one['$ref']).lower()})"
+    if "anyOf" in one:
+        return " or ".join(dict.fromkeys(kind(some) for some in one["anyOf"]))
+    if "enum" in one:
+        return " or ".join(f"`{word}`" for word in one["enum"])
+    words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}
+    if one.get("type") == "array":
+        items = one.get("items")
+        return f"list of ({kind(items)})" if items else "list"
+    if one.get("type") == "object":
+        values = one.get("additionalProperties")
+        return f"object of ({kind(values)})" if isinstance(values, dict) and values else "object"
+    return words.get(one.get("type", ""), one.get("type") or "any")
+
+
+def name_of(reference: str) -> str:
+    return reference.rpartition("/")[2]
+
+
+def parts(schema: dict[str, Any], done: set[str], level: str = "###") -> str:
+    """The objects inside a record, a table each."""
+    found = []
+    for name, part in schema.get("$defs", {}).items():
+        if name not in done and name != "Source":
+            found.append(
+                f"{level} {name}\n\n{part.get('description', '')}\n\n{fields(part, list(part['properties']))}\n"
+            )
+    return "\n".join(found)
+
+
+def page() -> str:
+    first = SHAPES["error"].json_schema()
+    text = [INTRO, table(("column", "what it holds"), [(f"`{name}`", what) for name, what in COLUMNS.items()])]
+    text.append("\n## Every record\n")
+    text.append(fields(first, [name for name in SHARED if name in first["properties"]]))
+    text.append(f"\n### Source\n\n{first['$defs']['Source']['description']}\n")
+    text.append(fields(first["$defs"]["Source"], list(first["$defs"]["Source"]["properties"])))
+    for command, shape in SHAPES.items():
+        schema = shape.json_schema()
+        own = [
+            name
+            for name, one in schema["properties"].items()
+            if name not in SHARED or one != first["properties"].get(name) and name == "layer"
+        ]
+        text.append(f"\n## Records of {command}\n\n{schema['description']}\n")
+        text.append(fields(schema, own))
+        if inner := parts(schema, set()):
+            text.append(f"\n{inner}")
+        text.append("\nColumns of `frame()` beside those of every command:\n")
+        text.append(table(("column", "what it holds"), [(f"`{name}`", what) for name, what in shape.columns.items()]))
+    text.append(
+        "\n## Inputs\n\nA line of `inputs.jsonl` holds the fields of every record that are not of a method, and\n"
+    )
+    text.append(fields(INPUTS.json_schema(), ["metrics"]))
+    text.append("\n## Manifest\n\n`manifest.json` is one object. Each field may be absent.\n")
+    schema = MANIFEST.json_schema()
+    lines = [(f"`{name}`", kind(one)) for name, one in schema["properties"].items()]
+    text.append(table(("field", "kind"), lines))
+    return "\n".join(text) + "\n"
+
+
+def schema() -> str:
+    """The JSON Schema of a record of any command."""
+    one_of, definitions = [], {}
+    for command, shape in SHAPES.items():
+        one = json.loads(json.dumps(shape.json_schema()).replace("#/$defs/", f"#/$defs/{command}."))
+        definitions |= {f"{command}.{name}": part for name, part in one.pop("$defs", {}).items()}
+        one["properties"]["command"] = {"const": command}
+        one_of.append(one)
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A record of attnprobe",
+        "oneOf": one_of,
+        "$defs": definitions,
+    }
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+    SCHEMA.write_text(schema(), encoding="utf-8")
