@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .streams import echo, note
+
+if TYPE_CHECKING:
+    from ..tables.rows import Judged
 
 __all__ = ["gates_of", "settled"]
 
@@ -36,7 +39,7 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
     return asked
 
 
-def settled(rows: Sequence[Mapping[str, Any]], gates: Sequence[Any], junit: str | None) -> bool:
+def settled(rows: Sequence[Judged], gates: Sequence[Any], junit: str | None) -> bool:
     """Whether a gate failed at the rows; said on stderr, as a table where a file declares gates, and as JUnit XML.
 
     With ``--strict`` an undecided gate is a failed one.

@@ -13,7 +13,7 @@ from ..tables.numbers import short_hashes
 
 __all__ = ["Key", "Record", "cells_of", "grouped", "shared_sources"]
 
-Record = Mapping[str, Any]
+Record = Any
 Key = tuple[Any, ...]
 
 

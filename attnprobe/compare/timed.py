@@ -15,7 +15,7 @@ from .verdicts import Draft, Row, numbers
 
 __all__ = ["BENCHED", "timed_drafts", "timed_rows"]
 
-Record = Mapping[str, Any]
+Record = Any
 
 BENCHED = tuple(metric.name for metric in BENCH)
 DEFAULT = ("ratio_to_exact", "peak_bytes")

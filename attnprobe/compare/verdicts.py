@@ -13,7 +13,7 @@ from .chance import Evidence, holm
 
 __all__ = ["Draft", "Row", "numbers", "settled"]
 
-Row = dict[str, Any]
+Row = Any
 
 
 @dataclass(frozen=True)

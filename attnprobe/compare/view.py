@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..tables.console import Header
@@ -12,7 +12,7 @@ from ..tables.view import View
 
 __all__ = ["comparison_line", "comparison_tables", "comparison_view"]
 
-Row = Mapping[str, Any]
+Row = Any
 MARKS = {"worse": "✗", "undecided": "!"}
 TESTS = {
     "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
@@ -105,12 +105,12 @@ def _test(row: Row) -> str:
     return row["test"] + ("" if freedom is None else f", {freedom:.3g} d.f.")
 
 
-PLACE = (Column("method", _label), Column.of("verdict"), Column.of("d"))
-VALUES = (
+PLACE: tuple[Column[Row], ...] = (Column("method", _label), Column.of("verdict"), Column.of("d"))
+VALUES: tuple[Column[Row], ...] = (
     Column("statistic", _statistic),
     Column("A", lambda row: significant(row["a"])),
     Column("B", lambda row: significant(row["b"])),
     Column("B / A", lambda row: significant(row["ratio"])),
 )
-TESTED = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
-ALONE = (Column.of("cells"), Column("which", lambda row: row["reason"]))
+TESTED: tuple[Column[Row], ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
+ALONE: tuple[Column[Row], ...] = (Column.of("cells"), Column("which", lambda row: row["reason"]))

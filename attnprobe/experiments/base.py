@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Experiment", "Recorded", "called", "late"]
 
-Record = Mapping[str, Any]
+Record = Any
 
 
 @dataclass(frozen=True)

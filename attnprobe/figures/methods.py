@@ -33,7 +33,7 @@ __all__ = [
     "text_label",
 ]
 
-Row = Mapping[str, Any]
+Row = Any
 
 # Okabe and Ito's colours (black is the references'), each with its own marker: no two lines differ by colour alone
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#7F3C8D")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..grammar.spelling import parts, short_name
 from ..tables.labels import at_label, source_heading
 from ..tables.metrics import Metric
 from ..tables.numbers import method_label
+from ..tables.rows import Judged
 
 __all__ = ["KEYS", "NUMBERED", "PLACES", "STATISTICS", "Gate", "GateResult", "Gated", "check"]
 
@@ -22,8 +23,6 @@ UNDECIDED = (
     "the {stat} {value:.3g} is not reproducible, rows whose normaliser rounding decides carry it; gate the median"
 )
 KEYS = ("metric", "stat", "method", *PLACES, "max", "min")  # of a gate in a sweep's file
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Gate:
     def __str__(self) -> str:
         return f"{self.metric}.{self.stat} {self.limit}{self.selection}"
 
-    def covers(self, row: Row) -> bool:
+    def covers(self, row: Judged) -> bool:
         """Whether the row answers for the gate's metric, and is at the places that the gate names."""
         if self.metric not in row.get("judges", (self.metric,)):
             return False
@@ -107,7 +106,7 @@ class Gate:
             return False
         return self.method is None or _is_method(self.method, row)
 
-    def meets(self, place: str, row: Row) -> bool:
+    def meets(self, place: str, row: Judged) -> bool:
         """Whether the row is at one of the places of that name."""
         wanted = getattr(self, place)
         return wanted is None or any(value in wanted for value in _places(row, place))
@@ -151,7 +150,7 @@ class GateResult:
         return f"{self.name}: {self.message or 'passed'}"
 
 
-def check(rows: Iterable[Row], gates: Iterable[Gate]) -> list[GateResult]:
+def check(rows: Iterable[Judged], gates: Iterable[Gate]) -> list[GateResult]:
     """One result for each gate and each requested row that it covers, in this order.
 
     Fails closed: a missing, null or non-finite value, a metric that is null at some head, a row that is not ok, and a
@@ -175,7 +174,7 @@ def check(rows: Iterable[Row], gates: Iterable[Gate]) -> list[GateResult]:
     return results
 
 
-def _result(gate: Gate, row: Row) -> GateResult:
+def _result(gate: Gate, row: Judged) -> GateResult:
     value, problem = None, None
     if row.get("status") != "ok":
         problem = f"{row.get('status')}: {row.get('reason') or 'no reason given'}"
@@ -186,7 +185,7 @@ def _result(gate: Gate, row: Row) -> GateResult:
     return GateResult(gate, _where(row), value, problem or "", _seconds(row), undecided)
 
 
-def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | None, str | None, bool]:
+def _compared(gate: Gate, row: Judged, side: str, limit: float) -> tuple[float | None, str | None, bool]:
     """The value on one side, why it does not pass there (``None`` where it does), and whether it is undecided."""
     metrics = row.get("metrics") or {}
     name, end = gate.metric, ""
@@ -214,7 +213,7 @@ def _compared(gate: Gate, row: Row, side: str, limit: float) -> tuple[float | No
     return value, f"{told}{end} is {'above' if side == 'upper' else 'below'} {bound}", False
 
 
-def _seconds(row: Row) -> float | None:
+def _seconds(row: Judged) -> float | None:
     """The time that the row's cells took together."""
     found = (row.get("metrics") or {}).get("seconds") or {}
     mean, count = found.get("mean"), found.get("count")
@@ -223,24 +222,24 @@ def _seconds(row: Row) -> float | None:
     return None
 
 
-def _where(row: Row) -> str:
+def _where(row: Judged) -> str:
     places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
     who = [row.get("task"), row.get("theorem"), method_label(row) if row.get("method") else None]
-    at = at_label(row) if row.get("at") else None
+    at = at_label(row.get("at") or {}, row.get("method"))
     return " ".join(filter(None, [*who, *places, at, source_heading(row)]))
 
 
-def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
+def _nothing(gate: Gate, rows: Sequence[Judged]) -> str:
     """Why a gate covers no row: the first of its places that no row has."""
     if not rows:
         return "no row of a requested method to compare"
-    if gate.theorem is not None and all(row.get("theorem") != gate.theorem for row in rows):
-        return f"no row of the theorem '{gate.theorem}'{nearest(gate.theorem, {row['theorem'] for row in rows})}"
-    if gate.task is not None and all(row.get("task") != gate.task for row in rows):
-        return f"no row of the task '{gate.task}'{nearest(gate.task, {row['task'] for row in rows})}"
+    for name, wanted in (("theorem", gate.theorem), ("task", gate.task)):
+        have = {row.get(name) or "" for row in rows}
+        if wanted is not None and wanted not in have:
+            return f"no row of the {name} '{wanted}'{nearest(wanted, have)}"
     if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
         some = [row for row in rows if row.get("method")]
-        names = sorted({row["method"] if parts(gate.method)[1] is None else method_label(row) for row in some})
+        names = sorted({row["method"] or "" if parts(gate.method)[1] is None else method_label(row) for row in some})
         return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
     for name in PLACES:
         if not any(gate.meets(name, row) for row in rows):  # where each alone has some, no row has all
@@ -249,7 +248,7 @@ def _nothing(gate: Gate, rows: Sequence[Row]) -> str:
     return "no row has all of these together"
 
 
-def _absent(gate: Gate, covered: Sequence[Row]) -> str:
+def _absent(gate: Gate, covered: Sequence[Judged]) -> str:
     """Which of the places that a gate lists no row has that it covers."""
     absent = []
     for name in PLACES:
@@ -259,7 +258,7 @@ def _absent(gate: Gate, covered: Sequence[Row]) -> str:
     return "; ".join(absent)
 
 
-def _places(row: Row, name: str) -> list[Any]:
+def _places(row: Judged, name: str) -> list[Any]:
     """What the row answers to at a place; to the weights also by the label of its source."""
     found = (row.get(name), row.get("source") if name == "weights" else None)
     return [value for value in found if value is not None]
@@ -269,7 +268,7 @@ def _listed(values: Iterable[Any]) -> str:
     return ",".join(map(str, values))
 
 
-def _is_method(label: str, row: Row) -> bool:
+def _is_method(label: str, row: Judged) -> bool:
     """Whether a label means the row's method: any options for a bare name, else just these."""
     name, listed = parts(label)
     if short_name(name) != row.get("method"):

@@ -6,12 +6,12 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..grammar.foreign import one_line
 from ..records.file import spelt, strict_json
 from .console import Header
 from .numbers import significant
+from .rows import AnyRow
 from .table import Table
 
 __all__ = ["csv_of", "flattened", "latex", "markdown", "rows_as_table"]
@@ -19,7 +19,6 @@ __all__ = ["csv_of", "flattened", "latex", "markdown", "rows_as_table"]
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
 MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
 FORMULA = tuple("=+-@＝＋－＠")
-Row = Mapping[str, Any]
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -67,17 +66,17 @@ LATEX = {
 }
 
 
-def flattened(row: Row) -> dict[str, Any]:
+def flattened(row: AnyRow) -> dict[str, object]:
     """A row without nesting: ``metrics`` as ``NAME.STAT``, ``over_vmean.NAME``; lists and options as JSON.
 
     >>> flattened({"d": 2, "options": {"r": 1}, "metrics": {"x": {"mean": 0.5}}})
     {'d': 2, 'options': '{"r":1}', 'x.mean': 0.5}
     """
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in row.items():
-        if name == "metrics":
+        if name == "metrics" and isinstance(value, Mapping):
             flat.update({f"{metric}.{stat}": x for metric, stats in value.items() for stat, x in stats.items()})
-        elif name == "over_vmean":
+        elif name == "over_vmean" and isinstance(value, Mapping):
             flat.update({f"{name}.{metric}": x for metric, x in value.items()})
         elif isinstance(value, (Mapping, list, tuple)):
             flat[name] = strict_json(spelt(value))
@@ -86,7 +85,7 @@ def flattened(row: Row) -> dict[str, Any]:
     return flat
 
 
-def csv_of(rows: Sequence[Row]) -> str:
+def csv_of(rows: Sequence[AnyRow]) -> str:
     """A line for each row, with a column for each field of any of them."""
     flat = [{_csv_cell(name): _csv_cell(value) for name, value in flattened(row).items()} for row in rows]
     file = io.StringIO()
@@ -96,7 +95,7 @@ def csv_of(rows: Sequence[Row]) -> str:
     return file.getvalue().rstrip("\n")
 
 
-def _csv_cell(value: Any) -> Any:
+def _csv_cell(value: object) -> object:
     """A cell that no spreadsheet takes for a formula: an apostrophe stands before text that begins like one.
 
     >>> _csv_cell("=1+1"), _csv_cell("-inf"), _csv_cell(-0.5), _csv_cell("skyformer")
@@ -108,13 +107,13 @@ def _csv_cell(value: Any) -> Any:
     return f"'{text}" if text.lstrip().startswith(FORMULA) and text not in ("inf", "-inf") else text
 
 
-def rows_as_table(caption: str, rows: Sequence[Row]) -> Table:
+def rows_as_table(caption: str, rows: Sequence[AnyRow]) -> Table:
     """Any rows as a table with a column for each field."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return Table(caption, names, [[_text(row.get(name)) for name in names] for row in rows])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A value for people.
 
     >>> [_text(value) for value in (None, True, 0.123456, {"a": 1}, ["x", "y"], [0, 1, 2, 3], [0, 1, 2, 3, 4])]

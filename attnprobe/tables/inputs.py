@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any
 
@@ -14,7 +14,7 @@ from .table import Column, Table, counted, grouped_by, joined, table_of
 
 __all__ = ["INPUTS_LEGEND", "input_lines", "input_rows", "input_tables"]
 
-Row = Mapping[str, Any]
+Row = Any
 Text = Callable[[float | None], str]
 
 
@@ -117,7 +117,7 @@ def input_tables(rows: Sequence[Row]) -> list[Table]:
         # of a causal row over the keys up to its own, a uniform one has less than ln n
         headings = {"entropy_share": "of uniform"} if first.get("causal") else {}
         columns = [Column(headings.get(name, heading), _cell(name, text)) for heading, name, text in COLUMNS]
-        layer = Column("layer", lambda alike: str(alike[0]["layer"]))
+        layer = Column[Sequence[Row]]("layer", lambda alike: str(alike[0]["layer"]))
         tables.append(table_of(caption, grouped_by(some, "layer"), [layer, *columns]))
     return tables
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..grammar.foreign import printable
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
+from .rows import Sourced
 
 __all__ = ["at_label", "file_tag", "identity", "scale_of", "source_heading", "source_labels"]
 
@@ -56,7 +57,7 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
     return dict(labels)
 
 
-def source_heading(row: Mapping[str, Any]) -> str:
+def source_heading(row: Sourced) -> str:
     """What a caption or a panel's title says of a row's source; nothing where the run has one alone."""
     label = row.get("source")
     return "" if not label else f"weights {label}" if row.get("weights") else str(label)
@@ -90,14 +91,14 @@ def _told(name: str, found: Mapping[str, Mapping[str, Any]], tied: list[str], ke
     return f"{name.replace('_', ' ')} {short_hashes(str(found[key].get(name)))}"
 
 
-def at_label(row: Mapping[str, Any]) -> str:
-    """The parameters of a statement but its budget and its method.
+def at_label(at: Mapping[str, object], method: str | None = None) -> str:
+    """The parameters of a statement, without the method where it is named beside them.
 
-    >>> at_label({"at": {"epsilon": 0.5, "delta": 0.1, "norm": "spectral"}})
+    >>> at_label({"epsilon": 0.5, "delta": 0.1, "norm": "spectral"})
     'ε = 0.5, δ = 0.1, norm = spectral'
     """
-    told = ((name, value) for name, value in (row["at"] or {}).items() if name != "method" or not row.get("method"))
     shown = lambda value: f"{value:g}" if isinstance(value, float) else str(value)
     order = [*LETTERS]
-    told = sorted(told, key=lambda pair: (order.index(pair[0]) if pair[0] in order else len(order), pair[0]))
-    return ", ".join(f"{LETTERS.get(name, name.replace('_', ' '))} = {shown(value)}" for name, value in told)
+    names = [name for name in at if name != "method" or not method]
+    names.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
+    return ", ".join(f"{LETTERS.get(name, name.replace('_', ' '))} = {shown(at[name])}" for name in names)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from ..records.file import LOWER_BOUND
 from .labels import source_heading
 from .numbers import method_label, significant
+from .rows import Judged, MethodRow
 from .table import Column, counted, grouped_by, joined
 
 __all__ = [
@@ -28,7 +29,7 @@ __all__ = [
     "statistic",
 ]
 
-Row = Mapping[str, Any]
+R = TypeVar("R", bound=MethodRow)
 
 OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
 FRAGILE = (
@@ -38,12 +39,12 @@ FRAGILE = (
 MARKS = "Marks: ! bad rows, ✗ failed or diverged, – skipped."
 
 
-def statistic(row: Row, metric: str, name: str) -> float | None:
+def statistic(row: Judged, metric: str, name: str) -> float | None:
     """A statistic of a row's metric; None where it was not measured."""
     return (row["metrics"].get(metric) or {}).get(name)
 
 
-def shown(row: Row, metric: str, name: str, digits: int = 4) -> str:
+def shown(row: Judged, metric: str, name: str, digits: int = 4) -> str:
     """A statistic in so many digits, with ≈ before it where it is not reproducible; "" for null.
 
     >>> row = {"metrics": {"delta": {"mean": 87.29, "median": 0.5}}, "fragile": {"delta": ["mean"]}}
@@ -54,27 +55,27 @@ def shown(row: Row, metric: str, name: str, digits: int = 4) -> str:
     return OPEN + text if text and is_fragile(row, metric, name) else text
 
 
-def is_fragile(row: Row, metric: str, name: str) -> bool:
+def is_fragile(row: Judged, metric: str, name: str) -> bool:
     """Whether a statistic is not reproducible."""
     return name in (row.get("fragile") or {}).get(metric, ())
 
 
-def family(row: Row) -> str:
+def family(row: MethodRow) -> str:
     """The family of a method's row; references and lower bounds stand apart from all families."""
     return "" if row.get("reference") or row["method"] == LOWER_BOUND else row.get("family") or ""
 
 
-def several_families(rows: Iterable[Row]) -> bool:
+def several_families(rows: Iterable[MethodRow]) -> bool:
     """Whether the rows are of more than one family."""
     return len({family(row) for row in rows} - {""}) > 1
 
 
-def budget(row: Row) -> str:
+def budget(row: Judged) -> str:
     """The budget d as text."""
     return "" if row.get("d") is None else str(row["d"])
 
 
-def label(row: Row) -> str:
+def label(row: MethodRow) -> str:
     """The method's label, and in words what the reference rows are."""
     if row["method"] == LOWER_BOUND:
         beyond = "≥ " if statistic(row, "output_spectral", "max") == 0 else ""
@@ -84,7 +85,7 @@ def label(row: Row) -> str:
     return method_label(row)
 
 
-def mark(row: Row) -> str:
+def mark(row: MethodRow) -> str:
     """``!`` where bad rows are left as they are, ``✗`` failed or diverged, ``–`` skipped, else nothing."""
     if row["status"] in ("failed", "diverged"):
         return "✗"
@@ -94,16 +95,16 @@ def mark(row: Row) -> str:
     return "!" if (statistic(row, "bad_rows", "max") or 0) > 0 and not replaced else ""
 
 
-def marked(row: Row, name: str) -> str:
+def marked(row: MethodRow, name: str) -> str:
     """A name with the row's mark."""
     return f"{mark(row)} {name}".lstrip()
 
 
 FAMILY = Column("family", family, spare=10)
-STATUS = Column("\nstatus", lambda row: "" if row["status"] == "ok" else row["status"], spare=8)
+STATUS = Column[MethodRow]("\nstatus", lambda row: "" if row["status"] == "ok" else row["status"], spare=8)
 
 
-def grouped(rows: Iterable[Row], bounds: Iterable[Row] = ()) -> list[list[Row]]:
+def grouped(rows: Iterable[R], bounds: Iterable[R] = ()) -> list[list[R]]:
     """The rows of each (source, layer, n, target): methods by family, then references, then lower bounds.
 
     Families stand in the order of their first rows; of bounds that are zero the first stands for all.
@@ -121,7 +122,7 @@ def grouped(rows: Iterable[Row], bounds: Iterable[Row] = ()) -> list[list[Row]]:
     return groups
 
 
-def caption(rows: Sequence[Row]) -> str:
+def caption(rows: Sequence[MethodRow]) -> str:
     """Where the rows of one table are, and how many heads, windows and repeats they are over."""
     first = rows[0]
     sources = [heading for heading in dict.fromkeys(map(source_heading, rows)) if heading]
@@ -137,7 +138,7 @@ def caption(rows: Sequence[Row]) -> str:
     )
 
 
-def notes(rows: Iterable[Row]) -> list[str]:
+def notes(rows: Iterable[MethodRow]) -> list[str]:
     """Lines beneath a table for the rows that are not ok; budgets with one reason share a line."""
     budgets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
@@ -150,13 +151,13 @@ def notes(rows: Iterable[Row]) -> list[str]:
     return lines
 
 
-def _remarks(row: Row) -> list[tuple[str, str]]:
+def _remarks(row: MethodRow) -> list[tuple[str, str]]:
     """What is to be said of a row, each with its mark."""
     found = []
     if row["status"] != "ok":
         found.append((mark(row), row.get("reason") or row["status"]))
-    elif row.get("matrix_skipped"):
-        found.append(("–", f"matrix errors skipped: it {row['matrix_skipped']}"))
+    elif why := row.get("matrix_skipped"):
+        found.append(("–", f"matrix errors skipped: it {why}"))
     if row.get("fragile"):
         found.append((OPEN, FRAGILE))
     return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from .rows import Named
 
 __all__ = ["aligned", "brief", "method_label", "per_cent", "short_hashes", "significant"]
 
@@ -96,11 +97,13 @@ def _at_the_point(pieces: Sequence[str]) -> list[str]:
     return [head.rjust(left) + tail.ljust(right) for head, tail in zip(heads, tails, strict=True)]
 
 
-def method_label(row: Mapping[str, Any]) -> str:
-    """The method as the command line takes it: ``NAME[:k=v,…]``.
+def method_label(row: Named) -> str:
+    """The method as the command line takes it: ``NAME[:k=v,…]``; empty where the row is of none.
 
     >>> method_label({"method": "skyformer", "options": {"ridge": 0.001, "inverse": "newton"}})
     'skyformer:inverse=newton,ridge=0.001'
     """
     options = row.get("options") or {}
-    return row["method"] + (":" if options else "") + ",".join(f"{key}={options[key]}" for key in sorted(options))
+    return (
+        (row["method"] or "") + (":" if options else "") + ",".join(f"{key}={options[key]}" for key in sorted(options))
+    )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
+from typing_extensions import ReadOnly, TypedDict
 
 from ..records.file import STATUSES
+from .rows import Quantiles, Statistics
 
 __all__ = [
+    "Measured",
     "RATIOS",
     "STATISTICS",
     "describe",
@@ -26,16 +29,22 @@ __all__ = [
     "worst_status",
 ]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
-
 STATISTICS = ("mean", "se", "median", "p10", "p90", "max", "count")
 RATIOS = ("output_spectral", "output_frobenius")
 NORMALISED = ("output_", "matrix_")  # metrics of B~, whose rows are divided by the normaliser
 FRAGILE = 0.02  # relative change of a statistic; two runs within it differ by less than the 5 % of `compare`
 
 
-def describe(values: Sequence[float | None], windows: Sequence[Any]) -> dict[str, float | int | None]:
+class Measured(TypedDict):
+    """A record of numbers by name, in lists with one for each head or a single one."""
+
+    metrics: ReadOnly[Mapping[str, Sequence[float | None] | float | None]]
+    window: ReadOnly[int]
+    status: ReadOnly[str]
+    reason: ReadOnly[NotRequired[str | None]]
+
+
+def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Statistics:
     """Mean, s.e., median, p10, p90, max and count of the finite ``values``; ``windows`` names each one's text window.
 
     The heads and repeats of one text are not independent, so the standard error clusters by window: with the W window
@@ -51,26 +60,27 @@ def describe(values: Sequence[float | None], windows: Sequence[Any]) -> dict[str
     """
     kept = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]
     if not kept:
-        return {**dict.fromkeys(STATISTICS), "count": 0}
+        return {"mean": None, "se": None, "median": None, "p10": None, "p90": None, "max": None, "count": 0}
     x = np.array([value for value, _ in kept])
-    by_window: dict[Any, list[float]] = {}
+    by_window: dict[Hashable, list[float]] = {}
     for value, window in kept:
         by_window.setdefault(window, []).append(value)
     with np.errstate(over="ignore", invalid="ignore"):
         means = np.array([np.mean(group) for group in by_window.values()])
         p10, median, p90 = np.quantile(x, [0.1, 0.5, 0.9])
-        found = {
-            "mean": x.mean(),
-            "se": means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan,
-            "median": median,
-            "p10": p10,
-            "p90": p90,
-            "max": x.max(),
+        error = means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+        return {
+            "mean": finite(x.mean()),
+            "se": finite(error),
+            "median": finite(median),
+            "p10": finite(p10),
+            "p90": finite(p90),
+            "max": finite(x.max()),
+            "count": len(kept),
         }
-    return {**{name: finite(value) for name, value in found.items()}, "count": len(kept)}
 
 
-def fragile_statistics(cells: Iterable[Record], metric: str) -> list[str]:
+def fragile_statistics(cells: Iterable[Measured], metric: str) -> list[str]:
     """Which statistics of a row's metric (mean, se, median, p10, p90, max) heads with bad rows carry.
 
     Where rounding decides the normaliser of a row, its error differs from machine to machine, and with the number of
@@ -107,7 +117,7 @@ def fragile_statistics(cells: Iterable[Record], metric: str) -> list[str]:
     return [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
 
 
-def doubtful_heads(cell: Record) -> list[bool]:
+def doubtful_heads(cell: Measured) -> list[bool]:
     """Whether a head of a record has ``rounded_rows``, for each head; empty where the method does not count them.
 
     Bad rows alone say nothing of this: a normaliser that is clearly negative is wrong, and the same everywhere.
@@ -124,17 +134,19 @@ def _differ(before: float | None, after: float | None) -> bool:
     return abs(before - after) > FRAGILE * max(abs(before), abs(after))
 
 
-def quantiles(values: Sequence[float]) -> dict[str, float]:
+def quantiles(values: Sequence[float]) -> Quantiles:
     """p10, median and p90 by linear interpolation; infinite where it reaches an infinite value."""
     ordered = sorted(values)
-    found = {}
-    for name, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9)):
-        place = share * (len(ordered) - 1)
-        low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-        part = place - math.floor(place)
-        within = part and not math.isinf(low)
-        found[name] = low if not within else high if math.isinf(high) else low + part * (high - low)
-    return found
+    return {"p10": _quantile(ordered, 0.1), "median": _quantile(ordered, 0.5), "p90": _quantile(ordered, 0.9)}
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    part = place - math.floor(place)
+    if not part or math.isinf(low):
+        return low
+    return high if math.isinf(high) else low + part * (high - low)
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
@@ -151,13 +163,15 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     return round(float(found.statistic), 12)  # pyright: ignore[reportAttributeAccessIssue]: scipy hides the type
 
 
-def per_head(cell: Record, name: str) -> list[float | None]:
+def per_head(cell: Measured, name: str) -> list[float | None]:
     """A record's values of a metric, one for each head or a single one; none where it was not measured."""
     values = (cell.get("metrics") or {}).get(name)
-    return list(values) if isinstance(values, (list, tuple)) else [] if values is None else [values]
+    if values is None:
+        return []
+    return [values] if isinstance(values, (int, float)) else list(values)
 
 
-def worst_status(cells: list[Record]) -> tuple[str, str | None]:
+def worst_status(cells: Sequence[Measured]) -> tuple[str, str | None]:
     """The worst status of the cells, and in how many of them, with the first reason given."""
     statuses = [_cell_status(cell) for cell in cells]
     worst = max((status for status, _ in statuses), key=STATUSES.index)
@@ -173,7 +187,7 @@ def worst_status(cells: list[Record]) -> tuple[str, str | None]:
     return worst, f"{where} of {len(cells)} cells" + (f": {text}{more}" if text else "")
 
 
-def _cell_status(cell: Record) -> tuple[str, str | None]:
+def _cell_status(cell: Measured) -> tuple[str, str | None]:
     status = cell.get("status", "ok")
     if status != "ok":
         return status, cell.get("reason")
@@ -185,7 +199,7 @@ def _cell_status(cell: Record) -> tuple[str, str | None]:
     return status, None
 
 
-def finite(value: Any) -> float | None:
+def finite(value: float) -> float | None:
     """The number; None where it is not finite."""
     return float(value) if math.isfinite(value) else None
 

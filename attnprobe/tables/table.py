@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..records.file import strict_json
 from .labels import identity, scale_of, source_labels
+from .rows import AnyRow, Named, State
+
+if TYPE_CHECKING:
+    from ..records.shapes import Record
 
 __all__ = [
     "Column",
@@ -23,13 +27,14 @@ __all__ = [
     "table_of",
 ]
 
-Row = Mapping[str, Any]
-Record = Mapping[str, Any]
-AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
+T = TypeVar("T")
+Seen = TypeVar("Seen", contravariant=True)
+R = TypeVar("R", bound=AnyRow)
+Stated = TypeVar("Stated", bound=State)
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[Seen]):
     """One column of a table.
 
     Args:
@@ -40,14 +45,14 @@ class Column:
     """
 
     heading: str
-    cell: Callable[[Any], str]
+    cell: Callable[[Seen], str]
     meaning: str = ""
     spare: int = 0
 
     @classmethod
-    def of(cls, name: str, spare: int = 0) -> Column:
+    def of(cls, name: str, spare: int = 0) -> Column[AnyRow]:
         """The column of a field as it is, empty where it is null."""
-        return cls(name, lambda row: "" if row[name] is None else str(row[name]), spare=spare)
+        return Column(name, lambda row: "" if row[name] is None else str(row[name]), spare=spare)
 
     @property
     def title(self) -> str:
@@ -84,11 +89,11 @@ class Table:
 
 def table_of(
     caption: str,
-    rows: Sequence[Any],
-    columns: Sequence[Column],
+    rows: Sequence[T],
+    columns: Sequence[Column[T]],
     notes: Sequence[str] = (),
-    among: Sequence[Any] | None = None,
-    band: Callable[[Any], str] | None = None,
+    among: Sequence[T] | None = None,
+    band: Callable[[T], str] | None = None,
 ) -> Table:
     """The table of some rows, with the columns in which one of them has something to say.
 
@@ -120,29 +125,29 @@ def legend_of(tables: Iterable[Table], headings: Iterable[str] | None = None) ->
     return " ".join(f"{text}." for text in texts)
 
 
-def grouped_by(rows: Iterable[AnyRow], *names: str) -> list[list[AnyRow]]:
+def grouped_by(rows: Iterable[R], *names: str) -> list[list[R]]:
     """The rows that agree in these fields together, in the order of their first appearance.
 
     >>> grouped_by([{"n": 1, "d": 2}, {"n": 2, "d": 2}, {"n": 1, "d": 3}], "n")
     [[{'n': 1, 'd': 2}, {'n': 1, 'd': 3}], [{'n': 2, 'd': 2}]]
     """
 
-    def key(row: AnyRow) -> Hashable:
+    def key(row: R) -> Hashable:
         values = (row.get(name) for name in names)
         return tuple(strict_json(value) if isinstance(value, (Mapping, list)) else value for value in values)
 
     return gathered(rows, key)
 
 
-def gathered(rows: Iterable[AnyRow], key: Callable[[AnyRow], Hashable]) -> list[list[AnyRow]]:
+def gathered(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     """The rows with the same key together, in the order of their first appearance."""
-    groups: dict[Hashable, list[AnyRow]] = {}
+    groups: dict[Hashable, list[T]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return list(groups.values())
 
 
-def method_key(row: Row) -> tuple[str, str]:
+def method_key(row: Named) -> tuple[str | None, str]:
     """A method with its options, as a key."""
     return row["method"], strict_json(row.get("options") or {})
 
@@ -168,7 +173,7 @@ def joined(*parts: str | None) -> str:
     return " · ".join(filter(None, parts))
 
 
-def counted(rows: Sequence[Row], *names: str) -> str:
+def counted(rows: Sequence[Mapping[str, Any]], *names: str) -> str:
     """How many heads and windows, or what else ``names`` name, the rows are over.
 
     >>> counted([{"heads": 12, "windows": 1}])
@@ -178,7 +183,7 @@ def counted(rows: Sequence[Row], *names: str) -> str:
     return " x ".join(f"{count} {name if count != 1 else name[:-1]}" for count, name in counts)
 
 
-def reasons(rows: Iterable[Row], name_of: Callable[[Any], str]) -> list[str]:
+def reasons(rows: Iterable[Stated], name_of: Callable[[Stated], str]) -> list[str]:
     """A note for each row that is not ok: its mark, its name, what it is and why; equal ones once."""
     lines = []
     for row in rows:

@@ -12,13 +12,13 @@ from ..records.file import SCHEMA, spelt, strict_json
 from .console import Header
 from .formats import csv_of, latex, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
+from .rows import AnyRow, Judged
 from .table import Table, legend_of
 from .terminal import plain_tables
 
 __all__ = ["FORMATS", "Figure", "View", "flat_view"]
 
 FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
-Row = Mapping[str, Any]
 Draw = Callable[[Path], list[Path]]
 
 
@@ -51,14 +51,14 @@ class View:
 
     command: str
     header: Header
-    rows: Sequence[Row]
+    rows: Sequence[AnyRow]
     tables: Sequence[Table]
     legend: str = ""
     title: str = ""
-    bounds: Sequence[Row] = ()
-    summary: Sequence[Row] | None = None
+    bounds: Sequence[AnyRow] = ()
+    summary: Sequence[AnyRow] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    judged: Sequence[Row] = ()
+    judged: Sequence[Judged] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     beside: Sequence[View] = ()
@@ -121,6 +121,6 @@ class View:
         return strict_json(spelt(whole), indent=2)
 
 
-def flat_view(command: str, rows: Sequence[Row], header: Header | None = None) -> View:
+def flat_view(command: str, rows: Sequence[AnyRow], header: Header | None = None) -> View:
     """Any rows with a column for each field: for what has no layout of its own."""
     return View(command, header or Header(), rows, [rows_as_table(command, rows)] if rows else [])

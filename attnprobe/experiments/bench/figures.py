@@ -28,7 +28,7 @@ from .rows import ERROR, EXACT, frontier
 
 __all__ = ["bench_figures"]
 
-Row = Mapping[str, Any]
+Row = Any
 Draw = Callable[[str], Any]  # a figure under a title
 
 COSTS = {  # heading, factor, label

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...tables.rows import Statistics
 from ...tables.statistics import describe
 from .gates import GATED
 
 __all__ = ["bench_judged"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 EACH_N = tuple(name for name in GATED.names if name not in GATED.whole)
 
 
-def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[dict[str, Any]]:
+def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[Any]:
     """Rows for `check`: one for each row of `bench_rows`, and one without n for each entry of `bench_summary`.
 
     A row's ``metrics`` describe `EACH_N`: times and ratios over the rounds, what has no rounds as one value, and errors
@@ -52,6 +53,6 @@ def _costs(row: Row) -> dict[str, Any]:
     return {"seconds": _described(row["seconds_rounds"]), "ratio_to_exact": _described(row["ratio_rounds"]), **single}
 
 
-def _described(values: Sequence[float | None]) -> dict[str, float | int | None]:
+def _described(values: Sequence[float | None]) -> Statistics:
     """Statistics over rounds, each of which is a sample of its own."""
     return {**describe(values, range(len(values))), "of": len(values)}

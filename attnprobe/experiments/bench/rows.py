@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 from typing import Any
 
@@ -14,8 +14,8 @@ from .growth import exponent, faster_from, growth
 
 __all__ = ["COSTS", "EXACT", "bench_choices", "bench_rows", "bench_summary", "conditions", "disturbances", "frontier"]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+Record = Any
+Row = Any
 
 EXACT = "exact"  # exact attention by torch's fused kernel
 ERROR = "output_spectral_relative"

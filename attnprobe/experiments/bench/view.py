@@ -32,7 +32,7 @@ from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, condit
 
 __all__ = ["bench_legend", "bench_tables", "view"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # where no manifest says
 
@@ -125,7 +125,7 @@ def _ratio(row: Row) -> str:
 
 MILLISECONDS = _number("seconds", 1e3)
 MIB = _number("peak_bytes", 2.0**-20)
-COSTS = (
+COSTS: tuple[Column[Row], ...] = (
     Column("method", lambda row: marked(row, _name(row))),
     FAMILY,
     Column.of("d"),
@@ -184,7 +184,7 @@ EXPONENTS = (
     f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost"
 )
 FROM = "faster, smaller from n: less time, less memory than exact attention from there on"
-GROWTH = (
+GROWTH: tuple[Column[Row], ...] = (
     Column("method", _name),
     Column.of("d"),
     Column("claimed", lambda row: row["growth"]),
@@ -195,7 +195,7 @@ GROWTH = (
 )
 
 
-def _choices(limit: str) -> tuple[Column, ...]:
+def _choices(limit: str) -> tuple[Column[Row], ...]:
     return (
         Column.of("n"),
         Column(limit, lambda row: f"{row['value']:g}"),

@@ -18,7 +18,7 @@ from .view import budget_rows
 
 __all__ = ["budget_figures"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 ACROSS, DOWN = 4, 6  # of a figure: ε and methods
 PLAIN = {"$": "", r"\|": "‖", r"\tilde{B}": "B~", r"\;": " ", "_2": "₂", "_F": "F", "-": " − "}

@@ -16,8 +16,8 @@ from ..base import Recorded
 
 __all__ = ["budget_files", "budget_rows", "budget_summary", "budget_tables", "view"]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+Record = Any
+Row = Any
 
 SEARCH = ("metric", "delta", "seeds", "needed", "least", "most", "resolution", "scan")
 PLACE = ("method", "options", "target", "layer", "window", "n", *SEARCH)
@@ -175,7 +175,7 @@ def _interval(row: Row) -> str:
     return "" if weakest is None else " – ".join(significant(weakest[end], 3) for end in ("lower", "upper"))
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[Row], ...] = (
     Column("method", method_label),
     Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}"),
     Column.of("layer"),

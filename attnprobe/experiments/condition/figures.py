@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...tables.table import grouped_by
 
 __all__ = ["condition_figures"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 EXACT = ("A", "B", "C")
 NAMES = {

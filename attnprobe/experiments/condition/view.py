@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...tables.labels import source_heading
@@ -15,8 +15,8 @@ from ..base import Recorded
 
 __all__ = ["condition_legend", "condition_rows", "condition_tables", "conditions_summary", "view"]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+Record = Any
+Row = Any
 
 ERROR = "output_spectral_relative"
 SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "N0": "N at γ = 0"}
@@ -162,7 +162,7 @@ def _residuals(measured: Sequence[Row]) -> Row:
     return {"residuals": listed, "start": measured[0].get("start")}
 
 
-def _spread(heading: str, name: str, meaning: str = "") -> tuple[Column, Column]:
+def _spread(heading: str, name: str, meaning: str = "") -> tuple[Column[Row], Column[Row]]:
     """A median, and its quantiles."""
     ends = lambda row: f"[{brief(row[name]['p10'])} – {brief(row[name]['p90'])}]"
     return (
@@ -177,13 +177,13 @@ def _rho(row: Row) -> str:
     return "–" if row["spearman"] is None else f"{row['spearman']:+.2f} ({row['spearman_count']})"
 
 
-MATRIX = (
+MATRIX: tuple[Column[Row], ...] = (
     Column("matrix", lambda row: SYMBOLS.get(row["matrix"], str(row["matrix"]))),
     Column("", lambda row: "●" if row["inverted"] else "", "●: the method inverts this matrix"),
     Column("method", lambda row: method_label(row) if row["method"] else ""),
     Column("d", lambda row: "" if row["d"] is None else str(row["d"])),
 )
-CONDITIONS = (
+CONDITIONS: tuple[Column[Row], ...] = (
     *MATRIX,
     *_spread(
         "cond",
@@ -199,8 +199,12 @@ CONDITIONS = (
     Column("error", lambda row: significant(row["error"], 3), "error: ‖E‖₂/‖BV‖₂ of the method"),
     Column("ρ", _rho, "ρ: Spearman's rank correlation of cond and error, over so many heads"),
 )
-CHANGES = (*MATRIX, *_spread("change", "sensitivity"), Column("max", lambda row: brief(row["sensitivity"]["max"])))
-GRADIENTS = (
+CHANGES: tuple[Column[Row], ...] = (
+    *MATRIX,
+    *_spread("change", "sensitivity"),
+    Column("max", lambda row: brief(row["sensitivity"]["max"])),
+)
+GRADIENTS: tuple[Column[Row], ...] = (
     *MATRIX,
     Column("‖M⁻¹‖₂²", lambda row: brief(row["gradient"])),
     Column("six steps", lambda row: brief(row["gradient_six"])),
@@ -230,10 +234,10 @@ def condition_tables(summary: Sequence[Row]) -> list[Table]:
     return tables
 
 
-def _steps(rows: Sequence[Row]) -> list[Column]:
+def _steps(rows: Sequence[Row]) -> list[Column[Row]]:
     last = len(rows[0]["residuals"]["median"]) - 1
     steps = [*(step for step in STEPS if step < last), last]
-    at = lambda step: Column(f"t = {step}", lambda row: brief(row["residuals"]["median"][step]))
+    at = lambda step: Column[Row](f"t = {step}", lambda row: brief(row["residuals"]["median"][step]))
     return [*MATRIX, Column("start", lambda row: row["start"] or ""), *map(at, steps)]
 
 

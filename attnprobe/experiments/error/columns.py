@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...records.file import LOWER_BOUND
@@ -23,7 +23,7 @@ from ...tables.table import Column
 
 __all__ = ["KERNEL_COLUMNS", "KERNEL_METRICS", "error_columns"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 KERNEL_METRICS = (
     "cosine",
@@ -106,7 +106,7 @@ def _milliseconds(row: Row) -> str:
     return significant(None if seconds is None else 1e3 * seconds, 3)
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[Row], ...] = (
     Column("method", lambda row: marked(row, label(row))),
     FAMILY,
     Column("scores\ntimes", _factor, "scores times: the factor s of --scale-inputs, Q and K each times √s", spare=9),
@@ -173,7 +173,7 @@ def _within(row: Row) -> str:
     return "" if mean is None else f"{100 * mean:.2f} % ({tolerance:g})"
 
 
-KERNEL_COLUMNS = (
+KERNEL_COLUMNS: tuple[Column[Row], ...] = (
     Column(
         "kernel",
         method_label,

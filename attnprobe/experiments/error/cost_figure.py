@@ -26,7 +26,7 @@ from ...tables.table import gathered
 
 __all__ = ["cost_figure"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 DOWN = 3  # rows of panels of a figure
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}

@@ -41,7 +41,7 @@ from ...tables.table import counted, gathered
 
 __all__ = ["error_figure"]
 
-Row = Mapping[str, Any]
+Row = Any
 Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
 
 PANELS = 12  # per figure

@@ -17,7 +17,7 @@ from ...tables.labels import file_tag, identity, source_heading, source_labels
 
 __all__ = ["head_figures"]
 
-Record = Mapping[str, Any]
+Record = Any
 Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS, DOWN = 5, 6  # budgets and methods of a figure

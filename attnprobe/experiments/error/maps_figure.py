@@ -19,7 +19,7 @@ from .maps_page import HEADS, MapColumn, maps_page
 
 __all__ = ["map_figures"]
 
-Record = Mapping[str, Any]
+Record = Any
 
 COLUMNS = 8  # of a figure, the exact one included; more go on in the next figure
 

@@ -38,7 +38,7 @@ from .papers import METRIC, Reference, beside, folded, reference_notes
 
 __all__ = ["paper_figure"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 ACROSS, DOWN = 4, 4  # panels of a figure
 PAPER = "hollow: paper"

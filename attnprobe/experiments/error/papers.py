@@ -29,7 +29,7 @@ __all__ = [
     "weights_of",
 ]
 
-Row = Mapping[str, Any]
+Row = Any
 
 COLUMNS = ("init", "n", "d", "method", "value", "digitisation_uncertainty")
 LARGEST = 64 * MIB  # of a file

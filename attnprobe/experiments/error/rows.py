@@ -13,8 +13,8 @@ from ...tables.table import gathered, method_key
 
 __all__ = ["summarise"]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+Record = Any
+Row = Any
 Place = tuple[Any, ...]
 
 ROUNDING = 1e-5  # relative errors below it may be rounding alone

@@ -22,7 +22,7 @@ from .rows import summarise
 
 __all__ = ["error_legend", "error_tables", "errors_view", "view"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 
 def view(recorded: Recorded) -> View:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from .view import inject_points, mean
 
 __all__ = ["inject_figures"]
 
-Row = Mapping[str, Any]
+Row = Any
 Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
 
 SPAN = 1e4  # below the middle: what is exact but for rounding does not stretch an axis

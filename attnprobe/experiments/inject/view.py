@@ -26,8 +26,8 @@ from .gates import GATED
 
 __all__ = ["inject_legend", "inject_points", "inject_rows", "inject_summary", "inject_tables", "view"]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+Record = Any
+Row = Any
 
 RHO = "ρ: Spearman's rank correlation of local error and drift over the layers that were replaced one by one."
 
@@ -102,7 +102,7 @@ def _row(records: list[Record], label: str | None) -> Row:
     }
 
 
-def mean(row: Mapping[str, Any], name: str) -> float | None:
+def mean(row: Row, name: str) -> float | None:
     """The mean of a row's metric; None where it was not measured."""
     return statistic(row, name, "mean")
 
@@ -222,7 +222,7 @@ def _rho(row: Row) -> str:
     return "" if row["spearman"] is None else f"{row['spearman']:+.2f}"
 
 
-DRIFTS = (
+DRIFTS: tuple[Column[Row], ...] = (
     Column("method", method_label),
     Column("d", _budget),
     Column("layer", _place),
@@ -258,7 +258,7 @@ DRIFTS = (
     ),
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
 )
-LAYERS = (
+LAYERS: tuple[Column[Row], ...] = (
     Column("method", method_label),
     Column("d", _budget),
     Column("all layers", lambda row: significant(row["drift"], 3)),

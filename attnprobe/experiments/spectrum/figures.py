@@ -17,7 +17,7 @@ from .view import matrix_label, moduli
 
 __all__ = ["spectrum_figures"]
 
-Row = Mapping[str, Any]
+Row = Any
 Place = tuple[Any, Any]  # layer, n
 
 PANELS = 12  # per figure

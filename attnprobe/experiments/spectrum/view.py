@@ -16,7 +16,7 @@ from ..base import Recorded
 
 __all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectrum_tables", "view"]
 
-Row = Mapping[str, Any]
+Row = Any
 Line = Sequence[Row]
 Cell = Callable[[Line], str]
 
@@ -158,9 +158,9 @@ def _caption(rows: Sequence[Row]) -> str:
     return joined(kind, f"n = {rows[0]['n']}", counted([{f"{name}s": count for name, count in counts.items()}]), note)
 
 
-MATRIX = Column("matrix", _matrix)
-WEIGHTS = Column("weights", lambda line: str(line[0]["weights"]))
-LAYER = Column("layer", lambda line: str(line[0]["layer"]))
+MATRIX = Column[Line]("matrix", _matrix)
+WEIGHTS = Column[Line]("weights", lambda line: str(line[0]["weights"]))
+LAYER = Column[Line]("layer", lambda line: str(line[0]["layer"]))
 
 
 def _ranks(rows: Sequence[Row]) -> list[Column]:
@@ -224,7 +224,8 @@ def _stable_rank(line: Line) -> str:
     ranks = [row["stable_rank"] for row in _ok(line) if row["stable_rank"] is not None]
     if not ranks:
         return ""
-    low, middle, high = (significant(value, 3) for value in quantiles(ranks).values())
+    spread = quantiles(ranks)
+    low, middle, high = (significant(spread[name], 3) for name in ("p10", "median", "p90"))
     return middle if len(ranks) == 1 else f"{middle} [{low} – {high}]"
 
 

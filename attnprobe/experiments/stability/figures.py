@@ -15,7 +15,7 @@ from .names import SELF_ATTENTION, stability_label
 
 __all__ = ["stability_figures"]
 
-Row = Mapping[str, Any]
+Row = Any
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 CONDITION = "condition number of the inverted core, B or C"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ...tables.numbers import method_label
+from ...tables.rows import Named
 
 __all__ = ["PAPER", "SELF_ATTENTION", "TASKS", "stability_label"]
 
@@ -23,6 +21,6 @@ PAPER = {
 }
 
 
-def stability_label(row: Mapping[str, Any]) -> str:
+def stability_label(row: Named) -> str:
     """The method, as the command line takes it; softmax attention by its name in the paper."""
     return "self-attention" if row["method"] == SELF_ATTENTION and not row["options"] else method_label(row)

@@ -20,8 +20,8 @@ from .names import PAPER, SELF_ATTENTION, TASKS, stability_label
 
 __all__ = ["stability_rows", "stability_summary", "view"]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+Record = Any
+Row = Any
 
 SHARED = ("n", "batch", "rate", "d", "layer")  # of all seeds of a method
 PLACE = ("task", "method", "options", "family", "target", *SHARED, "seed", "status", "reason")
@@ -233,7 +233,7 @@ COND = (
     "cond: σ₁/σ_m, median over steps, layers, heads and seeds, of the first sequence of each batch; B and C of its "
     "first tokens on the method's own Q and K, core: what the method inverts"
 )
-COLUMNS = (
+COLUMNS: tuple[Column[Row], ...] = (
     Column("method", stability_label),
     Column.of("d"),
     Column(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,15 @@ from ...figures.methods import COLOURS
 from ...records.file import unspelt
 from ...tables.labels import identity, source_heading, source_labels
 from ...tables.numbers import method_label
+from ...tables.rows import Quantiles
 from ...tables.statistics import quantiles
 from ...tables.table import gathered
 
 __all__ = ["theory_curves"]
 
-Record = Mapping[str, Any]
-Curve = list[tuple[float, dict[str, float]]]  # x, and quantiles of y
-Point = dict[str, Any]  # place of one finding and what it says, with one entry for each head
+Record = Any
+Curve = list[tuple[float, Quantiles]]  # x, and quantiles of y
+Point = Any  # place of one finding and what it says, with one entry for each head
 
 PER_PAGE = 12  # panels
 MOST_TICKS = 6

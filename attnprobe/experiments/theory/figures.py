@@ -17,8 +17,8 @@ from .view import VERDICTS, theory_rows
 
 __all__ = ["theory_figures"]
 
-Row = Mapping[str, Any]
-Record = Mapping[str, Any]
+Row = Any
+Record = Any
 
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 5},
@@ -42,7 +42,7 @@ def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -
     Returns:
         The files' paths.
     """
-    rows = [
+    rows: list[Row] = [
         {**row, **{name: unspelt(row[name]) for name in ("bound", "measured")}}
         for row in theory_rows(records)
         if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None

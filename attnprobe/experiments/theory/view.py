@@ -9,6 +9,7 @@ from typing import Any
 from ...records.file import unspelt
 from ...tables.labels import at_label, source_heading
 from ...tables.numbers import brief, method_label
+from ...tables.rows import Quantiles
 from ...tables.statistics import describe, quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, places, reasons, table_of
 from ...tables.view import Figure, View
@@ -16,8 +17,8 @@ from ..base import Recorded
 
 __all__ = ["theory_rows", "theory_summary", "theory_tables", "view"]
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+Record = Any
+Row = Any
 
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
 PLACE = ("theorem", "paper", "says", "method", "options", "target", "layer", "window", "n")
@@ -111,7 +112,7 @@ def _summary(some: Sequence[Row]) -> Row:
     }
 
 
-def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
+def _quantiles(values: Sequence[float]) -> Quantiles | dict[str, None]:
     """Those of the numbers among the values."""
     kept = [value for value in values if not math.isnan(value)]
     return quantiles(kept) if kept else dict.fromkeys(("p10", "median", "p90"))
@@ -125,7 +126,7 @@ def theory_tables(summary: Sequence[Row]) -> list[Table]:
 def _table(some: Sequence[Row]) -> Table:
     first = some[0]
     shared = _shared_at(some)
-    at = at_label({**first, "at": shared})
+    at = at_label(shared, first["method"])
     notes = [f"says: {first['says']}"] if first["says"] else []
     notes += [f"at: {at}"] if at else []
     texts = {}
@@ -134,9 +135,7 @@ def _table(some: Sequence[Row]) -> Table:
         notes += [f"{word}: {texts[name][0]}"] if len(texts[name]) == 1 else []
     columns = [
         *PLACES,
-        Column(
-            "at", lambda row: at_label({**row, "at": {key: row["at"][key] for key in row["at"] if key not in shared}})
-        ),
+        Column[Row]("at", lambda row: at_label(_own_at(row, shared), row["method"])),
         *NUMBER_COLUMNS,
         *(Column(name, _text(name), spare=spare) for name, spare in TEXTS.items() if len(texts[name]) > 1),
     ]
@@ -151,6 +150,11 @@ def _shared_at(some: Sequence[Row]) -> dict[str, Any]:
     if len(given) < 2:
         return {}
     return {name: value for name, value in given[0].items() if all(at.get(name) == value for at in given)}
+
+
+def _own_at(row: Row, shared: Mapping[str, object]) -> dict[str, object]:
+    """The parameters of a statement that it has for itself."""
+    return {name: value for name, value in row["at"].items() if name not in shared}
 
 
 def _method(row: Row) -> str:
@@ -187,7 +191,7 @@ def _text(name: str) -> Callable[[Row], str]:
     return lambda row: (row[name] or "") if row["status"] == "ok" else ""
 
 
-PLACES = (Column("method", _method), *map(Column.of, ("layer", "n", "d")))
+PLACES: tuple[Column[Row], ...] = (Column("method", _method), *map(Column.of, ("layer", "n", "d")))
 QUANTILES = "measured, bound, slack: median and p10 – p90 over heads and windows, blank where there is none"
 SLACK = (
     "slack: the room that is left, bound over measured where at most the bound is promised, measured over bound where "
@@ -197,7 +201,7 @@ VERDICT = (
     "verdict, of so many heads, the first that applies: assumption not met, so nothing is promised; vacuous, the bound "
     "promises no more than is true of every matrix; violated, beyond the measured interval and its rounding; holds"
 )
-NUMBER_COLUMNS = (
+NUMBER_COLUMNS: tuple[Column[Row], ...] = (
     Column("verdict", _verdict, VERDICT),
     Column("measured", _ends("measured", "median"), QUANTILES),
     Column("measured p10 – p90", _ends("measured", "p10", "p90"), spare=1),

@@ -1,0 +1,85 @@
+"""What the rows of several commands have in common, as types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NotRequired
+
+from typing_extensions import ReadOnly, TypedDict
+
+__all__ = ["AnyRow", "Judged", "MethodRow", "Named", "Quantiles", "Sourced", "State", "Statistics"]
+
+AnyRow = Mapping[str, object]
+
+
+class Statistics(TypedDict):
+    """What is known of some values (see `describe`)."""
+
+    mean: float | None
+    se: float | None
+    median: float | None
+    p10: float | None
+    p90: float | None
+    max: float | None
+    count: int
+    of: NotRequired[int]
+
+
+class Quantiles(TypedDict):
+    """Quantiles of some numbers (see `quantiles`)."""
+
+    p10: float
+    median: float
+    p90: float
+
+
+class Named(TypedDict):
+    """A method with its options; None where a row is of none."""
+
+    method: ReadOnly[str | None]
+    options: ReadOnly[Mapping[str, object]]
+
+
+class Sourced(TypedDict):
+    """Where Q, K and V are from: the word of their weights, and a label where the run has several sources."""
+
+    weights: ReadOnly[str | None]
+    source: ReadOnly[str | None]
+
+
+class State(TypedDict):
+    """What became of the cells of a row, and why where they are not ok."""
+
+    status: str
+    reason: str | None
+
+
+class Judged(Named, Sourced, State):
+    """A row that gates judge: what it measured, and where."""
+
+    requested: ReadOnly[bool]
+    metrics: ReadOnly[Mapping[str, Statistics]]
+    target: ReadOnly[str | None]
+    layer: ReadOnly[int | None]
+    n: ReadOnly[int | None]
+    d: ReadOnly[int | None]
+    at: ReadOnly[NotRequired[Mapping[str, object]]]
+    values: ReadOnly[NotRequired[int]]
+    cells: ReadOnly[NotRequired[int]]
+    scale_inputs: ReadOnly[NotRequired[float]]
+    fragile: ReadOnly[NotRequired[Mapping[str, Sequence[str]]]]
+    judges: ReadOnly[NotRequired[Sequence[str]]]
+    theorem: ReadOnly[NotRequired[str]]
+    task: ReadOnly[NotRequired[str]]
+
+
+class MethodRow(Judged):
+    """A row of a table of methods."""
+
+    reference: ReadOnly[bool]
+    family: ReadOnly[str | None]
+    heads: ReadOnly[int]
+    windows: ReadOnly[int]
+    repeats: ReadOnly[NotRequired[int]]
+    duplicates: ReadOnly[NotRequired[int]]
+    matrix_skipped: ReadOnly[NotRequired[str | None]]
