@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import Operator, row_blocks
+from ..operators import Operator, full_precision, row_blocks
 from ..rng import generator
 from .lanczos import Forms, Product, quadratic_forms
 
@@ -113,6 +113,7 @@ def exact_leverage(matrix: Tensor, lambdas: Tensor) -> Tensor:
     return found
 
 
+@full_precision()
 def statistical_dimension(
     op: Operator,
     lambdas: Tensor,
@@ -171,6 +172,7 @@ def statistical_dimension(
     )
 
 
+@full_precision()
 def leverage(
     op: Operator,
     lambdas: Tensor,

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.norms import row_norms
-from ..operators import row_blocks
+from ..operators import full_precision, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
 
@@ -35,6 +35,7 @@ QUANTILES = 0.5, 0.99, 0.999  # of the row errors
 ROWS = 256  # query rows whose scores are alive at a time
 
 
+@full_precision()
 def eager_output(qkv: QKV) -> Tensor:
     """``softmax(scale · (Q Kᵀ)) V`` as torch computes it eagerly, every step rounded to the dtype of ``qkv``.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import Operator
+from ..operators import Operator, full_precision
 from .matrix import at_least_float32
 
 __all__ = ["MAP_BLOCKS", "attention_maps"]
@@ -15,6 +15,7 @@ MAP_BLOCKS = 64  # a side: what can be told apart in a small picture
 
 
 @torch.no_grad()
+@full_precision()
 def attention_maps(operator: Operator, blocks: int = MAP_BLOCKS) -> Tensor:
     """The mean entry of each block of an operator, for a picture of it: float64, (h, b_q, b_k).
 

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..linalg.differences import Differences, FirstPass
 from ..linalg.krylov import start_block
 from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
-from ..operators import Operator, Padded
+from ..operators import Operator, Padded, full_precision
 
 __all__ = ["MATRIX_METRICS", "MatrixErrors", "exact_norms", "matrix_errors", "shared_matrix_errors"]
 
@@ -99,6 +99,7 @@ def matrix_errors(
     return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta, devices=devices)[0].metrics
 
 
+@full_precision()
 def shared_matrix_errors(
     exact: Operator,
     approximations: Sequence[Operator],
@@ -150,6 +151,7 @@ def shared_matrix_errors(
     ]
 
 
+@full_precision()
 @torch.no_grad()
 def exact_norms(exact: Operator, *, tol: float = 1e-3, seed: int = 0) -> tuple[Tensor, Tensor]:
     """``‖B‖₂``, found as by `matrix_errors`, and ``‖B‖_F`` of each head, float64 (h,)."""

@@ -10,7 +10,7 @@ from torch import Tensor, linalg
 from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values
-from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, row_blocks
+from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, full_precision, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
 
@@ -49,6 +49,7 @@ class ExactOutput:
         return cls(output, output_norms(output), row_norms(output))
 
 
+@full_precision()
 def output_errors(
     reference: Operator | Tensor | ExactOutput, approx: Approximation | Tensor, qkv: QKV
 ) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from .attention import GaussianAttention, SoftmaxAttention, Streamed, Unnormalis
 from .base import GPU_BLOCK, Operator, row_blocks, row_groups
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Scaled, Stacked, Sum
+from .precision import full_precision
 from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
@@ -31,6 +32,7 @@ __all__ = [
     "Streamed",
     "Sum",
     "UnnormalisedAttention",
+    "full_precision",
     "in_spans",
     "located",
     "row_blocks",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .base import GPU_BLOCK, Operator, row_blocks
+from .precision import full_precision
 
 __all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
 
@@ -42,6 +43,7 @@ class Streamed(Operator):
         scores[..., first:].masked_fill_(hidden, float("-inf"))
         return scores
 
+    @full_precision()
     def rows_into(self, out: Tensor, start: int, stop: int) -> Tensor:
         """`rows`, made in ``out``, (h, stop - start, n_k): memory that stays in the cache from block to block."""
         return self._block(slice(None), start, stop, out)
@@ -61,18 +63,21 @@ class Streamed(Operator):
             for start, stop in row_blocks(n_q, size):
                 yield heads, start, stop, self._block(heads, start, stop)
 
+    @full_precision()
     def _apply(self, x: Tensor) -> Tensor:
         out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])  # (h, n_q, c)
         for heads, start, stop, block in self._blocks():
             out[heads, start:stop] = block @ x[heads]
         return out
 
+    @full_precision()
     def _apply_transpose(self, y: Tensor) -> Tensor:
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])  # (h, n_k, c)
         for heads, start, stop, block in self._blocks():
             out[heads] += block.mT @ y[heads, start:stop]
         return out
 
+    @full_precision()
     def _rows(self, start: int, stop: int) -> Tensor:
         return self._block(slice(None), start, stop)
 
@@ -91,6 +96,7 @@ class SoftmaxAttention(Streamed):
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         return torch.softmax(self.scores(heads, start, stop, out), dim=-1, out=out)
 
+    @full_precision()
     def log_normalizer(self) -> Tensor:
         """``log D_i = logsumexp_j S_ij``, (h, n_q)."""
         out = self.q.new_empty(self.shape[:2])
@@ -126,6 +132,7 @@ class UnnormalisedAttention(Streamed):
     def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
         return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.last)
 
+    @full_precision()
     def _largest(self) -> Tensor:
         out = self.q.new_empty(self.shape[0])
         for head in range(self.shape[0]):

@@ -14,7 +14,7 @@ from ...figures.kit import SYMBOLS, canvas, chunks, drawn, tiles
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.table import grouped_by
-from .view import budget_rows
+from .rows import budget_rows
 
 __all__ = ["budget_figures"]
 

@@ -13,7 +13,7 @@ from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
-from .view import inject_points, mean
+from .rows import inject_points, mean
 
 __all__ = ["inject_figures"]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...errors import Unsupported
 from ...inject import injected, replaced
+from ...operators import full_precision
 from ...run.cells import Cells, Done, Found, Place, plan_of_sources
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
@@ -180,6 +181,7 @@ class _Bench:
     exact: dict[int, Tensor] = field(default_factory=dict)
     local: dict[tuple[Any, ...], list[list[float]]] = field(default_factory=dict)
 
+    @full_precision()
     def __post_init__(self) -> None:
         self.reading = batch_of(self.rows, self.model)
         self.asked = self.model.asked(self.reading, self.windows, self.seed)
@@ -191,6 +193,7 @@ class _Bench:
     def lengths(self) -> Sequence[int]:
         return self.reading.lengths
 
+    @full_precision()
     def measure(self, work: InjectWork) -> list[Found]:
         """What is found of each window."""
         local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}

@@ -13,7 +13,7 @@ import numpy as np
 from ...figures.kit import canvas, chunks, columns_for, drawn, escaped, legend, legend_columns
 from ...figures.methods import COLOURS, GREY, MARKERS
 from ...tables.table import counted, gathered
-from .view import matrix_label, moduli
+from .rows import matrix_label, moduli
 
 __all__ = ["spectrum_figures"]
 

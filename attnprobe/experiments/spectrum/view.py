@@ -4,49 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...tables.labels import identity, scale_of, source_labels
-from ...tables.numbers import method_label, significant
+from ...tables.numbers import significant
 from ...tables.statistics import quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .rows import matrix_label, moduli, spectrum_rows
 
-__all__ = ["matrix_label", "moduli", "spectrum_legend", "spectrum_rows", "spectrum_tables", "view"]
+__all__ = ["spectrum_legend", "spectrum_tables", "view"]
 
 Row = Any
+
 Line = Sequence[Row]
 Cell = Callable[[Line], str]
 
-FIRST = ("of", "kind", "weights", "layer", "window", "head", "n", "status", "reason")
-FACTS = (
-    "options",
-    "target",
-    "d",
-    "size",
-    "complete",
-    "log_scale",
-    "duplicates",
-    "seed",
-    "scale_inputs",
-    "stable_rank",
-    "entropy_rank",
-    "participation_ratio",
-    "rank_90",
-    "rank_95",
-    "rank_99",
-    "d_spectral",
-    "d_frobenius",
-    "frobenius",
-    "error",
-    "upper",
-    "passes",
-    "closed",
-    "draws_hash",
-    "seconds",
-)
 SHARES = (90, 95, 99)
 MARKS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 
@@ -68,38 +42,6 @@ def view(recorded: Recorded) -> View:
         title="Spectra of attention matrices",
         figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},
     )
-
-
-def spectrum_rows(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per record, which is one head: its values, and the numbers made of them.
-
-    ``weights`` tells sources apart; where several share the word, it says what else differs.
-    """
-    records = list(records)
-    labels = source_labels(records)
-    rows = []
-    for record in records:
-        values = "eigenvalues" if record["kind"] == "eigen" else "singular_values"
-        names = [*FIRST, values, *FACTS]
-        row = {name: record.get(name) for name in names}
-        row["scale_inputs"] = scale_of(record.get("source"))
-        row["weights"] = labels[identity(record.get("source"))] or row["weights"]
-        if record.get("method") is None:
-            row.pop("target")  # a matrix is what it is, whatever methods shall stand for
-        rows.append(row)
-    return rows
-
-
-def moduli(row: Row) -> list[float]:
-    """``σ_i``, or ``|λ_i|``, by rank."""
-    values = row.get("singular_values") or row.get("eigenvalues") or []
-    return [math.hypot(*value) if isinstance(value, (list, tuple)) else abs(value) for value in values]
-
-
-def matrix_label(row: Row) -> str:
-    """What the spectrum is of: a matrix, or a method with its options and budget."""
-    budget = "" if row.get("d") is None else f" d={row['d']}"
-    return method_label({"method": row["of"], "options": row.get("options")}) + budget
 
 
 def spectrum_tables(rows: Sequence[Row]) -> list[Table]:

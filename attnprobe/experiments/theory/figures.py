@@ -13,7 +13,7 @@ from ...records.file import unspelt
 from ...tables.labels import file_tag, source_heading
 from ...tables.table import grouped_by
 from .curves import theory_curves
-from .view import VERDICTS, theory_rows
+from .rows import VERDICTS, theory_rows
 
 __all__ = ["theory_figures"]
 

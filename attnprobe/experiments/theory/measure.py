@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import BadResult, Unsupported
 from ...grammar.foreign import message
+from ...operators import full_precision
 from ...qkv import QKV
 from ...records.file import spelt
 from ...run.cells import Found, Place, PlannedCells, key_of
@@ -168,6 +169,7 @@ def _check(
     seeds = range(plan.seed, plan.seed + plan.repeats)
     setting = setting_of(asked, method, budgets, seeds, plan.target, inner)
 
+    @full_precision()
     def check() -> None:
         findings.clear()
         findings.extend(theorem.check(inner, setting))

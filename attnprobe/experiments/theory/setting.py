@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...errors import UsageError
 from ...grammar.lists import positive
 from ...methods import Approximation, approximate
+from ...operators import full_precision
 from ...qkv import QKV
 from ...rng import Streams
 from ...run.plan import MethodRequest, parse_methods
@@ -26,6 +27,7 @@ class Asked:
     quadrature: bool | None
 
 
+@full_precision()
 def findings(
     qkv: QKV,
     theorem: str = "all",

@@ -15,7 +15,8 @@ from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments import experiment
 from attnprobe.experiments.budget import BudgetRequest, measure_budgets
 from attnprobe.experiments.budget.bisect import coarse_budgets, fine_budgets, search, seeds_needed
-from attnprobe.experiments.budget.view import budget_files, budget_rows, budget_summary
+from attnprobe.experiments.budget.rows import budget_rows, budget_summary
+from attnprobe.experiments.budget.view import budget_files
 from attnprobe.gates.parse import parse_gates
 from attnprobe.linalg.binomial import clopper_pearson
 from attnprobe.methods.registry import METHODS, register

@@ -16,7 +16,7 @@ from showing import view_of
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
-from attnprobe.experiments.theory.view import theory_rows, theory_summary
+from attnprobe.experiments.theory.rows import theory_rows, theory_summary
 from attnprobe.records.read import read_records
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem

@@ -10,7 +10,7 @@ import pytest
 from showing import view_of
 
 from attnprobe.experiments.theory.figures import theory_figures
-from attnprobe.experiments.theory.view import theory_rows, theory_summary
+from attnprobe.experiments.theory.rows import theory_rows, theory_summary
 from attnprobe.figures import kit
 from attnprobe.figures.methods import COLOURS
 
