@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from ..gates.check import Gated
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Experiment", "Recorded", "called", "late"]
 
-Record = Any
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(Generic[R]):
     """The records of one command in a run's folder, and what else a view may need of that folder.
 
     Attributes:
@@ -29,7 +29,7 @@ class Recorded:
         metric: what figures of errors show, where that was asked for. references: values of papers.
     """
 
-    records: Sequence[Record]
+    records: Sequence[R]
     header: Header
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -78,4 +78,4 @@ class Experiment:
     gated: Callable[[], Gated] | None = None
     keeps: tuple[str, ...] = ()
     listing: Callable[[], Callable[[str], str]] | None = None
-    timed: Callable[[], Callable[[Sequence[Record]], Sequence[Any]]] | None = None
+    timed: Callable[[], Callable[[Sequence[Any]], Sequence[Any]]] | None = None

@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..grammar.foreign import printable
 from ..records.file import NAMES, plain, strict_json
 from .numbers import short_hashes
-from .rows import Sourced
+from .rows import Sourced, Where
 
-__all__ = ["at_label", "file_tag", "identity", "scale_of", "source_heading", "source_labels"]
+if TYPE_CHECKING:
+    from ..records.shapes import Record
+
+__all__ = ["at_label", "file_tag", "identity", "scale_of", "source_heading", "source_labels", "with_source"]
+
+R = TypeVar("R", bound="Record")
 
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
 # asked in turn
@@ -55,6 +60,19 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
             if len({strict_json(found[other].get(name)) for other in tied}) > 1:
                 labels[key] += f", {_told(name, found, tied, key)}"
     return dict(labels)
+
+
+def with_source(records: Sequence[R]) -> Iterator[tuple[R, Where]]:
+    """Each record, and what its rows say of its source."""
+    labels = source_labels(records)
+    for record in records:
+        facts = record["source"]
+        where: Where = {
+            "weights": facts.get("weights"),
+            "source": labels[identity(facts)],
+            "scale_inputs": scale_of(facts),
+        }
+        yield record, where
 
 
 def source_heading(row: Sourced) -> str:

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired
+from typing import NotRequired, TypeVar, cast
 
 from typing_extensions import ReadOnly, TypedDict
 
-__all__ = ["AnyRow", "Judged", "MethodRow", "Named", "Quantiles", "Sourced", "State", "Statistics"]
+__all__ = [
+    "AnyRow",
+    "Judged",
+    "MethodRow",
+    "Named",
+    "Placed",
+    "Quantiles",
+    "Sourced",
+    "State",
+    "Statistics",
+    "Where",
+    "part",
+]
 
 AnyRow = Mapping[str, object]
+T = TypeVar("T")
+
+
+def part(kind: type[T], row: AnyRow) -> T:
+    """The fields of a type, in its order, of a row or a record that may have more; None where it lacks one.
+
+    >>> part(Named, {"n": 8, "options": {}, "method": "mss"})
+    {'method': 'mss', 'options': {}}
+    """
+    return cast(T, {name: row.get(name) for name in kind.__annotations__})
 
 
 class Statistics(TypedDict):
@@ -47,6 +69,12 @@ class Sourced(TypedDict):
     source: ReadOnly[str | None]
 
 
+class Where(Sourced):
+    """Where Q, K and V are from, and the factor of their scores."""
+
+    scale_inputs: ReadOnly[float]
+
+
 class State(TypedDict):
     """What became of the cells of a row, and why where they are not ok."""
 
@@ -54,11 +82,10 @@ class State(TypedDict):
     reason: str | None
 
 
-class Judged(Named, Sourced, State):
-    """A row that gates judge: what it measured, and where."""
+class Placed(Named, Sourced, State):
+    """The place of a row that gates judge, and its state."""
 
     requested: ReadOnly[bool]
-    metrics: ReadOnly[Mapping[str, Statistics]]
     target: ReadOnly[str | None]
     layer: ReadOnly[int | None]
     n: ReadOnly[int | None]
@@ -71,6 +98,12 @@ class Judged(Named, Sourced, State):
     judges: ReadOnly[NotRequired[Sequence[str]]]
     theorem: ReadOnly[NotRequired[str]]
     task: ReadOnly[NotRequired[str]]
+
+
+class Judged(Placed):
+    """A row that gates judge."""
+
+    metrics: ReadOnly[Mapping[str, Statistics]]
 
 
 class MethodRow(Judged):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,18 +14,19 @@ from ...figures.kit import SYMBOLS, canvas, chunks, drawn, tiles
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.table import grouped_by
-from .rows import budget_rows
+from .rows import HeadRow, budget_rows, is_found
+
+if TYPE_CHECKING:
+    from .record import BudgetRecord
 
 __all__ = ["budget_figures"]
-
-Row = Any
 
 ACROSS, DOWN = 4, 6  # of a figure: ε and methods
 PLAIN = {"$": "", r"\|": "‖", r"\tilde{B}": "B~", r"\;": " ", "_2": "₂", "_F": "F", "-": " − "}
 NUMBERED = 16  # heads of a map whose cells say their number
 
 
-def budget_figures(records: Sequence[Mapping[str, Any]], title: str, out_dir: str | Path) -> list[Path]:
+def budget_figures(records: Sequence[BudgetRecord], title: str, out_dir: str | Path) -> list[Path]:
     """Draw d over layers and heads: ``budget-nN`` for each (source, n, target, metric), a map per method and ε.
 
     A cell is the largest d over windows, on one logarithmic colour scale. Hatched: not reached in some window. Grey:
@@ -34,7 +35,7 @@ def budget_figures(records: Sequence[Mapping[str, Any]], title: str, out_dir: st
     Returns:
         The files' paths.
     """
-    rows = [row for row in budget_rows(records) if row["head"] is not None]
+    rows = list(filter(is_found, budget_rows(records)))
     several = [name for name in ("target", "metric") if len({row[name] for row in rows}) > 1]
     paths: list[Path] = []
     for some in grouped_by(rows, "source", "n", "target", "metric"):
@@ -47,18 +48,18 @@ def budget_figures(records: Sequence[Mapping[str, Any]], title: str, out_dir: st
     return paths
 
 
-def _epsilon(row: Row) -> float:
+def _epsilon(row: HeadRow) -> float:
     return row["epsilon"]
 
 
-def _figure(rows: Sequence[Row], methods: Sequence[str], epsilons: Sequence[float], title: str) -> Any:
+def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[float], title: str) -> Any:
     """A map for each of some methods and ε."""
     first = rows[0]
     layers, heads = (sorted({row[name] for row in rows}) for name in ("layer", "head"))
     numbered = len(heads) <= NUMBERED
     cell = 0.3 if numbered else 0.15  # inches
     wide, high = 0.5 + cell * max(len(heads), 5), 0.6 + cell * max(len(layers), 2)
-    least, most = min(row["least"] for row in rows), max(row["most"] for row in rows)
+    least, most = min(row["least"] or 1 for row in rows), max(row["most"] or 0 for row in rows)
     target = "" if first["target"] == "softmax" else f"target {first['target']}"
     where = ", ".join(filter(None, [source_heading(first), f"n = {first['n']}", target]))
     told = [
@@ -93,7 +94,7 @@ def _symbol(metric: str) -> str:
     return text
 
 
-def _marked(axis: Any, some: Sequence[Row], layers: Sequence[int], heads: Sequence[int]) -> Any:
+def _marked(axis: Any, some: Sequence[HeadRow], layers: Sequence[int], heads: Sequence[int]) -> Any:
     """The largest d over windows, (layers, heads), NaN where there is none; hatches and rings are drawn."""
     from matplotlib.patches import Rectangle
 
@@ -101,11 +102,12 @@ def _marked(axis: Any, some: Sequence[Row], layers: Sequence[int], heads: Sequen
     values = np.full((len(layers), len(heads)), math.nan)
     for rows in grouped_by(some, "layer", "head"):
         y, x = layers.index(rows[0]["layer"]), heads.index(rows[0]["head"])
-        if any(row["d"] is None for row in rows):
+        d = [row["d"] for row in rows if row["d"] is not None]
+        if len(d) < len(rows):
             look = {"facecolor": EMPTY, "edgecolor": "#8a8a8a", "hatch": "/////", "linewidth": 0}
             axis.add_patch(Rectangle((x + 0.02, y + 0.02), 0.96, 0.96, zorder=2, **look))
         else:
-            values[y, x] = max(row["d"] for row in rows)
+            values[y, x] = max(d)
         if any(row["again"] for row in rows):
             axis.plot([x + 0.84], [y + 0.16], markeredgewidth=0.6, zorder=4, **ring)
     return values

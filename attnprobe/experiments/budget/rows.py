@@ -3,54 +3,203 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
+from typing_extensions import ReadOnly, TypedDict
+
+from ...records.shapes import by_name, lists_of
+from ...tables.labels import with_source
+from ...tables.rows import Judged, Named, Placed, State, Where, part
 from ...tables.statistics import describe
-from ...tables.table import grouped_by, places
+from ...tables.table import grouped_by
 
-__all__ = ["budget_rows", "budget_summary"]
+if TYPE_CHECKING:
+    from .record import BudgetRecord
 
-Record = Any
-Row = Any
-SEARCH = ("metric", "delta", "seeds", "needed", "least", "most", "resolution", "scan")
-PLACE = ("method", "options", "target", "layer", "window", "n", *SEARCH)
-SUMMARISED = (
-    *("method", "options", "target", "weights", "source", "scale_inputs", "layer", "n", "metric", "epsilon"),
-    *SEARCH[1:],
-)
-PER_HEAD = ("d", "below", "error", "held", "lower", "upper", "settled")
+__all__ = [
+    "BudgetRow",
+    "BudgetSummary",
+    "Counterexample",
+    "FoundSummary",
+    "HeadRow",
+    "budget_rows",
+    "budget_summary",
+    "has_heads",
+    "is_found",
+]
 
 
-def budget_rows(records: Iterable[Record]) -> list[Row]:
+class Search(TypedDict):
+    """What was searched for, and where."""
+
+    metric: str
+    delta: float
+    seeds: int
+    needed: int | None
+    least: int | None
+    most: int | None
+    resolution: float
+    scan: bool | None
+
+
+class Cell(Named):
+    """The cell of a row."""
+
+    method: str
+    target: str
+    layer: int
+    window: int
+    n: int
+
+
+class Place(Cell, Search):
+    """The cell of a row, and how it was searched."""
+
+
+class OfHead(TypedDict):
+    """What was found at one ε for one head, as in the record."""
+
+    d: int | None
+    below: int | None
+    error: float | None
+    held: int | None
+    lower: float | None
+    upper: float | None
+    settled: int | None
+
+
+class BudgetRow(Place, OfHead, Where, State):
+    """What was found at one ε for one head; without either in a cell in which nothing was found."""
+
+    epsilon: ReadOnly[float | None]
+    head: ReadOnly[int | None]
+
+
+class HeadRow(BudgetRow):
+    """What was found at one ε for one head."""
+
+    epsilon: float
+    head: int
+    d_over_n: float | None
+    no_counterexample: bool | None
+    again: list[int]
+    again_error: list[float | None]
+
+
+class Weakest(TypedDict):
+    """The head of which the fewest seeds hold at its d."""
+
+    head: int
+    window: int
+    held: int
+    lower: float
+    upper: float
+
+
+class Counterexample(TypedDict):
+    """A head whose error exceeds ε at budgets above its d."""
+
+    head: int
+    window: int
+    d: int
+    again: list[int]
+    again_error: list[float | None]
+    settled: int | None
+
+
+class Summarised(TypedDict):
+    """What the rows of an entry have in common."""
+
+    method: str
+    options: Mapping[str, object]
+    target: str
+    weights: str | None
+    source: str | None
+    scale_inputs: float
+    layer: int
+    n: int
+    metric: str
+    epsilon: float | None
+    delta: float
+    seeds: int
+    needed: int | None
+    least: int | None
+    most: int | None
+    resolution: float
+    scan: bool | None
+
+
+class Entry(Placed, Summarised):
+    """What an entry is of."""
+
+    windows: int
+
+
+class BudgetSummary(Judged, Entry):
+    """One method at one ε on one layer, over heads and windows."""
+
+    heads: int
+
+
+class FoundSummary(BudgetSummary):
+    """The same where there is a head."""
+
+    values: int
+    range: Mapping[str, float]
+    unreached: int
+    counterexamples: int
+    weakest: Weakest | None
+    again: list[Counterexample]
+
+
+def has_heads(entry: BudgetSummary) -> TypeGuard[FoundSummary]:
+    """Whether the entry is of heads."""
+    return entry["heads"] > 0
+
+
+def is_found(row: BudgetRow) -> TypeGuard[HeadRow]:
+    """Whether the row is of a head."""
+    return row["head"] is not None
+
+
+def budget_rows(records: Sequence[BudgetRecord]) -> list[BudgetRow]:
     """The rows of the JSON contract: one per ε and head; a cell in which nothing was found is one with its reason.
 
     ``again`` are the larger budgets tried at which too few seeds hold, and ``again_error`` the error there;
     ``no_counterexample`` says that there is none among those tried.
     """
-    records = list(records)
-    rows = []
-    for record, place in zip(records, places(records, *PLACE), strict=True):
-        state = {name: place.pop(name) for name in ("status", "reason")}
+    rows: list[BudgetRow] = []
+    for record, source in with_source(records):
+        place, state = part(Place, record), part(State, record)
         errors = {
             (one["d"], head): error
             for one in record["tried"]
             for head, error in zip(one["heads"], one["error"], strict=True)
         }
         for found in record["found"]:
+            lists = lists_of(found, OfHead.__annotations__)
             for index, head in enumerate(record["heads"]):
-                row = {**place, "epsilon": found["epsilon"], "head": head}
-                row |= {name: found[name][index] for name in PER_HEAD}
-                again = found["again"][index]
-                row["d_over_n"] = None if row["d"] is None else row["d"] / record["n"]
-                row["no_counterexample"] = None if row["d"] is None else not again
-                rows.append({**row, "again": again, "again_error": [errors.get((d, head)) for d in again], **state})
+                d, again = found["d"][index], found["again"][index]
+                row: HeadRow = {
+                    **place,
+                    **source,
+                    "epsilon": found["epsilon"],
+                    "head": head,
+                    **part(OfHead, by_name(lists, index)),
+                    "d_over_n": None if d is None else d / record["n"],
+                    "no_counterexample": None if d is None else not again,
+                    "again": again,
+                    "again_error": [errors.get((one, head)) for one in again],
+                    **state,
+                }
+                rows.append(row)
         if not record["found"]:
-            rows.append({**place, "epsilon": None, "head": None, **dict.fromkeys(PER_HEAD), **state})
+            rows.append({**place, **source, "epsilon": None, "head": None, **part(OfHead, {}), **state})
     return rows
 
 
-def budget_summary(rows: Iterable[Row]) -> list[Row]:
+def budget_summary(rows: Iterable[BudgetRow]) -> list[BudgetSummary]:
     """One entry per (source, method with options, target, n, metric, ε, layer), over heads and windows.
 
     ``metrics`` describes the metrics of gates, the last two as shares of heads; ``range`` holds the least, median and
@@ -64,11 +213,12 @@ def budget_summary(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def _summary(some: Sequence[Row]) -> Row:
+def _summary(some: Sequence[BudgetRow]) -> BudgetSummary:
     first = some[0]
     windows = [row["window"] for row in some]
     worst = next((row for row in some if row["status"] != "ok"), first)
-    found = {name: first.get(name) for name in SUMMARISED} | {
+    entry: Entry = {
+        **part(Summarised, first),
         "d": None,
         "at": {} if first["epsilon"] is None else {"epsilon": first["epsilon"]},
         "requested": True,
@@ -77,26 +227,27 @@ def _summary(some: Sequence[Row]) -> Row:
         "windows": len(set(windows)),
         "cells": len(set(windows)),
     }
-    if first["head"] is None:
-        return found | {"heads": 0, "values": 0, "metrics": {}}
-    unreached = [float(row["d"] is None) for row in some]
-    counterexamples = [float(bool(row["again"])) for row in some]
-    metrics = {name: describe([row[name] for row in some], windows) for name in ("d", "d_over_n")}
-    metrics |= {"unreached": describe(unreached, windows), "counterexamples": describe(counterexamples, windows)}
-    d = sorted(math.inf if row["d"] is None else row["d"] for row in some)
-    held = [row for row in some if row["lower"] is not None]
-    weakest = min(held, key=lambda row: row["held"], default=None)
-    return found | {
-        "heads": len({row["head"] for row in some}),
-        "values": len(some),
+    heads = list(filter(is_found, some))
+    if not heads:
+        return {**entry, "heads": 0, "values": 0, "metrics": {}}
+    unreached = [float(row["d"] is None) for row in heads]
+    counterexamples = [float(bool(row["again"])) for row in heads]
+    d = sorted(math.inf if row["d"] is None else row["d"] for row in heads)
+    weakest = min((row for row in heads if row["lower"] is not None), key=lambda row: row["held"] or 0, default=None)
+    found: FoundSummary = {
+        **entry,
+        "heads": len({row["head"] for row in heads}),
+        "values": len(heads),
         "range": {"min": d[0], "median": (d[(len(d) - 1) // 2] + d[len(d) // 2]) / 2, "max": d[-1]},
         "unreached": int(sum(unreached)),
         "counterexamples": int(sum(counterexamples)),
-        "weakest": weakest and {name: weakest[name] for name in ("head", "window", "held", "lower", "upper")},
-        "again": [
-            {name: row[name] for name in ("head", "window", "d", "again", "again_error", "settled")}
-            for row in some
-            if row["again"]
-        ],
-        "metrics": metrics,
+        "weakest": weakest and part(Weakest, weakest),
+        "again": [part(Counterexample, row) for row in heads if row["again"]],
+        "metrics": {
+            "d": describe([row["d"] for row in heads], windows),
+            "d_over_n": describe([row["d_over_n"] for row in heads], windows),
+            "unreached": describe(unreached, windows),
+            "counterexamples": describe(counterexamples, windows),
+        },
     }
+    return found

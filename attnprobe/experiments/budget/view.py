@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, identity, source_heading, source_labels
@@ -12,18 +12,19 @@ from ...tables.numbers import brief, method_label, per_cent, significant
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .rows import budget_rows, budget_summary
+from .rows import BudgetSummary, Counterexample, FoundSummary, HeadRow, budget_rows, budget_summary, has_heads, is_found
+
+if TYPE_CHECKING:
+    from ...records.shapes import Source
+    from .record import BudgetRecord
 
 __all__ = ["budget_files", "budget_tables", "view"]
-
-Record = Any
-Row = Any
 
 
 MOST_NOTES = 8  # heads whose error does not fall
 
 
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[BudgetRecord]) -> View:
     """What records of ``attnprobe budget`` show."""
     from .figures import budget_figures
 
@@ -44,7 +45,7 @@ def view(recorded: Recorded) -> View:
     )
 
 
-def budget_tables(summary: Sequence[Row]) -> list[Table]:
+def budget_tables(summary: Sequence[BudgetSummary]) -> list[Table]:
     """One table per (source, target, metric), a line for each method, ε, length and layer."""
     tables = []
     for some in grouped_by(summary, "source", "target", "metric"):
@@ -62,34 +63,34 @@ def budget_tables(summary: Sequence[Row]) -> list[Table]:
     return tables
 
 
-def _measured(cell: Callable[[Row], str]) -> Callable[[Row], str]:
+def _measured(cell: Callable[[FoundSummary], str]) -> Callable[[BudgetSummary], str]:
     """The cell of rows of which something was measured."""
-    return lambda row: cell(row) if row["heads"] else ""
+    return lambda row: cell(row) if has_heads(row) else ""
 
 
-def _budget(name: str) -> Callable[[Row], str]:
+def _budget(name: str) -> Callable[[BudgetSummary], str]:
     """A budget: ``> d`` where none up to d is enough, ``≤ d`` where smaller ones were not tried."""
 
-    def cell(row: Row) -> str:
+    def cell(row: FoundSummary) -> str:
         d = row["range"][name]
         if math.isinf(d):
             return f"> {row['most']}"
-        return f"≤ {d:g}" if d == row["least"] > 1 else f"{d:g}"
+        return f"≤ {d:g}" if 1 < d == row["least"] else f"{d:g}"
 
     return _measured(cell)
 
 
-def _share(row: Row) -> str:
-    median = row["range"]["median"]
-    return f"> {per_cent(row['most'] / row['n'])}" if math.isinf(median) else per_cent(median / row["n"])
+def _share(row: FoundSummary) -> str:
+    median, most = row["range"]["median"], row["most"] or 0
+    return f"> {per_cent(most / row['n'])}" if math.isinf(median) else per_cent(median / row["n"])
 
 
-def _interval(row: Row) -> str:
+def _interval(row: FoundSummary) -> str:
     weakest = row["weakest"]
     return "" if weakest is None else " – ".join(significant(weakest[end], 3) for end in ("lower", "upper"))
 
 
-COLUMNS: tuple[Column[Row], ...] = (
+COLUMNS: tuple[Column[BudgetSummary], ...] = (
     Column("method", method_label),
     Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}"),
     Column.of("layer"),
@@ -122,18 +123,18 @@ COLUMNS: tuple[Column[Row], ...] = (
 )
 
 
-def _name(row: Row) -> str:
+def _name(row: BudgetSummary) -> str:
     return f"{method_label(row)} layer {row['layer']} n = {row['n']}"
 
 
-def _notes(some: Sequence[Row]) -> list[str]:
+def _notes(some: Sequence[BudgetSummary]) -> list[str]:
     """Cells in which nothing was found, then heads whose error exceeds ε again."""
-    lines = [_counterexample(row, one) for row in some for one in row.get("again", ())]
+    lines = [_counterexample(row, one) for row in some if has_heads(row) for one in row["again"]]
     more = [f"counterexamples: {len(lines) - MOST_NOTES} heads more (`--format json` has all)"]
     return reasons(some, _name) + lines[:MOST_NOTES] + more * (len(lines) > MOST_NOTES)
 
 
-def _counterexample(row: Row, head: Row) -> str:
+def _counterexample(row: FoundSummary, head: Counterexample) -> str:
     window = f" window {head['window']}" if row["windows"] > 1 else ""
     budgets = list(zip(head["again"], head["again_error"], strict=True))
     beyond = ", ".join(f"{brief(error)} at {d}" for d, error in budgets[:3])
@@ -143,14 +144,13 @@ def _counterexample(row: Row, head: Row) -> str:
     return f"counterexample: {place}: d = {head['d']}, but {beyond}{more}{settled}"
 
 
-def budget_files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
+def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:
     """What ``budgets-METHOD.json`` holds, by name: the d of every layer and head for one method and ε.
 
     Of several windows each head has the largest d, and none (null) where one window has none. The name also tells
     apart what several files of the run differ in: ε, n, target, metric, source.
     """
-    records = list(records)
-    rows = [row for row in budget_rows(records) if row["head"] is not None]
+    rows = list(filter(is_found, budget_rows(records)))
     labels = source_labels(records)
     facts = {labels[identity(record["source"])]: record["source"] for record in records}
     own = {record["method"]: record.get("method_file") for record in records}
@@ -174,15 +174,15 @@ TAGS: dict[str, Callable[[Any], str]] = {  # what tells files apart, as a part o
 }
 
 
-def _file(some: Sequence[Row], source: Mapping[str, Any]) -> dict[str, Any]:
+def _file(some: Sequence[HeadRow], source: Source) -> dict[str, Any]:
     first = some[0]
     heads = []
     for rows in sorted(grouped_by(some, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
-        d = [row["d"] for row in rows]
+        d = [row["d"] for row in rows if row["d"] is not None]
         place = {name: rows[0][name] for name in ("layer", "head")}
         sure = all(row["no_counterexample"] for row in rows)
-        enough = {"d": None, "no_counterexample": None} if None in d else {"d": max(d), "no_counterexample": sure}
-        heads.append(place | enough)
+        lost = {"d": None, "no_counterexample": None}
+        heads.append(place | ({"d": max(d), "no_counterexample": sure} if len(d) == len(rows) else lost))
     return {
         "schema": SCHEMA,
         **{name: first[name] for name in ("method", "options", "metric", "epsilon", "n")},
