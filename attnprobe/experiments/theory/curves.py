@@ -5,22 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...figures.kit import chunks, drawn, grid, legend, legend_columns, logarithmic
 from ...figures.methods import COLOURS
 from ...records.file import unspelt
-from ...tables.labels import identity, source_heading, source_labels
+from ...tables.labels import source_heading, with_source
 from ...tables.numbers import method_label
-from ...tables.rows import Quantiles
+from ...tables.rows import Named, Quantiles, Sourced, part
 from ...tables.statistics import quantiles
 from ...tables.table import gathered
+from .record import Finding
+
+if TYPE_CHECKING:
+    from .record import TheoryRecord
 
 __all__ = ["theory_curves"]
 
-Record = Any
 Curve = list[tuple[float, Quantiles]]  # x, and quantiles of y
-Point = Any  # place of one finding and what it says, with one entry for each head
+
+
+class Place(Named):
+    """Where a finding is from."""
+
+    theorem: str
+    n: int
+    layer: int
+    window: int
+
+
+class Point(Place, Sourced, Finding):
+    """A finding and its place."""
+
 
 PER_PAGE = 12  # panels
 MOST_TICKS = 6
@@ -29,7 +45,7 @@ STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 
 
-def theory_curves(records: Sequence[Record], title: str, out_dir: Path) -> list[Path]:
+def theory_curves(records: Sequence[TheoryRecord], title: str, out_dir: Path) -> list[Path]:
     """Draw the curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
 
     ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat and the d that
@@ -46,10 +62,10 @@ def theory_curves(records: Sequence[Record], title: str, out_dir: Path) -> list[
     errors = [point for point in points if point["theorem"] == "ma-property" and "errors" in point["details"]]
     for n in dict.fromkeys(point["n"] for point in errors):
         here = [point for point in errors if point["n"] == n]
-        for part in dict.fromkeys(point["at"].get("of") for point in here):
-            mine = [point for point in here if point["at"].get("of") == part]
-            stem = f"theory-ma-{part}-n{n}"
-            paths += _figure(mine, stem, title, f"n = {n}: {MA.get(part, '')}", layer, _failure, out_dir)
+        for of in dict.fromkeys(str(point["at"].get("of")) for point in here):
+            mine = [point for point in here if point["at"].get("of") == of]
+            stem = f"theory-ma-{of}-n{n}"
+            paths += _figure(mine, stem, title, f"n = {n}: {MA.get(of, '')}", layer, _failure, out_dir)
     collapse = [point for point in points if point["theorem"] == "rank-collapse"]
     if len({point["layer"] for point in collapse}) > 1:
         length = lambda point: (point["n"], f"n = {point['n']}")
@@ -69,16 +85,11 @@ MA = {
 }
 
 
-def _points(records: Sequence[Record]) -> Iterable[Point]:
+def _points(records: Sequence[TheoryRecord]) -> Iterable[Point]:
     """Every finding with its place."""
-    labels = source_labels(records)
-    for record in records:
-        label = labels[identity(record.get("source"))]
-        weights = (record.get("source") or {}).get("weights")
+    for record, source in with_source(records):
         for finding in record["findings"]:
-            names = ("theorem", "n", "layer", "window", "method", "options", "heads")
-            place = {name: record.get(name) for name in names}
-            yield {**place, "source": label, "weights": weights, **finding}
+            yield {**part(Place, record), **part(Sourced, source), **finding}
 
 
 def _first_of(points: Sequence[Point]) -> list[Point]:
@@ -165,8 +176,8 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     """How often an error exceeds ε, a line for each method and budget."""
     groups: dict[str, list[Point]] = {}
     for point in points:
-        who = point["at"].get("method") or (method_label(point) if point["method"] else "")
-        groups.setdefault(f"{who} d = {point['d']}", []).append(point)
+        method = point["at"].get("method") or method_label(point)
+        groups.setdefault(f"{method} d = {point.get('d')}", []).append(point)
     methods = list(dict.fromkeys(name.split(" d = ")[0] for name in groups))
     handles = {}
     for name, some in groups.items():
@@ -209,12 +220,12 @@ def _collapse(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
         ("bound", "its bound", "-"),
     )
     for (name, label, style), colour in zip(shown, (*COLOURS[:3], GREY), strict=True):
-        whole = [
-            {**point, "details": {**point["details"], **{key: point[key] for key in ("measured", "bound")}}}
+        detailed: list[Point] = [
+            {**point, "details": {**point["details"], "measured": point["measured"], "bound": point["bound"]}}
             for point in points
         ]
-        if name in whole[0]["details"]:
-            handles[label] = _line(axis, _curve(whole, lambda point: point["layer"], name), colour, style)
+        if name in detailed[0]["details"]:
+            handles[label] = _line(axis, _curve(detailed, lambda point: point["layer"], name), colour, style)
     axis.set_yscale("log")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("layer")

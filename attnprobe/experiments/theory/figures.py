@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...figures.kit import chunks, drawn, grid, legend, logarithmic
 from ...figures.methods import COLOURS, GREY, HUGE
@@ -13,12 +13,13 @@ from ...records.file import unspelt
 from ...tables.labels import file_tag, source_heading
 from ...tables.table import grouped_by
 from .curves import theory_curves
-from .rows import VERDICTS, theory_rows
+from .rows import VERDICTS, FindingRow, is_finding, theory_rows
+
+if TYPE_CHECKING:
+    from .record import TheoryRecord
 
 __all__ = ["theory_figures"]
 
-Row = Any
-Record = Any
 
 LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"marker": "o", "markersize": 5},
@@ -31,7 +32,14 @@ NEAR = 100  # a factor that an axis which is not logarithmic shows
 BEYOND = "#f3ece4"  # the bound
 
 
-def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -> list[Path]:
+class ShownRow(FindingRow):
+    """What was measured and promised, as numbers."""
+
+    bound: float
+    measured: float
+
+
+def theory_figures(records: Sequence[TheoryRecord], title: str, out_dir: str | Path) -> list[Path]:
     """Draw what was found, with the curves of `theory_curves`.
 
     ``theory-bounds-nN``, for each (source, n): measured against promised, a panel for each theorem and sense, one point
@@ -42,14 +50,14 @@ def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -
     Returns:
         The files' paths.
     """
-    rows: list[Row] = [
-        {**row, **{name: unspelt(row[name]) for name in ("bound", "measured")}}
-        for row in theory_rows(records)
+    rows: list[ShownRow] = [
+        {**row, "bound": unspelt(row["bound"]), "measured": unspelt(row["measured"])}
+        for row in filter(is_finding, theory_rows(records))
         if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None
     ]
     paths: list[Path] = []
     for some in grouped_by(rows, "source", "n"):
-        budgets = sorted({row["d"] for row in some} - {None})
+        budgets = sorted({row["d"] for row in some if row["d"] is not None})
         colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
         lead = ", ".join(filter(None, [source_heading(some[0]), f"n = {some[0]['n']}"]))
         told = f"{lead}: measured against promised, one point per head and statement; shaded: beyond the bound"
@@ -59,7 +67,7 @@ def theory_figures(records: Sequence[Record], title: str, out_dir: str | Path) -
     return paths + theory_curves(records, title, Path(out_dir))
 
 
-def _page(page: Sequence[Sequence[Row]], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
+def _page(page: Sequence[Sequence[ShownRow]], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
     """A panel for each theorem and sense."""
     from matplotlib.lines import Line2D
 
@@ -76,7 +84,7 @@ def _page(page: Sequence[Sequence[Row]], title: str, told: str, colours: Mapping
     return figure
 
 
-def _panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
+def _panel(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
     """One theorem: measured against bound on logarithmic axes of one range, or layer by layer if one bound is all."""
     if len({row["bound"] for row in some}) == 1 and math.isfinite(some[0]["bound"]):
         _flat(axis, some, sense, colours)
@@ -94,7 +102,7 @@ def _panel(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | No
     axis.set_ylabel("measured")
 
 
-def _flat(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | None, str]) -> None:
+def _flat(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
     """Measured values side by side in each layer, and the one bound of them all as a line."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
@@ -125,7 +133,10 @@ def _flat(axis: Any, some: Sequence[Row], sense: str, colours: Mapping[int | Non
 
 
 def _points(
-    axis: Any, some: Sequence[Row], colours: Mapping[int | None, str], at: Callable[[Row], tuple[float, float]]
+    axis: Any,
+    some: Sequence[ShownRow],
+    colours: Mapping[int | None, str],
+    at: Callable[[ShownRow], tuple[float, float]],
 ) -> None:
     for verdict in VERDICTS:
         for d, colour in colours.items():

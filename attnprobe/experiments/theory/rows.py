@@ -4,57 +4,168 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypeGuard
+
+from typing_extensions import ReadOnly, TypedDict
 
 from ...records.file import unspelt
-from ...tables.rows import Quantiles
+from ...records.shapes import by_name, lists_of
+from ...tables.labels import with_source
+from ...tables.rows import Judged, Placed, Quantiles, State, Where, part
 from ...tables.statistics import describe, quantiles
-from ...tables.table import grouped_by, places
+from ...tables.table import grouped_by
 
-__all__ = ["theory_rows", "theory_summary"]
+if TYPE_CHECKING:
+    from .record import TheoryRecord
 
-Record = Any
-Row = Any
+__all__ = ["VERDICTS", "FindingRow", "TheoryRow", "TheorySummary", "is_finding", "theory_rows", "theory_summary"]
+
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
-PLACE = ("theorem", "paper", "says", "method", "options", "target", "layer", "window", "n")
-WHERE = ("theorem", "paper", "says", "method", "options", "target", "weights", "source", "scale_inputs")
-STATEMENT = (*WHERE, "layer", "n", "d", "at", "assumption", "promise", "sense", "status", "reason")
 NUMBERS = ("measured", "bound", "slack")
 LOST = "nothing to compare: what was measured or its bound is NaN"
+Real = float | str | None
 
 
-def theory_rows(records: Iterable[Record]) -> list[Row]:
+class Cell(TypedDict):
+    """The cell of a row."""
+
+    theorem: str
+    paper: str
+    says: str
+    method: str | None
+    options: Mapping[str, object]
+    target: str | None
+    layer: int
+    window: int
+    n: int
+
+
+class TheoryRow(Cell, Where, State):
+    """A cell or a budget, with what was found of one head where anything was."""
+
+    d: int | None
+    at: Mapping[str, object]
+    assumption: str | None
+    promise: str | None
+    head: ReadOnly[int | None]
+    verdict: str | None
+
+
+class OfHead(TypedDict):
+    """What a finding says of one head, as in the record."""
+
+    met: bool | None
+    bound: ReadOnly[Real]
+    measured: ReadOnly[Real]
+    lower: Real
+    upper: Real
+    rounding: Real
+    vacuous: bool | None
+    slack: Real
+    verdict: str | None
+
+
+class FindingRow(TheoryRow, OfHead):
+    """What a finding says of one head."""
+
+    sense: str
+    head: int
+    details: Mapping[str, object]
+
+
+class Statement(TypedDict):
+    """What the rows of an entry have in common."""
+
+    theorem: str
+    paper: str
+    says: str
+    method: str | None
+    options: Mapping[str, object]
+    target: str | None
+    weights: str | None
+    source: str | None
+    scale_inputs: float
+    layer: int
+    n: int
+    d: int | None
+    at: Mapping[str, object]
+    assumption: str | None
+    promise: str | None
+    sense: str | None
+    status: str
+    reason: str | None
+
+
+class Entry(Placed, Statement):
+    """What an entry is of."""
+
+
+class TheorySummary(Judged, Entry):
+    """One statement on one layer, over heads and windows."""
+
+    heads: int
+    windows: int
+    values: int
+    verdicts: Mapping[str, int]
+    quantiles: NotRequired[Mapping[str, Quantiles | dict[str, None]]]
+
+
+def is_finding(row: TheoryRow) -> TypeGuard[FindingRow]:
+    """Whether the row is of a head."""
+    return row["head"] is not None
+
+
+def theory_rows(records: Sequence[TheoryRecord]) -> list[TheoryRow]:
     """The rows of the JSON contract: one per finding and head; a cell or a budget without any is one with its reason.
 
     An infinite number is ``"inf"``, NaN null; where a statement has no verdict because of it, the row is ``diverged``.
     ``details`` holds the finding's numbers of that head; its curves stand in the records alone.
     """
-    records = list(records)
-    rows: list[Row] = []
-    for record, place in zip(records, places(records, *PLACE), strict=True):
-        status, reason = place.pop("status"), place.pop("reason")
+    rows: list[TheoryRow] = []
+    for record, source in with_source(records):
+        place = part(Cell, record)
         for finding in record["findings"]:
-            shared = {name: finding.get(name) for name in ("d", "at", "assumption", "promise", "sense")}
+            lists = lists_of(finding, OfHead.__annotations__)
             for index, head in enumerate(record["heads"]):
-                row = {**place, **shared, "head": head, **_of_head(finding, index), "status": "ok", "reason": None}
-                rows.append(row if row["verdict"] is not None else {**row, "status": "diverged", "reason": LOST})
-        empty = {**place, **dict.fromkeys(("assumption", "promise", "verdict", "head")), "at": {}}
-        lost = [(one["d"], "skipped", one["reason"]) for one in record.get("refused") or ()]
-        if status not in ("ok", "diverged"):  # what diverged stands among the findings
-            lost.append((None, status, reason))
-        rows += [{**empty, "d": d, "status": status, "reason": reason} for d, status, reason in lost]
+                of_head = part(OfHead, by_name(lists, index))
+                details = {name: values[index] for name, values in sorted(finding["details"].items())}
+                row: FindingRow = {
+                    **place,
+                    **source,
+                    "d": finding.get("d"),
+                    "at": finding["at"],
+                    "assumption": finding["assumption"],
+                    "promise": finding["promise"],
+                    "sense": finding["sense"],
+                    "head": head,
+                    **of_head,
+                    "details": {name: value for name, value in details.items() if not isinstance(value, list)},
+                    "status": "diverged" if of_head["verdict"] is None else "ok",
+                    "reason": LOST if of_head["verdict"] is None else None,
+                }
+                rows.append(row)
+        states: list[tuple[int | None, State]] = [
+            (one["d"], {"status": "skipped", "reason": one["reason"]}) for one in record.get("refused") or ()
+        ]
+        if record["status"] not in ("ok", "diverged"):  # what diverged stands among the findings
+            states.append((None, part(State, record)))
+        for d, state in states:
+            empty: TheoryRow = {
+                **place,
+                **source,
+                "assumption": None,
+                "promise": None,
+                "verdict": None,
+                "head": None,
+                "at": {},
+                "d": d,
+                **state,
+            }
+            rows.append(empty)
     return rows
 
 
-def _of_head(finding: Mapping[str, Any], index: int) -> Row:
-    """What a finding says of one head."""
-    names = ("met", "bound", "measured", "lower", "upper", "rounding", "vacuous", "slack", "verdict")
-    row = {name: None if finding[name] is None else finding[name][index] for name in names}
-    details = {name: values[index] for name, values in sorted(finding["details"].items())}
-    return row | {"details": {name: value for name, value in details.items() if not isinstance(value, list)}}
-
-
-def theory_summary(rows: Iterable[Row]) -> list[Row]:
+def theory_summary(rows: Iterable[TheoryRow]) -> list[TheorySummary]:
     """One entry per (source, theorem, method with options, layer, n, d, at), over heads and windows.
 
     ``verdicts`` counts them; ``metrics`` describes the metrics of gates, of which the first four are shares of heads,
@@ -64,30 +175,30 @@ def theory_summary(rows: Iterable[Row]) -> list[Row]:
     return [_summary(some) for some in grouped_by(rows, *place)]
 
 
-def _summary(some: Sequence[Row]) -> Row:
+def _summary(some: Sequence[TheoryRow]) -> TheorySummary:
     first = some[0]
-    windows = [row["window"] for row in some]
-    cells = len(set(windows))
-    found = {name: first.get(name) for name in STATEMENT} | {"requested": True, "cells": cells}
+    cells = len({row["window"] for row in some})
+    entry: Entry = {**part(Statement, first), "requested": True, "cells": cells}
     if first["status"] != "ok":
-        return found | {"heads": 0, "windows": cells, "values": 0, "verdicts": {}, "metrics": {}}
-    metrics = {
-        word.replace(" ", "_"): describe([float(row["verdict"] == word) for row in some], windows) for word in VERDICTS
-    }
-    numbers = {name: [unspelt(row[name]) for row in some] for name in NUMBERS}
-    metrics |= {name: describe(values, windows) for name, values in numbers.items()}
-    said = [row["verdict"] for row in some]
-    return found | {
-        "heads": len({row["head"] for row in some}),
+        return {**entry, "heads": 0, "windows": cells, "values": 0, "verdicts": {}, "metrics": {}}
+    heads = list(filter(is_finding, some))
+    windows = [row["window"] for row in heads]
+    shares = {word: [float(row["verdict"] == word) for row in heads] for word in VERDICTS}
+    numbers = {name: [unspelt(row[name]) for row in heads] for name in NUMBERS}
+    described = {name.replace(" ", "_"): values for name, values in shares.items()} | numbers
+    counts = {word: int(sum(values)) for word, values in shares.items()}
+    return {
+        **entry,
+        "heads": len({row["head"] for row in heads}),
         "windows": cells,
-        "values": len(some),
-        "verdicts": {word: said.count(word) for word in VERDICTS if word in said},
+        "values": len(heads),
+        "verdicts": {word: count for word, count in counts.items() if count},
         "quantiles": {name: _quantiles(values) for name, values in numbers.items()},
-        "metrics": metrics,
+        "metrics": {name: describe(values, windows) for name, values in described.items()},
     }
 
 
 def _quantiles(values: Sequence[float]) -> Quantiles | dict[str, None]:
     """Those of the numbers among the values."""
-    kept = [value for value in values if not math.isnan(value)]
-    return quantiles(kept) if kept else dict.fromkeys(("p10", "median", "p90"))
+    numbers = [value for value in values if not math.isnan(value)]
+    return quantiles(numbers) if numbers else dict.fromkeys(("p10", "median", "p90"))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from ...tables.labels import at_label, source_heading
 from ...tables.numbers import brief, method_label
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .rows import theory_rows, theory_summary
+from .rows import TheorySummary, theory_rows, theory_summary
+
+if TYPE_CHECKING:
+    from .record import TheoryRecord
 
 __all__ = ["theory_tables", "view"]
 
-Record = Any
-Row = Any
 
-
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[TheoryRecord]) -> View:
     """What records of ``attnprobe theory`` show."""
     from .figures import theory_figures
 
@@ -38,12 +38,12 @@ def view(recorded: Recorded) -> View:
     )
 
 
-def theory_tables(summary: Sequence[Row]) -> list[Table]:
+def theory_tables(summary: Sequence[TheorySummary]) -> list[Table]:
     """One table per (source, theorem): what it says, then a line for each statement that was evaluated."""
     return [_table(some) for some in grouped_by(summary, "source", "theorem")]
 
 
-def _table(some: Sequence[Row]) -> Table:
+def _table(some: Sequence[TheorySummary]) -> Table:
     first = some[0]
     shared = _shared_at(some)
     at = at_label(shared, first["method"])
@@ -55,7 +55,7 @@ def _table(some: Sequence[Row]) -> Table:
         notes += [f"{word}: {texts[name][0]}"] if len(texts[name]) == 1 else []
     columns = [
         *PLACES,
-        Column[Row]("at", lambda row: at_label(_own_at(row, shared), row["method"])),
+        Column[TheorySummary]("at", lambda row: at_label(_own_at(row, shared), row["method"])),
         *NUMBER_COLUMNS,
         *(Column(name, _text(name), spare=spare) for name, spare in TEXTS.items() if len(texts[name]) > 1),
     ]
@@ -64,7 +64,7 @@ def _table(some: Sequence[Row]) -> Table:
     return table_of(caption, some, columns, notes + reasons(some, _name))
 
 
-def _shared_at(some: Sequence[Row]) -> dict[str, Any]:
+def _shared_at(some: Sequence[TheorySummary]) -> dict[str, object]:
     """The parameters that all statements have in common, where there are several."""
     given = [row["at"] for row in some if row["status"] == "ok"]
     if len(given) < 2:
@@ -72,21 +72,17 @@ def _shared_at(some: Sequence[Row]) -> dict[str, Any]:
     return {name: value for name, value in given[0].items() if all(at.get(name) == value for at in given)}
 
 
-def _own_at(row: Row, shared: Mapping[str, object]) -> dict[str, object]:
+def _own_at(row: TheorySummary, shared: Mapping[str, object]) -> dict[str, object]:
     """The parameters of a statement that it has for itself."""
     return {name: value for name, value in row["at"].items() if name not in shared}
 
 
-def _method(row: Row) -> str:
-    return method_label(row) if row["method"] else ""
-
-
-def _name(row: Row) -> str:
+def _name(row: TheorySummary) -> str:
     budget = "" if row["d"] is None else f"d = {row['d']}"
-    return " ".join(filter(None, [_method(row), f"layer {row['layer']}", f"n = {row['n']}", budget]))
+    return " ".join(filter(None, [method_label(row), f"layer {row['layer']}", f"n = {row['n']}", budget]))
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: TheorySummary) -> str:
     if row["status"] != "ok":
         return row["status"]
     if len(row["verdicts"]) > 1:
@@ -94,10 +90,10 @@ def _verdict(row: Row) -> str:
     return f"{next(iter(row['verdicts']))} {row['values']}/{row['values']}"
 
 
-def _ends(name: str, *ends: str) -> Callable[[Row], str]:
+def _ends(name: str, *ends: Literal["p10", "median", "p90"]) -> Callable[[TheorySummary], str]:
     """A quantile, or two where they differ."""
 
-    def cell(row: Row) -> str:
+    def cell(row: TheorySummary) -> str:
         spread = row.get("quantiles", {}).get(name, {})
         if spread.get("median") is None:
             return ""
@@ -107,11 +103,11 @@ def _ends(name: str, *ends: str) -> Callable[[Row], str]:
     return cell
 
 
-def _text(name: str) -> Callable[[Row], str]:
+def _text(name: Literal["assumption", "promise"]) -> Callable[[TheorySummary], str]:
     return lambda row: (row[name] or "") if row["status"] == "ok" else ""
 
 
-PLACES: tuple[Column[Row], ...] = (Column("method", _method), *map(Column.of, ("layer", "n", "d")))
+PLACES: tuple[Column[TheorySummary], ...] = (Column("method", method_label), *map(Column.of, ("layer", "n", "d")))
 QUANTILES = "measured, bound, slack: median and p10 – p90 over heads and windows, blank where there is none"
 SLACK = (
     "slack: the room that is left, bound over measured where at most the bound is promised, measured over bound where "
@@ -121,7 +117,7 @@ VERDICT = (
     "verdict, of so many heads, the first that applies: assumption not met, so nothing is promised; vacuous, the bound "
     "promises no more than is true of every matrix; violated, beyond the measured interval and its rounding; holds"
 )
-NUMBER_COLUMNS: tuple[Column[Row], ...] = (
+NUMBER_COLUMNS: tuple[Column[TheorySummary], ...] = (
     Column("verdict", _verdict, VERDICT),
     Column("measured", _ends("measured", "median"), QUANTILES),
     Column("measured p10 – p90", _ends("measured", "p10", "p90"), spare=1),
@@ -130,4 +126,7 @@ NUMBER_COLUMNS: tuple[Column[Row], ...] = (
     Column("slack", _ends("slack", "median"), SLACK),
     Column("slack p10 – p90", _ends("slack", "p10", "p90"), spare=2),
 )
-TEXTS = {"assumption": 4, "promise": 5}  # columns where a table has several, and how readily they are left out
+TEXTS: dict[Literal["assumption", "promise"], int] = {
+    "assumption": 4,
+    "promise": 5,
+}  # columns where a table has several, and how readily they are left out
