@@ -66,7 +66,7 @@ def with_source(records: Sequence[R]) -> Iterator[tuple[R, Where]]:
     """Each record, and what its rows say of its source."""
     labels = source_labels(records)
     for record in records:
-        facts = record["source"]
+        facts = record.get("source") or {}
         where: Where = {
             "weights": facts.get("weights"),
             "source": labels[identity(facts)],

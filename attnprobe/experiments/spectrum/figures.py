@@ -13,12 +13,11 @@ import numpy as np
 from ...figures.kit import canvas, chunks, columns_for, drawn, escaped, legend, legend_columns
 from ...figures.methods import COLOURS, GREY, MARKERS
 from ...tables.table import counted, gathered
-from .rows import matrix_label, moduli
+from .rows import SpectrumRow, matrix_label, moduli
 
 __all__ = ["spectrum_figures"]
 
-Row = Any
-Place = tuple[Any, Any]  # layer, n
+Place = tuple[int, int]  # layer, n
 
 PANELS = 12  # per figure
 LINES = ("-", "--", ":", "-.")  # of the weights
@@ -36,7 +35,7 @@ NAMES = {
 }
 
 
-def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path) -> list[Path]:
+def spectrum_figures(rows: Sequence[SpectrumRow], header_line: str, out_dir: str | Path) -> list[Path]:
     """Draw ``decay`` and ``cumulative``: one panel per (layer, n), one line per matrix and weights.
 
     ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, both logarithmic; ``cumulative`` is ``Σ_{j≤i} |λ_j| /
@@ -66,7 +65,9 @@ def spectrum_figures(rows: Sequence[Row], header_line: str, out_dir: str | Path)
     return paths
 
 
-def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, looks: Mapping[Any, dict]) -> Any:
+def _page(
+    places: Sequence[Place], rows: Sequence[SpectrumRow], name: str, title: str, looks: Mapping[Any, dict]
+) -> Any:
     columns = columns_for([n for _, n in places])
     lines = math.ceil(len(places) / columns)
     inches = max(6.4, 3.3 * columns + 0.6)
@@ -97,7 +98,7 @@ def _page(places: Sequence[Place], rows: Sequence[Row], name: str, title: str, l
     return figure
 
 
-def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
+def _decay(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> None:
     """Median and band of ``σ_i / σ₁``, drawn at ranks that are even on a logarithmic axis."""
     values = _stacked(rows)
     i = np.unique(np.round(np.geomspace(1, values.shape[1], POINTS)).astype(int))
@@ -108,7 +109,7 @@ def _decay(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     _banded(axis, i, band, look, marks)
 
 
-def _cumulative(axis: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
+def _cumulative(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> None:
     """Median and band of the growing share, from 0 at rank 0."""
     sums = np.cumsum(_stacked(rows), axis=1)
     shares = np.concatenate([np.zeros((len(sums), 1)), sums / sums[:, -1:]], axis=1)
@@ -128,7 +129,7 @@ def _banded(axis: Any, i: Any, band: Any, look: Mapping[str, Any], marks: Sequen
     axis.plot(i, middle, **shown, markevery=marks)
 
 
-def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+def _decay_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
     """Logarithmic axes; where what is drawn reaches float64's rounding, the panel says from where on it is noise."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
@@ -160,7 +161,7 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
         panels[0].text(1, ROUNDING / 1.5, "float64 rounding", **look)
 
 
-def _cumulative_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+def _cumulative_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
     from matplotlib.ticker import FixedLocator, PercentFormatter
 
     for panel in panels:
@@ -171,7 +172,7 @@ def _cumulative_scale(panels: Sequence[Any], rows: Sequence[Row]) -> None:
         panel.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
+def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
     """The look of each (matrix, weights) in every panel: exact matrices always have the same colours."""
     labels = list(dict.fromkeys(matrix_label(row) for row in rows))
     labels.sort(key=lambda label: label not in EXACT)  # stable: exact ones first, as asked for
@@ -190,7 +191,7 @@ def _looks(rows: Sequence[Row]) -> dict[Any, dict[str, Any]]:
     }
 
 
-def _keys(rows: Sequence[Row], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     """The legend: a colour and marker for each matrix and, where there are several, a kind of line for the weights."""
     from matplotlib.lines import Line2D
 
@@ -215,18 +216,18 @@ def _in_a_row(labels: Sequence[str], inches: float) -> int:
     return len(labels) if whole <= inches else legend_columns(labels, inches)
 
 
-def _look(row: Row) -> tuple[str, Any]:
+def _look(row: SpectrumRow) -> tuple[str, Any]:
     """What tells lines apart: matrix and weights."""
     return matrix_label(row), row.get("weights")
 
 
-def _stacked(rows: Sequence[Row]) -> Any:
+def _stacked(rows: Sequence[SpectrumRow]) -> Any:
     """The moduli of all heads, (rows, values); the shortest decides where lengths differ."""
     values = [moduli(row) for row in rows]
     shortest = min(map(len, values))
     return np.array([one[:shortest] for one in values])
 
 
-def _over(rows: Sequence[Row]) -> str:
+def _over(rows: Sequence[SpectrumRow]) -> str:
     counts = {f"{name}s": len({row[name] for row in rows}) for name in ("head", "window")}
     return f"median and p10 – p90 over {counted([counts])}"

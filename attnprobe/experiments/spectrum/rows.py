@@ -3,71 +3,104 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NotRequired
 
-from ...tables.labels import identity, scale_of, source_labels
+from typing_extensions import TypedDict
+
+from ...tables.labels import with_source
 from ...tables.numbers import method_label
+from ...tables.rows import part
 
-__all__ = ["matrix_label", "moduli", "spectrum_rows"]
+if TYPE_CHECKING:
+    from .record import SpectrumRecord
 
-Row = Any
-FIRST = ("of", "kind", "weights", "layer", "window", "head", "n", "status", "reason")
-FACTS = (
-    "options",
-    "target",
-    "d",
-    "size",
-    "complete",
-    "log_scale",
-    "duplicates",
-    "seed",
-    "scale_inputs",
-    "stable_rank",
-    "entropy_rank",
-    "participation_ratio",
-    "rank_90",
-    "rank_95",
-    "rank_99",
-    "d_spectral",
-    "d_frobenius",
-    "frobenius",
-    "error",
-    "upper",
-    "passes",
-    "closed",
-    "draws_hash",
-    "seconds",
-)
+__all__ = ["SpectrumRow", "matrix_label", "moduli", "spectrum_rows"]
 
 
-def spectrum_rows(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+class Head(TypedDict):
+    """What a spectrum is of."""
+
+    of: str
+    kind: str
+    weights: str | None
+    layer: int
+    window: int
+    head: int
+    n: int
+    status: str
+    reason: str | None
+
+
+class Spectrum(TypedDict, total=False):
+    """The values of one matrix, of one kind."""
+
+    singular_values: list[float] | None
+    eigenvalues: list[float | list[float]] | None
+
+
+class Numbers(TypedDict):
+    """What is known of a spectrum besides."""
+
+    options: Mapping[str, object]
+    target: NotRequired[str | None]
+    d: int | None
+    size: int | None
+    complete: bool | None
+    log_scale: float | None
+    duplicates: int | None
+    seed: int | None
+    scale_inputs: float
+    stable_rank: float | None
+    entropy_rank: float | None
+    participation_ratio: float | None
+    rank_90: int | None
+    rank_95: int | None
+    rank_99: int | None
+    d_spectral: Mapping[str, int | None] | None
+    d_frobenius: Mapping[str, int | None] | None
+    frobenius: float | None
+    error: list[float | None] | None
+    upper: list[float | None] | float | None
+    passes: int | None
+    closed: bool | None
+    draws_hash: str | None
+    seconds: float | None
+
+
+class SpectrumRow(Head, Spectrum, Numbers):
+    """The values of one matrix of one head, and the numbers made of them."""
+
+
+def spectrum_rows(records: Sequence[SpectrumRecord]) -> list[SpectrumRow]:
     """One row per record, which is one head: its values, and the numbers made of them.
 
     ``weights`` tells sources apart; where several share the word, it says what else differs.
     """
-    records = list(records)
-    labels = source_labels(records)
-    rows = []
-    for record in records:
-        values = "eigenvalues" if record["kind"] == "eigen" else "singular_values"
-        names = [*FIRST, values, *FACTS]
-        row = {name: record.get(name) for name in names}
-        row["scale_inputs"] = scale_of(record.get("source"))
-        row["weights"] = labels[identity(record.get("source"))] or row["weights"]
+    rows: list[SpectrumRow] = []
+    for record, source in with_source(records):
+        row: SpectrumRow = {**part(Head, record), **_spectrum(record), **part(Numbers, record)}
+        row["scale_inputs"] = source["scale_inputs"]
+        row["weights"] = source["source"] or row["weights"]
         if record.get("method") is None:
-            row.pop("target")  # a matrix is what it is, whatever methods shall stand for
+            del row["target"]  # a matrix is what it is, whatever methods shall stand for
         rows.append(row)
     return rows
 
 
-def moduli(row: Row) -> list[float]:
+def _spectrum(record: SpectrumRecord) -> Spectrum:
+    if record["kind"] == "eigen":
+        return {"eigenvalues": record.get("eigenvalues")}
+    return {"singular_values": record.get("singular_values")}
+
+
+def moduli(row: SpectrumRow) -> list[float]:
     """``σ_i``, or ``|λ_i|``, by rank."""
     values = row.get("singular_values") or row.get("eigenvalues") or []
     return [math.hypot(*value) if isinstance(value, (list, tuple)) else abs(value) for value in values]
 
 
-def matrix_label(row: Row) -> str:
+def matrix_label(row: SpectrumRow) -> str:
     """What the spectrum is of: a matrix, or a method with its options and budget."""
     budget = "" if row.get("d") is None else f" d={row['d']}"
-    return method_label({"method": row["of"], "options": row.get("options")}) + budget
+    return method_label({"method": row["of"], "options": row.get("options") or {}}) + budget

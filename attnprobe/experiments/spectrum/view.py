@@ -5,33 +5,35 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from ...tables.numbers import significant
 from ...tables.statistics import quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .rows import matrix_label, moduli, spectrum_rows
+from .rows import SpectrumRow, matrix_label, moduli, spectrum_rows
+
+if TYPE_CHECKING:
+    from .record import SpectrumRecord
 
 __all__ = ["spectrum_legend", "spectrum_tables", "view"]
 
-Row = Any
 
-Line = Sequence[Row]
+Line = Sequence[SpectrumRow]
 Cell = Callable[[Line], str]
 
 SHARES = (90, 95, 99)
 MARKS = {"failed": "✗", "diverged": "✗", "skipped": "–"}
 
 
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[SpectrumRecord]) -> View:
     """What records of ``attnprobe spectrum`` show."""
     from .figures import spectrum_figures
 
     rows, title = spectrum_rows(recorded.records), recorded.header.title
-    whole = any(row["complete"] for row in rows)
-    remark = "" if whole else "no cumulative figure: only leading values are known"
+    complete = any(row["complete"] for row in rows)
+    remark = "" if complete else "no cumulative figure: only leading values are known"
     draw = lambda folder: spectrum_figures(rows, title, folder)
     return View(
         "spectrum",
@@ -44,7 +46,7 @@ def view(recorded: Recorded) -> View:
     )
 
 
-def spectrum_tables(rows: Sequence[Row]) -> list[Table]:
+def spectrum_tables(rows: Sequence[SpectrumRow]) -> list[Table]:
     """The tables of each n: the ranks, then the values."""
     tables = []
     for here in grouped_by(rows, "n"):
@@ -57,7 +59,7 @@ def spectrum_tables(rows: Sequence[Row]) -> list[Table]:
     return tables
 
 
-def spectrum_legend(rows: Sequence[Row]) -> str:
+def spectrum_legend(rows: Sequence[SpectrumRow]) -> str:
     """What all columns share, and what the marks mean."""
     parts = ["Median over heads and windows, [p10 – p90]."]
     if any(not row.get("complete", True) for row in rows if row["status"] == "ok"):
@@ -74,7 +76,7 @@ def spectrum_legend(rows: Sequence[Row]) -> str:
     return " ".join(parts)
 
 
-def _lines(rows: Sequence[Row]) -> list[Line]:
+def _lines(rows: Sequence[SpectrumRow]) -> list[Line]:
     """The rows behind each line: heads and windows of one matrix, weights and layer, in the order of the rows."""
     labels = list(dict.fromkeys(map(matrix_label, rows)))
     weights = list(dict.fromkeys(row["weights"] for row in rows))
@@ -92,7 +94,7 @@ def _matrix(line: Line) -> str:
     return mark + matrix_label(line[0])
 
 
-def _caption(rows: Sequence[Row]) -> str:
+def _caption(rows: Sequence[SpectrumRow]) -> str:
     kind = "eigenvalues" if rows[0]["kind"] == "eigen" else "singular values"
     counts = {name: len({row[name] for row in rows}) for name in ("head", "window")}
     repeated = max((row.get("duplicates") or 0 for row in rows), default=0)
@@ -105,7 +107,7 @@ WEIGHTS = Column[Line]("weights", lambda line: str(line[0]["weights"]))
 LAYER = Column[Line]("layer", lambda line: str(line[0]["layer"]))
 
 
-def _ranks(rows: Sequence[Row]) -> list[Column]:
+def _ranks(rows: Sequence[SpectrumRow]) -> list[Column]:
     """Effective ranks, and the budgets within an error."""
     weight = "|λ|" if rows[0]["kind"] == "eigen" else "σ²"
     shares = f"with p = {weight}/Σ{weight}"
@@ -130,11 +132,11 @@ def _median(values: Sequence[float | None]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def _measure(name: str) -> Cell:
+def _measure(name: Literal["entropy_rank", "participation_ratio"]) -> Cell:
     return lambda line: significant(_median([row[name] for row in _ok(line)]), 3)
 
 
-def _count(rank: Callable[[Row], float | None]) -> Cell:
+def _count(rank: Callable[[SpectrumRow], float | None]) -> Cell:
     """The median of ranks; ``> k`` where it lies beyond the k values that are known."""
 
     def cell(line: Line) -> str:
@@ -171,7 +173,7 @@ def _stable_rank(line: Line) -> str:
     return middle if len(ranks) == 1 else f"{middle} [{low} – {high}]"
 
 
-def _values(rows: Sequence[Row]) -> list[Column]:
+def _values(rows: Sequence[SpectrumRow]) -> list[Column]:
     """The values at the ranks 1, 2, 4, … as far as any row knows them."""
     most = max((len(moduli(row)) for row in _ok(rows)), default=0)
     symbol = "|λ{}|" if rows[0]["kind"] == "eigen" else "σ{}"
