@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..operators import GPU_BLOCK, SPAN, Operator, Streamed, in_spans, located, row_blocks
+from ..operators import SPAN, Operator, Streamed, block_rows, in_spans, located, row_blocks
 
 __all__ = ["Differences", "FirstPass"]
 
@@ -106,10 +106,11 @@ class Differences:
     def normal(self, x: Tensor, which: Tensor) -> Tensor:
         """``E_iᵀE_i x_i`` for the numbers ``which`` (a,), x (a, n_k, s); (a, n_k, s)."""
         out = torch.empty_like(x)
-        heads = (which % self.h).tolist()
+        numbers = which.tolist()
+        heads = [number % self.h for number in numbers]
         for head in dict.fromkeys(heads):
             mine = [place for place, other in enumerate(heads) if other == head]
-            parts = [self._part(int(which[place]) // self.h, head) for place in mine]
+            parts = [self._part(numbers[place] // self.h, head) for place in mine]
             wide = torch.cat([x[place] for place in mine], 1)  # (n_k, a' s)
             minus = self._applied(parts, [x[place] for place in mine])
             y = torch.empty_like(minus)
@@ -231,9 +232,9 @@ class Differences:
 
     def _space(self, device: torch.device) -> Tensor:
         """Memory for a block of rows of one head, used again for each: it stays in the cache."""
-        rows = CPU_BLOCK if device.type == "cpu" else GPU_BLOCK.rows(self.n_k)
+        row = torch.empty(0, dtype=self.dtype, device=device)
         most = self.n_q if self.devices is None else min(self.n_q, SPAN)
-        return torch.empty(min(most, rows), self.n_k, dtype=self.dtype, device=device)
+        return row.new_empty(min(most, block_rows(row, self.n_k, CPU_BLOCK)), self.n_k)
 
 
 def _rows_on(device: torch.device, y: Tensor, start: int, stop: int) -> Tensor:

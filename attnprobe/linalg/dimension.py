@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import Operator, full_precision, row_blocks
+from ..operators import Operator, block_rows, full_precision, row_blocks
 from ..rng import generator
 from .lanczos import Forms, Product, quadratic_forms
 
@@ -215,7 +215,7 @@ def largest_leverage(
     m1, m2, b = (torch.zeros(h, n, dtype=torch.float64, device=op.device) for _ in range(3))
     for head in range(h):
         sharp = op.heads(slice(head, head + 1)).to(torch.float64)
-        for start, stop in row_blocks(n, ROWS):
+        for start, stop in row_blocks(n, block_rows(sharp, n, ROWS)):
             block = sharp.rows(start, stop)[0]
             m1[head, start:stop] = block.diagonal(start)
             m2[head, start:stop] = block.square().sum(-1)
@@ -247,7 +247,7 @@ def _product(op: Operator, dtype: torch.dtype | None) -> tuple[Product, float]:
         return lambda x: (streamed @ x[None])[0].double(), 5e-6 if dtype == torch.float32 else ETA[torch.float64]
     dtype, sharp = dtype or torch.float32, op.to(torch.float64)
     matrix = torch.empty(n, n, dtype=dtype, device=op.device)
-    for start, stop in row_blocks(n, ROWS):
+    for start, stop in row_blocks(n, block_rows(sharp, n, ROWS)):
         matrix[start:stop] = sharp.rows(start, stop)[0]
     return lambda x: (matrix @ x.to(dtype)).double(), ETA[dtype]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..operators import row_blocks
+from ..operators import block_rows, row_blocks
 
 __all__ = ["gram_norms", "output_norms", "row_norms", "tail_singular_values"]
 
@@ -28,7 +28,7 @@ def output_norms(e: Tensor) -> tuple[Tensor, Tensor]:
     good = torch.isfinite(size)
     unit = torch.where(good & (size > 0), size, torch.ones_like(size))
     gram = torch.zeros(h, p, p, dtype=torch.float64, device=e.device)
-    for first, last in row_blocks(n, CHUNK):
+    for first, last in row_blocks(n, block_rows(gram, h * p, CHUNK)):
         chunk = e[:, first:last].double() / unit[:, None, None]
         gram += chunk.mT @ chunk
     gram = torch.where(good[:, None, None], gram, torch.zeros_like(gram))

@@ -8,7 +8,7 @@ from math import ceil, log, log2
 import torch
 from torch import Tensor
 
-from ..operators import row_blocks
+from ..operators import block_rows, row_blocks
 
 __all__ = ["kmeans", "recursive_rls", "weighted_with_replacement", "weighted_without_replacement"]
 
@@ -104,7 +104,7 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 10) -
         size = (centroids * centroids).sum(-1)  # ‖x_i - c_j‖² = ‖x_i‖² + size_j - 2 x_i·c_j
         parts = [
             torch.addmm(size, x[start:stop], centroids.mT, alpha=-2).argmin(-1)
-            for start, stop in row_blocks(x.shape[0], BLOCK)
+            for start, stop in row_blocks(x.shape[0], block_rows(x, count, BLOCK))
         ]
         nearest = torch.cat(parts)  # (N,)
         sums = torch.zeros_like(centroids).index_add(0, nearest, x)

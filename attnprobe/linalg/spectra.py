@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..operators import Operator, Streamed, row_blocks
+from ..operators import Operator, Streamed, block_rows, row_blocks
 from ..rng import generator
 from .certificate import trace_bounds
 from .differences import Differences
@@ -40,7 +40,7 @@ def held(op: Operator) -> Tensor:
     """The matrix of an operator of one head in float64, (n_q, n_k), filled block by block: ``8 n_q n_k`` bytes."""
     sharp = op.to(torch.float64)
     out = torch.empty(op.shape[1:], dtype=torch.float64, device=op.device)
-    for start, stop in row_blocks(op.shape[1], ROWS):
+    for start, stop in row_blocks(op.shape[1], block_rows(out, op.shape[2], ROWS)):
         out[start:stop] = sharp.rows(start, stop)[0]
     return out
 
@@ -181,9 +181,11 @@ def _passes(op: Operator, v1: Tensor):
         matrix, which = Differences(op, [None]), torch.zeros(1, dtype=torch.int64)
         first = matrix.first(v1)
         return lambda x: matrix.normal(x, which), float(first.frobenius2[0]), first.normal
-    squares = sum(float(op.rows(a, b).square().sum()) for a, b in row_blocks(op.shape[1], ROWS))
+    squares = v1.new_zeros(())
+    for start, stop in row_blocks(op.shape[1], block_rows(op, op.shape[2], ROWS)):
+        squares += op.rows(start, stop).square().sum()
     product = lambda x: op.rmatmul(op @ x)
-    return product, squares, product(v1[None])
+    return product, float(squares), product(v1[None])
 
 
 def _trace_ends(theta: Tensor, c: Tensor, frobenius2: float, rounding: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> t
     width = max(0, min(left + right + group, n_k - first))
     columns = start[::group, None] + torch.arange(width, device="cpu")
     has = torch.ones(n_q, first + width, dtype=torch.bool, device="cpu")
-    for groups, rows in row_groups(n_q, group, width + 1):
+    for groups, rows in row_groups(columns, n_q, group, width + 1):
         there = columns[groups, None]  # (m, 1, u)
         low, high = (x[rows].unflatten(0, (len(there), -1))[..., None] for x in (start, last))  # (m, group, 1)
         has[rows, first:] = ((there >= low) & (there <= high)).flatten(0, 1)
@@ -183,7 +183,7 @@ def sparse_softmax(
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)
     weights = q.new_empty(*q.shape[:2], index.shape[2])  # (h, n_q, u)
-    for groups, rows in row_groups(q.shape[1], group, index.shape[2] * k.shape[2]):
+    for groups, rows in row_groups(q, q.shape[1], group, index.shape[2] * k.shape[2]):
         for head in range(q.shape[0]):
             columns = index[head, groups]  # (m, u)
             keys = k[head][columns.clamp(min=0)]  # (m, u, p)

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import Unsupported
 from ..grammar.foreign import reason
-from ..operators import row_blocks
+from ..operators import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import attention
 from ..rng import Streams
@@ -206,7 +206,7 @@ def int8(
         values, output = v.to(wide), torch.empty(*q.shape[:2], v.shape[2], dtype=v.dtype, device=v.device)
         places = torch.arange(k.shape[1], device=k.device)
         for head in range(len(q)):
-            for first, last in row_blocks(q.shape[1], ROWS):
+            for first, last in row_blocks(q.shape[1], block_rows(q8, k.shape[1], ROWS)):
                 scores = (q8[head, first:last] @ k8[head].mT) * (q_step[head, first:last] * k_step[head].mT * scale)
                 if causal:
                     scores = scores.masked_fill(places > places[first:last, None], float("-inf"))

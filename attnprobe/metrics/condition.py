@@ -18,7 +18,7 @@ from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.condition import Condition, repeats
 from ..linalg.inverses import razavi, residual, start
-from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, row_blocks
+from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import last_seen
 from ..rng import generator
@@ -298,7 +298,7 @@ def _frobenius(one: Operator, other: Operator | None = None) -> Tensor:
     if other is not None and one.shape != other.shape:
         raise UsageError(f"{one!r} and {other!r} differ in shape")
     total = torch.zeros(one.shape[0], dtype=torch.float64, device=one.device)
-    for first, last in row_blocks(one.shape[1], BLOCK):
+    for first, last in row_blocks(one.shape[1], block_rows(total, len(total) * one.shape[2], BLOCK)):
         rows = one.rows(first, last).double()
         if other is not None:
             rows = rows - other.rows(first, last).double()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..linalg.norms import output_norms, row_norms
-from ..operators import GPU_BLOCK, row_blocks
+from ..operators import block_rows, row_blocks
 from ..operators.attention import CPU_BLOCK
 from ..qkv import QKV
 from ..reference import exact
@@ -101,7 +101,7 @@ def _pass(q: Tensor, k: Tensor, scale: float, causal: bool) -> dict[str, Tensor]
     n = len(k)
     place, middle, moments = torch.arange(n, device=q.device), scale * q.mean(0) @ k.mean(0), q.new_zeros(2)
     largest, entropy, mass = q.new_zeros(()), q.new_zeros(()), q.new_zeros(n)
-    for start, stop in row_blocks(len(q), CPU_BLOCK if q.device.type == "cpu" else GPU_BLOCK.rows(n)):
+    for start, stop in row_blocks(len(q), block_rows(q, n, CPU_BLOCK)):
         scores = (q[start:stop] * scale) @ k.mT  # (b, n)
         if causal:
             hidden = place > place[start:stop, None]

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.norms import row_norms
-from ..operators import full_precision, row_blocks
+from ..operators import block_rows, full_precision, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
 
@@ -46,7 +46,7 @@ def eager_output(qkv: QKV) -> Tensor:
     output = inner.v.new_empty(inner.h, inner.n_q, inner.p_v)
     places = torch.arange(inner.n_k, device=inner.device)
     for head in range(inner.h):
-        for first, last in row_blocks(inner.n_q, ROWS):
+        for first, last in row_blocks(inner.n_q, block_rows(output, inner.n_k, ROWS)):
             scores = inner.q[head, first:last] @ inner.k[head].mT * inner.scale
             if inner.causal:
                 scores = scores.masked_fill(places > places[first:last, None], -inf)

@@ -10,7 +10,7 @@ from torch import Tensor, linalg
 from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.norms import gram_norms, output_norms, row_norms, tail_singular_values
-from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, full_precision, row_blocks
+from ..operators import GaussianAttention, Operator, Padded, SoftmaxAttention, block_rows, full_precision, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
 
@@ -159,7 +159,7 @@ def _compared(reference: ExactOutput, got: Tensor) -> tuple[Tensor, Tensor, Tens
     h, n, p = wanted.shape
     gram = wanted.new_zeros(h, p, p)
     squares, products, row_error = (wanted.new_empty(h, n) for _ in range(3))
-    for first, last in row_blocks(n, CHUNK):
+    for first, last in row_blocks(n, block_rows(wanted, h * p, CHUNK)):
         x, y = wanted[:, first:last], got[:, first:last].double()
         error = x - y
         gram.baddbmm_(error.mT, error)

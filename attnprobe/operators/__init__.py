@@ -5,7 +5,8 @@ operator. An operator gives products, products with its transpose, and dense blo
 """
 
 from .attention import GaussianAttention, SoftmaxAttention, Streamed, UnnormalisedAttention
-from .base import GPU_BLOCK, Operator, row_blocks, row_groups
+from .base import Operator
+from .blocks import BLOCK_MEMORY, block_rows, head_blocks, row_blocks, row_groups
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Scaled, Stacked, Sum
 from .precision import full_precision
@@ -13,7 +14,7 @@ from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
 __all__ = [
-    "GPU_BLOCK",
+    "BLOCK_MEMORY",
     "SPAN",
     "CausalFeatures",
     "Columns",
@@ -32,7 +33,9 @@ __all__ = [
     "Streamed",
     "Sum",
     "UnnormalisedAttention",
+    "block_rows",
     "full_precision",
+    "head_blocks",
     "in_spans",
     "located",
     "row_blocks",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import GPU_BLOCK, Operator, row_blocks
+from .base import Operator
+from .blocks import head_blocks
 from .precision import full_precision
 
 __all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
@@ -38,9 +39,10 @@ class Streamed(Operator):
         if self.last is None:
             return scores
         last = self.last[start:stop]
-        first = 1 + int(last.min())  # every row sees the keys before it
-        hidden = torch.arange(first, self.shape[2], device=last.device) > last[:, None]
-        scores[..., first:].masked_fill_(hidden, float("-inf"))
+        # keys that every row sees; a GPU would have to be waited for to know
+        seen = int(last.min()) + 1 if last.device.type == "cpu" else 0
+        hidden = torch.arange(seen, self.shape[2], device=last.device) > last[:, None]
+        scores[..., seen:].masked_fill_(hidden, float("-inf"))
         return scores
 
     @full_precision()
@@ -53,15 +55,9 @@ class Streamed(Operator):
         raise NotImplementedError
 
     def _blocks(self):
-        """``(heads, start, stop, block)`` over the whole matrix: head by head on a CPU, all heads on a GPU."""
-        h, n_q, n_k = self.shape
-        if self.device.type == "cpu":
-            groups, size = [slice(i, i + 1) for i in range(h)], CPU_BLOCK
-        else:
-            groups, size = [slice(0, h)], GPU_BLOCK.rows(h * n_k)
-        for heads in groups:
-            for start, stop in row_blocks(n_q, size):
-                yield heads, start, stop, self._block(heads, start, stop)
+        """``(heads, start, stop, block)`` over the whole matrix."""
+        for heads, start, stop in head_blocks(self, CPU_BLOCK):
+            yield heads, start, stop, self._block(heads, start, stop)
 
     @full_precision()
     def _apply(self, x: Tensor) -> Tensor:
@@ -85,7 +81,8 @@ class Streamed(Operator):
 class SoftmaxAttention(Streamed):
     """``B = softmax(scale · Q Kᵀ)``, (h, n_q, n_k), row by row.
 
-    A product costs ``n_q n_k (p + c)`` multiply-adds and memory for 64 rows of one head (CPU).
+    A product costs ``n_q n_k (p + c)`` multiply-adds, and memory for a block of rows: 64 rows of one head on a CPU, a
+    share of the free memory elsewhere (see `attnprobe.operators.blocks`).
 
     >>> B = SoftmaxAttention(torch.zeros(1, 2, 4), torch.zeros(1, 5, 4), scale=0.5)
     >>> B @ torch.ones(1, 5, 1)
@@ -100,9 +97,8 @@ class SoftmaxAttention(Streamed):
     def log_normalizer(self) -> Tensor:
         """``log D_i = logsumexp_j S_ij``, (h, n_q)."""
         out = self.q.new_empty(self.shape[:2])
-        for head in range(self.shape[0]):
-            for start, stop in row_blocks(self.shape[1], CPU_BLOCK):
-                out[head, start:stop] = self.scores(slice(head, head + 1), start, stop)[0].logsumexp(-1)
+        for heads, start, stop in head_blocks(self, CPU_BLOCK):
+            out[heads, start:stop] = self.scores(heads, start, stop).logsumexp(-1)
         return out
 
 
@@ -134,10 +130,9 @@ class UnnormalisedAttention(Streamed):
 
     @full_precision()
     def _largest(self) -> Tensor:
-        out = self.q.new_empty(self.shape[0])
-        for head in range(self.shape[0]):
-            blocks = row_blocks(self.shape[1], CPU_BLOCK)
-            out[head] = max(self.scores(slice(head, head + 1), *block).max() for block in blocks)
+        out = self.q.new_full(self.shape[:1], float("-inf"))
+        for heads, start, stop in head_blocks(self, CPU_BLOCK):
+            out[heads] = torch.maximum(out[heads], self.scores(heads, start, stop).amax((1, 2)))
         return out
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:

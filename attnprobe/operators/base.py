@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
@@ -11,54 +10,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-__all__ = ["GPU_BLOCK", "BlockSize", "Operator", "row_blocks", "row_groups"]
-
-GATHERED_ENTRIES = 2**18  # numbers gathered at once: they stay in the cache
-
-
-class BlockSize:
-    """How many numbers a block of rows may have on a GPU; halved where its memory ran out."""
-
-    def __init__(self, entries: int) -> None:
-        self.entries = entries
-
-    def rows(self, width: int) -> int:
-        """Rows of a block of ``width`` numbers a row."""
-        return max(1, self.entries // width)
-
-    def halve(self) -> None:
-        self.entries = max(1, self.entries // 2)
-
-
-GPU_BLOCK = BlockSize(2**26)
-
-
-def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
-    """``(start, stop)`` of consecutive blocks of at most ``size`` of ``n`` rows.
-
-    >>> list(row_blocks(5, 2))
-    [(0, 2), (2, 4), (4, 5)]
-    """
-    for start in range(0, n, size):
-        yield start, min(start + size, n)
-
-
-def row_groups(n: int, group: int, entries: int) -> Iterator[tuple[slice, slice]]:
-    """Consecutive ``group``s of ``n`` rows, as many at once as may gather ``entries`` numbers each: groups and rows.
-
-    The last group, where it is shorter, comes alone.
-
-    >>> for groups, rows in row_groups(7, 2, entries=2**17):
-    ...     print(f"groups {groups.start}:{groups.stop}, rows {rows.start}:{rows.stop}")
-    groups 0:2, rows 0:4
-    groups 2:3, rows 4:6
-    groups 3:4, rows 6:7
-    """
-    whole = n // group
-    for start, stop in row_blocks(whole, max(1, GATHERED_ENTRIES // entries)):
-        yield slice(start, stop), slice(start * group, stop * group)
-    if whole * group < n:
-        yield slice(whole, whole + 1), slice(whole * group, n)
+__all__ = ["Operator"]
 
 
 class Operator:

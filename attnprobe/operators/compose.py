@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import reduce
 from itertools import pairwise
 
@@ -145,10 +146,19 @@ class RowOverride(Operator):
         self.kept = count == 0  # (h, n_q)
 
     def heads(self, some: slice) -> RowOverride:
-        return RowOverride(self.base.heads(some), self.index[some], self.new.heads(some))
+        made = self._made_of(self.base.heads(some), self.new.heads(some))
+        made.index, made.used, made.kept = self.index[some], self.used[some], self.kept[some]
+        return made
 
     def to(self, dtype: torch.dtype) -> RowOverride:
-        return RowOverride(self.base.to(dtype), self.index, self.new.to(dtype))
+        return self._made_of(self.base.to(dtype), self.new.to(dtype))
+
+    def _made_of(self, base: Operator, new: Operator) -> RowOverride:
+        """The same rows of other operators: what is checked already is not looked at again."""
+        made = copy(self)
+        made.base, made.new = base, new
+        made.shape, made.dtype = base.shape, base.dtype
+        return made
 
     def _place(self, out: Tensor, new: Tensor) -> Tensor:
         """``out`` (h, n_q, c) with the used slots of ``new`` (h, u, c) put in."""

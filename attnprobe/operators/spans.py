@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import torch
 
 from ..errors import UsageError
-from .base import row_blocks
+from .blocks import row_blocks
 
 __all__ = ["SPAN", "in_spans", "located"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..errors import UsageError
-from .base import Operator, row_groups
+from .base import Operator
+from .blocks import row_groups
 
 __all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
 
@@ -150,10 +152,17 @@ class Sparse(Operator):
         self.dtype, self.device = weight.dtype, weight.device
 
     def heads(self, some: slice) -> Sparse:
-        return Sparse(self.index[some], self.weight[some], self.shape[2], self.group)
+        return self._made_of(self.index[some], self.weight[some])
 
     def to(self, dtype: torch.dtype) -> Sparse:
-        return Sparse(self.index, self.weight.to(dtype), self.shape[2], self.group)
+        return self._made_of(self.index, self.weight.to(dtype))
+
+    def _made_of(self, index: Tensor, weight: Tensor) -> Sparse:
+        """The same entries in other heads or another dtype: what is checked already is not looked at again."""
+        made = copy(self)
+        made.index, made.weight = index, weight
+        made.shape, made.dtype = (weight.shape[0], *self.shape[1:]), weight.dtype
+        return made
 
     def _apply(self, x: Tensor) -> Tensor:
         return _Gathered.apply(self.index, self.weight, x, self.group)
@@ -169,7 +178,7 @@ class Sparse(Operator):
 
 def _blocks(index: Tensor, weight: Tensor, group: int, columns: int) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
     """(head, rows, index (m, u), weight (m, group, u)): block by block, as many rows as may gather ``columns`` each."""
-    for groups, rows in row_groups(weight.shape[1], group, index.shape[2] * columns):
+    for groups, rows in row_groups(weight, weight.shape[1], group, index.shape[2] * columns):
         for head in range(len(index)):
             some = index[head, groups]
             yield head, rows, some, weight[head, rows].unflatten(0, (len(some), -1))
@@ -228,10 +237,17 @@ class Columns(Operator):
         self.dtype, self.device = weight.dtype, weight.device
 
     def heads(self, some: slice) -> Columns:
-        return Columns(self.weight[some], self.index[some], self.shape[2])
+        return self._made_of(self.weight[some], self.index[some])
 
     def to(self, dtype: torch.dtype) -> Columns:
-        return Columns(self.weight.to(dtype), self.index, self.shape[2])
+        return self._made_of(self.weight.to(dtype), self.index)
+
+    def _made_of(self, weight: Tensor, index: Tensor) -> Columns:
+        """The same columns in other heads or another dtype: what is checked already is not looked at again."""
+        made = copy(self)
+        made.weight, made.index = weight, index
+        made.shape, made.dtype = (weight.shape[0], *self.shape[1:]), weight.dtype
+        return made
 
     def _apply(self, x: Tensor) -> Tensor:
         return self.weight @ torch.gather(x, 1, self.index[:, :, None].expand(-1, -1, x.shape[2]))

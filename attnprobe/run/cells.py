@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
@@ -17,7 +18,7 @@ from ..records.shards import parse_shard
 from ..timings import Timings
 from .costs import Cost, work_of_inputs
 from .inputs import InputKeeper
-from .limits import Attempt, attempt
+from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, determines
 from .topics import RunRequest
 from .where.backends import Limit
@@ -142,8 +143,13 @@ class Cells:
                 self.show(self.label(place, cell))
                 found: Found = {}
                 with torch.set_grad_enabled(self.gradients), self.attempt(cell.key) as tried:
-                    self.one(place, cell, inputs, found)
+                    with_smaller_blocks(partial(self._anew, place, cell, inputs, found))
                 yield cell, found if tried.ok else found | tried.told
+
+    def _anew(self, place: Place, cell: Any, inputs: Any, found: Found) -> None:
+        """Measure a cell from the start."""
+        found.clear()
+        self.one(place, cell, inputs, found)
 
     def one(self, place: Place, cell: Any, inputs: Any, found: Found) -> None:
         """Measure a cell into ``found``, where cells share nothing but their inputs; it may raise anything.

@@ -16,7 +16,7 @@ import torch
 from ..errors import NotFinite, Unsupported, UsageError
 from ..grammar.foreign import message
 from ..methods import error_text
-from ..operators import GPU_BLOCK
+from ..operators import BLOCK_MEMORY
 
 __all__ = ["TIMEOUT", "Attempt", "CellTimeout", "attempt", "check_limit", "time_limit", "with_smaller_blocks"]
 
@@ -138,7 +138,7 @@ def with_smaller_blocks(work: Callable[[], Result]) -> Result:
         try:
             return work()
         except torch.OutOfMemoryError:
-            GPU_BLOCK.halve()
+            BLOCK_MEMORY.halve()
         if torch.cuda.is_available():  # outside the handler, which holds the frames of what failed
             torch.cuda.empty_cache()
     return work()

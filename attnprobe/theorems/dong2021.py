@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..operators import row_blocks
+from ..operators import block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact_output
 from .finding import Finding
@@ -131,7 +131,7 @@ def _scores(qkv: QKV, row: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mean, keys = q.mean(0), k - k.mean(0)
     ranges, columns, largest = [], k.new_zeros(len(k)), k.new_zeros(())
     common = qkv.scale * keys @ mean  # r but for a constant, (n_k,)
-    for start, stop in row_blocks(len(q), ROWS):
+    for start, stop in row_blocks(len(q), block_rows(q, len(k), ROWS)):
         e = qkv.scale * (q[start:stop] - mean) @ keys.T
         ranges.append(e.amax(1) - e.amin(1))
         largest = torch.maximum(largest, e.abs().max())

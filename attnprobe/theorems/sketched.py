@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..linalg.sampling import weighted_with_replacement
 from ..linalg.sketches import gaussian
-from ..operators import SoftmaxAttention, row_blocks
+from ..operators import SoftmaxAttention, block_rows, row_blocks
 from ..qkv import QKV
 from .registry import Setting
 
@@ -43,7 +43,7 @@ class SketchedHead:
         self.scale, self.number, n_k = qkv.scale, qkv.heads[row], qkv.n_k
         self.b = SoftmaxAttention(self.q[None], self.k[None], self.scale)
         squares, largest, rows = self.v.new_zeros(n_k), self.v.new_zeros(n_k), []
-        for start, stop in row_blocks(qkv.n_q, ROWS):
+        for start, stop in row_blocks(qkv.n_q, block_rows(self.q, n_k, ROWS)):
             block = self.b.rows(start, stop)[0]
             squares += block.square().sum(0)
             largest = torch.maximum(largest, block.amax(0))
@@ -113,7 +113,7 @@ class SketchedHead:
         if of == "columns of V":
             yield self.v.T
             return
-        for start, stop in row_blocks(len(self.q), ROWS):
+        for start, stop in row_blocks(len(self.q), block_rows(self.q, len(self.k), ROWS)):
             yield self.b.rows(start, stop)[0]
 
     def pilot(self, d: int, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:

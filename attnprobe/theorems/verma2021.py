@@ -26,7 +26,7 @@ from ..errors import Unsupported
 from ..linalg.inverses import truncated_pinv
 from ..linalg.shifting import shifted
 from ..linalg.spectra import held
-from ..operators import GaussianAttention, Operator, SoftmaxAttention, row_blocks
+from ..operators import GaussianAttention, Operator, SoftmaxAttention, block_rows, row_blocks
 from ..qkv import QKV
 from ..reference import exact
 from .finding import Finding
@@ -281,7 +281,7 @@ def _infinity_error(target: Operator, approx: Operator) -> Tensor:
     """``‖B - B~‖_∞``, the largest absolute row sum, (h,)."""
     found = torch.zeros(target.shape[0], dtype=torch.float64, device=target.device)
     approx = approx.to(torch.float64)
-    for first, last in row_blocks(target.shape[1], ROWS):
+    for first, last in row_blocks(target.shape[1], block_rows(target, target.shape[0] * target.shape[2], ROWS)):
         error = target.rows(first, last) - approx.rows(first, last)
         found = torch.maximum(found, error.abs().sum(-1).amax(-1))
     return found.cpu()

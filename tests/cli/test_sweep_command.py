@@ -21,7 +21,7 @@ from attnprobe.experiments.budget.bisect import coarse_budgets
 from attnprobe.experiments.condition import ConditionRequest
 from attnprobe.experiments.error import ErrorRequest
 from attnprobe.methods import METHODS
-from attnprobe.operators import GPU_BLOCK
+from attnprobe.operators import BLOCK_MEMORY
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
 from attnprobe.run.estimate import listed
@@ -217,7 +217,7 @@ def test_what_failed_is_measured_again_when_asked_for(run, config, monkeypatch):
 
 
 def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run, config, monkeypatch):
-    monkeypatch.setattr(GPU_BLOCK, "entries", 2**26)
+    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
     good, left = METHODS["performer"].function, [3]
 
     def hungry(*args, **options):
@@ -228,12 +228,12 @@ def test_a_device_without_memory_gets_smaller_blocks_and_then_fails_the_cell(run
 
     with_function(monkeypatch, "performer", hungry)
     asked = ("sweep", config, "--method", "performer", "--n", "64", "--d", "16")
-    assert run(*asked, "--out", "r")[0] == 0 and GPU_BLOCK.entries == 2**23
+    assert run(*asked, "--out", "r")[0] == 0 and BLOCK_MEMORY.halvings == 3
     left[0] = 10**6
     code, _, _ = run(*asked, "--out", "s")
     found = {one["method"]: one for one in read_records("s")}
     assert code == 4 and found["performer"]["status"] == "failed" and "full" in found["performer"]["reason"]
-    assert found["vmean"]["status"] == "ok" and GPU_BLOCK.entries == 2**19
+    assert found["vmean"]["status"] == "ok" and BLOCK_MEMORY.halvings == 7
 
 
 def test_force_measures_everything_again(run, config):

@@ -14,7 +14,7 @@ from attnprobe.operators import (
     SoftmaxAttention,
     Sparse,
     Sum,
-    base,
+    blocks,
     row_blocks,
     row_groups,
 )
@@ -120,7 +120,7 @@ def test_a_sparse_index_of_another_number_of_groups_is_refused(n_q, groups, grou
 @pytest.mark.parametrize("n_q, group", [(12, 1), (12, 3), (11, 4), (5, 8)])
 def test_a_sparse_product_does_not_depend_on_how_much_is_gathered_at_once(n_q, group, entries, monkeypatch):
     operator, dense = grouped(n_q, group)
-    monkeypatch.setattr("attnprobe.operators.base.GATHERED_ENTRIES", entries)
+    monkeypatch.setattr("attnprobe.operators.blocks.GATHERED_ENTRIES", entries)
     x, y = randn(2, 6, 3), randn(2, n_q, 3)
     assert torch.allclose(operator @ x, dense @ x, atol=1e-13)
     assert torch.allclose(operator.rmatmul(y), dense.mT @ y, atol=1e-13)
@@ -130,7 +130,7 @@ def test_a_sparse_product_does_not_depend_on_how_much_is_gathered_at_once(n_q, g
 @pytest.mark.parametrize("group", [1, 3, 4, 20])
 @pytest.mark.parametrize("entries", [1, 2**16, 2**20])
 def test_groups_of_rows_cover_every_row_once(n, group, entries):
-    spans = list(row_groups(n, group, entries))
+    spans = list(row_groups(torch.zeros(1), n, group, entries))
     assert [i for _, rows in spans for i in range(rows.start, rows.stop)] == list(range(n))
     assert [i for groups, _ in spans for i in range(groups.start, groups.stop)] == list(range(-(-n // group)))
     for groups, rows in spans:
@@ -171,7 +171,7 @@ def test_row_blocks_cover_every_row_once(n, size):
 
 @pytest.mark.parametrize(("n_q", "group"), [(5, 1), (7, 3), (6, 2)])
 def test_the_gradient_of_a_sparse_product_is_that_of_the_dense_one(n_q, group, monkeypatch):
-    monkeypatch.setattr(base, "GATHERED_ENTRIES", 16)  # several blocks
+    monkeypatch.setattr(blocks, "GATHERED_ENTRIES", 16)  # several blocks
     empty = torch.randint(-1, 6, (2, -(-n_q // group), 4), generator=generator(0, "columns"))
     weight, x = randn(2, n_q, 4).requires_grad_(), randn(2, 6, 3).requires_grad_()
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from importlib import import_module
 
 import pytest
+import torch
 
 from attnprobe.errors import NotFinite, Unsupported, UsageError
+from attnprobe.operators import BLOCK_MEMORY
+from attnprobe.records.read import read_records
 from attnprobe.run.limits import CellTimeout, attempt, check_limit, time_limit
 
 
@@ -100,3 +104,24 @@ def test_a_limit_that_is_none_is_refused(seconds):
         check_limit(seconds)
     for fine in (None, 0.01, 1e7):
         check_limit(fine)
+
+
+@pytest.mark.parametrize("command, place", [("spectrum", "spectra"), ("condition", "exact_matrices")])
+def test_a_device_out_of_memory_gets_another_try_with_smaller_blocks(run, qkv, monkeypatch, command, place):
+    module = import_module(f"attnprobe.experiments.{command}.measure")
+    good, left = getattr(module, place), [2]
+    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
+
+    def hungry(*args, **options):
+        if left[0]:
+            left[0] -= 1
+            raise torch.OutOfMemoryError("the device is full")
+        return good(*args, **options)
+
+    monkeypatch.setattr(module, place, hungry)
+    assert run(command, "--qkv", qkv, "--device", "cpu", "--out", "r")[0] == 0 and BLOCK_MEMORY.halvings == 2
+    assert {one["status"] for one in read_records("r")} <= {"ok", "skipped"}
+    left[0] = 5
+    code, _, err = run(command, "--qkv", qkv, "--device", "cpu", "--out", "s")
+    assert code == 4 and BLOCK_MEMORY.halvings == 6, err
+    assert "the device is full" in next(one["reason"] for one in read_records("s") if one["status"] == "failed")

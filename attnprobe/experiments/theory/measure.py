@@ -17,7 +17,6 @@ from ...qkv import QKV
 from ...records.file import spelt
 from ...run.cells import Found, Place, PlannedCells, key_of
 from ...run.costs import Cost, work_of_decompositions, work_of_method
-from ...run.limits import with_smaller_blocks
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.prepare import prepared
@@ -169,13 +168,9 @@ def _check(
     seeds = range(plan.seed, plan.seed + plan.repeats)
     setting = setting_of(asked, method, budgets, seeds, plan.target, inner)
 
-    @full_precision()
-    def check() -> None:
-        findings.clear()
-        findings.extend(theorem.check(inner, setting))
-
     try:
-        with_smaller_blocks(check)
+        with full_precision():
+            findings.extend(theorem.check(inner, setting))
     except Unsupported as error:
         reasons[None] = message(error)
         if not findings:

@@ -102,6 +102,7 @@ def lsh_qk(
     beside = rank * qkv.n_k // qkv.n_q // chunk  # the chunk beside which each rank stands, ascending
     sizes = torch.bincount(beside, minlength=-(-qkv.n_k // chunk))  # (m,) queries of each chunk
     nth = rank - (sizes.cumsum(0) - sizes)[beside]  # of its chunk
+    widest = int(sizes.max())
     index, weights, visited = [], [], []
     for head in range(qkv.h):
         ranks, of_key = inverse(order_q[head]), inverse(order_k[head]) // chunk  # (rounds, n_q), (rounds, n_k)
@@ -114,7 +115,7 @@ def lsh_qk(
             for earlier in range(turn):
                 back = (of_query[earlier][:, None] - of_key[earlier][shown]) % len(window)
                 shown = shown.masked_fill(back <= 1, -1)  # an earlier round has shown it
-            queries = torch.full((len(window), int(sizes.max())), -1, device=qkv.device)
+            queries = torch.full((len(window), widest), -1, device=qkv.device)
             queries[beside, nth] = order_q[head, turn]
             block = block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)  # (m, w, 2 c)
             columns.append(shown)

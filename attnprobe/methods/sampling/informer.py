@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...operators import RankOne, RowOverride, SoftmaxAttention, row_blocks
+from ...operators import RankOne, RowOverride, SoftmaxAttention, block_rows, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, tokens
@@ -111,7 +111,8 @@ def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) 
     Keys are gathered in their own dtype: random access costs by the byte, and more where all keys leave the cache.
     """
     out = q.new_empty(len(q))
-    for start, stop in row_blocks(len(q), max(1, BLOCK_ENTRIES // (sampled.shape[1] * q.shape[1]))):
+    entries = sampled.shape[1] * q.shape[1]
+    for start, stop in row_blocks(len(q), block_rows(q, entries, max(1, BLOCK_ENTRIES // entries))):
         index = sampled[start:stop].to(k.device)
         keys = k.index_select(0, index.flatten()).unflatten(0, index.shape).double()  # (b, sample_k, p)
         products = (q[start:stop, None] @ keys.mT)[:, 0]  # (b, sample_k); keys times a column takes four times as long

@@ -15,7 +15,18 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...linalg.sampling import weighted_with_replacement, weighted_without_replacement
-from ...operators import Columns, Dense, Operator, RankOne, RowOverride, Scaled, SoftmaxAttention, Sum, row_blocks
+from ...operators import (
+    Columns,
+    Dense,
+    Operator,
+    RankOne,
+    RowOverride,
+    Scaled,
+    SoftmaxAttention,
+    Sum,
+    block_rows,
+    row_blocks,
+)
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, ragged, tokens
@@ -152,7 +163,7 @@ def _draw(
 def _exact_columns(qkv: QKV, columns: Tensor) -> Tensor:
     """The columns ``columns`` (h, d) of B itself, (h, n_q, d), from blocks of its rows."""
     attention, blocks = SoftmaxAttention(qkv.q, qkv.k, qkv.scale), []
-    for start, stop in row_blocks(qkv.n_q, ROWS):
+    for start, stop in row_blocks(qkv.n_q, block_rows(qkv, qkv.h * qkv.n_k, ROWS)):
         index = columns[:, None, :].expand(-1, stop - start, -1)
         blocks.append(torch.gather(attention.rows(start, stop), 2, index))
     return torch.cat(blocks, 1)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...linalg.sampling import weighted_with_replacement
-from ...operators import Columns, SoftmaxAttention, row_blocks
+from ...operators import Columns, SoftmaxAttention, block_rows, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, tokens
@@ -110,6 +110,6 @@ def amm(
 def _column_norms(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """The norms of the columns of ``softmax(scale · q kᵀ)`` of one head, (n_k,), by blocks of rows."""
     total = k.new_zeros(len(k))
-    for start, stop in row_blocks(len(q), ROWS):
+    for start, stop in row_blocks(len(q), block_rows(q, len(k), ROWS)):
         total += torch.softmax(scale * q[start:stop] @ k.T, -1).square().sum(0)
     return total.sqrt()

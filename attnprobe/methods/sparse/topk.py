@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ...operators import Sparse, row_blocks
+from ...operators import Sparse, block_rows, row_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
@@ -61,7 +61,7 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
     place = torch.arange(qkv.n_k, device=qkv.device)
     for head in range(qkv.h):
-        for start, stop in row_blocks(qkv.n_q, BLOCK):
+        for start, stop in row_blocks(qkv.n_q, block_rows(qkv, qkv.n_k, BLOCK)):
             scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT  # (b, n_k)
             if qkv.causal:
                 scores.masked_fill_(place > place[start:stop, None], float("-inf"))

@@ -17,6 +17,7 @@ from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.experiments.theory import TheoryRequest, measure_theory
 from attnprobe.experiments.theory.rows import theory_rows, theory_summary
+from attnprobe.operators import BLOCK_MEMORY
 from attnprobe.records.read import read_records
 from attnprobe.rng import Streams, generator
 from attnprobe.theorems import THEOREMS, VERDICTS, Finding, theorem
@@ -392,7 +393,7 @@ def test_a_theorem_without_a_finding_and_one_that_takes_too_long(here, file, tmp
 
 
 def test_a_device_out_of_memory_gets_another_try_and_no_finding_twice(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnprobe.run.limits.GPU_BLOCK", type("Block", (), {"halve": lambda self: None})())
+    monkeypatch.setattr(BLOCK_MEMORY, "halvings", 0)
     tries = []
 
     def hungry(qkv, setting):

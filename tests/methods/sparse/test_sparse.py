@@ -185,7 +185,7 @@ def test_no_step_depends_on_the_size_of_its_blocks(monkeypatch):
     for band_rows in (1, 4, 7, 11, 33, 50):
         monkeypatch.setattr("attnprobe.methods.base.BAND", band_rows)
         for entries in (1, 8 * 12 * 2, 8 * 12 * 7):
-            monkeypatch.setattr("attnprobe.operators.base.GATHERED_ENTRIES", entries)
+            monkeypatch.setattr("attnprobe.operators.blocks.GATHERED_ENTRIES", entries)
             for name, dense in wanted.items():
                 approx = approximate(name, qkv, 12)
                 assert (approx.operator.dense() - dense).abs().max() <= 1e-15

@@ -1,0 +1,134 @@
+"""How many rows of a matrix are made at once: what a CPU's cache holds, or a share of another device's free memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+
+__all__ = ["BLOCK_MEMORY", "BlockMemory", "block_rows", "head_blocks", "row_blocks", "row_groups"]
+
+GATHERED_ENTRIES = 2**18  # numbers gathered at once on a CPU: they stay in the cache
+LEAST_ROWS = 128  # of a head in a block on another device, before heads are made apart: fewer leave it idle
+OF_ALL, OF_FREE = 64, 8  # a block has at most a 64th of a device's memory, and an 8th of what is free
+UNTOLD = 2**28  # bytes of a block on a device that does not say how much memory it has
+
+
+class OnDevice(Protocol):
+    """A tensor or an operator: what has a dtype and is on a device."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+class Matrices(OnDevice, Protocol):
+    """Matrices of this shape, (h, n_q, n_k)."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+
+
+class BlockMemory:
+    """How many bytes a block of rows may have on a device that is not the CPU; half as many after each `halve`.
+
+    A power of two, so that it is the same in every run on one kind of GPU while an eighth of its memory is free: other
+    blocks would round sums in another order.
+    """
+
+    def __init__(self) -> None:
+        self.halvings = 0
+
+    def halve(self) -> None:
+        """Make blocks half as large for the rest of the process: what is done where memory ran out."""
+        self.halvings += 1
+
+    def bytes(self, device: torch.device) -> int:
+        """The bytes of a block.
+
+        Free memory is what the device has left and what torch holds of it without need.
+        """
+        if device.type != "cuda":
+            return UNTOLD >> self.halvings
+        free, total = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return share(free, total) >> self.halvings
+
+
+def share(free: int, total: int) -> int:
+    """The largest power of two that is at most a 64th of all memory and an 8th of the free memory.
+
+    >>> share(free=60 * 2**30, total=79 * 2**30) == 2**30
+    True
+    >>> share(free=2**30, total=79 * 2**30) == 2**27
+    True
+    """
+    most = min(total // OF_ALL, free // OF_FREE)
+    return 1 << max(0, most.bit_length() - 1)
+
+
+BLOCK_MEMORY = BlockMemory()
+
+
+def _numbers(of: OnDevice) -> int:
+    """How many numbers of its dtype a block may have on its device, which is not the CPU."""
+    return BLOCK_MEMORY.bytes(of.device) // of.dtype.itemsize
+
+
+def block_rows(of: OnDevice, width: int, cpu: int) -> int:
+    """Rows at once of ``width`` numbers each, in the dtype and on the device of a tensor or operator.
+
+    Args:
+        cpu: how many on a CPU, whose numbers are then the same on every machine.
+
+    >>> block_rows(torch.zeros(1), 10**9, cpu=64)
+    64
+    """
+    return cpu if of.device.type == "cpu" else max(1, _numbers(of) // width)
+
+
+def head_blocks(of: Matrices, cpu: int) -> Iterator[tuple[slice, int, int]]:
+    """``(heads, start, stop)`` of consecutive blocks of rows of all heads.
+
+    Head by head on a CPU, ``cpu`` rows at once. Elsewhere as many heads at once as leave each `LEAST_ROWS` rows.
+    """
+    h, n_q, n_k = of.shape
+    heads, rows = 1, cpu
+    if of.device.type != "cpu":
+        numbers = _numbers(of)
+        heads = min(h, max(1, numbers // (min(n_q, LEAST_ROWS) * n_k)))
+        rows = max(1, numbers // (heads * n_k))
+    for first, last in row_blocks(h, heads):
+        for start, stop in row_blocks(n_q, rows):
+            yield slice(first, last), start, stop
+
+
+def row_blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
+    """``(start, stop)`` of consecutive blocks of at most ``size`` of ``n`` rows.
+
+    >>> list(row_blocks(5, 2))
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    for start in range(0, n, size):
+        yield start, min(start + size, n)
+
+
+def row_groups(of: OnDevice, n: int, group: int, entries: int) -> Iterator[tuple[slice, slice]]:
+    """Consecutive ``group``s of ``n`` rows, as many at once as may gather ``entries`` numbers each: groups and rows.
+
+    The last group, where it is shorter, comes alone.
+
+    >>> for groups, rows in row_groups(torch.zeros(1), 7, 2, entries=2**17):
+    ...     print(f"groups {groups.start}:{groups.stop}, rows {rows.start}:{rows.stop}")
+    groups 0:2, rows 0:4
+    groups 2:3, rows 4:6
+    groups 3:4, rows 6:7
+    """
+    whole = n // group
+    for start, stop in row_blocks(whole, block_rows(of, entries, cpu=max(1, GATHERED_ENTRIES // entries))):
+        yield slice(start, stop), slice(start * group, stop * group)
+    if whole * group < n:
+        yield slice(whole, whole + 1), slice(whole * group, n)
