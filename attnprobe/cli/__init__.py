@@ -25,19 +25,19 @@ __all__ = ["COMMANDS", "cli", "main"]
 
 COMMANDS = {
     **{name: experiment(name).summary for name in EXPERIMENTS},
-    "sweep": "Run one of these from a YAML file, and go on where it was stopped.",
-    "compare": "Compare two runs cell by cell, and exit 1 where the second is worse.",
-    "report": "Rebuild every table and figure of a run from its records, and a page of them all.",
+    "sweep": "Run one of these commands from a YAML file; resumable.",
+    "compare": "Compare two runs cell by cell, and exit with 1 if the second is worse.",
+    "report": "Rebuild every table and figure of a run from its records, and one page with all of them.",
     "methods": "List the methods, or explain one with its options.",
-    "new-method": "Write a method's file and its test, to start from.",
-    "check": "Check what every method must do, on a method of yours.",
-    "extract": "Write Q, K and V with their provenance to a safetensors file.",
-    "doctor": "Show devices, versions, sources and what the defaults resolve to.",
+    "new-method": "Write a file with a method and a test, to start your own from.",
+    "check": "Check that a method has the properties that every method must have.",
+    "extract": "Write Q, K and V to a safetensors file.",
+    "doctor": "Show devices, versions, and the default model and text.",
 }
 
 EXIT_CODES = (
-    "Exit codes: 0 fine; 1 a gate failed; 2 usage, or an impossible value; 3 a named source or device is absent or "
-    "refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted."
+    "Exit codes: 0 success; 1 a gate failed; 2 wrong usage or an impossible value; 3 a named source or device is "
+    "missing or refused; 4 some cells failed or diverged, or an output could not be written; 130 interrupted."
 )
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch's words, of a CPU and of a GPU
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # descriptors, memory, processes
@@ -117,7 +117,7 @@ def main(args: list[str] | None = None) -> NoReturn:
     open_streams()
     code = _run(args, debug="--debug" in args)
     if (lost := unwritten()) is not None:
-        note(f"stdout: the answer is not written: {lost.strerror or lost}")
+        note(f"stdout: the output could not be written: {lost.strerror or lost}")
         code = code or 4
     if code == 130 and "ray" in sys.modules:  # its threads may crash an interpreter that ends meanwhile
         sys.stderr.flush()
@@ -147,7 +147,7 @@ def _run(args: list[str], debug: bool) -> int:
         if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(message(error)):
             return _failed("out of memory; choose a smaller n or fewer heads", 4, debug)
         if getattr(error, "errno", None) in SCARCE:
-            return _failed(f"{message(error)}: the machine or a limit of this shell (see `ulimit -a`) gives no more", 4)
+            return _failed(f"{message(error)}: the machine or a limit of this shell is exhausted (see `ulimit -a`)", 4)
         return _failed(f"internal error, {reason(error)}; run again with --debug to see where", 70, debug)
 
 

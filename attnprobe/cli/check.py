@@ -12,14 +12,14 @@ from .options import debug_option, format_option, refuse_unknown_format
 EPILOG = """\b
 In Python:
   from attnprobe.testing import check_method
-  check_method("./mine.py:fn")          # or the function itself; in a test it raises
+  check_method("./mine.py:fn")          # or the function; raises if a property fails
 \b
-A property that fails is tried on smaller inputs for as long as it fails; the smallest is
-shown with the command that repeats it. Properties with a tag's name are its claims, and
-apply to methods that have the tag.
+If a property fails, smaller inputs are tried as long as it fails. The smallest failing
+case is shown with the command that repeats it. A property with the name of a tag applies
+only to methods with this tag.
 \b
-Exit codes: 0 every property that applies holds, 1 one fails, 2 usage, or a file that
-cannot be loaded."""
+Exit codes: 0 all properties hold, 1 one fails, 2 wrong usage, or a file that cannot be
+loaded."""
 
 SIZES = (
     ("n", "n", "number of tokens"),
@@ -33,7 +33,7 @@ SIZES = (
 def _sizes(function: Any) -> Any:
     for name, option, what in reversed(SIZES):
         sized = click.option(
-            f"--{option}", name, type=click.IntRange(1, 4096), metavar="NUMBER", help=f"Only with this {what}."
+            f"--{option}", name, type=click.IntRange(1, 4096), metavar="NUMBER", help=f"Only inputs with this {what}."
         )
         function = sized(function)
     return function
@@ -41,23 +41,25 @@ def _sizes(function: Any) -> Any:
 
 @click.command("check", epilog=EPILOG)
 @click.argument("method", metavar="NAME|FILE:FN[:k=v,…]", shell_complete=complete_methods)
-@click.option("--only", multiple=True, metavar="PROPERTY", help="Only these; repeatable and comma-separated.")
-@click.option("--target", metavar="softmax|gaussian", help="Only this target. [default: each that it takes]")
+@click.option(
+    "--only", multiple=True, metavar="PROPERTY", help="Only these properties; repeatable and comma-separated."
+)
+@click.option("--target", metavar="softmax|gaussian", help="Only this target. [default: all targets of the method]")
 @_sizes
 @click.option(
     "--score", type=click.FloatRange(0, min_open=True), metavar="SIZE", help="Only scores with this standard deviation."
 )
-@click.option("--dtype", metavar="float64|float32|bfloat16|float16", help="Only in this dtype.")
+@click.option("--dtype", metavar="float64|float32|bfloat16|float16", help="Only this dtype.")
 @click.option("--seed", type=int, metavar="NUMBER", help="Seed of the inputs and of the method's draws. [default: 0]")
 @format_option
 @debug_option
 def command(
     method: str, only: tuple[str, ...], target: str | None, dtype: str | None, format_: str, debug: bool, **sizes: Any
 ) -> None:
-    """Check what every method must do, on a method of yours: shapes, dtypes, draws, heads, padding, claims.
+    """Check the properties that every method must have: shapes, dtypes, draws, heads, padding and claims.
 
-    NAME is a method's name, FILE:FN a function in a Python file, such as ./mine.py:fn. Inputs are small and seeded, so
-    a check takes seconds. What fails is made small and comes with the command that repeats it.
+    NAME is a method's name. FILE:FN is a function in a Python file, such as ./mine.py:fn. Inputs are small and seeded,
+    so a check takes seconds.
     """
     from dataclasses import asdict
 

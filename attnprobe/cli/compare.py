@@ -12,17 +12,19 @@ In Python:
   from attnprobe.experiments.shapes import read_run
   compare_runs(read_run("outputs/a").some(), read_run("outputs/b").some()).regressions
 \b
-Verdicts: same, a change within --tolerance; worse or better, a change beyond it that is not
-chance, a value that is no longer finite, a cell whose status got worse; undecided, a change
-beyond the tolerance that may be chance or that rows lost to rounding carry. Where both runs
-read the same inputs with the same draws there is no chance, and the tolerance decides.
-Of several windows Student's test of their differences decides, of one window with other
-draws the permutation test of its heads; --level bounds how often a table of rows without
-any change holds a worse or better. A cosine is judged by 1 − cosine. See
-docs/explanation/statistics.md.
+Verdicts:
+  same       the change is within --tolerance
+  worse, better    the change is larger, and significant if the draws differ; also worse: a
+             value that is no longer finite, or a cell whose status got worse
+  undecided  the change is larger but may be chance, or it depends on rows that rounding decides
 \b
-Exit codes: 0 no regression, 1 a regression, or with --strict a row that is undecided;
-2 usage, files that are no runs, or runs of different sources; 4 no regression, but some
+If both runs have the same inputs and draws, the tolerance alone decides. With other draws,
+Student's test over windows decides, or for one window the permutation test over heads.
+--level bounds the probability that a table without any change has a worse or better row. A
+cosine is judged by 1 − cosine. See docs/explanation/statistics.md.
+\b
+Exit codes: 0 no regression, 1 a regression, or with --strict an undecided row; 2 wrong usage,
+a file that is not a run, or runs of different sources; 4 no regression, but some
 records could not be read."""
 
 
@@ -34,24 +36,24 @@ records could not be read."""
     "metrics",
     multiple=True,
     metavar="METRIC",
-    help="What is compared; repeatable and comma-separated. "
-    "[default: output_spectral_relative, and matrix_spectral_relative where both runs measured it]",
+    help="Metrics to compare; repeatable and comma-separated. [default: output_spectral_relative, and "
+    "matrix_spectral_relative if both runs have it]",
 )
 @click.option(
     "--tolerance",
     default=0.05,
     show_default=True,
     metavar="SHARE",
-    help="How much worse than A a value of B may be, as a share of A's.",
+    help="Largest change that counts as equal, as a share of A's value.",
 )
 @click.option(
     "--level",
     default=0.05,
     show_default=True,
     metavar="PROBABILITY",
-    help="Two-sided level at which a change is not chance, of all rows of a table together.",
+    help="Two-sided significance level, for all rows of a table together.",
 )
-@click.option("--strict", is_flag=True, help="Exit 1 where a row is undecided, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided.")
 @format_option
 @debug_option
 def command(
@@ -64,12 +66,11 @@ def command(
     format_: str,
     debug: bool,
 ) -> None:
-    """Compare run B with run A, cell by cell, and exit 1 where B is worse.
+    """Compare run B with run A, cell by cell, and exit with 1 if B is worse.
 
-    A and B are folders of `attnprobe error` or of `attnprobe bench`, or records.jsonl files. Of bench, time over that
-    of exact attention and peak memory are compared, or what --metric names of ratio_to_exact, seconds, peak_bytes and
-    flops; runs of different machines are refused. Only runs of the same sources are compared: the
-    same weights, text, tokenizer, positions and dtype, by their hashes.
+    A and B are folders of `attnprobe error` or of `attnprobe bench`, or records.jsonl files. Both runs must have the
+    same weights, text, tokenizer, positions and dtype, by their hashes. For bench, both must be from the same machine;
+    --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..compare.runs import compare_runs
     from ..compare.view import comparison_line, comparison_view
@@ -93,7 +94,7 @@ def command(
         note(line)
     for verdict in ("only in A", "only in B"):
         if alone := sum(row["cells"] for row in found.rows if row["verdict"] == verdict):
-            note(f"{verdict}, and in no mean: {alone} cell{'s' if alone > 1 else ''}")
+            note(f"{verdict}, not in any mean: {alone} cell{'s' if alone > 1 else ''}")
     for row in found.regressions:
         note(f"regression: {comparison_line(row)}")
     for row in found.undecided:

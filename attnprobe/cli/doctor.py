@@ -14,16 +14,18 @@ In Python:
 
 
 @click.command("doctor", epilog=EPILOG)
-@click.option("--model", metavar="ID|DIR", help="Show what would be captured of a model: hub id, directory, minilm.")
+@click.option(
+    "--model", metavar="ID|DIR", help="List the attention modules of a model: a hub id, a directory, or minilm."
+)
 @click.option(
     "--weights", default="pretrained", show_default=True, help="Weights of --model: pretrained or initialized."
 )
 @debug_option
 def command(model: str | None, weights: str, debug: bool) -> None:
-    """Show devices, versions, threads, what the hub and the caches hold, and what the defaults resolve to.
+    """Show devices, versions, threads, the hub, its cache, and the default model and text.
 
-    With --model: every attention module by name, with its heads, scale and mask, how exactly it is captured, and
-    whether Q, K and V alone describe it, as methods need, or why it is refused.
+    With --model: list every attention module with its heads, scale and mask, the error of its capture, and whether
+    commands can measure it.
     """
     from .streams import answer
 

@@ -46,6 +46,6 @@ def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
     answer(f"{share}{len(cells)} cells{done}")
     if left:
         answer(
-            f"about {duration(start + seconds_of(cells))}, {duration(start)} of it until it starts, and "
-            f"{memory / 2**20:.0f} MiB beside the model, Q, K and V"
+            f"about {duration(start + seconds_of(cells))}, {duration(start)} of it before the first cell, and "
+            f"{memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
         )

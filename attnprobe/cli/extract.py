@@ -22,13 +22,13 @@ In Python:
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option("--n", default=512, show_default=True, help="Sequence length.")
 @click.option("--layer", metavar="LIST", help="Layers: 0,5 or 0-5 or all. [default: 0]")
-@click.option("--windows", default=1, show_default=True, help="How many windows of the text.")
+@click.option("--windows", default=1, show_default=True, help="Number of text windows.")
 @taking(options_of(Source))
 @debug_option
 def command(out: str, force: bool, n: int, layer: str | None, windows: int, debug: bool, **given: Any) -> None:
-    """Write Q, K and V of the chosen layers to a safetensors file, with their provenance in its metadata.
+    """Write Q, K and V of the chosen layers to a safetensors file, with model, text and hashes in its metadata.
 
-    Every command reads it back with --qkv FILE.
+    Measuring commands read the file with --qkv FILE.
     """
     from ..errors import UsageError
     from ..run.sources import layers_of

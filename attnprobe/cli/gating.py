@@ -35,7 +35,7 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
     declared = [] if config is None else parse_gates(config.gates, gated)
     asked = [*declared, *(parse_gate(text, gated) for text in texts)]
     if junit is not None and (not junit.strip() or Path(junit).is_dir()):
-        raise UsageError(f"--junit '{junit}' is no file's name; name one such as gates.xml")
+        raise UsageError(f"--junit '{junit}' is not a file name; write one such as gates.xml")
     return asked
 
 
@@ -51,7 +51,7 @@ def settled(rows: Sequence[Judged], gates: Sequence[Any], junit: str | None) -> 
 
     if shard := shard_asked():
         if gates:
-            note(f"shard {shard}: no gate is judged by a part; run this command without --shard once all have run")
+            note(f"shard {shard}: gates are not judged for a part; run this command without --shard after all shards")
         return False
     results = check(rows, gates)
     if click.get_current_context().params.get("strict"):

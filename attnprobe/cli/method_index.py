@@ -64,4 +64,6 @@ def method_list(plugins: list[str]) -> str:
         parts += [family, *(f"  {name:{width}}{paper}" for name, paper in papers.items()), ""]
     if plugins:
         parts += ["of installed packages", *(f"  {name}" for name in plugins), ""]
-    return "\n".join([*parts, "attnprobe methods NAME explains one; --long lists targets, budgets, costs and tags."])
+    return "\n".join(
+        [*parts, "attnprobe methods NAME explains a method; --long lists targets, budgets, costs and tags."]
+    )

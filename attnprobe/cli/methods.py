@@ -19,14 +19,16 @@ In Python:
 
 @click.command("methods", epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=complete_methods)
-@click.option("--pages", metavar="DIR", help="Write every built-in method's reference page, and an index, into DIR.")
-@click.option("--long", is_flag=True, help="List targets, what the budget d means, cost and tags too.")
+@click.option(
+    "--pages", metavar="DIR", help="Write the reference page of every built-in method, and an index, into DIR."
+)
+@click.option("--long", is_flag=True, help="Also list targets, the meaning of the budget d, cost and tags.")
 @format_option
 @debug_option
 def command(name: str | None, pages: str | None, long: bool, format_: str, debug: bool) -> None:
-    """List the methods by family, a line each. With NAME, explain one.
+    """List the methods by family, one per line. With NAME, explain one method.
 
-    Formats other than table have all facts of each method.
+    --format other than table prints all facts of each method.
     """
     from .streams import answer
 

@@ -11,17 +11,17 @@ In Python:
   from attnprobe.methods.user.scaffold import write_method
   write_method("mine", "methods")
 \b
-Exit codes: 0 written, 2 a name that cannot be, or a file that is there already."""
+Exit codes: 0 written, 2 an impossible name, or a file that exists already."""
 
 
 @click.command("new-method", epilog=EPILOG)
 @click.argument("name", metavar="NAME")
-@click.option("--out", default=".", show_default=True, metavar="DIR", help="The folder that the files are written to.")
+@click.option("--out", default=".", show_default=True, metavar="DIR", help="The folder for the files.")
 @debug_option
 def command(name: str, out: str, debug: bool) -> None:
-    """Write NAME.py, a method that works and waits to be replaced by yours, and test_NAME.py, its test.
+    """Write NAME.py, a method that works, and test_NAME.py, its test. Replace the method by your own.
 
-    Prints the commands that come next: measure it, check it, test it. Nothing is overwritten.
+    Prints the next commands: measure, check and test it. Existing files are never overwritten.
     """
     from shlex import quote
 

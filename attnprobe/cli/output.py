@@ -38,8 +38,8 @@ def show(view: View, folder: Path, format_: str) -> None:
     answer(view.text(format_), styled=format_ == "table")
     if shard := shard_asked():
         note(
-            f"shard {shard}: these rows are its own; once all have run, `attnprobe report {folder}` or this command "
-            "without --shard makes tables and figures of the whole"
+            f"shard {shard}: these are the rows of this shard; after all shards, `attnprobe report {folder}` or this "
+            "command without --shard makes the tables and figures"
         )
         return
     named = {view.command: view, **{one.command: one for one in view.beside}}
@@ -68,7 +68,7 @@ def whatever_fits(folder: Path) -> Iterator[list[str]]:
         yield lost
     except UsageError as error:
         lost.append(str(error))
-        note(f"{error}: tables and figures are not all there; `attnprobe report {folder}` makes them from the records")
+        note(f"{error}: some tables or figures are missing; `attnprobe report {folder}` makes them from the records")
 
 
 def pictures(folder: str | Path | None, stem: str) -> list[str]:
@@ -118,7 +118,7 @@ def _drawn(figure: Figure, folder: Path, wanted: bool, named: bool) -> list[Path
         note(figure.remark)
     for name in older:
         if name not in drawn and remove_output(folder, name):
-            note(f"removed, as it shows an earlier run: {folder / name}")
+            note(f"removed, because it shows an earlier run: {folder / name}")
     return paths
 
 

@@ -27,8 +27,8 @@ In Python:
   for view in views(open_run("outputs/RUN")):
       print(view.text("md"))
 \b
-Exit codes: 0 fine, failed cells included, 2 usage, or a folder that is no run, 4 some records
-could not be read and are left out, 130 interrupted."""
+Exit codes: 0 success, even if cells of the run failed; 2 wrong usage, or a folder that is not
+a run; 4 some records could not be read and are left out; 130 interrupted."""
 
 
 @click.command("report", epilog=EPILOG)
@@ -36,16 +36,15 @@ could not be read and are left out, 130 interrupted."""
 @click.option(
     "--metric",
     metavar="NAME",
-    help="The error that figures show. [default: output_spectral, and "
-    "output_spectral_relative in those of heads and of cost]",
+    help="The error that figures show. [default: output_spectral, and output_spectral_relative in heads and cost]",
 )
 @click.option(
     "--reference",
     "references",
     multiple=True,
     metavar="FILE.csv",
-    help="Values that a paper's figure shows, drawn as hollow markers in the panels of papers: columns init, "
-    "n, d, method, value, digitisation_uncertainty; repeatable.",
+    help="A paper's values, drawn as hollow markers in the figure papers. Columns: init, n, d, method, value, "
+    "digitisation_uncertainty. Repeatable.",
 )
 @click.option(
     "--plot",
@@ -53,15 +52,15 @@ could not be read and are left out, 130 interrupted."""
     multiple=True,
     default=("all",),
     metavar="KIND",
-    help="The figures to draw, of those that the records can give: errors, papers, heads, cost, "
-    "maps, spectrum, condition, theory, budget, bench, inject, stability, all or none; repeatable and "
-    "comma-separated. [default: all]",
+    help="Figures to draw, if the records have their numbers: errors, papers, heads, cost, maps, spectrum, "
+    "condition, theory, budget, bench, inject, stability, all or none; repeatable and comma-separated. "
+    "[default: all]",
 )
 @click.option(
     "--out",
     metavar="DIR",
-    help="Where tables/, figures/ and report.html are written; several runs get a folder each in it. "
-    "[default: the run's own folder; required with several runs]",
+    help="The folder for tables/, figures/ and report.html. With several runs, each has its own folder in it. "
+    "[default: the run's folder; required with several runs]",
 )
 @format_option
 @debug_option
@@ -76,10 +75,9 @@ def command(
 ) -> None:
     """Rebuild every table and figure of a run from its records alone.
 
-    RUN is the folder that a command left. Its records*.jsonl, manifest.json and maps/ are read; nothing is measured,
-    and no model, text or torch is needed. Tables are written as Markdown, CSV, JSON and LaTeX, and the tables of the
-    command are printed. What the command itself wrote is written again to the byte. report.html shows it all in one
-    page that needs no network: figures inline, tables that sort, and the run's provenance. Several runs share one page.
+    RUN is the folder of a run. Nothing is measured, and no model or text is needed. The command prints the tables and
+    writes them as Markdown, CSV, JSON and LaTeX, identical to those of the measuring command. report.html is one page
+    with all figures, sortable tables and the provenance. It needs no network. Several runs can share one page.
     """
     from ..errors import UsageError, unknown
     from ..experiments.error.gates import GATED

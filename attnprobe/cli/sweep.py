@@ -18,8 +18,8 @@ from .options import request_and_output
 from .streams import answer
 
 EPILOG = """\b
-A file holds the long option names of a command, and their values:
-  command: error            # where it is left out; or spectrum, condition, theory, budget, bench, inject, stability
+A file has the long option names of a command, and their values:
+  command: error            # the default; or spectrum, condition, theory, budget, bench, inject, stability
   weights: [pretrained, initialized-qkv]
   method:
     - nystromformer
@@ -33,35 +33,37 @@ A file holds the long option names of a command, and their values:
   gates:
     - {metric: output_spectral_relative, stat: median, max: 0.3}
 \b
-What is given after FILE beats the environment (ATTNPROBE_N=1024), which beats the file,
-which beats the defaults; the run's manifest says where each value came from:
+Options after FILE override the environment (ATTNPROBE_N=1024), which overrides the file,
+which overrides the defaults. The run's manifest names the origin of each value:
   attnprobe sweep smoke --n 512 --out runs/smoke
 \b
-Without --out the folder is outputs/STEM-HASH, from the file's name and the settings: the
-same sweep finds its own folder again and goes on where it was stopped, however that was.
+Without --out the folder is outputs/STEM-HASH, from the file's name and the settings. So
+the same sweep finds its folder again and continues.
 \b
 In Python:
   from attnprobe.experiments.error import ErrorRequest, measure_errors
   run = measure_errors(ErrorRequest(methods=("skyformer",), n=(512, 1024), out="runs/one"))
   run.outcome.records
 \b
-Exit codes: those of the command, 1 where one of its gates failed; 2 for a file that does not hold together."""
+Exit codes: those of the command, 1 if a gate failed; 2 for a mistake in the file."""
 
 
 @click.command("sweep", epilog=EPILOG, context_settings={"ignore_unknown_options": True})
 @click.argument("file", metavar="FILE", required=False)
-@click.option("--list", "listing", is_flag=True, help="List the packaged sweeps, which FILE may name, and exit.")
-@click.option("--dry-run", is_flag=True, help="Print the cells, how many are done already, and about what they take.")
+@click.option(
+    "--list", "listing", is_flag=True, help="List the packaged sweeps and exit. FILE may be one of their names."
+)
+@click.option("--dry-run", is_flag=True, help="Print the cells, how many are done, and an estimate of time and memory.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE COMMAND]")
 @click.pass_context
 def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, options: tuple[str, ...]) -> None:
-    """Run a command from a YAML file: resumable, with options that beat the file's.
+    """Run a command from a YAML file. Options after FILE override those of the file.
 
     FILE is a path or the name of a packaged sweep: those of the papers' figures, and `smoke`, which takes seconds.
 
-    Every cell is one record in the run's folder. A sweep that was stopped, by Ctrl-C or a kill, goes on when it is
-    started again, and its records are those of an undisturbed run but for times. A method that raises, takes longer
-    than --cell-timeout or gives what is not finite is a row that says so; the sweep goes on, and exits with 4.
+    A sweep that was stopped continues when it is started again. Its records are those of an uninterrupted run, except
+    for times. A cell fails if its method raises an exception, takes longer than --cell-timeout or returns values that
+    are not finite. It becomes a row with the reason. The sweep continues and exits with 4.
     """
     if file is None and listing:
         width = max(map(len, packaged_sweeps()))
@@ -93,7 +95,7 @@ def _check_gates(config: Config, request: Any) -> None:
     if gated is None:
         where = f"{config.path}:{config.lines['gates']}"
         others = [name for name in EXPERIMENTS if experiment(name).gated is not None]
-        raise UsageError(f"{where}: gates are of command {', '.join(others)}; {config.command} has none")
+        raise UsageError(f"{where}: {config.command} has no gates; {', '.join(others)} have")
     from ..gates.parse import parse_gates
     from ..gates.plan import impossible_reason
 

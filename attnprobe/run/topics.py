@@ -63,8 +63,11 @@ GROUPS = (MEASURED, PLACES, SOURCE, NUMBERS, RUN, ELSEWHERE, OUTPUT, GATES)  # t
 MOST = 100_000  # windows, and repeats
 TARGETS = ("softmax", "gaussian")
 WEIGHTS = "pretrained|initialized|initialized-qkv"
-WEIGHTS_HELP = "Pretrained weights; all random (needs no download); or pretrained with random W_Q, W_K, W_V."
-SEVERAL_WEIGHTS = " Several, comma-separated, are measured beside each other."
+WEIGHTS_HELP = (
+    "The weights. initialized draws all of them and needs no download; initialized-qkv keeps the pretrained embedding "
+    "and draws W_Q, W_K and W_V."
+)
+SEVERAL_WEIGHTS = " A comma-separated list measures each of them."
 
 
 def numbers(text: str, what: str) -> tuple[int, ...]:
@@ -131,7 +134,7 @@ class Layers:
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    windows: int = opt(1, "How many windows of the text.", group=PLACES, between=(1, MOST))
+    windows: int = opt(1, "Number of text windows to measure.", group=PLACES, between=(1, MOST))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +146,7 @@ class Places(Layers, Windows):
 class Statistics:
     input_statistics: bool = opt(
         True,
-        "Whether to tell what Q, K and V are like: scores, entropy, sinks, norms, stable ranks.",
+        "Measure statistics of Q, K and V: scores, entropy, sinks, norms and stable ranks.",
         group=MEASURED,
         flag="--input-statistics/--no-input-statistics",
         later=True,
@@ -156,8 +159,8 @@ class Inputs(Statistics):
 
     scale_inputs: tuple[float, ...] = opt(
         (1.0,),
-        "Factors s of the scores, such as 0.5,1,2,4, each measured beside the others: Q and K are each "
-        "multiplied by √s, so B is softmax(s S) and C_ij is C_ij^s. Stresses methods beyond the data.",
+        "Factors s of the scores, such as 0.5,1,2,4; each is measured separately. Q and K are each multiplied by √s, "
+        "so B becomes softmax(s S) and C_ij becomes C_ij^s.",
         group=MEASURED,
         metavar="LIST",
         parse=positives,
@@ -167,7 +170,7 @@ class Inputs(Statistics):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    split: str = opt("test", "Which split of Wikitext-2.", group=SOURCE, metavar="train|validation|test")
+    split: str = opt("test", "Split of Wikitext-2.", group=SOURCE, metavar="train|validation|test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,18 +179,21 @@ class Reading(Split):
 
     model: str | None = opt(
         None,
-        "A hub id, a directory, or the packaged MiniLM weights. [default: bert-base-cased, or what can be had]",
+        "A hub id, a directory, or minilm, the packaged weights. [default: bert-base-cased; without a hub minilm, or "
+        "random weights]",
         group=SOURCE,
         metavar="ID|DIR|minilm",
     )
     weights_seed: int = opt(0, "Seed of random weights.", group=SOURCE)
     text: str | None = opt(
         None,
-        "The text to read. [default: wikitext-2, or the embedded text where it cannot be had]",
+        "The text to read. [default: wikitext-2; without a hub the embedded text]",
         group=SOURCE,
         metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
     )
-    tokenizer: str | None = opt(None, "Another tokenizer than the model's own.", group=SOURCE, metavar="ID|DIR|VOCAB")
+    tokenizer: str | None = opt(
+        None, "A tokenizer to use instead of the model's own.", group=SOURCE, metavar="ID|DIR|VOCAB"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,14 +217,14 @@ class Tensors:
 
     positions: str = opt(
         "segment",
-        "What happens beyond the model's positions: segments read one by one and concatenated (the "
-        "papers' protocol), positions that wrap around, or interpolated ones.",
+        "For n beyond the model's positions: read segments one by one and concatenate them (the papers' protocol), "
+        "wrap positions around, or interpolate them.",
         group=SOURCE,
         metavar="segment|wrap|interpolate",
     )
     qkv: str | None = opt(
         None,
-        "Q, K and V from a safetensors file instead of a model and a text.",
+        "Read Q, K and V from a safetensors file instead of a model and a text.",
         group=SOURCE,
         metavar="FILE",
         excludes=dict.fromkeys(READING, "--qkv {value} holds Q, K and V already: drop {flag}"),
@@ -229,10 +235,12 @@ class Tensors:
 class Device:
     """Where is computed, and whether a source may be substituted."""
 
-    device: str = opt("auto", "auto is cuda where there is one.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N")
+    device: str = opt(
+        "auto", "The device; auto uses CUDA if there is a GPU.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N"
+    )
     strict: bool = opt(
         False,
-        "Refuse every substitution of a source instead of noting it; an undecided gate fails.",
+        "Fail instead of falling back to another model or text. An undecided gate fails too.",
         group=NUMBERS,
     )
 
@@ -241,7 +249,7 @@ class Device:
 class Dtype:
     dtype: str = opt(
         "float32",
-        "The dtype that methods run in; exact outputs are always float64.",
+        "The dtype of the methods. Exact outputs are always float64.",
         group=NUMBERS,
         metavar="float64|float32|bfloat16|float16",
     )
@@ -258,23 +266,23 @@ class Folder:
 
     out: str | None = opt(
         None,
-        "The run's folder; what is done there already is not measured again. [default: a new one under outputs/]",
+        "The run's folder. Finished cells in it are skipped. [default: a new folder under outputs/]",
         group=RUN,
         metavar="DIR",
         role=FOLDER,
     )
     force: bool = opt(
         False,
-        "Measure again what --out holds already.",
+        "Measure finished cells of --out again.",
         group=RUN,
         role=FOLDER,
         excludes={"retry_failed": "force measures all again"},
     )
-    retry_failed: bool = opt(False, "Measure again what failed in --out.", group=RUN, role=FOLDER)
+    retry_failed: bool = opt(False, "Measure failed cells of --out again.", group=RUN, role=FOLDER)
     cell_timeout: float | None = opt(
         None,
-        "A method that takes longer on one layer fails there, and the run goes on. It is measured in a worker "
-        "process: what cannot be interrupted is ended with that process 5 s later.",
+        "Time limit of a cell. A cell that takes longer fails, and the run continues. Cells are measured in a worker "
+        "process, which is ended if a cell does not stop within 5 s after the limit.",
         group=RUN,
         metavar="SECONDS",
         role=FOLDER,
@@ -288,25 +296,24 @@ class Elsewhere:
 
     shard: str | None = opt(
         None,
-        "Measure part I of N of the groups (weights, n, window, layer; of stability task and seed), from "
-        "1/N to N/N, into files of its own in --out: for Slurm arrays and CI matrices. Once all have run, "
-        "`attnprobe report DIR`, or the command without --shard, shows the whole.",
+        "Measure part I of N of the groups (weights, n, window, layer; for stability task and seed), from 1/N to "
+        "N/N, into separate files in --out. For Slurm arrays and CI matrices. After all parts, `attnprobe report "
+        "DIR` or the command without --shard shows the complete run.",
         group=ELSEWHERE,
         metavar="I/N",
         role=FOLDER,
     )
     jobs: int | None = opt(
         None,
-        "Measure groups in N processes side by side, which share the "
-        "GPUs and torch's threads; bench runs one at a time on each device. [default: one per visible GPU, 1 on a "
-        "CPU and of bench, with ray as many as fit]",
+        "Run N worker processes. They share the GPUs and torch's threads; bench runs one at a time on each device. "
+        "[default: one per visible GPU; 1 on a CPU and for bench; with ray as many as fit]",
         group=ELSEWHERE,
         metavar="N",
         role=FOLDER,
     )
     backend: str = opt(
         "local",
-        "Where the processes are: on this machine, or on a Ray cluster; needs pip install 'attnprobe[ray]'.",
+        "Run the processes on this machine or on a Ray cluster. ray needs pip install 'attnprobe[ray]'.",
         group=ELSEWHERE,
         metavar="local|ray",
         role=FOLDER,
@@ -314,23 +321,23 @@ class Elsewhere:
     )
     ray_address: str | None = opt(
         None,
-        "The cluster to join; auto is the one that this node is of, local starts a private one of this machine for "
-        "the length of the run.",
+        "The Ray cluster to join. auto joins the cluster of this node; local starts a private cluster on this "
+        "machine for this run.",
         group=ELSEWHERE,
         metavar="HOST:PORT|auto|local",
         role=FOLDER,
     )
     gpus_per_task: float | None = opt(
         None,
-        "GPUs that each process of --backend ray asks for, or a fraction of one. [default: 1 where the cluster has "
-        "any and --device is not cpu, else 0]",
+        "GPUs of each process with --backend ray; may be a fraction. [default: 1 if the cluster has GPUs and "
+        "--device is not cpu, else 0]",
         group=ELSEWHERE,
         metavar="F",
         role=FOLDER,
     )
     cpus_per_task: int | None = opt(
         None,
-        "CPUs that each process of --backend ray asks for, and its threads. [default: 1]",
+        "CPUs, and so threads, of each process with --backend ray. [default: 1]",
         group=ELSEWHERE,
         metavar="N",
         role=FOLDER,
@@ -387,7 +394,7 @@ class Output:
 
     format_: str = opt(
         "table",
-        "What is printed on stdout.",
+        "Format of the output on stdout.",
         group=OUTPUT,
         flag="--format",
         metavar="table|json|jsonl|csv|md|latex",
@@ -395,17 +402,19 @@ class Output:
     )
     dry_run: bool = opt(
         False,
-        "Print the cells, how many are done already, about how long they take and what memory, and measure nothing.",
+        "Print the cells, how many are done, and an estimate of time and memory. Measure nothing.",
         group=OUTPUT,
         role=SHOWN,
         in_file=False,
     )
-    debug: bool = opt(False, "Show the traceback of an error.", group=OUTPUT, role=SHOWN, in_file=False)
+    debug: bool = opt(False, "Show the traceback if an error occurs.", group=OUTPUT, role=SHOWN, in_file=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    show_timings: bool = opt(False, "Show on stderr where the time went.", group=OUTPUT, flag="--timings", role=SHOWN)
+    show_timings: bool = opt(
+        False, "Show on stderr how long each stage took.", group=OUTPUT, flag="--timings", role=SHOWN
+    )
 
 
 def plot_option(help: str) -> Any:
@@ -417,7 +426,7 @@ def gates_option(value: str) -> Any:
     """The field of ``--fail-above``; ``value`` is what a gate is held against."""
     return opt(
         (),
-        f"Exit 1 where {value} exceeds the value, or is missing.",
+        f"Exit with 1 if {value} exceeds VALUE or is missing.",
         group=GATES,
         flag="--fail-above",
         metavar="METRIC[.STAT]=VALUE",
@@ -430,10 +439,10 @@ def gates_option(value: str) -> Any:
 class Gates:
     """Which values may not be exceeded, and where that is written."""
 
-    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a line of the table")
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a table row")
     junit: str | None = opt(
         None,
-        "Write what became of --fail-above as JUnit XML, for CI.",
+        "Write the results of the gates as JUnit XML, for CI.",
         group=GATES,
         metavar="FILE",
         role=SHOWN,

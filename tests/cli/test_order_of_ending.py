@@ -70,7 +70,7 @@ def test_a_full_disk_beneath_stdout_is_one_line(folder, limit, wanted):
     gate = f"--fail-above output_spectral={limit}"
     out, err = ran(folder, f"attnprobe {ERROR} {gate} --out f{wanted} > /dev/full; echo $?")
     assert out.split() == [str(wanted)]
-    assert err.splitlines()[-1] == "attnprobe: stdout: the answer is not written: No space left on device"
+    assert err.splitlines()[-1] == "attnprobe: stdout: the output could not be written: No space left on device"
     assert (folder / f"f{wanted}/tables/error.md").exists()
 
 

@@ -636,7 +636,7 @@ def test_exit_codes_and_streams(command, write):
     result = json.loads(out)
     assert code == 1 and result["rows"][1]["verdict"] == "worse"
     assert result["source"] == {"a": "a", "b": "b", "tolerance": 0.05, "level": 0.05, "sources": [SOURCE]}
-    assert "attnprobe: regression: skyformer d=16" in err and "attnprobe: only in A, and in no mean: 1 cell" in err
+    assert "attnprobe: regression: skyformer d=16" in err and "attnprobe: only in A, not in any mean: 1 cell" in err
     code, out, err = command("compare", "b", "a/records.jsonl")
     assert code == 0 and "better" in out and "no regression in 1 rows" in err
     assert "source: model minilm, weights pretrained, text embedded" in out

@@ -150,7 +150,7 @@ PAIRS = [
     ("d: all", 1, "d: 'all' is not a whole number"),
     ("n: [64, 1]", 1, "n=1: attention needs at least 2 tokens"),
     ("junit: g.xml", 1, "junit reports gates, and there are none"),
-    ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "gates are of command error"),
+    ("command: spectrum\ngates: [{metric: seconds, max: 1}]", 2, "spectrum has no gates"),
     ("command: condition\nqkv: q\nmodel: minilm", 3, "model and qkv exclude each other"),
     ("command: spectrum\nforce: true\nretry-failed: true", 3, "retry-failed and force exclude each other"),
 ]

@@ -16,7 +16,7 @@ __all__ = ["EXPERIMENT", "BenchOutput", "BenchRequest", "measure_bench"]
 
 EXPERIMENT = Experiment(
     name="bench",
-    summary="Measure what each method costs beside exact attention, and how the cost grows.",
+    summary="Measure time and memory of each method, and how they grow with n.",
     request=BenchRequest,
     output=BenchOutput,
     cells=late("bench.measure:BenchCells"),

@@ -35,27 +35,27 @@ MOST_ROUNDS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunRequest):
-    """Measure what methods cost, in time, memory and products, beside exact attention in the same rounds.
+    """Measure time, memory and matrix products of each method, and of exact attention in the same rounds.
 
-    A call is all that a method does: its draws, its operator and the product with V. The calls of one length take
-    turns, so that a machine that slows down slows all of them; a time is the median over the rounds. Exact attention is
-    torch's fused kernel in the same dtype. Times depend on the machine: the record says which, and `attnprobe compare`
-    refuses two runs of different ones.
+    A call is everything that a method does: its draws, its operator and the product with V. The calls of one length
+    take turns, so a machine that slows down slows all of them. A time is the median over rounds. Exact attention is
+    torch's fused kernel in the same dtype. Times depend on the machine: records describe it, and `attnprobe compare`
+    refuses runs of different machines.
     """
 
     methods: tuple[str, ...] = methods_option(
-        ("all",), "Methods whose cost is measured; repeatable and comma-separated. [default: all]"
+        ("all",), "Methods to measure; repeatable and comma-separated. [default: all]"
     )
     n: tuple[int, ...] | None = opt(
         None,
-        "Sequence lengths. [default: 512,1024,…,16384; to 4096 of a model; all of a --qkv file]",
+        "Sequence lengths. [default: 512,1024,…,16384; up to 4096 for a model; all of a --qkv file]",
         group=MEASURED,
         metavar="LIST",
         parse=lengths,
     )
     inputs: str = opt(
         "random",
-        "Independent normal numbers, or Q, K and V of a model or a --qkv file.",
+        "Independent normal numbers, or Q, K and V from a model or a --qkv file.",
         group=SOURCE,
         flag="--source",
         metavar="random|model",
@@ -65,41 +65,43 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
     heads: int = opt(2, "Heads of random Q, K and V.", group=SOURCE)
     p: int = opt(64, "Head dimension of random Q, K and V.", group=SOURCE)
     target: str = target_option(
-        "The exact matrix that the methods stand for; times are over exact softmax attention always."
+        "The exact matrix that methods approximate. Times are always relative to exact softmax attention."
     )
-    seed: int = opt(0, "Seed of the methods' draws.", group=MEASURED)
-    rounds: int = opt(5, "How often each call is timed.", group=MEASURED, between=(1, MOST_ROUNDS))
-    backward: bool = opt(False, "Add the gradient of the output's sum with respect to Q, K and V.", group=MEASURED)
+    seed: int = opt(0, "Seed of the methods' random draws.", group=MEASURED)
+    rounds: int = opt(5, "Number of times that each call is timed.", group=MEASURED, between=(1, MOST_ROUNDS))
+    backward: bool = opt(
+        False, "Also compute the gradient of the output's sum with respect to Q, K and V.", group=MEASURED
+    )
     memory: bool = opt(
         True,
-        "Measure peak memory, on a CPU in a fresh process for each cell.",
+        "Measure peak memory; on a CPU in a new process for each cell.",
         group=MEASURED,
         flag="--memory/--no-memory",
         measures="peak_bytes",
     )
     errors: bool | None = opt(
         None,
-        "Measure output errors too. [default: of a model alone]",
+        "Measure output errors too. [default: only with --source model]",
         group=MEASURED,
         flag="--errors/--no-errors",
         measures="output_",
     )
     quadratic_n: int = opt(
         4096,
-        "The longest n of methods that cost n²; those that cost n³ go to a quarter of it.",
+        "The longest n for methods that cost n². Methods that cost n³ stop at a quarter of it.",
         group=MEASURED,
         metavar="N",
     )
     epsilon: tuple[float, ...] = opt(
         (0.05, 0.1, 0.2, 0.5),
-        "Errors under which the fastest method is named, where errors are measured.",
+        "Report the fastest method below each of these errors, if errors are measured.",
         group=MEASURED,
         metavar="LIST",
         parse=positives,
     )
     under_ms: tuple[float, ...] = opt(
         (1.0, 10.0, 100.0),
-        "Milliseconds under which the smallest error is named.",
+        "Report the smallest error below each of these times in milliseconds.",
         group=MEASURED,
         metavar="LIST",
         parse=positives,
@@ -114,7 +116,5 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOutput(Output, Gates):
-    plot: bool = plot_option(
-        "Draw time and memory against n, and error against cost, into the run's figures/ (SVG and PNG)."
-    )
-    gates: tuple[str, ...] = gates_option("a statistic (default: mean) over the rounds of a requested method")
+    plot: bool = plot_option("Draw time and memory against n, and error against cost, into figures/ (SVG and PNG).")
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) over rounds of a requested method")

@@ -16,7 +16,7 @@ __all__ = ["EXPERIMENT", "ConditionOutput", "ConditionRequest", "measure_conditi
 
 EXPERIMENT = Experiment(
     name="condition",
-    summary="Condition numbers of attention matrices and of the cores that methods invert.",
+    summary="Compute condition numbers of attention matrices and of the cores that methods invert.",
     request=ConditionRequest,
     output=ConditionOutput,
     cells=late("condition.measure:ConditionCells"),

@@ -16,7 +16,7 @@ __all__ = ["EXPERIMENT", "ErrorOutput", "ErrorRequest", "measure_errors"]
 
 EXPERIMENT = Experiment(
     name="error",
-    summary="Measure how far a method's output lies from exact attention.",
+    summary="Measure how far a method's output is from exact attention.",
     request=ErrorRequest,
     output=ErrorOutput,
     cells=late("error.measure:ErrorCells"),

@@ -26,34 +26,36 @@ __all__ = ["ErrorOutput", "ErrorRequest"]
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
-    """Measure how far a method's output lies from exact attention, head by head, on real Q, K and V.
+    """Measure how far a method's output is from exact attention, head by head, on real Q, K and V.
 
-    Errors are those of the output B~ V against the exact B V in float64, and those of the matrix B~ itself against B,
-    whose spectral norm is a certified interval. V-Mean and the lower bound of rank d always stand beside the methods.
+    Output errors compare B~ V with the exact B V in float64. Matrix errors compare B~ with B; their spectral norm is a
+    certified interval. Every table also has V-Mean and the lower bound of rank d.
 
-    --plot maps shows means of at most 64 x 64 blocks of each matrix on one colour scale, a row per head and a column
-    per method and budget, of the first window and seed.
+    --plot maps draws the mean of blocks (at most 64 x 64) of each matrix on one colour scale, for the first window and
+    seed: a row per head, and a column per method and budget.
     """
 
     methods: tuple[str, ...] = methods_option(
         ("skyformer",),
-        "Methods with options; repeatable and comma-separated. `all` is every one that is no reference and "
-        "no kernel. [default: skyformer]",
+        "Methods with options; repeatable and comma-separated. `all` is all methods without references and kernels. "
+        "[default: skyformer]",
         "NAME|torch:KERNEL|FILE.py:FN[:k=v,…]",
     )
-    target: str = target_option("The exact matrix that the methods stand for.")
-    seed: int = opt(0, "Seed of the methods' draws.", group=MEASURED)
-    repeats: int = opt(1, "Seeds seed … seed+repeats-1 for random methods.", group=MEASURED, between=(1, MOST))
+    target: str = target_option("The exact matrix that methods approximate.")
+    seed: int = opt(0, "Seed of the methods' random draws.", group=MEASURED)
+    repeats: int = opt(
+        1, "Number of seeds for random methods: seed … seed+repeats-1.", group=MEASURED, between=(1, MOST)
+    )
     matrix: bool = opt(
         True,
-        "Whether to measure the errors of whole matrices too: norms of B - B~.",
+        "Measure matrix errors too: norms of B - B~. They take most of the time.",
         group=MEASURED,
         flag="--matrix/--no-matrix",
         measures="matrix_",
     )
     tol: float = opt(
         1e-3,
-        "The relative width at which the interval of ‖B - B~‖₂ counts as closed.",
+        "Refine the certified interval of ‖B - B~‖₂ to this relative width.",
         group=MEASURED,
         metavar="WIDTH",
         inside=(0, 1),
@@ -61,8 +63,8 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
     )
     row_tolerance: float | None = opt(
         None,
-        "The relative error up to which a row of a kernel is within. [default: by dtype, bfloat16 0.016, "
-        "float16 0.001, float32 1.3e-6, float64 1e-7]",
+        "Kernels: the relative error up to which a row counts as within tolerance. [default: bfloat16 0.016, float16 "
+        "0.001, float32 1.3e-6, float64 1e-7]",
         group=MEASURED,
         metavar="ERROR",
         inside=(0, 1),
@@ -70,9 +72,8 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
     )
     split_rows: int | None = opt(
         None,
-        "Split the rows of each exact matrix over N devices, the "
-        "first visible GPUs, for one very long sequence; numbers are equal for every N, and equal to those "
-        "without up to rounding. On a CPU, N threads that share it.",
+        "Split the rows of each exact matrix over the first N visible GPUs, for one very long sequence. Results are "
+        "the same for every N, and agree to rounding with a run without this option. On a CPU, N threads.",
         group=MEASURED,
         metavar="N",
         role=FOLDER,
@@ -83,8 +84,8 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
 class ErrorOutput(Output, Timed, Gates):
     plots: tuple[str, ...] = opt(
         (),
-        "Draw into the run's figures/ (SVG and PNG): error against d, which --plot alone means, or maps of "
-        "the exact and the approximate matrix side by side, head by head; repeatable and comma-separated.",
+        "Draw figures into the run's figures/ (SVG and PNG): errors against d (--plot alone), or maps of the exact "
+        "and the approximate matrices; repeatable and comma-separated.",
         group=OUTPUT,
         flag="--plot",
         metavar="[errors|maps]",
@@ -93,4 +94,4 @@ class ErrorOutput(Output, Timed, Gates):
         alias="figures",
         of_whole="figures",
     )
-    gates: tuple[str, ...] = gates_option("a requested method's statistic (default: mean)")
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a requested method")

@@ -16,7 +16,7 @@ __all__ = ["EXPERIMENT", "InjectOutput", "InjectRequest", "measure_drift"]
 
 EXPERIMENT = Experiment(
     name="inject",
-    summary="Put a method in place of a model's attention, and measure what the model loses.",
+    summary="Put a method in place of a model's attention, and measure how far the model drifts.",
     request=InjectRequest,
     output=InjectOutput,
     cells=late("inject.measure:InjectCells"),

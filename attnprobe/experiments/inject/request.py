@@ -31,15 +31,15 @@ __all__ = ["InjectOutput", "InjectRequest"]
 class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     """Run a model with a method in place of its attention, and measure how far it drifts from itself.
 
-    The drift is the relative error of the last hidden states. Where the weights hold a head that predicts words also
-    that of the logits, KL divergence, agreement of the likeliest word and the loss, of causal models on the next word
-    and of masked ones on a hidden 15 % of the words; for encoders the cosine of the mean-pooled embedding. Beside each
-    drift stands the local error of the method on the Q, K and V of the layers that it replaces.
+    The drift is the relative error of the last hidden states. If the model has a head that predicts words, the command
+    also measures the error of the logits, the KL divergence, the agreement of the likeliest word, and the loss: on the
+    next word for causal models, and on 15 % masked words for masked ones. For encoders it measures the cosine of the
+    mean-pooled embedding. The local error is that of the method on the Q, K and V of the replaced layers.
     """
 
     methods: tuple[str, ...] = methods_option(
         ("skyformer",),
-        "Methods, repeatable and comma-separated; all is every registered method. [default: skyformer]",
+        "Methods; repeatable and comma-separated. `all` is every registered method. [default: skyformer]",
         "NAME[:k=v,…]",
     )
     n: tuple[int, ...] | None = opt(
@@ -52,32 +52,34 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     d: tuple[int, ...] = opt((128,), "Budgets, such as 32,128.", group=MEASURED, metavar="LIST", parse=numbers)
     budgets: str | None = opt(
         None,
-        "Budgets of a method by layer and head, as `attnprobe budget` writes them, instead of --d. Your own method "
-        "runs where --method names it too.",
+        "A file of budgets by layer and head, as `attnprobe budget` writes it, instead of --d. If its method is your "
+        "own, --method must name it too.",
         group=MEASURED,
         metavar="FILE",
         excludes={"d": "{value} holds the budgets"},
     )
     layer: tuple[int, ...] | str | None = opt(
         "all",
-        "The layers whose attention is replaced, together: 0,5 or 0-5 or all.",
+        "Layers whose attention is replaced together: 0,5 or 0-5 or all.",
         group=PLACES,
         metavar="LIST",
         parse=numbers,
         words=("all",),
     )
-    per_layer: bool = opt(False, "Also replace each of them by itself.", group=PLACES)
+    per_layer: bool = opt(False, "Also replace each of these layers alone.", group=PLACES)
     lines: bool = opt(
         False,
-        "Read lines of the text, of n/2 tokens and more and cut at n, instead of windows of n tokens.",
+        "Read lines of the text (at least n/2 tokens, cut at n) instead of windows of n tokens.",
         group=PLACES,
     )
-    batch: int = opt(1, "Windows in one forward; lines are padded.", group=PLACES, between=(1, MOST))
-    seed: int = opt(0, "Seed of the methods' draws, and of the hidden words of a masked-LM loss.", group=MEASURED)
-    repeats: int = opt(1, "Seeds seed … seed+repeats-1 for random methods.", group=MEASURED, between=(1, MOST))
+    batch: int = opt(1, "Windows in one forward pass; lines are padded.", group=PLACES, between=(1, MOST))
+    seed: int = opt(0, "Seed of the methods' random draws and of the masked words.", group=MEASURED)
+    repeats: int = opt(
+        1, "Number of seeds for random methods: seed … seed+repeats-1.", group=MEASURED, between=(1, MOST)
+    )
     model_dtype: str = opt(
         "float32",
-        "The dtype of the model, auto as its configuration states; methods run in float32 at least.",
+        "The dtype of the model; auto takes that of its configuration. Methods run in float32 or float64.",
         group=NUMBERS,
         metavar="auto|float64|float32|bfloat16|float16",
         among=("auto", "float64", "float32", "bfloat16", "float16"),
@@ -106,6 +108,5 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
     plot: bool = plot_option(
-        "Draw the profile of layers, and local error against drift, into the run's "
-        "figures/ (SVG and PNG); they need --per-layer."
+        "Draw drift by layer, and local error against drift, into figures/ (SVG and PNG). Needs --per-layer."
     )

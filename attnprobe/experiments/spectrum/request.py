@@ -36,12 +36,12 @@ def shares(text: str, what: str) -> tuple[float, ...]:
 class SpectrumRequest(Lengths, WeightsWords, OnTensors):
     """Compute singular values, eigenvalues and effective ranks of attention matrices and of methods.
 
-    All values come in float64 up to n = 4096, where one matrix takes about 24 n² bytes (384 MiB; a lifted kernel has
-    2n rows): one head at a time is held. Beyond, the leading --k come from a block Krylov space, and nothing n x n is
-    held. `--weights pretrained,initialized` draws both into one figure.
+    Up to n = 4096 all values are computed in float64, one head at a time. A matrix takes about 24 n² bytes (384 MiB); a
+    lifted kernel has 2n rows. Beyond 4096, the --k largest values come from a block Krylov space, and no n x n matrix
+    is stored. `--weights pretrained,initialized` draws both into one figure.
 
     \b
-    --of takes, beside every method of `attnprobe methods`:
+    --of takes any method of `attnprobe methods`, and:
       softmax          B, rows sum to 1
       unnormalised     A = exp(S), divided by its largest entry (log_scale in the JSON)
       gaussian         C_ij = exp(-|q_i - k_j|^2 scale/2)
@@ -66,12 +66,12 @@ class SpectrumRequest(Lengths, WeightsWords, OnTensors):
     )
     k: int | None = opt(
         None,
-        "Only the k largest values, at any n, each with an error. [default: all values up to n = 4096, 64 beyond]",
+        "Compute only the k largest values, each with an error. [default: all values up to n = 4096, 64 beyond]",
         group=MEASURED,
     )
     epsilon: tuple[float, ...] = opt(
         (0.1, 0.01),
-        "Relative errors for which to tell the rank d that an approximation needs.",
+        "Report the rank d that an approximation needs for these relative errors.",
         group=MEASURED,
         metavar="LIST",
         parse=shares,
@@ -79,8 +79,8 @@ class SpectrumRequest(Lengths, WeightsWords, OnTensors):
     d: tuple[int, ...] = opt(
         (128,), "Budgets of methods, such as 16,32,64.", group=MEASURED, metavar="LIST", parse=numbers
     )
-    target: str = target_option("The exact matrix that methods stand for.")
-    seed: int = opt(0, "Seed of the methods' draws, and of a start block.", group=MEASURED)
+    target: str = target_option("The exact matrix that methods approximate.")
+    seed: int = opt(0, "Seed of the methods' random draws and of the start block of --k.", group=MEASURED)
 
 
 @dataclass(frozen=True, kw_only=True)

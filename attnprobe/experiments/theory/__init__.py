@@ -16,7 +16,7 @@ __all__ = ["EXPERIMENT", "TheoryOutput", "TheoryRequest", "measure_theory"]
 
 EXPERIMENT = Experiment(
     name="theory",
-    summary="What the papers' theorems assume, promise and reach, with a verdict head by head.",
+    summary="Evaluate the papers' theorems on real Q, K and V, with a verdict for each head.",
     request=TheoryRequest,
     output=TheoryOutput,
     cells=late("theory.measure:TheoryCells"),

@@ -35,27 +35,26 @@ def relative_errors(text: str, what: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class TheoryRequest(Lengths, Budgets, WeightsWords, OnTensors):
-    """Evaluate what the papers' theorems assume and promise on real Q, K and V, and what is measured there.
+    """Evaluate the papers' theorems on real Q, K and V: check assumptions, and compare bounds with measured values.
 
-    Every statement gets a verdict head by head: it holds; it is violated, beyond the measured interval and its
-    rounding; it is vacuous, a bound that promises no more than is true of every matrix; or its assumption is not met.
-    Probabilities are measured over seeds, with an interval.
+    Every statement gets a verdict for each head. *holds*: the measured value satisfies it. *violated*: it is false, by
+    more than the measured interval and rounding. *vacuous*: the bound is true of every matrix. *assumption not met*:
+    the theorem does not apply. Probabilities are measured over seeds, with a confidence interval.
 
-    Gates of a sweep's file may name a theorem, and hold a value to a least one:
+    Gates in a sweep's file may name a theorem, and may have a lower limit:
     gates: [{metric: slack, stat: p10, min: 1, theorem: skyformer-theorem-2}].
     """
 
     theorems: tuple[str, ...] = opt(
         ("all",),
-        "Theorems, repeatable and comma-separated; --list names them. [default: all]",
+        "Theorems; repeatable and comma-separated. --list shows them. [default: all]",
         group=MEASURED,
         flag="--theorem",
         metavar="NAME",
     )
     methods: tuple[str, ...] = methods_option(
         ("skyformer", "nystromformer"),
-        "Methods that statements about any method are asked of; repeatable and comma-separated. "
-        "[default: skyformer,nystromformer]",
+        "Methods for statements about any method; repeatable and comma-separated. [default: skyformer,nystromformer]",
     )
     epsilon: tuple[float, ...] = opt(
         (0.05, 0.1, 0.2, 0.5), "Relative errors ε.", group=MEASURED, metavar="LIST", parse=relative_errors
@@ -66,17 +65,17 @@ class TheoryRequest(Lengths, Budgets, WeightsWords, OnTensors):
         group=MEASURED,
         metavar="SHARE",
     )
-    target: str = target_option("The exact matrix that methods stand for in statements about any method.")
+    target: str = target_option("The exact matrix that methods approximate, in statements about any method.")
     seed: int = opt(0, "The first seed.", group=MEASURED)
     repeats: int = opt(
         20,
-        "Seeds seed … seed+repeats-1, by which probabilities are measured.",
+        "Number of seeds for measured probabilities: seed … seed+repeats-1.",
         group=MEASURED,
         between=(1, MOST),
     )
     quadrature: bool | None = opt(
         None,
-        "Whether traces are estimated by quadrature or decomposed. [default: beyond n = 4096]",
+        "Estimate traces by quadrature, or decompose the matrix. [default: quadrature beyond n = 4096]",
         group=MEASURED,
         flag="--quadrature/--exact",
     )
@@ -86,10 +85,10 @@ class TheoryRequest(Lengths, Budgets, WeightsWords, OnTensors):
 class TheoryOutput(Output, Gates):
     listing: bool = opt(
         False,
-        "Print the theorems, what they say and what they cost, and stop.",
+        "List the theorems with their statements and costs, and exit.",
         group=OUTPUT,
         flag="--list",
         role=SHOWN,
         in_file=False,
     )
-    plot: bool = plot_option("Draw what was measured against what is promised into the run's figures/ (SVG and PNG).")
+    plot: bool = plot_option("Draw measured values against bounds into figures/ (SVG and PNG).")

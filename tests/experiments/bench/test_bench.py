@@ -452,7 +452,7 @@ def test_a_sweep_takes_it_and_tells_its_plan(run, tmp_path):
     assert run("sweep", "c.yaml")[0] == 0 and (folder / "records.jsonl").read_bytes() == before
     Path("g.yaml").write_text("command: spectrum\ngates: [{metric: seconds, max: 1}]\n")
     code, _, err = run("sweep", "g.yaml")
-    assert code == 2 and "g.yaml:2: gates are of command error" in err
+    assert code == 2 and "g.yaml:2: spectrum has no gates" in err
 
 
 def test_runs_of_different_machines_are_not_compared(run, tmp_path):

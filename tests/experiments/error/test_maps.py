@@ -588,7 +588,7 @@ def test_older_pictures_never_contradict_the_table(command, tmp_path):
     assert all((tmp_path / "r/figures" / name).read_bytes() != old for name, old in before.items())
     code, _, err = command("--layer", "2")  # and what this table does not show goes
     assert names(tmp_path) == ERRORS | {"maps-layer2-n70.svg", "maps-layer2-n70.png"}
-    assert "removed, as it shows an earlier run: r/figures/maps-layer0-n70.svg" in err
+    assert "removed, because it shows an earlier run: r/figures/maps-layer0-n70.svg" in err
     (tmp_path / "r/figures/mine.svg").write_text("mine")
     (tmp_path / "r/figures/maps-notes.txt").write_text("mine")
     command("--method", "vmean", "--plot")
