@@ -8,7 +8,7 @@ from math import ceil, log, log2
 import torch
 from torch import Tensor
 
-from ..operators import block_rows, row_blocks
+from ..operators import block_rows, ordered_sums, row_blocks
 
 __all__ = ["kmeans", "recursive_rls", "weighted_with_replacement", "weighted_without_replacement"]
 
@@ -107,7 +107,8 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 10) -
             for start, stop in row_blocks(x.shape[0], block_rows(x, count, BLOCK))
         ]
         nearest = torch.cat(parts)  # (N,)
-        sums = torch.zeros_like(centroids).index_add(0, nearest, x)
+        with ordered_sums(x.device):
+            sums = torch.zeros_like(centroids).index_add(0, nearest, x)
         sizes = torch.bincount(nearest, minlength=count)[:, None]
         centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)
     return centroids

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import CausalFeatures, LowRank, Operator, Sparse, row_groups
+from ..operators import CausalFeatures, LowRank, Operator, Sparse, ordered_sums, row_groups
 from ..qkv import QKV
 
 __all__ = [
@@ -85,7 +85,8 @@ def segment_means(x: Tensor, count: int) -> Tensor:
     sizes = torch.full((count,), short, dtype=torch.int64, device="cpu")
     sizes[:longer] += 1
     segment = torch.arange(count, device="cpu").repeat_interleave(sizes).to(x.device)
-    sums = x.new_zeros(x.shape[0], count, x.shape[2]).index_add(1, segment, x)
+    with ordered_sums(x.device):
+        sums = x.new_zeros(x.shape[0], count, x.shape[2]).index_add(1, segment, x)
     return sums / sizes.to(x)[:, None]
 
 

@@ -9,7 +9,7 @@ from .base import Operator
 from .blocks import BLOCK_MEMORY, block_rows, head_blocks, row_blocks, row_groups
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Scaled, Stacked, Sum
-from .precision import full_precision
+from .precision import full_precision, ordered_sums
 from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
 
@@ -38,6 +38,7 @@ __all__ = [
     "head_blocks",
     "in_spans",
     "located",
+    "ordered_sums",
     "row_blocks",
     "row_groups",
 ]

@@ -1,4 +1,4 @@
-"""Full precision of float32 products, whatever a program has chosen."""
+"""Full precision of float32 products, and sums in one order, whatever a program has chosen."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["full_precision"]
+__all__ = ["full_precision", "ordered_sums"]
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """One of torch's choices about float32 products: how to read and to make it, and its value of full precision."""
+    """One of torch's choices: how to read and to make it, and its value in a context of this module."""
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
-    full: Any
+    wanted: Any
 
     def read(self) -> Any:
         """The value; None where another choice contradicts this one, for then torch refuses to say it."""
@@ -36,8 +36,8 @@ class _Choice:
             self.put(value)
 
 
-def _choices() -> list[_Choice]:
-    """All choices of this version of torch, in the order in which they are made.
+def _precision() -> list[_Choice]:
+    """All choices of this version of torch about float32 products, in the order in which they are made.
 
     The older ones come first: they set some of the newer ones, which torch has from 2.9 on. Kernels read either.
     """
@@ -61,11 +61,28 @@ def _put(place: Any, value: str) -> None:
         place.fp32_precision = value
 
 
-class _Switch:
-    """The choices of this process: the first user makes them, the last puts them back."""
+def _order() -> list[_Choice]:
+    """The choice about sums. Only warnings, because other operations of a context may have no form that is ordered."""
 
-    def __init__(self) -> None:
-        self.lock, self.users = Lock(), 0
+    def get() -> tuple[bool, bool, bool]:
+        enabled, warns = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+        return enabled, warns, torch.utils.deterministic.fill_uninitialized_memory
+
+    def put(value: tuple[bool, bool, bool]) -> None:
+        torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+        torch.utils.deterministic.fill_uninitialized_memory = value[2]
+
+    return [_Choice(get, put, (True, True, False))]
+
+
+class _Switch:
+    """Choices of this process: the first user makes them, the last puts them back."""
+
+    def __init__(self, listed: Callable[[], list[_Choice]]) -> None:
+        self.listed, self.lock, self.users = listed, Lock(), 0
         self.choices: list[_Choice] = []
         self.before: list[Any] = []
 
@@ -73,11 +90,11 @@ class _Switch:
         with self.lock:
             self.users += 1
             if self.users == 1:
-                self.choices = _choices()
+                self.choices = self.listed()
                 with warnings.catch_warnings():  # of torch about its older choices
                     warnings.simplefilter("ignore")
                     self.before = [one.read() for one in self.choices]
-                    self._make([one.full for one in self.choices])
+                    self._make([one.wanted for one in self.choices])
 
     def off(self) -> None:
         with self.lock:
@@ -90,7 +107,7 @@ class _Switch:
             choice.make(value)
 
 
-_SWITCH = _Switch()
+_PRECISION, _ORDER = _Switch(_precision), _Switch(_order)
 
 
 @contextmanager
@@ -108,7 +125,7 @@ def full_precision() -> Iterator[None]:
     ...     torch.get_float32_matmul_precision()
     'highest'
     """
-    _SWITCH.on()
+    _PRECISION.on()
     try:
         with ExitStack() as stack:
             for kind in ("cpu", "cuda"):
@@ -116,4 +133,21 @@ def full_precision() -> Iterator[None]:
                     stack.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
-        _SWITCH.off()
+        _PRECISION.off()
+
+
+@contextmanager
+def ordered_sums(device: torch.device) -> Iterator[None]:
+    """Sums of scattered terms in the same order in every run; put back at the end.
+
+    On a GPU ``index_add`` and ``scatter_add`` add in whatever order threads arrive, so that the last digits change from
+    run to run. In here torch sorts the terms first. On a CPU the order is always the same, and nothing is done.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    _ORDER.on()
+    try:
+        yield
+    finally:
+        _ORDER.off()

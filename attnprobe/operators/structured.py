@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from ..errors import UsageError
 from .base import Operator
 from .blocks import row_groups
+from .precision import ordered_sums
 
 __all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
 
@@ -173,7 +174,8 @@ class Sparse(Operator):
     def _rows(self, start: int, stop: int) -> Tensor:
         index = self.index[:, torch.arange(start, stop, device=self.device) // self.group]
         block = self.weight.new_zeros(self.shape[0], stop - start, self.shape[2])
-        return block.scatter_add(2, index, self.weight[:, start:stop])
+        with ordered_sums(self.device):
+            return block.scatter_add(2, index, self.weight[:, start:stop])
 
 
 def _blocks(index: Tensor, weight: Tensor, group: int, columns: int) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
@@ -189,7 +191,8 @@ def _scattered(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -
     out = y.new_zeros(len(index), n_k, y.shape[2])
     for head, rows, some, of_rows in _blocks(index, weight, group, y.shape[2]):
         terms = of_rows.mT @ y[head, rows].unflatten(0, (len(some), -1))  # (m, u, c)
-        out[head].index_add_(0, some.flatten(), terms.flatten(0, 1))
+        with ordered_sums(y.device):
+            out[head].index_add_(0, some.flatten(), terms.flatten(0, 1))
     return out
 
 
@@ -254,9 +257,12 @@ class Columns(Operator):
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])
-        return out.scatter_add(1, self.index[:, :, None].expand(-1, -1, y.shape[2]), self.weight.mT @ y)
+        terms = self.weight.mT @ y
+        with ordered_sums(self.device):
+            return out.scatter_add(1, self.index[:, :, None].expand(-1, -1, y.shape[2]), terms)
 
     def _rows(self, start: int, stop: int) -> Tensor:
         weight = self.weight[:, start:stop]
         block = weight.new_zeros(self.shape[0], stop - start, self.shape[2])
-        return block.scatter_add(2, self.index[:, None, :].expand_as(weight), weight)
+        with ordered_sums(self.device):
+            return block.scatter_add(2, self.index[:, None, :].expand_as(weight), weight)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..linalg.sampling import weighted_with_replacement
 from ..linalg.sketches import gaussian
-from ..operators import SoftmaxAttention, block_rows, row_blocks
+from ..operators import SoftmaxAttention, block_rows, ordered_sums, row_blocks
 from ..qkv import QKV
 from .registry import Setting
 
@@ -140,7 +140,8 @@ class SketchedHead:
     def _sampled(self, p: Tensor, d: int, stream: torch.Generator) -> Tensor:
         """``S Sᵀ V`` for d indices drawn with replacement by p (n_k,), (n_k, p_v)."""
         drawn = weighted_with_replacement(p, d, stream).to(p.device)
-        return torch.zeros_like(self.v).index_add(0, drawn, self.v[drawn] / (d * p[drawn])[:, None])
+        with ordered_sums(self.v.device):
+            return torch.zeros_like(self.v).index_add(0, drawn, self.v[drawn] / (d * p[drawn])[:, None])
 
     def _errors(self, images: list[Tensor]) -> Tensor:
         """``‖BV - B X‖_F / (‖B‖_F ‖V‖_F)`` of each image X (n_k, p_v): B is made once for many of them."""

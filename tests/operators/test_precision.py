@@ -26,7 +26,7 @@ from attnprobe.metrics import (
     sensitivity,
     spectra,
 )
-from attnprobe.operators import GaussianAttention, UnnormalisedAttention, full_precision
+from attnprobe.operators import GaussianAttention, UnnormalisedAttention, full_precision, ordered_sums
 from attnprobe.reference import exact_output
 
 aten = torch.ops.aten
@@ -200,6 +200,25 @@ def test_autocast_does_not_reach_inside():
         with full_precision():
             assert (a @ a).dtype == torch.float32
         assert (a @ a).dtype == torch.bfloat16
+
+
+def test_sums_are_ordered_on_a_gpu_alone_and_the_choice_is_put_back():
+    def choice():
+        enabled, warns = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+        return enabled, warns, torch.utils.deterministic.fill_uninitialized_memory
+
+    before = choice()
+    with ordered_sums(torch.device("cuda")):
+        assert choice() == (True, True, False)
+        with ordered_sums(torch.device("cuda")):
+            pass
+        assert choice() == (True, True, False)
+    assert choice() == before
+    with ordered_sums(torch.device("cpu")):
+        assert choice() == before
 
 
 def test_threads_share_it_and_the_last_puts_back(untouched):
