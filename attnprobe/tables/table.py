@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..records.file import strict_json
-from .labels import identity, scale_of, source_labels
 from .rows import AnyRow, Named, State
-
-if TYPE_CHECKING:
-    from ..records.shapes import Record
 
 __all__ = [
     "Column",
@@ -22,7 +18,6 @@ __all__ = [
     "joined",
     "legend_of",
     "method_key",
-    "places",
     "reasons",
     "table_of",
 ]
@@ -150,22 +145,6 @@ def gathered(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 def method_key(row: Named) -> tuple[str | None, str]:
     """A method with its options, as a key."""
     return row["method"], strict_json(row.get("options") or {})
-
-
-def places(records: Sequence[Record], *names: str) -> list[dict[str, Any]]:
-    """What a row of each record says of where it is: these fields, its source, weights and factor, and its status."""
-    labels = source_labels(records)
-    return [
-        {
-            **{name: record.get(name) for name in names},
-            "weights": (record.get("source") or {}).get("weights"),
-            "source": labels[identity(record.get("source"))],
-            "scale_inputs": scale_of(record.get("source")),
-            "status": record["status"],
-            "reason": record.get("reason"),
-        }
-        for record in records
-    ]
 
 
 def joined(*parts: str | None) -> str:

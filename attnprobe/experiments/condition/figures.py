@@ -13,10 +13,9 @@ from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
+from .rows import ConditionRow, ConditionSummary, Iterated, MeasuredRow, is_iterated, is_measured
 
 __all__ = ["condition_figures"]
-
-Row = Any
 
 EXACT = ("A", "B", "C")
 NAMES = {
@@ -43,7 +42,9 @@ BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts a
 SIX = 6  # steps that Nyströmformer and Skyformer take
 
 
-def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, out_dir: str | Path) -> list[Path]:
+def condition_figures(
+    rows: Sequence[ConditionRow], summary: Sequence[ConditionSummary], title: str, out_dir: str | Path
+) -> list[Path]:
     """Draw what was measured; a figure for each (source, n, d), with a panel for each layer.
 
     ``condition-nN-dD``: one dot per head and window on a logarithmic axis, a bar at the median, singular ones in a band
@@ -59,7 +60,7 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
         source, n = some[0]["source"], some[0]["n"]
         mine = [row for row in some if row["matrix"] is not None]
         for d in list(dict.fromkeys(row["d"] for row in mine if row["d"] is not None)) or [None]:
-            measured = [row for row in mine if row["d"] in (None, d) and row.get("rank") is not None]
+            measured = [row for row in filter(is_measured, mine) if row["d"] in (None, d)]
             at = [row for row in summary if (row["source"], row["n"]) == (source, n) and row["d"] in (None, d)]
             budget = ("", "") if d is None else (f"-d{d}", f", d = {d}")
             tag = f"n{n}{budget[0]}{file_tag(source)}"
@@ -67,7 +68,7 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
             drawings = (
                 ("condition", _conditions, measured),
                 ("condition-error", _errors, [row for row in measured if row["inverted"] and row["error"] is not None]),
-                ("condition-iterations", _iterations, [row for row in at if row.get("residuals")]),
+                ("condition-iterations", _iterations, list(filter(is_iterated, at))),
             )
             for name, draw, shown in drawings:
                 page = lambda shown, draw=draw, lead=lead: draw(shown, title, lead)
@@ -75,12 +76,12 @@ def condition_figures(rows: Sequence[Row], summary: Sequence[Row], title: str, o
     return paths
 
 
-def _label(row: Row, several: bool) -> str:
+def _label(row: MeasuredRow | Iterated, several: bool) -> str:
     name = NAMES.get(row["matrix"]) or row["matrix"].replace("$", r"\$").replace("_", r"\_")
     return f"{name}  {escaped(method_label(row))}" if row["method"] and several else name
 
 
-def _conditions(rows: Sequence[Row], title: str, lead: str) -> Any:
+def _conditions(rows: Sequence[MeasuredRow], title: str, lead: str) -> Any:
     """Dots per head: a line for each matrix, a panel for each layer."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     families = {method_label(row) for row in rows if row["method"] and row["matrix"] != "A_S"}
@@ -111,7 +112,7 @@ def _conditions(rows: Sequence[Row], title: str, lead: str) -> Any:
     return figure
 
 
-def _strip(axis: Any, line: int, some: Sequence[Row], top: float) -> None:
+def _strip(axis: Any, line: int, some: Sequence[MeasuredRow], top: float) -> None:
     """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
     if not some:
         return
@@ -144,7 +145,7 @@ def _strip(axis: Any, line: int, some: Sequence[Row], top: float) -> None:
         axis.text(top ** BAND[2], line, f"{flagged}/{len(some)}", fontsize=6.5, va="center", ha="left", color="#7a5c3a")
 
 
-def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
+def _errors(rows: Sequence[MeasuredRow], title: str, lead: str) -> Any:
     """Condition of each inverted core against the method's error, a dot per head."""
     from matplotlib.lines import Line2D
 
@@ -169,7 +170,7 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
                 "alpha": 0.8,
             }
             axis.plot([row["cond"] or top ** BAND[1] for row in some], [row["error"] for row in some], **look)
-            rho = rank_correlation([row["cond"] or math.inf for row in some], [row["error"] for row in some])
+            rho = rank_correlation([row["cond"] or math.inf for row in some], [row["error"] or 0.0 for row in some])
             word = "–" if rho is None else f"{rho:+.2f}"
             handles[f"{_label(some[0], True)}, ρ = {word}"] = Line2D([], [], **look)
         axis.set_yscale("log")
@@ -183,7 +184,7 @@ def _errors(rows: Sequence[Row], title: str, lead: str) -> Any:
     return figure
 
 
-def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
+def _iterations(rows: Sequence[Iterated], title: str, lead: str) -> Any:
     """Residual per step: a line for each core, a panel for each layer, and each method where several share cores."""
     from matplotlib.ticker import MaxNLocator
 
@@ -234,8 +235,8 @@ def _iterations(rows: Sequence[Row], title: str, lead: str) -> Any:
     return figure
 
 
-def _key(row: Row) -> tuple[str, str]:
-    return row["matrix"], method_label(row) if row["method"] else ""
+def _key(row: MeasuredRow | Iterated) -> tuple[str, str]:
+    return row["matrix"], method_label(row)
 
 
 def _drawn(value: float | None, low: float) -> float:

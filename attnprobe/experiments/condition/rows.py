@@ -3,82 +3,294 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NotRequired, TypeGuard, cast
 
+from typing_extensions import ReadOnly, TypedDict
+
+from ...records.shapes import by_name
+from ...tables.labels import with_source
+from ...tables.rows import Quantiles, State, Where, part
 from ...tables.statistics import quantiles, rank_correlation
-from ...tables.table import grouped_by, places
+from ...tables.table import grouped_by
 
-__all__ = ["condition_rows", "conditions_summary"]
+if TYPE_CHECKING:
+    from .record import ConditionRecord, Matrix
 
-Record = Any
-Row = Any
+__all__ = [
+    "Changed",
+    "ConditionRow",
+    "ConditionSummary",
+    "Conditioned",
+    "Iterated",
+    "MeasuredRow",
+    "Scaled",
+    "condition_rows",
+    "conditions_summary",
+    "is_changed",
+    "is_conditioned",
+    "is_iterated",
+    "is_measured",
+    "is_scaled",
+]
+
 ERROR = "output_spectral_relative"
 ORDER = ("A", "B", "C", "B~", "A_S", "SAS", "SCS", "SCS+ridge", "N0", "N")
-PLACE = ("method", "options", "target", "layer", "window", "n", "d")
-EMPTY = ("cond", "flag", "rank", "cond_at", "cond_eff", "duplicates")  # of a row that nothing was measured of
-MEDIANS = ("rank", "cond_eff", "duplicates", "gradient", "gradient_six")
 
 
-def condition_rows(records: Iterable[Record]) -> list[Row]:
+class Cell(TypedDict):
+    """The cell of a row."""
+
+    method: str | None
+    options: Mapping[str, object]
+    target: str | None
+    layer: int
+    window: int
+    n: int
+    d: int | None
+
+
+class Placed(Cell, Where, State):
+    """The place of a row."""
+
+
+class ConditionRow(Placed):
+    """A matrix of one head; without either in a cell without matrices."""
+
+    matrix: ReadOnly[str | None]
+    head: ReadOnly[int | None]
+    error: ReadOnly[NotRequired[float | None]]
+    sensitivity: NotRequired[Sequence[float | None]]
+
+
+class Condition(TypedDict):
+    """Condition numbers, as in the record."""
+
+    cond: float | None
+    flag: str | None
+    rank: ReadOnly[int | None]
+    cond_at: Mapping[str, float | None]
+    cond_eff: float | None
+    duplicates: float | None
+
+
+class Numbers(TypedDict, total=False):
+    """What is known of some matrices, as in the record."""
+
+    cond_lower: float | None
+    cond_upper: float | None
+    gradient: float | None
+    gradient_six: float | None
+    residuals: Sequence[float | None]
+    eigen_min: float | None
+    eigen_max: float | None
+    lemma3: str | None
+    start: str | None
+
+
+class KnownRow(ConditionRow, Condition):
+    """A matrix of one head."""
+
+
+class MeasuredRow(KnownRow, Numbers):
+    """A matrix of one head whose condition is known."""
+
+    matrix: str
+    head: int
+    error: float | None
+    rank: int
+    size: int
+    inverted: bool
+
+
+class ConditionSummary(TypedDict):
+    """One matrix on one layer, over heads and windows; the classes below say what else an entry may hold."""
+
+    matrix: ReadOnly[str | None]
+    method: str | None
+    options: Mapping[str, object]
+    target: str | None
+    layer: int
+    n: int
+    d: int | None
+    weights: str | None
+    source: str | None
+    scale_inputs: float
+    size: int | None
+    inverted: bool | None
+    status: str
+    reason: str | None
+    heads: int
+    windows: int
+    flagged: int | None
+    error: float | None
+
+
+class Gradients(TypedDict, total=False):
+    """Medians of norms of gradients."""
+
+    gradient: float
+    gradient_six: float
+
+
+class Conditions(Gradients):
+    """What condition numbers are over heads and windows."""
+
+    count: int
+    flagged: int
+    cond: Quantiles
+    cond_at_half: float
+    rank: float
+    cond_eff: float
+    duplicates: float
+    spearman: float | None
+    spearman_count: int
+
+
+class Interval(TypedDict):
+    """What scaled cores say of Lemma 3's interval."""
+
+    lemma3: Mapping[str, int]
+    eigen_min: float
+    eigen_max: float
+
+
+class Spread(Quantiles):
+    """Relative changes of a matrix per relative change of Q and K."""
+
+    max: float
+    count: int
+
+
+class Steps(TypedDict):
+    """Quantiles over heads for each step."""
+
+    p10: list[float]
+    median: list[float]
+    p90: list[float]
+
+
+class Conditioned(Conditions, ConditionSummary):
+    """An entry whose condition numbers are known."""
+
+    matrix: str
+
+
+class Scaled(Interval, ConditionSummary):
+    """An entry of a core with Lemma 3's scaling."""
+
+    matrix: str
+
+
+class Changed(ConditionSummary):
+    """An entry whose changes with Q and K are known."""
+
+    sensitivity: Spread
+
+
+class Iterated(ConditionSummary):
+    """An entry of a core whose inverse is iterated."""
+
+    matrix: str
+    residuals: Steps
+    start: str | None
+
+
+def is_measured(row: ConditionRow) -> TypeGuard[MeasuredRow]:
+    """Whether the condition of the row's matrix is known."""
+    return row.get("rank") is not None
+
+
+def is_conditioned(row: ConditionSummary) -> TypeGuard[Conditioned]:
+    return "cond" in row
+
+
+def is_scaled(row: ConditionSummary) -> TypeGuard[Scaled]:
+    return "lemma3" in row
+
+
+def is_changed(row: ConditionSummary) -> TypeGuard[Changed]:
+    return "sensitivity" in row
+
+
+def is_iterated(row: ConditionSummary) -> TypeGuard[Iterated]:
+    return "residuals" in row
+
+
+def condition_rows(records: Sequence[ConditionRecord]) -> list[ConditionRow]:
     """The rows of the JSON contract: one per matrix and head; a cell without matrices is one row with its reason."""
-    records = list(records)
-    rows = []
-    for record, place in zip(records, places(records, *PLACE), strict=True):
+    rows: list[ConditionRow] = []
+    for record, source in with_source(records):
+        place: Placed = {**part(Cell, record), **source, **part(State, record)}
         measured = {one["matrix"]: one for one in record["matrices"]}
         changes = record["metrics"].get("sensitivity") or {}
         for name in dict.fromkeys([*measured, *changes]):
-            rows += [_row(record, place, name, measured.get(name), index) for index in range(len(record["heads"]))]
+            for index in range(len(record["heads"])):
+                row = _row(record, place, name, measured.get(name), index)
+                rows.append({**row, "sensitivity": changes[name][index]} if name in changes else row)
         if not measured and not changes:
             rows.append({"matrix": None, **place, "head": None})
     return rows
 
 
-def _row(record: Record, place: Row, name: str, measured: Record | None, index: int) -> Row:
+def _row(record: ConditionRecord, place: Placed, name: str, measured: Matrix | None, index: int) -> ConditionRow:
     """One matrix of one head."""
-    errors, changes = record["metrics"].get(ERROR), record["metrics"].get("sensitivity") or {}
-    row = {"matrix": name, **place, "head": record["heads"][index], "error": errors[index] if errors else None}
-    row |= dict.fromkeys(EMPTY)
-    if measured is not None:
-        row |= {"size": measured["size"], "inverted": measured["inverted"]}
-        row |= {key: values[index] for key, values in sorted(measured["metrics"].items())}
-    return row | ({"sensitivity": changes[name][index]} if name in changes else {})
+    errors = record["metrics"].get(ERROR)
+    numbers = {} if measured is None else by_name(measured["metrics"], index)
+    row: KnownRow = {
+        "matrix": name,
+        **place,
+        "head": record["heads"][index],
+        "error": errors[index] if errors else None,
+        **part(Condition, numbers),
+    }
+    if measured is None:
+        return row
+    others = {key: numbers[key] for key in sorted(numbers) if key not in row}
+    return cast(MeasuredRow, {**row, "size": measured["size"], "inverted": measured["inverted"], **others})
 
 
-def conditions_summary(rows: Iterable[Row]) -> list[Row]:
+def conditions_summary(rows: Iterable[ConditionRow]) -> list[ConditionSummary]:
     """One entry per (source, layer, n, matrix, method with options, d), over heads and windows, in the tables' order.
 
     A flagged matrix counts as infinitely ill-conditioned: a quantile that reaches one is infinite (``"inf"`` in JSON),
     and in the rank correlation flagged heads are tied at the top. ``spearman`` is null below 3 heads, or where all tie.
     """
     groups = grouped_by(rows, "source", "layer", "n", "matrix", "method", "options", "d")
-    found = [_summary(some) for some in groups]
-    sources = list(dict.fromkeys(row["source"] for row in found))
-    rank = {name: place for place, name in enumerate(ORDER)}
+    entries = [_summary(some) for some in groups]
+    sources = list(dict.fromkeys(row["source"] for row in entries))
+    rank: dict[str | None, int] = {name: place for place, name in enumerate(ORDER)}
     order = lambda row: (sources.index(row["source"]), row["layer"], row["n"], rank.get(row["matrix"], len(rank)))
-    return sorted(found, key=order)
+    return sorted(entries, key=order)
 
 
-def _summary(some: Sequence[Row]) -> Row:
+def _summary(some: Sequence[ConditionRow]) -> ConditionSummary:
     """The summary of the rows of one matrix."""
-    first, measured = some[0], [row for row in some if row.get("rank") is not None]
+    first, measured = some[0], list(filter(is_measured, some))
     statuses = [row["status"] for row in some]
-    names = ("matrix", *PLACE, "weights", "source", "scale_inputs")
-    errors = [row["error"] for row in some if row.get("error") is not None]
-    return {
-        **{name: first.get(name) for name in names if name != "window"},
-        **{name: next((row[name] for row in some if name in row), None) for name in ("size", "inverted")},
+    errors = [error for row in some if (error := row.get("error")) is not None]
+    entry: ConditionSummary = {
+        "matrix": first["matrix"],
+        "method": first["method"],
+        "options": first["options"],
+        "target": first["target"],
+        "layer": first["layer"],
+        "n": first["n"],
+        "d": first["d"],
+        "weights": first["weights"],
+        "source": first["source"],
+        "scale_inputs": first["scale_inputs"],
+        "size": next((row["size"] for row in measured), None),
+        "inverted": next((row["inverted"] for row in measured), None),
         "status": next((word for word in ("failed", "diverged", "skipped") if word in statuses), "ok"),
         "reason": next((row["reason"] for row in some if row["reason"]), None),
         "heads": len({row["head"] for row in some}),
         "windows": len({row["window"] for row in some}),
         "flagged": None,
         "error": quantiles(errors)["median"] if errors else None,
-        **(_conditions(measured) if measured else {}),
-        **_intervals(measured),
-        **_changes(some),
-        **_residuals(measured),
     }
+    more = {**_conditions(measured), **_interval(measured), **_changes(some), **_residuals(measured)}
+    return cast(ConditionSummary, entry | more)
 
 
 def _infinite(values: Iterable[float | None]) -> list[float]:
@@ -86,25 +298,34 @@ def _infinite(values: Iterable[float | None]) -> list[float]:
     return [math.inf if value is None else value for value in values]
 
 
-def _conditions(measured: Sequence[Row]) -> Row:
+def _conditions(measured: Sequence[MeasuredRow]) -> Conditions | dict[str, object]:
+    if not measured:
+        return {}
     conds = _infinite(row["cond"] for row in measured)
     median = lambda values: quantiles(_infinite(values))["median"]
-    pairs = [(cond, row["error"]) for cond, row in zip(conds, measured, strict=True) if row.get("error") is not None]
-    return {
+    pairs = [(cond, row["error"]) for cond, row in zip(conds, measured, strict=True) if row["error"] is not None]
+    gradients: Gradients = {}
+    for name in ("gradient", "gradient_six"):
+        if all(name in row for row in measured):
+            gradients[name] = median(row.get(name) for row in measured)
+    found: Conditions = {
         "count": len(measured),
         "flagged": sum(row["flag"] is not None for row in measured),
         "cond": quantiles(conds),
         "cond_at_half": median(row["cond_at"][str(max(1, row["size"] // 2))] for row in measured),
-        **{name: median(row[name] for row in measured) for name in MEDIANS if all(name in row for row in measured)},
+        "rank": median(row["rank"] for row in measured),
+        "cond_eff": median(row["cond_eff"] for row in measured),
+        "duplicates": median(row["duplicates"] for row in measured),
+        **gradients,
         "spearman": rank_correlation(*zip(*pairs, strict=True)) if pairs else None,
         "spearman_count": len(pairs),
     }
+    return found
 
 
-def _intervals(measured: Sequence[Row]) -> Row:
-    """What scaled cores say of Lemma 3's interval."""
+def _interval(measured: Sequence[MeasuredRow]) -> Interval | dict[str, object]:
     names = ("lemma3", "eigen_min", "eigen_max")
-    known = [[row[name] for name in names] for row in measured if None not in map(row.get, names)]
+    known = [values for row in measured if None not in (values := [row.get(name) for name in names])]
     if not known:
         return {}
     verdicts, least, largest = zip(*known, strict=True)
@@ -115,15 +336,19 @@ def _intervals(measured: Sequence[Row]) -> Row:
     }
 
 
-def _changes(some: Sequence[Row]) -> Row:
+def _changes(some: Sequence[ConditionRow]) -> dict[str, Spread]:
     changes = [value for row in some for value in row.get("sensitivity") or () if value is not None]
     return {"sensitivity": {**quantiles(changes), "max": max(changes), "count": len(changes)}} if changes else {}
 
 
-def _residuals(measured: Sequence[Row]) -> Row:
-    residuals = [row["residuals"] for row in measured if row.get("residuals")]
+def _residuals(measured: Sequence[MeasuredRow]) -> dict[str, object]:
+    residuals = [some for row in measured if (some := row.get("residuals"))]
     if not residuals:
         return {}
     spread = [quantiles(_infinite(step)) for step in zip(*residuals, strict=False)]
-    listed = {key: [one[key] for one in spread] for key in ("p10", "median", "p90")}
-    return {"residuals": listed, "start": measured[0].get("start")}
+    steps: Steps = {
+        "p10": [one["p10"] for one in spread],
+        "median": [one["median"] for one in spread],
+        "p90": [one["p90"] for one in spread],
+    }
+    return {"residuals": steps, "start": measured[0].get("start")}

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from ...tables.labels import source_heading
 from ...tables.numbers import brief, method_label, significant
+from ...tables.rows import Quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .rows import condition_rows, conditions_summary
+from .rows import (
+    Changed,
+    Conditioned,
+    ConditionSummary,
+    Iterated,
+    Scaled,
+    condition_rows,
+    conditions_summary,
+    is_changed,
+    is_conditioned,
+    is_iterated,
+    is_scaled,
+)
+
+if TYPE_CHECKING:
+    from .record import ConditionRecord
 
 __all__ = ["condition_legend", "condition_tables", "view"]
 
-Row = Any
+T = TypeVar("T")
 
 SYMBOLS = {"SAS": "SᵀĀS", "SCS": "SᵀC̄S", "SCS+ridge": "SᵀC̄S + γI", "N0": "N at γ = 0"}
 STEPS = (0, 2, 4, 6, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500, 1000)
 STRONG = 0.5  # |ρ| from which on the legend counts rows
 
 
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[ConditionRecord]) -> View:
     """What records of ``attnprobe condition`` show."""
     from .figures import condition_figures
 
@@ -46,32 +62,43 @@ def view(recorded: Recorded) -> View:
     )
 
 
-def _spread(heading: str, name: str, meaning: str = "") -> tuple[Column[Row], Column[Row]]:
+def _spread(heading: str, of: Callable[[T], Quantiles], meaning: str = "") -> tuple[Column[T], Column[T]]:
     """A median, and its quantiles."""
-    ends = lambda row: f"[{brief(row[name]['p10'])} – {brief(row[name]['p90'])}]"
     return (
-        Column(heading, lambda row: brief(row[name]["median"]), meaning),
-        Column("[p10 – p90]", ends, spare=2),
+        Column(heading, lambda row: brief(of(row)["median"]), meaning),
+        Column("[p10 – p90]", lambda row: f"[{brief(of(row)['p10'])} – {brief(of(row)['p90'])}]", spare=2),
     )
 
 
-def _rho(row: Row) -> str:
+def _cond(row: Conditioned) -> Quantiles:
+    return row["cond"]
+
+
+def _sensitivity(row: Changed) -> Quantiles:
+    return row["sensitivity"]
+
+
+def _symbol(row: ConditionSummary) -> str:
+    return SYMBOLS.get(row["matrix"] or "", str(row["matrix"]))
+
+
+def _rho(row: Conditioned) -> str:
     if row["error"] is None:
         return ""
     return "–" if row["spearman"] is None else f"{row['spearman']:+.2f} ({row['spearman_count']})"
 
 
-MATRIX: tuple[Column[Row], ...] = (
-    Column("matrix", lambda row: SYMBOLS.get(row["matrix"], str(row["matrix"]))),
+MATRIX: tuple[Column[ConditionSummary], ...] = (
+    Column("matrix", lambda row: _symbol(row)),
     Column("", lambda row: "●" if row["inverted"] else "", "●: the method inverts this matrix"),
-    Column("method", lambda row: method_label(row) if row["method"] else ""),
+    Column("method", method_label),
     Column("d", lambda row: "" if row["d"] is None else str(row["d"])),
 )
-CONDITIONS: tuple[Column[Row], ...] = (
+CONDITIONS: tuple[Column[Conditioned], ...] = (
     *MATRIX,
     *_spread(
         "cond",
-        "cond",
+        _cond,
         "cond: σ₁/σ_m in float64, median over heads and windows; a matrix whose smallest singular value is rounding "
         "has no value and counts as singular",
     ),
@@ -83,58 +110,59 @@ CONDITIONS: tuple[Column[Row], ...] = (
     Column("error", lambda row: significant(row["error"], 3), "error: ‖E‖₂/‖BV‖₂ of the method"),
     Column("ρ", _rho, "ρ: Spearman's rank correlation of cond and error, over so many heads"),
 )
-CHANGES: tuple[Column[Row], ...] = (
+CHANGES: tuple[Column[Changed], ...] = (
     *MATRIX,
-    *_spread("change", "sensitivity"),
+    *_spread("change", _sensitivity),
     Column("max", lambda row: brief(row["sensitivity"]["max"])),
 )
-GRADIENTS: tuple[Column[Row], ...] = (
+GRADIENTS: tuple[Column[Conditioned], ...] = (
     *MATRIX,
-    Column("‖M⁻¹‖₂²", lambda row: brief(row["gradient"])),
-    Column("six steps", lambda row: brief(row["gradient_six"])),
+    Column("‖M⁻¹‖₂²", lambda row: brief(row.get("gradient"))),
+    Column("six steps", lambda row: brief(row.get("gradient_six"))),
 )
 
 
-def condition_tables(summary: Sequence[Row]) -> list[Table]:
+def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
     """Up to four tables for each source, layer and n: conditions, changes, gradients, residuals."""
     tables = []
     for here in grouped_by(summary, "source", "layer", "n"):
         first = here[0]
         where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(here))
-        having = lambda name, here=here: [row for row in here if name in row]
-        notes = [_lemma3(row) for row in having("lemma3")] + _lost(here)
-        tables.append(table_of(f"Condition numbers · {where}", having("cond"), CONDITIONS, notes))
-        if rows := having("sensitivity"):
+        conditioned = list(filter(is_conditioned, here))
+        notes = [_lemma3(row) for row in filter(is_scaled, here)] + _lost(here)
+        tables.append(table_of(f"Condition numbers · {where}", conditioned, CONDITIONS, notes))
+        if rows := list(filter(is_changed, here)):
             directions = f"{rows[0]['sensitivity']['count']} directions"
             caption = f"Relative change per relative change of Q and K, {directions} · {where}"
             tables.append(table_of(caption, rows, CHANGES))
-        if rows := [row for row in having("gradient_six") if "gradient" in row]:
+        if rows := [row for row in conditioned if "gradient_six" in row and "gradient" in row]:
             caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
             note = "A core k times as large has a gradient norm k² times smaller."
             tables.append(table_of(caption, rows, GRADIENTS, [note]))
-        if rows := having("residuals"):
+        if rows := list(filter(is_iterated, here)):
             caption = f"‖I − MZ_t‖_F/√d of the Schulz iteration, median · {where}"
             tables.append(table_of(caption, rows, _steps(rows)))
     return tables
 
 
-def _steps(rows: Sequence[Row]) -> list[Column[Row]]:
+def _steps(rows: Sequence[Iterated]) -> list[Column[Iterated]]:
     last = len(rows[0]["residuals"]["median"]) - 1
     steps = [*(step for step in STEPS if step < last), last]
-    at = lambda step: Column[Row](f"t = {step}", lambda row: brief(row["residuals"]["median"][step]))
+    at = lambda step: Column[Iterated](f"t = {step}", lambda row: brief(row["residuals"]["median"][step]))
     return [*MATRIX, Column("start", lambda row: row["start"] or ""), *map(at, steps)]
 
 
-def _lost(here: Sequence[Row]) -> list[str]:
+def _lost(here: Sequence[ConditionSummary]) -> list[str]:
     """Why cells are not ok, and why a cell that is has no condition numbers."""
-    name = lambda row: " ".join(filter(None, [row["method"] and method_label(row), row["d"] and f"d = {row['d']}"]))
+    name = lambda row: " ".join(filter(None, [method_label(row), row["d"] and f"d = {row['d']}"]))
     partial = (row["reason"] for row in here if row["status"] == "ok" and row["reason"] and "cond" not in row)
     return list(dict.fromkeys([*reasons(here, name), *partial]))
 
 
-def condition_legend(summary: Sequence[Row]) -> str:
+def condition_legend(summary: Sequence[ConditionSummary]) -> str:
     """How the condition numbers of this run go with its errors."""
-    known = [(row["spearman"], row["spearman_count"]) for row in summary if row.get("spearman") is not None]
+    conditioned = filter(is_conditioned, summary)
+    known = [(row["spearman"], row["spearman_count"]) for row in conditioned if row["spearman"] is not None]
     if not known:
         return ""
     rho, heads = zip(*known, strict=True)
@@ -147,9 +175,9 @@ def condition_legend(summary: Sequence[Row]) -> str:
     )
 
 
-def _lemma3(row: Row) -> str:
+def _lemma3(row: Scaled) -> str:
     """What a scaled core says of Lemma 3's interval."""
-    counts, name = row["lemma3"], SYMBOLS.get(row["matrix"], row["matrix"])
+    counts, name = row["lemma3"], _symbol(row)
     parts = [f"holds in {counts['holds']} of {sum(counts.values())} heads"]
     parts += [f"smallest eigenvalue zero to rounding in {counts['zero']}"] if counts["zero"] else []
     parts += [f"violated in {counts['violated']}"] if counts["violated"] else []
