@@ -13,6 +13,7 @@ from sources_helpers import bert_config, save, seeded, text_of
 
 from attnprobe.cli import main
 
+os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # no test depends on what another has captured
 if "PYTEST_XDIST_WORKER" in os.environ:  # a worker for each core: threads of their own would fight for them
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of what tests start

@@ -50,7 +50,19 @@ __all__ = [
 
 SCHEMA = 1
 # facts of a source that only name what others hash, or follow from them: they determine no result
-NAMES = ("model", "revision", "text", "split", "tokenizer", "unk_fraction", "qkv", "origin", "fallback", "stored_n")
+NAMES = (
+    "model",
+    "revision",
+    "text",
+    "split",
+    "tokenizer",
+    "unk_fraction",
+    "qkv",
+    "origin",
+    "fallback",
+    "stored_n",
+    "captured",
+)
 STATUSES = ("ok", "skipped", "diverged", "failed")  # from best to worst
 LOWER_BOUND = "lower-bound"
 

@@ -86,6 +86,7 @@ class Source(TypedDict, total=False):
     positions: str | None
     dtype: str
     causal: bool
+    captured: Literal["cache"]
     scale_inputs: Annotated[Number, Field(gt=0)]
     fallback: list[str]
 

@@ -229,6 +229,13 @@ class Tensors:
         metavar="FILE",
         excludes=dict.fromkeys(READING, "--qkv {value} holds Q, K and V already: drop {flag}"),
     )
+    cache: bool = opt(
+        True,
+        "Take Q, K and V that an earlier run captured from the cache, and keep new ones there.",
+        group=SOURCE,
+        flag="--cache/--no-cache",
+        role=FOLDER,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

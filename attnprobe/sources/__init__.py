@@ -58,12 +58,14 @@ def load_qkv(
     dtype: str = "float32",
     strict: bool = False,
     qkv: str | None = None,
+    cache: bool = True,
     notify: Callable[[str], None] = note,
 ) -> QKV:
     """Q, K, V of ``n`` tokens at one layer of a model that reads a text, or from a file.
 
     Args:
-        model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv: see `SourceSpec`.
+        model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv, cache: see
+            `SourceSpec`.
         n: how many tokens; None is 512, or all of a ``qkv`` file.
         layer: which layer, from 0.
         window: which stretch of ``n`` tokens, from 0.
@@ -92,6 +94,7 @@ def load_qkv(
         dtype=dtype,
         strict=strict,
         qkv=qkv,
+        cache=cache,
     )
     source = resolve(spec, notify=notify)
     return source.qkv(source.default_n if n is None else n, [layer], window)[layer]

@@ -6,22 +6,27 @@ for the user and one in the source's facts.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import SourceError, nearest, unknown
+from ..files import read_regular
 from ..timings import Timings
+from .cache import FORM, NO_CACHE, default_cache, key_of
 from .files import FileSource
-from .folder import ModelFolder, directory, looks_like_a_path
+from .folder import ModelFolder, directory, looks_like_a_path, settings_sha256
 from .hub import Unreachable, cached_folder, cached_models, fetch
-from .model import ModelSource
+from .model import ModelSource, Opened
 from .packaged import INSTALL, MINILM, minilm, packaged_weights
-from .spec import Source, SourceSpec, choose_device, stage
+from .spec import Source, SourceSpec, choose_device, path_of, stage
 from .text import Text, embedded, open_text, wikitext
-from .vocabulary import Vocabulary, fallback_vocabulary, of_folder, open_tokenizer
+from .vocabulary import LARGEST, Vocabulary, fallback_vocabulary, of_folder, open_tokenizer
 from .weights import bert_base, configuration, initialized, pretrained
 
 if TYPE_CHECKING:
@@ -66,30 +71,84 @@ def resolve(
     if spec.qkv is not None:
         return FileSource(spec, device, notify=notify)
     substitutions = _Substitutions(spec.strict, notify)
-    with stage(timings, "imports"):
-        import transformers  # noqa: F401  (its import is charged here)
     with stage(timings, "model"):
         folder, weights = _model(spec, substitutions)
-        config = bert_base() if folder is None else configuration(folder)
+        if folder is not None and weights != "initialized":
+            folder = folder.sealed()
     with stage(timings, "tokenising"):
         text = _text(spec, substitutions)
-        vocabulary = _vocabulary(spec, folder, weights)
-        made_up = vocabulary is None
-        if vocabulary is None:
-            vocabulary = _made_up(folder, config, text, substitutions)
-    return ModelSource(
+
+    def opened() -> Opened:
+        with stage(timings, "imports"):
+            import transformers  # noqa: F401  (its import is charged here)
+        with stage(timings, "model"):
+            config = bert_base() if folder is None else configuration(folder)
+        with stage(timings, "tokenising"):
+            vocabulary = _vocabulary(spec, folder, weights)
+            if vocabulary is not None:
+                return Opened(config, vocabulary, made_up=False)
+            return Opened(config, _made_up(folder, config, text, substitutions), made_up=True)
+
+    with stage(timings, "cache"):
+        identity = _identity(spec, folder, weights, text, device) if spec.cache else None
+    source = ModelSource(
         spec,
         name=BUILT_IN if folder is None else folder.name,
         folder=folder,
-        config=config,
         weights=weights,
         text=text,
-        vocabulary=vocabulary,
-        made_up=made_up,
+        open=opened,
         device=device,
+        cache=NO_CACHE if identity is None else default_cache(notify),
+        identity=identity or "",
         fallback=substitutions.lines,
         timings=timings,
     )
+    for line in source.facts["fallback"]:  # of a source that was described in an earlier run
+        if line not in substitutions.lines:
+            notify(line)
+    return source
+
+
+def _identity(
+    spec: SourceSpec, folder: ModelFolder | None, weights: str, text: Text, device: torch.device
+) -> str | None:
+    """The key of everything that determines Q, K and V of a source, found without loading any of it.
+
+    None where files that have to be read for it cannot be: what is wrong with them is said when they are loaded.
+    """
+    given = {name: getattr(spec, name) for name in ("weights_seed", "positions", "dtype", "tokenizer", "strict")}
+    packages = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+    trained = folder is not None and weights != "initialized"
+    tensors = folder.seals[-1].sha256 if folder is not None and trained else None
+    read = (text.name, text.split, text.sha256, text.readings)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    try:
+        named = None if folder is None else (folder.name, folder.revision, settings_sha256(folder.path))
+        tokenizer = _tokenizer_sha256(spec.tokenizer)
+    except (OSError, SourceError):
+        return None
+    return key_of(FORM, given, packages, named, weights, tensors, read, tokenizer, where)
+
+
+def _tokenizer_sha256(name: str | None) -> str | None:
+    """The hash of the tokenizer that is named, or else of the one that the built-in BERT-base takes.
+
+    Raises:
+        OSError, SourceError: it is not at hand, or cannot be read.
+    """
+    if name is None:
+        folder = cached_tokenizer()
+        return None if folder is None else settings_sha256(folder)
+    if name == MINILM:
+        return settings_sha256(minilm().path)
+    path = path_of(name)
+    if path.is_file():
+        return hashlib.sha256(read_regular(path, LARGEST)).hexdigest()
+    folder = directory(name) if looks_like_a_path(name) else cached_tokenizer(name)
+    if folder is None:
+        raise SourceError(f"the tokenizer {name} is not at hand")
+    return settings_sha256(folder)
 
 
 def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrainedModel:
@@ -206,11 +265,8 @@ def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> V
         except Unreachable as error:
             raise SourceError(f"{error}: use --tokenizer with a vocab.txt or tokenizer.json file") from error
     if folder is None:
-        for file in ("tokenizer.json", "vocab.txt"):
-            cached = cached_folder(DEFAULT_MODEL, file)
-            if cached is not None:
-                return of_folder(DEFAULT_MODEL, cached)
-        return None
+        cached = cached_tokenizer()
+        return None if cached is None else of_folder(DEFAULT_MODEL, cached)
     found = of_folder(folder.name, folder.path)
     folder.hold()
     if found is None and weights != "initialized":
@@ -219,6 +275,12 @@ def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> V
             "use --tokenizer"
         )
     return found
+
+
+def cached_tokenizer(name: str = DEFAULT_MODEL) -> Path | None:
+    """The snapshot of a hub id in the hub's cache that holds a tokenizer."""
+    found = (cached_folder(name, file) for file in ("tokenizer.json", "vocab.txt"))
+    return next((folder for folder in found if folder is not None), None)
 
 
 def _made_up(

@@ -64,7 +64,8 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
                     tensors[f"layer{layer}.window{window}.{axis}"] = getattr(qkv, axis).cpu().contiguous()
         if len(causal) > 1:
             raise UsageError(f"{path}: some layers are causal and some are not, which this form of file does not hold")
-        entry = {"schema": SCHEMA, "facts": source.facts, "scale": scales, "n": n, "heads": list(heads)}
+        facts = {name: fact for name, fact in source.facts.items() if name != "captured"}
+        entry = {"schema": SCHEMA, "facts": facts, "scale": scales, "n": n, "heads": list(heads)}
         entry |= {"causal": True} if True in causal else {}
         write(tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path

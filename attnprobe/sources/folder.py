@@ -11,13 +11,14 @@ from reprlib import repr as shown
 from typing import Any
 
 from ..errors import SourceError, nearest
-from ..files import MIB, read_json, reading
+from ..files import MIB, read_json, read_regular, reading
 from .spec import path_of
 
-__all__ = ["ModelFolder", "Seal", "directory", "looks_like_a_path", "sha256_of"]
+__all__ = ["ModelFolder", "Seal", "directory", "looks_like_a_path", "settings_sha256", "sha256_of"]
 
 LARGEST = 64 * MIB  # of a configuration, or of the list of a model's shards
 MOST = {"layer": 10_000, "head": 100_000, "expert": 100_000, "label": 1_000_000}  # by a word in a setting's name
+SETTINGS = ("*.json", "*.txt", "*.model")  # configuration and tokenizer
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
 
@@ -53,6 +54,17 @@ def directory(name: str) -> Path:
     siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
     near = nearest(path.name, siblings) if siblings else ""
     raise SourceError(f"no such directory: {name}{near if 'did you mean' in near else ''}")
+
+
+def settings_sha256(folder: Path) -> str:
+    """The SHA-256 of what a model's directory says of configuration and tokenizer: all of its small files.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    names = {path.name for pattern in SETTINGS for path in folder.glob(pattern)}
+    digests = [(name, hashlib.sha256(read_regular(folder / name, LARGEST)).hexdigest()) for name in sorted(names)]
+    return hashlib.sha256(repr(digests).encode()).hexdigest()
 
 
 class Seal:

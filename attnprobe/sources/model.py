@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,9 +13,10 @@ import torch
 from ..errors import SourceError, UsageError
 from ..qkv import QKV
 from ..timings import Timings
+from .cache import Cache, key_of
 from .folder import ModelFolder
 from .packaged import INSTALL
-from .positions import max_positions, read
+from .positions import Captured, max_positions, read
 from .spec import DTYPES, Source, SourceSpec, check_sizes, stage
 from .text import Text
 from .tokens import Layout, TokenStream, check_length
@@ -24,24 +26,40 @@ from .weights import initialized, pretrained, redraw_projections
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["ModelSource"]
+__all__ = ["ModelSource", "Opened"]
 
 MOST_UNKNOWN = 0.3
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What has to be loaded of a model and a text before anything is read.
+
+    Attributes:
+        config: the model's. vocabulary: what the text is cut into.
+        made_up: the vocabulary was made from the text, so its unknown tokens are nobody's mistake.
+    """
+
+    config: PreTrainedConfig
+    vocabulary: Vocabulary
+    made_up: bool
 
 
 class ModelSource(Source):
     """Q, K, V as a transformers model computes them from a text.
 
+    Neither transformers nor the tokenizer is loaded where the cache holds what is asked for.
+
     Args:
         spec: what was asked for (weights seed, positions, dtype).
-        folder: where the model lies; None is a configuration built in.
-        config: its configuration.
+        folder: where the model lies, sealed where its tensors are read; None is a configuration built in.
         weights: ``pretrained``, ``initialized`` or ``initialized-qkv``, as resolved.
-        text, vocabulary: what it reads.
-        made_up: the vocabulary was made from the text, so its unknown tokens are nobody's mistake.
+        text: what it reads.
+        open: loads the configuration and the vocabulary; it may substitute, and adds to ``fallback``.
         device: where the model runs and the tensors lie.
         fallback: what was substituted and why, one line each.
-        timings: charged with ``model``, ``tokenising`` and ``forward``.
+        cache: what is kept between runs. identity: the key of everything that determines the tensors.
+        timings: charged with ``model``, ``tokenising``, ``forward`` and ``cache``.
 
     Raises:
         SourceError: weights that are absent or damaged, or a vocabulary that does not fit the text.
@@ -53,56 +71,90 @@ class ModelSource(Source):
         *,
         name: str,
         folder: ModelFolder | None,
-        config: PreTrainedConfig,
         weights: str,
         text: Text,
-        vocabulary: Vocabulary,
-        made_up: bool,
+        open: Callable[[], Opened],
         device: torch.device,
+        cache: Cache,
+        identity: str,
         fallback: Sequence[str] = (),
         timings: Timings | None = None,
     ) -> None:
-        self.spec, self.name, self.folder, self.config, self.weights = spec, name, folder, config, weights
-        self.device, self.timings = device, timings
+        self.spec, self.name, self.folder, self.weights, self.text = spec, name, folder, weights, text
+        self.device, self.timings, self.cache, self.identity = device, timings, cache, identity
+        self._open = open
+        self._opened: Opened | None = None
+        self._stream: TokenStream | None = None
         self._model: PreTrainedModel | None = None
         self._deepest = 0
-        self.layers, self.heads, p = _sizes(name, config)
+        before = list(fallback)
+        card = cache.facts(identity)
+        if card is None:
+            card = {**self._described(), "fallback": fallback[len(before) :]}
+            cache.keep_facts(identity, card)
+        self._card = card
+        self.layers, self.heads = card["layers"], card["facts"]["heads"]
+        self.layout = Layout(card["facts"]["max_positions"], *(tuple(card[name]) for name in ("before", "after")))
+        self.facts: dict[str, Any] = {**card["facts"], "fallback": [*before, *card["fallback"]]}
+
+    def _described(self) -> dict[str, Any]:
+        """What is to be known of the source before it is read: its facts, its layers, and how segments begin and end.
+
+        Raises:
+            SourceError: a vocabulary that does not fit the text, or a model that reads none.
+        """
+        config, vocabulary = self.config, self.stream.vocabulary
+        layers, heads, p = _sizes(self.name, config)
         limits = [limit for limit in (max_positions(config), vocabulary.longest) if limit is not None]
-        self.layout = Layout(min(limits, default=None), vocabulary.before, vocabulary.after)
-        self.stream = TokenStream(text, vocabulary)
-        with stage(timings, "model"):
-            digest = None
-            if folder is not None and weights != "initialized":
-                self.folder = folder = folder.sealed()
-                digest = folder.seals[-1].sha256
-        with stage(timings, "tokenising"):
+        with stage(self.timings, "tokenising"):
             unknown = self.stream.unknown_fraction()
-        if unknown > MOST_UNKNOWN and not made_up:
+        if unknown > MOST_UNKNOWN and not self.opened.made_up:
             raise SourceError(
-                f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{text.name}' is unknown to it; "
+                f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{self.text.name}' is unknown to it; "
                 "use another --tokenizer or --text"
             )
-        self.facts: dict[str, Any] = {
-            "model": name,
-            "revision": None if folder is None else folder.revision,
-            "model_sha256": digest,
+        trained = self.folder is not None and self.weights != "initialized"
+        facts = {
+            "model": self.name,
+            "revision": None if self.folder is None else self.folder.revision,
+            "model_sha256": self.folder.seals[-1].sha256 if self.folder is not None and trained else None,
             "config_sha256": _config_sha256(config),
-            "weights": weights,
-            "weights_seed": None if weights == "pretrained" else spec.weights_seed,
-            "text": text.name,
-            "split": text.split,
-            "text_sha256": text.sha256,
+            "weights": self.weights,
+            "weights_seed": None if self.weights == "pretrained" else self.spec.weights_seed,
+            "text": self.text.name,
+            "split": self.text.split,
+            "text_sha256": self.text.sha256,
             "tokenizer": vocabulary.name,
             "tokenizer_sha256": vocabulary.sha256,
             "unk_fraction": round(unknown, 6),
-            "positions": spec.positions,
-            "dtype": spec.dtype,
-            "max_positions": self.layout.positions,
+            "positions": self.spec.positions,
+            "dtype": self.spec.dtype,
+            "max_positions": min(limits, default=None),
             "p": p,
-            "heads": self.heads,
-            "fallback": list(fallback),
+            "heads": heads,
             **({"causal": True} if _is_causal(config) else {}),
         }
+        around = {"before": vocabulary.before, "after": vocabulary.after}
+        return {"facts": facts, "layers": layers, "lengths": {}, **around}
+
+    @property
+    def opened(self) -> Opened:
+        """The configuration and the vocabulary, loaded once."""
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        """The model's configuration."""
+        return self.opened.config
+
+    @property
+    def stream(self) -> TokenStream:
+        """The tokens of the text."""
+        if self._stream is None:
+            self._stream = TokenStream(self.text, self.opened.vocabulary)
+        return self._stream
 
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
         check_sizes(n, windows)
@@ -111,28 +163,61 @@ class ModelSource(Source):
         for layer in layers:
             if not 0 <= layer < self.layers:
                 raise UsageError(f"layer {layer}: the model has layers 0-{self.layers - 1}")
-        with stage(self.timings, "tokenising"):
-            again = check_length(self.stream, self.layout, n, windows)
+        length = f"{n} x {windows}"
+        if length not in self._card["lengths"]:
+            with stage(self.timings, "tokenising"):
+                self._card["lengths"][length] = check_length(self.stream, self.layout, n, windows)
+            self.cache.keep_facts(self.identity, self._card)
+        again = self._card["lengths"][length]
         if again and again not in self.facts["fallback"]:
             self.facts["fallback"].append(again)
         self._deepest = max(self._deepest, *layers)
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
-        """Q, K, V of ``n`` tokens at each of ``layers``, from one proven forward.
+        """Q, K, V of ``n`` tokens at each of ``layers``, from one proven forward, or from the cache of such.
 
         Raises:
             UsageError: see `Source.check`; or a positions policy that the model cannot take.
             SourceError: weights or a model that are refused.
         """
         self.check(n, window + 1, layers)
+        wanted = sorted(set(layers))
+        captured = self._cached(n, wanted, window)
+        cached = captured is not None
+        if captured is None:
+            captured = self._read(n, wanted, window)
+        causal = any(one.causal for one in captured.values())  # what was proved counts
+        facts = {name: fact for name, fact in self.facts.items() if name not in ("causal", "captured")}
+        self.facts = facts | ({"causal": True} if causal else {}) | ({"captured": "cache"} if cached else {})
+        return {layer: self._labelled(layer, n, window, one) for layer, one in captured.items()}
+
+    def _read(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured]:
+        """What one forward gives, which the cache then holds."""
         segments = self.segments(n, window)
         model = self._loaded()
         with stage(self.timings, "forward"):
-            read_out = read(model, self.name, segments, sorted(set(layers)), self.spec.positions)
-        if any(causal != ("causal" in self.facts) for *_, causal in read_out.values()):  # what was proved counts
-            told = {name: fact for name, fact in self.facts.items() if name != "causal"}
-            self.facts = told | ({"causal": True} if any(causal for *_, causal in read_out.values()) else {})
-        return {layer: self._labelled(layer, n, window, *tensors) for layer, tensors in read_out.items()}
+            captured = read(model, self.name, segments, layers, self.spec.positions)
+        with stage(self.timings, "cache"):
+            for layer, one in captured.items():
+                tensors = {"q": one.q, "k": one.k, "v": one.v}
+                proved = {"scale": one.scale, "causal": one.causal, "delta": one.delta}
+                named = {name: self.facts[name] for name in ("model", "weights", "text")}
+                facts = {"proved": proved, **named, "layer": layer, "n": n, "window": window}
+                self.cache.keep_tensors(key_of(self.identity, n, window, layer), tensors, facts)
+        return captured
+
+    def _cached(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured] | None:
+        """What the cache holds, where it holds all of the layers."""
+        captured = {}
+        with stage(self.timings, "cache"):
+            for layer in layers:
+                entry = self.cache.tensors(key_of(self.identity, n, window, layer))
+                if entry is None:
+                    return None
+                tensors, facts = entry
+                q, k, v = (tensors[axis].to(self.device) for axis in "qkv")
+                captured[layer] = Captured(q, k, v, **facts["proved"])
+        return captured
 
     def segments(self, n: int, window: int) -> list[list[int]]:
         """The token ids of a text window, in segments that the model has positions for.
@@ -174,21 +259,12 @@ class ModelSource(Source):
             *(f"fallback: {line}" for line in f["fallback"]),
         ]
 
-    def _labelled(
-        self,
-        layer: int,
-        n: int,
-        window: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        scale: float,
-        causal: bool,
-    ) -> QKV:
+    def _labelled(self, layer: int, n: int, window: int, captured: Captured) -> QKV:
         dtype = DTYPES[self.spec.dtype]
         label = {"layer": layer, "window": window, "n": n, **self.facts}
         try:
-            return QKV(*(x.to(dtype).contiguous() for x in (q, k, v)), scale=scale, label=label, causal=causal)
+            q, k, v = (x.to(dtype).contiguous() for x in (captured.q, captured.k, captured.v))
+            return QKV(q, k, v, scale=captured.scale, label=label, causal=captured.causal)
         except UsageError as error:
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,28 @@ from ..hooks.capture import capture_layers
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["max_positions", "read"]
+__all__ = ["Captured", "max_positions", "read"]
 
 #: model types whose first position is numbered pad_token_id + 1
 OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "xmod")
 OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """Q, K, V (h, n, ·) of one layer, as the model had them.
+
+    Attributes:
+        scale: of the scores. causal: whether a token sees those before it alone. delta: the relative distance of exact
+            attention, rebuilt from Q, K, V, from the model's own, which was proved to be small.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    causal: bool
+    delta: float
 
 
 def first_position(config: Any) -> int:
@@ -43,8 +61,8 @@ def max_positions(config: Any) -> int | None:
 
 def read(
     model: PreTrainedModel, name: str, segments: Sequence[Sequence[int]], layers: Sequence[int], policy: str
-) -> dict[int, tuple[Tensor, Tensor, Tensor, float, bool]]:
-    """Q, K, V (h, n, ·), the scale of each of ``layers`` and whether it is causal, for the tokens of ``segments``.
+) -> dict[int, Captured]:
+    """What each of ``layers`` has for the tokens of ``segments``.
 
     Raises:
         UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
@@ -92,14 +110,15 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
             yield equal[start : start + step]
 
 
-def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, tuple[Tensor, Tensor, Tensor, float, bool]]:
+def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
     """Batches of segments side by side along the tokens."""
     flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
     joined = {}
     for layer, call in parts[0].items():
         of = lambda part, axis, layer=layer: repeated(getattr(part[layer], axis), part[layer].heads)
         q, k, v = (torch.cat([flat(of(part, axis)) for part in parts], dim=1) for axis in "qkv")
-        joined[layer] = (q, k, v, call.scale, call.causal)
+        delta = max(part[layer].delta for part in parts)
+        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta)
     return joined
 
 

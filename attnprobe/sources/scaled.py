@@ -59,7 +59,9 @@ class ScaledSource(Source):
         self.source.check(n, windows, layers)
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
-        return {layer: scaled(qkv, self.factor) for layer, qkv in self.source.qkv(n, layers, window).items()}
+        found = self.source.qkv(n, layers, window)
+        self.facts = {**self.source.facts, "scale_inputs": self.factor}  # some are known once it was read
+        return {layer: scaled(qkv, self.factor) for layer, qkv in found.items()}
 
     def describe(self) -> list[str]:
         root = f"{self.factor**0.5:.6g}"

@@ -47,6 +47,7 @@ class SourceSpec:
         dtype: of the tensors handed out; the model itself runs in float32 (float64 for ``float64``).
         strict: refuse every substitution instead of noting it.
         qkv: a safetensors file with Q, K, V; then there is no model and no text.
+        cache: take what an earlier run captured from the user's cache, and keep there what this one captures.
 
     Raises:
         UsageError: a word that is not among these.
@@ -63,6 +64,7 @@ class SourceSpec:
     dtype: str = "float32"
     strict: bool = False
     qkv: str | None = None
+    cache: bool = True
 
     def __post_init__(self) -> None:
         for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES)):

@@ -29,6 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+os.environ["ATTNPROBE_CACHE_SIZE"] = "0"  # what is measured does not depend on earlier runs
 HERE = Path(__file__).resolve().parent
 INPUTS, RUNS, SHOWN = (HERE / name for name in ("inputs", "runs", "shown"))
 KEYS, OPTIONS = HERE / "keys.json", HERE / "options.jsonl"

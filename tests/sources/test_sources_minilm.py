@@ -23,7 +23,7 @@ def test_minilm_reads_the_embedded_text():
     )
     captured = source.qkv(1200, [0, 5], 0)  # 512 + 512 + 176
     assert captured[5].q.shape == (12, 1200, 32) and captured[5].scale == 32**-0.5
-    assert set(timings.seconds) == {"imports", "model", "tokenising", "forward"}
+    assert set(timings.seconds) == {"imports", "model", "tokenising", "cache", "forward"}
     scores = captured[0].scale * captured[0].q @ captured[0].k.transpose(1, 2)
     assert 4 < float(scores.std()) < 8  # attention of a trained layer 0 is far from uniform
     with pytest.raises(UsageError, match="layer 6: the model has layers 0-5"):

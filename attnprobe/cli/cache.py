@@ -1,0 +1,53 @@
+"""``attnprobe cache``."""
+
+from __future__ import annotations
+
+import click
+
+from .options import debug_option
+
+
+@click.group("cache", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Show the Q, K and V that are kept between runs, or remove them.
+
+    A run keeps what it captures of a model. The next run on the same weights, text, tokenizer, layer, window and n
+    takes it from there, and does not load transformers. ATTNPROBE_CACHE_DIR names another folder;
+    ATTNPROBE_CACHE_SIZE bounds it (default 4GiB; 0 switches it off). `--no-cache` leaves a run without it.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_entries)
+
+
+@command.command("list")
+@debug_option
+def list_entries(debug: bool = False) -> None:
+    """Show the folder, its size, and an entry a line, the last used first."""
+    from datetime import datetime
+
+    from ..sources.cache import default_cache
+    from .streams import answer
+
+    cache = default_cache()
+    entries = cache.entries()
+    total = sum(entry.size for entry in entries)
+    answer(f"{cache.folder}: {_mib(total)} of {_mib(cache.largest)} in {len(entries)} entries")
+    for entry in reversed(entries):
+        used = datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
+        answer(f"{used}  {_mib(entry.size):>12}  {cache.label(entry)}")
+
+
+@command.command("clear")
+@debug_option
+def clear(debug: bool) -> None:
+    """Remove every entry."""
+    from ..sources.cache import default_cache
+    from .streams import answer
+
+    cache = default_cache()
+    answer(f"{cache.folder}: {cache.clear()} entries removed")
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

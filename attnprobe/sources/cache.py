@@ -1,0 +1,212 @@
+"""The cache of captures: Q, K, V that a model gave, and what is known of the model and its text, kept between runs.
+
+An entry is one file, ``KEY-SHA256.SUFFIX``: the name holds the hash of the bytes, so a damaged file is seen when it is
+read, and a rename writes an entry whole or not at all. Several processes may read, write and evict at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import UsageError
+from ..files import GIB, MIB, parse_json
+
+__all__ = ["FOLDER", "FORM", "NO_CACHE", "SIZE", "Cache", "Entry", "default_cache", "key_of"]
+
+FORM = 1  # raised where what is captured of the same source changes
+FOLDER = "ATTNPROBE_CACHE_DIR"  # names another folder
+SIZE = "ATTNPROBE_CACHE_SIZE"  # bounds the sum of all entries
+LARGEST = 4 * GIB  # of all entries, where nothing else is set
+UNITS = {"": 1, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of the cache.
+
+    Attributes:
+        key: what it answers. used: when it was last read or written, in seconds since 1970. size: in bytes.
+    """
+
+    path: Path
+    used: float
+    size: int
+
+    @property
+    def key(self) -> str:
+        return self.path.name.partition("-")[0]
+
+    @property
+    def sha256(self) -> str:
+        return self.path.stem.partition("-")[2]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Entries in a folder, of which the least recently used are removed beyond a size.
+
+    Nothing that goes wrong in the folder ends a run: an entry that cannot be read is made again, one that cannot be
+    written is not kept, and ``notify`` is told.
+
+    Args:
+        folder: made when the first entry is kept. largest: the bytes of all entries; 0 keeps and reads nothing.
+        notify: called with a line for a person.
+    """
+
+    folder: Path
+    largest: int = LARGEST
+    notify: Callable[[str], None] = lambda line: None
+
+    def facts(self, key: str) -> dict[str, Any] | None:
+        """The facts that were kept under a key; None where there are none."""
+        data = self._bytes(key, ".json")
+        return None if data is None else parse_json(data)
+
+    def keep_facts(self, key: str, facts: Mapping[str, Any]) -> None:
+        """Keep JSON facts under a key, in place of those that were there."""
+        self._keep(key, ".json", json.dumps(facts, sort_keys=True).encode())
+
+    def tensors(self, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The tensors that were kept under a key, on the CPU, and the facts beside them; None where there are none."""
+        from safetensors.torch import load
+
+        data = self._bytes(key, ".safetensors")
+        if data is None:
+            return None
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return load(data), json.loads(header["__metadata__"]["facts"])
+
+    def keep_tensors(self, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Keep tensors and JSON facts under a key, in place of those that were there."""
+        from safetensors.torch import save
+
+        if self.largest:
+            stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            self._keep(key, ".safetensors", save(stored, {"facts": json.dumps(facts, sort_keys=True)}))
+
+    def label(self, entry: Entry) -> str:
+        """What an entry holds, in words; empty where it cannot be read."""
+        try:
+            with entry.path.open("rb") as file:
+                if entry.path.suffix == ".json":
+                    return _words("model and text", parse_json(file.read())["facts"])
+                header = file.read(int.from_bytes(file.read(8), "little"))
+        except (OSError, ValueError, KeyError, OverflowError):
+            return ""
+        return _words("Q, K, V", json.loads(json.loads(header)["__metadata__"]["facts"]))
+
+    def entries(self) -> list[Entry]:
+        """Every entry, the least recently used first."""
+        found = []
+        for path in self._files():
+            with suppress(OSError):  # another process may remove it
+                facts = path.stat()
+                found.append(Entry(path, facts.st_mtime, facts.st_size))
+        return sorted(found, key=lambda entry: (entry.used, entry.path.name))
+
+    def clear(self) -> int:
+        """Remove every entry; how many there were."""
+        entries = self.entries()
+        for entry in entries:
+            entry.path.unlink(missing_ok=True)
+        return len(entries)
+
+    def _files(self, key: str = "*", suffix: str = ".*") -> Iterator[Path]:
+        with suppress(OSError):
+            yield from self.folder.glob(f"{key}-*{suffix}")
+
+    def _bytes(self, key: str, suffix: str) -> bytes | None:
+        """The bytes of the entry of a key, whose hash is that of its name; a damaged one is removed."""
+        if not self.largest:
+            return None
+        for path in self._files(key, suffix):
+            with suppress(OSError):
+                data = path.read_bytes()
+                if hashlib.sha256(data).hexdigest() == Entry(path, 0, 0).sha256:
+                    os.utime(path)
+                    return data
+                path.unlink(missing_ok=True)
+                self.notify(f"{path}: the cached capture is damaged; it is made again")
+        return None
+
+    def _keep(self, key: str, suffix: str, data: bytes) -> None:
+        if len(data) > self.largest:
+            return
+        name = f"{key}-{hashlib.sha256(data).hexdigest()}{suffix}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._write(self.folder / name, data)
+        except OSError as error:
+            self.notify(f"{self.folder}: the capture is not cached: {error.strerror or error}")
+            return
+        for other in self._files(key, suffix):
+            if other.name != name:
+                other.unlink(missing_ok=True)
+        self._evict(name)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _evict(self, newest: str) -> None:
+        """Remove the least recently used entries beyond the size."""
+        entries = self.entries()
+        excess = sum(entry.size for entry in entries) - self.largest
+        for entry in entries:
+            if excess > 0 and entry.path.name != newest:
+                entry.path.unlink(missing_ok=True)
+                excess -= entry.size
+
+
+#: keeps nothing
+NO_CACHE = Cache(Path(), largest=0)
+
+
+def default_cache(notify: Callable[[str], None] = lambda line: None) -> Cache:
+    """The user's cache: ``captures`` in ``ATTNPROBE_CACHE_DIR``, or else in ``attnprobe`` below ``$XDG_CACHE_HOME``.
+
+    Without either it is below ``~/.cache``.
+
+    Raises:
+        UsageError: ``ATTNPROBE_CACHE_SIZE`` is not a size.
+    """
+    given = os.environ.get(FOLDER)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "attnprobe"
+    return Cache((Path(given).expanduser() if given else home) / "captures", _largest(), notify)
+
+
+def _words(what: str, facts: Mapping[str, Any]) -> str:
+    named = (f"{name} {facts[name]}" for name in ("model", "weights", "text", "layer", "n", "window") if name in facts)
+    return f"{what}: {', '.join(named)}"
+
+
+def _largest() -> int:
+    text = os.environ.get(SIZE, "").strip()
+    if not text:
+        return LARGEST
+    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    if size is None:
+        raise UsageError(f"{SIZE}={text}: write a size, such as 4GiB or 500MB; 0 switches the cache off")
+    return int(float(size[1]) * UNITS[size[2].upper()])
+
+
+def key_of(*facts: Any) -> str:
+    """The key of JSON facts: 32 hexadecimal digits of their SHA-256."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -1,0 +1,241 @@
+"""The cache of captures: what a second run takes from it, when it does not, and what may be wrong with a file of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sources_helpers import bert_config, save, seeded, text_of
+
+from attnprobe.errors import SourceError, UsageError
+from attnprobe.records.file import identity_facts
+from attnprobe.sources import SourceSpec, load_qkv, resolve
+from attnprobe.sources.cache import Cache, default_cache
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """The user's cache, which is empty and on."""
+    monkeypatch.setenv("ATTNPROBE_CACHE_SIZE", "64MiB")
+    monkeypatch.setenv("ATTNPROBE_CACHE_DIR", str(tmp_path / "cache"))
+    return default_cache()
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A tiny model of its own, whose files a test may change."""
+    from transformers import BertModel
+
+    return save(seeded(lambda: BertModel(bert_config())), tmp_path / "model")
+
+
+def source(model, text, notify=lambda line: None, **options):
+    return resolve(SourceSpec(model=str(model), text=text, device="cpu", **options), notify=notify)
+
+
+def refuse_forwards(monkeypatch):
+    def forward(*args):
+        raise AssertionError("the model was run")
+
+    monkeypatch.setattr("attnprobe.sources.model.read", forward)
+
+
+def test_a_second_source_takes_the_same_tensors_without_a_forward(cache, model, text_file, monkeypatch):
+    first = source(model, text_file)
+    wanted = first.qkv(24, [0, 2], 1)
+    refuse_forwards(monkeypatch)
+    again = source(model, text_file)
+    assert identity_facts(again.facts) == identity_facts(first.facts) and "captured" not in first.facts
+    got = again.qkv(24, [2, 0], 1)
+    assert again.facts == {**first.facts, "captured": "cache"}
+    for layer, qkv in wanted.items():
+        assert all(torch.equal(getattr(qkv, axis), getattr(got[layer], axis)) for axis in "qkv")
+        assert (qkv.scale, qkv.causal) == (got[layer].scale, got[layer].causal)
+        assert got[layer].label == {**qkv.label, "captured": "cache"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"n": 25}, {"window": 0}, {"layer": 1}, {"positions": "wrap"}, {"weights": "initialized"}, {"cache": False}],
+)
+def test_what_was_not_captured_is(other, cache, model, text_file, monkeypatch):
+    place = {"model": str(model), "text": text_file, "n": 24, "layer": 0, "window": 1, "device": "cpu"}
+    load_qkv(**place)
+    refuse_forwards(monkeypatch)
+    load_qkv(**place)
+    with pytest.raises(AssertionError, match="the model was run"):
+        load_qkv(**place | other)
+
+
+def test_other_weights_in_the_same_place_are_captured_anew(cache, model, text_file):
+    wanted = source(model, text_file).qkv(24, [0], 0)[0]
+    tensors = load_file(model / "model.safetensors")
+    save_file({name: 2 * tensor for name, tensor in tensors.items()}, model / "model.safetensors", {"format": "pt"})
+    changed = source(model, text_file)
+    assert not torch.equal(changed.qkv(24, [0], 0)[0].q, wanted.q) and "captured" not in changed.facts
+
+
+@pytest.mark.parametrize("file", ["config.json", "vocab.txt"])
+def test_another_configuration_or_vocabulary_is_another_source(file, cache, model, text_file):
+    before = source(model, text_file)
+    before.qkv(24, [0], 0)
+    path = model / file
+    path.write_text(
+        path.read_text().replace('"gelu"', '"relu"') if file == "config.json" else path.read_text() + "new\n"
+    )
+    after = source(model, text_file)
+    after.qkv(24, [0], 0)
+    assert "captured" not in after.facts and identity_facts(after.facts) != identity_facts(before.facts)
+
+
+def test_a_dtype_is_applied_to_what_is_cached(cache, model, text_file):
+    wanted = source(model, text_file, dtype="bfloat16").qkv(24, [0], 0)[0]
+    got = source(model, text_file, dtype="bfloat16").qkv(24, [0], 0)[0]
+    assert got.q.dtype == torch.bfloat16 and torch.equal(got.q, wanted.q)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""]
+)
+def test_a_damaged_entry_is_made_again_with_a_word(damage, cache, model, text_file):
+    wanted = source(model, text_file).qkv(24, [0], 0)[0]
+    for entry in cache.entries():
+        entry.path.write_bytes(damage(entry.path.read_bytes()))
+    lines = []
+    again = source(model, text_file, notify=lines.append)
+    assert torch.equal(again.qkv(24, [0], 0)[0].q, wanted.q) and "captured" not in again.facts
+    assert len(lines) == 2 and all(line.endswith("the cached capture is damaged; it is made again") for line in lines)
+    whole = source(model, text_file, notify=lines.append)
+    whole.qkv(24, [0], 0)
+    assert whole.facts["captured"] == "cache" and len(lines) == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_a_word_and_nothing_else(cache, model, text_file, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    lines = []
+    assert source(model, text_file, notify=lines.append).qkv(24, [0], 0)[0].n_q == 24
+    assert lines and all("the capture is not cached: " in line for line in lines)
+
+
+def test_a_text_that_is_too_short_is_refused_with_and_without_the_cache(cache, model, text_file):
+    for _ in range(2):
+        with pytest.raises(UsageError, match="needs 10000 tokens|needs .* tokens, but the text"):
+            source(model, text_file).check(10000, 1, [0])
+        source(model, text_file).check(24, 1, [0])
+
+
+def test_a_substitute_is_told_by_the_run_that_finds_it_in_the_cache_too(cache, model, text_file):
+    (model / "vocab.txt").unlink()
+    told = []
+    for _ in range(2):
+        lines = []
+        found = source(model, text_file, notify=lines.append, weights="initialized")
+        found.qkv(24, [0], 0)
+        told.append((lines, found.facts["fallback"]))
+    assert told[0] == told[1] and len(told[0][0]) == 1 and found.facts["captured"] == "cache"
+    with pytest.raises(SourceError, match="--strict takes no substitute"):
+        source(model, text_file, weights="initialized", strict=True)
+
+
+def test_the_least_recently_used_entries_go(tmp_path):
+    cache = Cache(tmp_path, largest=3000)
+    for number in range(3):
+        cache.keep_tensors(f"key{number}", {"x": torch.zeros(200)}, {})
+        os.utime(cache.entries()[-1].path, (number, number))
+    assert cache.tensors("key0") is not None  # used now
+    cache.keep_tensors("key3", {"x": torch.zeros(200)}, {})
+    assert {entry.key for entry in cache.entries()} == {"key0", "key2", "key3"}
+    cache.keep_tensors("large", {"x": torch.zeros(1000)}, {})
+    assert cache.tensors("large") is None and len(cache.entries()) == 3
+    assert cache.clear() == 3 and cache.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("", 2**32), ("0", 0), ("5000", 5000), ("1.5 MB", 1572864), ("2GiB", 2**31)]
+)
+def test_a_size_is_read(text, size, monkeypatch):
+    monkeypatch.setenv("ATTNPROBE_CACHE_SIZE", text)
+    assert default_cache().largest == size
+
+
+def test_what_is_no_size_is_refused(monkeypatch):
+    monkeypatch.setenv("ATTNPROBE_CACHE_SIZE", "much")
+    with pytest.raises(UsageError, match="ATTNPROBE_CACHE_SIZE=much: write a size, such as 4GiB"):
+        default_cache()
+
+
+def test_a_folder_is_that_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.delenv("ATTNPROBE_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache().folder == tmp_path / "attnprobe" / "captures"
+
+
+WRITER = """
+import sys, torch
+from pathlib import Path
+from attnprobe.sources.cache import Cache
+cache = Cache(Path(sys.argv[1]), largest=40_000)
+for number in range(60):
+    key = f"key{number % 7}"
+    cache.keep_tensors(key, {"x": torch.full((1000,), float(number))}, {"number": number})
+    found = cache.tensors(key)
+    assert found is None or float(found[0]["x"][0]) == found[1]["number"]
+"""
+
+
+def test_several_processes_read_write_and_evict_at_once(tmp_path):
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    errors = [process.communicate(timeout=120)[1] for process in started]
+    assert errors == ["", "", ""]
+    cache = Cache(tmp_path, largest=40_000, notify=pytest.fail)
+    assert cache.entries() and all(cache.tensors(entry.key) for entry in cache.entries())
+    assert not list(tmp_path.glob(".new*"))
+
+
+LATER = """
+import sys
+from attnprobe.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("transformers" in sys.modules, "tokenizers" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_a_run_whose_captures_are_there_never_imports_transformers(cache, model, text_file, tmp_path):
+    def run(name):
+        args = ["error", "--model", str(model), "--text", text_file, "--n", "24", "--method", "vmean", "--out", name]
+        command = [sys.executable, "-c", LATER, *args, "--device", "cpu"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        records = [json.loads(line) for line in (tmp_path / name / "records.jsonl").read_text().splitlines()]
+        for record in records:
+            record.pop("run"), record.pop("seconds")
+        return done.stderr.splitlines()[-1], records
+
+    (loaded, first), (light, second) = run("first"), run("second")
+    assert (loaded, light) == ("True True", "False False")
+    assert [record["source"].pop("captured", None) for record in second] == ["cache"] * len(second)
+    assert first == second
+
+
+def test_the_command_lists_and_clears(cache, model, text_file, run):
+    source(model, text_file).qkv(24, [0], 0)
+    code, out, _ = run("cache")
+    head, *lines = out.splitlines()
+    assert code == 0 and "in 2 entries" in head and f"Q, K, V: model {model}, weights pretrained" in out
+    assert "layer 0, n 24, window 0" in out and len(lines) == 2
+    assert run("cache", "clear")[1].endswith(": 2 entries removed\n")
+    assert run("cache", "list")[1].endswith("in 0 entries\n")
+
+
+def test_a_vocabulary_of_the_text_reads_as_before(cache, tmp_path):
+    text = tmp_path / "words.txt"
+    text.write_text(text_of(300))
+    first, second = (load_qkv(weights="initialized", text=str(text), n=16, device="cpu") for _ in range(2))
+    assert torch.equal(first.q, second.q) and second.label["captured"] == "cache"
