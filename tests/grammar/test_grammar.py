@@ -1,0 +1,61 @@
+"""The grammar of lists, methods and texts on the command line and in files."""
+
+import pytest
+
+from attnprobe.errors import UsageError
+from attnprobe.grammar.lists import available_ones, parse_numbers, parse_positive
+from attnprobe.grammar.spelling import file_and_function, parts, short_name
+from attnprobe.grammar.texts import wikitext_name
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("7", [7]), ("0,5,2-4", [0, 5, 2, 3, 4]), ("3,1-3", [3, 1, 2]), (" 1 , 2 ", [1, 2]), ("4-4", [4])],
+)
+def test_a_list_of_whole_numbers_keeps_its_order_and_each_once(text, numbers):
+    assert parse_numbers(text, "n") == numbers
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "1,,2", "1-", "5-2", "0-100000", "1234567890"])
+def test_what_is_no_list_of_whole_numbers_names_the_option(text):
+    with pytest.raises(UsageError, match=r"^n: "):
+        parse_numbers(text, "n")
+
+
+def test_numbers_that_do_not_exist_are_refused_with_those_that_do():
+    assert available_ones([2, 0], "head", range(3)) == (2, 0) and available_ones("all", "head", range(3)) == (0, 1, 2)
+    with pytest.raises(UsageError, match="head 3 does not exist; choose from 0-2"):
+        available_ones([3], "head", range(3))
+    with pytest.raises(UsageError, match="layer 1 does not exist; choose from 0, 2"):
+        parse_numbers("1", "layer", (0, 2))
+
+
+def test_positive_numbers_come_sorted_and_once():
+    assert parse_positive("2,0.5,2", "s") == [0.5, 2.0] and parse_positive("1e300", "s") == [1e300]
+    for wrong in ("0", "-1", "nan", "inf", "x", ""):
+        with pytest.raises(UsageError, match="^s: "):
+            parse_positive(wrong, "s")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("skyformer", ("skyformer", None)),
+        ("skyformer:", ("skyformer", "")),
+        ("a/b.py:fn:k=1,m=2", ("a/b.py:fn", "k=1,m=2")),
+        ("a/b.py:fn", ("a/b.py:fn", None)),
+        ("torch:flex:block=64", ("torch:flex", "block=64")),
+    ],
+)
+def test_a_method_is_its_name_and_the_text_of_its_options(text, wanted):
+    assert parts(text) == wanted
+
+
+def test_the_short_name_of_a_file_has_no_folder():
+    assert short_name("a/b/mine.py:fn") == short_name(r"a\mine.py:fn") == "mine.py:fn"
+    assert file_and_function("svd") is None and short_name("svd") == "svd"
+
+
+def test_wikitext_has_two_spellings_and_files_have_none():
+    assert wikitext_name("wikitext-2:tokenized") == wikitext_name("wikitext-2:tokenised") == "wikitext-2:tokenised"
+    assert wikitext_name("wikitext-103") is None

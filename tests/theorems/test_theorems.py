@@ -1,0 +1,44 @@
+"""The registry of theorems, and the approximations that their checks are given."""
+
+import pytest
+from inputs import make
+
+from attnprobe import approximate
+from attnprobe.errors import Unsupported, UsageError
+from attnprobe.rng import Streams
+from attnprobe.theorems.registry import THEOREMS, Setting, get_theorem, theorem
+from attnprobe.theorems.runs import runs
+
+
+def test_a_theorem_is_found_by_its_name_and_a_misspelt_one_is_answered_with_the_nearest():
+    for name, entry in THEOREMS.items():
+        assert get_theorem(name) is entry and entry.name == name and entry.paper and entry.says and entry.cost
+    name = next(iter(THEOREMS))
+    with pytest.raises(UsageError, match=f"unknown theorem .* did you mean '{name}'"):
+        get_theorem(name[:-1] + "_")
+
+
+def test_a_theorem_is_registered_once():
+    name = next(iter(THEOREMS))
+    with pytest.raises(ValueError, match=f"theorem {name} is registered twice"):
+        theorem(name, paper="", says="", cost="")(lambda qkv, setting: [])
+
+
+def setting(budgets, run):
+    return Setting(budgets, (0.1,), 0.1, range(3, 5), lambda label, seed: Streams(seed, make()), run, ("svd",))
+
+
+def test_runs_are_those_of_the_budgets_that_a_method_takes_with_the_first_seed():
+    asked = []
+
+    def run(method, d, seed):
+        asked.append((method, d, seed))
+        return approximate(method, make(n=12), d, seed=seed)
+
+    found = list(runs(setting((4, 100, 8), run), "svd"))
+    assert [d for d, _ in found] == [4, 8] and asked == [("svd", 4, 3), ("svd", 100, 3), ("svd", 8, 3)]
+
+
+def test_a_method_that_takes_no_budget_is_refused_with_its_last_reason():
+    with pytest.raises(Unsupported, match="d=200"):
+        list(runs(setting((100, 200), lambda method, d, seed: approximate(method, make(n=12), d)), "svd"))
