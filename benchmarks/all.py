@@ -40,10 +40,10 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "gpu": ["--device", "cpu", "--small"],  # whether it works; RESULTS-gpu.md has the numbers of a GPU
 }
 
-HEAD = """# What the benchmarks found last
+HEAD = """# Latest results of the benchmarks
 
-`python benchmarks/all.py` writes this page. A goal is missed where a number falls short of it by more than the spread
-of its rounds. The two sides of a ratio are timed in turn, in one process."""
+`python benchmarks/all.py` writes this page. A goal is *missed* if the number falls short of it by more than the spread
+of the rounds. The two sides of a ratio are timed in turn, in one process."""
 
 
 def run(name: str, text: str | None) -> tuple[list[Goal] | None, str]:

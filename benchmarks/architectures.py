@@ -31,9 +31,12 @@ VERSIONS = f"transformers {transformers.__version__} and torch {torch.__version_
 HEAD = f"""# Architectures
 
 Made by `python benchmarks/architectures.py --write docs/reference/architectures.md` with {VERSIONS}
-in float32, on small seeded models of 2 to 4 layers; two rows, the second padded where the model takes a padding mask.
-Δ call: exact attention, rebuilt in float64 from what was captured, against what the model computed, the largest over
-its calls. Δ model: its outputs under capture against its own eager run.
+in float32, on small seeded models of 2 to 4 layers. The batch has two rows; the second is padded if the model takes a
+padding mask.
+
+- **Δ call**: the relative difference of exact attention, rebuilt in float64 from the capture, and the model's own
+  output; the largest over its calls.
+- **Δ model**: the difference of the model's outputs with and without capture.
 
 | architecture | class | calls | heads | p | scale | mask and extras | Δ call | Δ model |
 | --- | --- | ---: | --- | ---: | ---: | --- | ---: | ---: |

@@ -16,16 +16,16 @@ __all__ = ["index_page", "method_page", "method_pages"]
 COLUMNS = ("method", "paper", "target", "d means", "cost per head", "random?", "needs V?", "causal?", "compared with")
 INTRODUCTION = """# Methods
 
-Each method has a page: what it computes, its options with their defaults, what it claims, and what the tests compare it
-with. `attnprobe methods NAME` prints the same. `--method all` runs every method of kind method; references and kernels
-are named. A method that cannot take a setting is a `skipped` row with its reason.
+Each method has a page with its formula, its options, its claims, and the software that the tests compare it with.
+`attnprobe methods NAME` prints the same. `--method all` runs all methods without references and kernels. A method that
+does not support a setting is a `skipped` row with the reason.
 
-Where a paper and its authors' code differ, the page says which of them is the default; the other is an option.
+If a paper and its authors' code differ, the page says which one is the default. The other is an option.
 
-- **d means**: what the budget buys. **cost per head**: the leading term of multiply-adds.
-- **random?**: whether it draws. **needs V?**: whether its matrix depends on V.
-- **causal?**: whether it has a causal form. A *yardstick* approximates the causal matrix but looks ahead.
-- **compared with**: what the tests hold it to, beside a slow literal twin.
+- **d means**: the meaning of the budget. **cost per head**: the leading term of multiply-adds.
+- **random?**: whether it has random draws. **needs V?**: whether its matrix depends on V.
+- **causal?**: whether it has a causal form. A *yardstick* approximates the causal matrix but uses later tokens.
+- **compared with**: the reference of the tests, in addition to a slow literal twin.
 
 ![Output error against budget, family by family, on MiniLM, layer 0](../../figures/minilm-layer0-families.svg)
 

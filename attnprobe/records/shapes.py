@@ -95,34 +95,34 @@ class Record(TypedDict):
     """What the record of every command holds."""
 
     schema: Annotated[int, Field(description="the version of this format")]
-    key: Annotated[Key, Field(description="the cell: a hash of everything that determines its result")]
+    key: Annotated[Key, Field(description="hash of everything that determines the cell's result")]
     command: Annotated[str, Field(description="the command that measured it")]
-    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], Field(description="what became of the cell")]
+    status: Annotated[Literal["ok", "skipped", "failed", "diverged"], Field(description="the result of the cell")]
     source: Annotated[
         Annotated[Source, BeforeValidator(shallow)],
-        Field(description="where Q, K and V are from: names, hashes, seeds; more facts than these may stand there"),
+        Field(description="the origin of Q, K and V: names, hashes, seeds; it may have more fields than these"),
     ]
-    options: Annotated[Facts, Field(description="the method's options that are not at their default")]
+    options: Annotated[Facts, Field(description="the method's options that differ from their defaults")]
     window: Annotated[Count, Field(description="the number of the text window")]
     heads: Annotated[
         list[Count], Field(min_length=1, description="the numbers of the heads, in the order of all lists")
     ]
     n: Annotated[Count, Field(ge=1, description="tokens")]
     run: NotRequired[Annotated[str, Field(description="the name of the run's folder")]]
-    reason: NotRequired[Annotated[str | None, Field(description="why the status is not ok")]]
-    d: NotRequired[Annotated[Count | None, Field(description="the budget; null where there is none")]]
-    target: NotRequired[Annotated[str | None, Field(description="what is approximated: softmax or gaussian")]]
-    repeat: NotRequired[Annotated[Count | None, Field(description="the number of the repeat, from 0 on")]]
+    reason: NotRequired[Annotated[str | None, Field(description="the reason if the status is not ok")]]
+    d: NotRequired[Annotated[Count | None, Field(description="the budget; null if there is none")]]
+    target: NotRequired[Annotated[str | None, Field(description="the exact matrix: softmax or gaussian")]]
+    repeat: NotRequired[Annotated[Count | None, Field(description="the number of the repeat, from 0")]]
     seed: NotRequired[Annotated[Seed | None, Field(description="the seed of the method's draws")]]
-    requested: NotRequired[Annotated[bool, Field(description="false for what the tool added")]]
+    requested: NotRequired[Annotated[bool, Field(description="false for rows that attnprobe added")]]
     reference: NotRequired[Annotated[bool, Field(description="true for a yardstick such as V-Mean")]]
-    family: NotRequired[Annotated[str | None, Field(description="the family of methods that it belongs to")]]
-    method_file: NotRequired[Annotated[Facts | None, Field(description="where a user's method comes from")]]
-    duplicates: NotRequired[Annotated[Count | None, Field(description="rows of Q, K and V that repeat exactly")]]
-    draws_hash: NotRequired[Annotated[str | None, Field(description="a hash of the method's random draws")]]
-    seconds: NotRequired[
-        Annotated[Number | None, Field(description="how long it took; nothing else varies between runs")]
+    family: NotRequired[Annotated[str | None, Field(description="the method's family")]]
+    method_file: NotRequired[Annotated[Facts | None, Field(description="file and hash of a user's method")]]
+    duplicates: NotRequired[
+        Annotated[Count | None, Field(description="rows of Q, K and V that are equal to another row")]
     ]
+    draws_hash: NotRequired[Annotated[str | None, Field(description="hash of the method's random draws")]]
+    seconds: NotRequired[Annotated[Number | None, Field(description="time; the only field that varies between runs")]]
 
 
 class Place(Record):

@@ -43,9 +43,9 @@ CONTRACT = "test_methods_contract.py"
 APART = ("lower bound", "theorems")  # no methods: the contract does not know them
 LAYERS = {
     "contract": "the suite that every registered method must pass: its tags, shapes, dtypes, draws, padding, limits",
-    "twin": "comparisons with the literal twin: loops in float64 after the paper's equations, sharing only the draws",
+    "twin": "comparisons with the literal twin: the paper's equations as loops in float64, with the same draws",
     "oracle": "comparisons with other people's software, torch's own attention included",
-    "identities": "what the method's own tests prove besides: laws of its draws, variances, limits, exact cases",
+    "identities": "other properties in the method's tests: distributions of its draws, variances, limits, exact cases",
 }
 ORACLES = {"importorskip", "scaled_dot_product_attention", "transformers"}
 TIMEOUT = 600  # seconds for one run of pytest
@@ -283,16 +283,15 @@ def page(results: list[tuple[Fault, dict[str, dict], float]], jobs: int, seconds
     kinds = "\n".join(f"- **{name}**: {words}." for name, words in KINDS.items())
     return f"""# Planted faults
 
-Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package, as
-somebody might make it. It is planted in a copy of the package, and the tests of that method run there:
+Do the tests notice a wrong method? Each of these {len(results)} faults is one wrong edit of the package. It is planted
+in a copy of the package, and the tests of that method run there:
 
 ```sh
 python tests/support/mutation.py --jobs {jobs}
 ```
 
-`--write` rewrites this page. The faults are in `tests/support/faults.py`; a new family adds one of each kind. A fault
-that survives is a hole in the tests, and the exit code is 1. The command first checks that the same tests pass without
-a fault.
+`--write` rewrites this page. The faults are in `tests/support/faults.py`. A new family adds one of each kind. If no
+test catches a fault, the exit code is 1. The command first checks that the tests pass without a fault.
 
 {conditions}
 
@@ -300,13 +299,13 @@ Every family has a fault of each kind:
 
 {kinds}
 
-The columns say which layers of the tests catch a fault, each layer by itself. `–` means that the method has no test of
+The columns show which layers of the tests catch a fault, each layer alone. `–` means that the method has no test of
 that layer:
 
 {layers}
 
 The first failing test is that of the first layer that catches the fault. s is wall time in seconds. In the counts,
-`alone` are faults that no other layer catches.
+`alone` is the number of faults that no other layer catches.
 
 {counts(results)}
 

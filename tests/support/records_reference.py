@@ -31,30 +31,29 @@ attnprobe reads all of them together.
 | --- | --- |
 | `records.jsonl` | one line for each cell: a JSON object |
 | `inputs.jsonl` | one line for each layer that was read |
-| `manifest.json` | the request, and where everything came from |
+| `manifest.json` | the request, versions, and the origin of every value |
 
 [records.schema.json](records.schema.json) is the JSON Schema of a record of any command. This page and the schema are
-made of the types that records are read by: `Record` in `attnprobe/records/shapes.py` and
-`attnprobe/experiments/COMMAND/record.py`.
+generated from the types `Record` in `attnprobe/records/shapes.py` and `attnprobe/experiments/COMMAND/record.py`.
 
-- Files are only appended to. Of several lines with the same `key` the last one counts, but a line that is `ok` is never
-  replaced by one that is not.
-- A number that is not finite is `null`, and `status` says why. In `findings` of `theory` alone infinity is `"inf"` or
-  `"-inf"`, and `null` is NaN.
-- A list of numbers has an entry for each of `heads`, in their order, unless its line below says otherwise.
+- Lines are only added. If several lines have the same `key`, the last one is valid. But a line with status `ok` is
+  never replaced by a line with another status.
+- A number that is not finite is `null`, and `status` gives the reason. Only in `findings` of `theory`, infinity is
+  `"inf"` or `"-inf"`, and `null` is NaN.
+- A list of numbers has one entry for each head of `heads`, in that order, unless its line below says otherwise.
 - Only `seconds` varies between two runs of the same cell on the same machine.
 
 ## Invalid lines
 
-Each line is checked against its type where it is read.
+Each line is checked when it is read.
 
-- An invalid line is left out. stderr and the report name it with file, number and field, such as
+- An invalid line is left out. stderr and the report name its file, number and field, such as
   `runs/a/records.jsonl:7: record 1b1d5d7d: field n: expected a valid integer, got "many"`. The same holds for a
   field of the manifest.
-- The rest is shown. `report` and `compare` end with exit code 4 (`compare` with 1 where the rest holds a regression).
-- A run that continues in the folder counts such a cell as not measured and measures it again. The line stays in the
-  file and is ignored from then on.
-- Fields that this page does not name are ignored, as are records of a command that this version does not know.
+- The other lines are shown. The exit code of `report` and `compare` is 4, and that of `compare` is 1 if there is a
+  regression.
+- A run that resumes in the folder measures such a cell again. The invalid line stays in the file.
+- Unknown fields, and records of unknown commands, are ignored.
 
 ## In Python
 
@@ -67,9 +66,8 @@ run.malformed  # the invalid lines
 frame = run.frame()  # a pandas frame: a row for each cell and head
 ```
 
-`frame()` has these columns for every command, and those of the command below. A value that a record lacks is missing.
-Whole numbers have pandas' type `Int64`. A column whose name ends in `[NAME]` stands for one column for each key of an
-object.
+`frame()` has these columns for every command, and further columns for each command, listed below. Whole numbers have
+pandas' type `Int64`. A name that ends in `[NAME]` means one column for each key of an object.
 """
 
 
@@ -125,7 +123,7 @@ def parts(schema: dict[str, Any], done: set[str], level: str = "###") -> str:
 
 def page() -> str:
     first = SHAPES["error"].json_schema()
-    text = [INTRO, table(("column", "what it holds"), [(f"`{name}`", what) for name, what in COLUMNS.items()])]
+    text = [INTRO, table(("column", "content"), [(f"`{name}`", what) for name, what in COLUMNS.items()])]
     text.append("\n## Every record\n")
     text.append(fields(first, [name for name in SHARED if name in first["properties"]]))
     text.append(f"\n### Source\n\n{first['$defs']['Source']['description']}\n")
@@ -142,7 +140,7 @@ def page() -> str:
         if inner := parts(schema, set()):
             text.append(f"\n{inner}")
         text.append("\nColumns of `frame()` beside those of every command:\n")
-        text.append(table(("column", "what it holds"), [(f"`{name}`", what) for name, what in shape.columns.items()]))
+        text.append(table(("column", "content"), [(f"`{name}`", what) for name, what in shape.columns.items()]))
     text.append(
         "\n## Inputs\n\nA line of `inputs.jsonl` holds the fields of every record that are not of a method, and\n"
     )

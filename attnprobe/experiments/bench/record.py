@@ -38,10 +38,10 @@ class BenchRecord(Place):
     """The cost of one method, or of exact attention, at one n."""
 
     method: Annotated[str, Field(description="the method; exact is exact attention")]
-    machine: Annotated[Machine, Field(description="where it was measured")]
-    versions: Annotated[Versions, Field(description="with what it was measured")]
+    machine: Annotated[Machine, Field(description="the machine")]
+    versions: Annotated[Versions, Field(description="versions and devices")]
     reference: Annotated[bool, Field(description="true for a yardstick such as exact attention")]
-    requested: Annotated[bool, Field(description="false for what the tool added")]
+    requested: Annotated[bool, Field(description="false for rows that attnprobe added")]
     metrics: Annotated[
         dict[str, PerHead],
         Field(

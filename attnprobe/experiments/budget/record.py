@@ -19,12 +19,12 @@ class Found(TypedDict):
     """What was found at one ε: an entry for each head."""
 
     epsilon: Annotated[Number, Field(description="the largest error allowed")]
-    d: Annotated[list[Budget | None], Field(description="the smallest budget found; null where none is enough")]
+    d: Annotated[list[Budget | None], Field(description="the smallest budget found; null if none is enough")]
     below: Annotated[list[Budget | None], Field(description="the largest budget tried below it")]
     error: Annotated[PerHead, Field(description="the error at d")]
-    held: Annotated[list[Count | None], Field(description="how many seeds hold at d")]
+    held: Annotated[list[Count | None], Field(description="number of seeds that hold at d")]
     settled: Annotated[
-        list[Budget | None], Field(description="the smallest budget from which on none tried above fails")
+        list[Budget | None], Field(description="the smallest budget such that no larger one that was tried fails")
     ]
     again: Annotated[list[list[Budget]], Field(description="larger budgets at which too few seeds hold")]
     lower: Annotated[PerHead, Field(description="the interval of the probability that a seed holds")]
@@ -36,7 +36,7 @@ class Tried(TypedDict):
 
     d: Annotated[Budget, Field(description="the budget")]
     heads: Annotated[list[Count], Field(description="the heads that were run")]
-    error: Annotated[PerHead, Field(description="the error that enough seeds have at most")]
+    error: Annotated[PerHead, Field(description="the largest error of the seeds that must hold")]
     median: NotRequired[Annotated[PerHead, Field(description="the median of the seeds")]]
 
 
@@ -51,16 +51,16 @@ class BudgetRecord(Place):
     """The smallest budgets of one method on one layer."""
 
     method: Annotated[str, Field(description="the method")]
-    metric: Annotated[str, Field(description="the error that ε bounds")]
-    found: Annotated[list[Found], Field(description="what was found at each ε")]
+    metric: Annotated[str, Field(description="the metric that ε limits")]
+    found: Annotated[list[Found], Field(description="the result for each ε")]
     tried: Annotated[list[Tried], Field(description="the budgets that were tried")]
     metrics: NotRequired[Annotated[Facts, Field(description="empty")]]
-    epsilon: NotRequired[Annotated[list[Number], Field(description="the ε that were asked for")]]
+    epsilon: NotRequired[Annotated[list[Number], Field(description="the requested ε")]]
     delta: Annotated[Number, Field(description="the share of seeds that may exceed ε")]
     resolution: Annotated[Number, Field(description="the ratio of neighbouring budgets")]
     scan: NotRequired[Annotated[bool, Field(description="whether every budget was tried")]]
-    seeds: Annotated[Count, Field(description="how many seeds there were")]
-    needed: NotRequired[Annotated[Count | None, Field(description="how many must hold")]]
+    seeds: Annotated[Count, Field(description="number of seeds")]
+    needed: NotRequired[Annotated[Count | None, Field(description="number of seeds that must hold")]]
     least: NotRequired[Annotated[Budget | None, Field(description="the smallest budget of the search")]]
     most: NotRequired[Annotated[Budget | None, Field(description="the largest")]]
     refused: NotRequired[Annotated[list[Refused] | None, Field(description="budgets that the method could not take")]]

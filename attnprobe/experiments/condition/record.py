@@ -37,11 +37,11 @@ class Numbers(TypedDict):
 class Matrix(TypedDict):
     """One matrix of all heads."""
 
-    matrix: Annotated[str, Field(description="its name: A, B, C, B~ or what the method inverts")]
+    matrix: Annotated[str, Field(description="its name: A, B, C, B~ or a core")]
     inverted: Annotated[bool, Field(description="whether the method inverts it")]
     size: Annotated[Count, Field(description="its rows")]
     metrics: Annotated[Numbers, Field(description="its numbers by name, one entry for each head")]
-    start: NotRequired[Annotated[str | None, Field(description="where the iteration of its inverse starts")]]
+    start: NotRequired[Annotated[str | None, Field(description="the start of the iteration of its inverse")]]
 
 
 class Metrics(TypedDict, total=False):

@@ -17,14 +17,16 @@ class ErrorRecord(Place):
 
     method: Annotated[str, Field(description="the method")]
     seed: Annotated[Seed, Field(description="the seed of the method's draws")]
-    requested: Annotated[bool, Field(description="false for what the tool added, such as V-Mean")]
+    requested: Annotated[bool, Field(description="false for rows that attnprobe added, such as V-Mean")]
     metrics: Annotated[dict[str, PerHead], Field(description="errors by name, one number for each head")]
     matrix_tol: NotRequired[Annotated[Number | None, Field(description="the relative width of matrix intervals")]]
-    matrix_kind: NotRequired[Annotated[list[str | None], Field(description="what proves the interval's upper end")]]
-    matrix_open: NotRequired[
-        Annotated[list[bool | None], Field(description="whether the interval ended wider than matrix_tol")]
+    matrix_kind: NotRequired[
+        Annotated[list[str | None], Field(description="the argument for the interval's upper end")]
     ]
-    matrix_skipped: NotRequired[Annotated[str | None, Field(description="why there are no matrix errors")]]
+    matrix_open: NotRequired[
+        Annotated[list[bool | None], Field(description="whether the interval is wider than matrix_tol")]
+    ]
+    matrix_skipped: NotRequired[Annotated[str | None, Field(description="the reason if there are no matrix errors")]]
     kernel_dtype: NotRequired[Annotated[str | None, Field(description="the dtype that a kernel is judged in")]]
     row_tolerance: NotRequired[
         Annotated[Number | None, Field(description="the relative error that a kernel's row may have")]

@@ -25,21 +25,29 @@ class InjectRecord(Record):
     """What a model does with a method in the place of exact attention, in one window."""
 
     method: Annotated[str, Field(description="the method")]
-    layer: Annotated[Count | None, Field(description="the layer that was replaced alone; null for several together")]
+    layer: Annotated[
+        Count | None, Field(description="the layer that was replaced alone; null if several were replaced together")
+    ]
     layers: Annotated[list[Count], Field(min_length=1, description="the layers that were replaced")]
-    requested: Annotated[bool, Field(description="false for what the tool added")]
+    requested: Annotated[bool, Field(description="false for rows that attnprobe added")]
     metrics: Annotated[
         dict[str, Annotated[PerHead, Field(max_length=1)]],
-        Field(description="drift, loss and the like of the whole model by name, in a list of one"),
+        Field(description="drift, loss and others of the whole model by name, in a list of one"),
     ]
     local: Annotated[
-        dict[str, PerHead], Field(description="by layer, the output error on the layer's own Q, K, V, for each head")
+        dict[str, PerHead], Field(description="by layer, the output error on that layer's Q, K and V, for each head")
     ]
-    budgets: NotRequired[Annotated[Budgets | None, Field(description="of --budgets: their mean, heads, exact heads")]]
-    tokens: NotRequired[Annotated[Count | None, Field(description="tokens of the window that count")]]
+    budgets: NotRequired[
+        Annotated[
+            Budgets | None, Field(description="with --budgets: mean budget, number of heads, number of exact heads")
+        ]
+    ]
+    tokens: NotRequired[Annotated[Count | None, Field(description="number of tokens that are not padding")]]
     lines: NotRequired[Annotated[bool, Field(description="whether a window is a line of the text")]]
-    predicts: NotRequired[Annotated[str | None, Field(description="what the model predicts")]]
-    predicts_not: NotRequired[Annotated[str | None, Field(description="why it predicts no words")]]
+    predicts: NotRequired[
+        Annotated[str | None, Field(description="the words that the model predicts: causal (the next) or masked")]
+    ]
+    predicts_not: NotRequired[Annotated[str | None, Field(description="the reason why the model predicts no words")]]
     model_dtype: NotRequired[Annotated[str | None, Field(description="the dtype of the model")]]
 
 

@@ -23,12 +23,16 @@ class SpectrumRecord(Place):
     head: Annotated[Count, Field(description="the head")]
     metrics: Annotated[dict[str, PerHead], Field(description="numbers of the spectrum by name, in a list of one")]
     method: NotRequired[Annotated[str | None, Field(description="the method; null for a matrix")]]
-    weights: NotRequired[Annotated[str | None, Field(description="the word of the weights")]]
-    singular_values: NotRequired[Annotated[list[Number], Field(description="from the largest on")]]
-    eigenvalues: NotRequired[Annotated[list[Number | Pair], Field(description="by modulus; a complex one is a pair")]]
-    size: NotRequired[Annotated[Count | None, Field(description="how many values the matrix has")]]
-    complete: NotRequired[Annotated[bool | None, Field(description="whether all of them are here")]]
-    log_scale: NotRequired[Annotated[Number | None, Field(description="values are those of the matrix over exp of it")]]
+    weights: NotRequired[Annotated[str | None, Field(description="pretrained, initialized or initialized-qkv")]]
+    singular_values: NotRequired[Annotated[list[Number], Field(description="sorted, the largest first")]]
+    eigenvalues: NotRequired[
+        Annotated[list[Number | Pair], Field(description="sorted by modulus; a complex value is a pair")]
+    ]
+    size: NotRequired[Annotated[Count | None, Field(description="number of values of the matrix")]]
+    complete: NotRequired[Annotated[bool | None, Field(description="whether all values are here")]]
+    log_scale: NotRequired[
+        Annotated[Number | None, Field(description="values are those of the matrix divided by exp(log_scale)")]
+    ]
     frobenius: NotRequired[Annotated[Number | None, Field(description="the Frobenius norm of the matrix")]]
     stable_rank: NotRequired[Annotated[Number | None, Field(description="‖·‖_F²/‖·‖₂²")]]
     entropy_rank: NotRequired[Annotated[Number | None, Field(description="exp of the entropy of σ²/Σσ²")]]
@@ -39,11 +43,13 @@ class SpectrumRecord(Place):
     d_spectral: NotRequired[
         Annotated[Ranks | None, Field(description="by ε, the rank at which the spectral error is ε")]
     ]
-    d_frobenius: NotRequired[Annotated[Ranks | None, Field(description="by ε, that at which the Frobenius error is ε")]]
+    d_frobenius: NotRequired[
+        Annotated[Ranks | None, Field(description="by ε, the rank at which the Frobenius error is ε")]
+    ]
     error: NotRequired[Annotated[list[Number | None] | None, Field(description="bounds of the errors of the values")]]
     upper: NotRequired[Annotated[list[Number | None] | Number | None, Field(description="bounds of the values")]]
     passes: NotRequired[Annotated[Count | None, Field(description="passes over the matrix")]]
-    closed: NotRequired[Annotated[bool | None, Field(description="whether the intervals closed")]]
+    closed: NotRequired[Annotated[bool | None, Field(description="whether the intervals reached their width")]]
 
 
 SCALARS = ("of", "kind", "size", "complete", "frobenius", "stable_rank", "entropy_rank", "participation_ratio")

@@ -18,10 +18,10 @@ class Condition(TypedDict):
 
     matrix: Annotated[str, Field(description="its name")]
     inverted: Annotated[bool, Field(description="whether the method inverts it")]
-    cond: Annotated[PerHead, Field(description="σ₁/σ_m, null where it is singular")]
+    cond: Annotated[PerHead, Field(description="σ₁/σ_m; null if it is singular")]
     cond_eff: NotRequired[Annotated[PerHead, Field(description="σ₁/σ_rank")]]
     rank: NotRequired[Annotated[list[Count | None], Field(description="the numerical rank")]]
-    tokens: NotRequired[Annotated[list[Count | None] | Count | None, Field(description="of how many tokens it is")]]
+    tokens: NotRequired[Annotated[list[Count | None] | Count | None, Field(description="its number of tokens")]]
     layer: NotRequired[Annotated[Count | None, Field(description="the layer")]]
     head: NotRequired[Annotated[Count | None, Field(description="the head")]]
 
@@ -30,7 +30,7 @@ class Setting(TypedDict):
     """A setting of a task in the paper."""
 
     n: Annotated[Count, Field(description="tokens")]
-    batch: Annotated[Count, Field(description="sequences of a batch")]
+    batch: Annotated[Count, Field(description="sequences per batch")]
     rate: Annotated[Number, Field(description="the learning rate")]
 
 
@@ -40,15 +40,15 @@ class StabilityRecord(Place):
     method: Annotated[str, Field(description="the method")]
     task: Annotated[str, Field(description="the task")]
     seed: Annotated[Seed, Field(description="the seed of weights, batches and draws")]
-    batch: Annotated[Count, Field(description="sequences of a batch")]
+    batch: Annotated[Count, Field(description="sequences per batch")]
     rate: Annotated[Number, Field(description="the learning rate")]
     eps: Annotated[Number, Field(description="Adam's ε")]
-    steps: Annotated[Count, Field(description="the steps that were asked for")]
-    requested: Annotated[bool, Field(description="false for what the tool added")]
-    conditions: Annotated[list[Condition], Field(description="condition numbers on the way")]
-    paper_setting: Annotated[Setting, Field(description="the setting of the paper for this task")]
+    steps: Annotated[Count, Field(description="the requested number of steps")]
+    requested: Annotated[bool, Field(description="false for rows that attnprobe added")]
+    conditions: Annotated[list[Condition], Field(description="condition numbers during training")]
+    paper_setting: Annotated[Setting, Field(description="the paper's setting for this task")]
     metrics: Annotated[dict[str, PerHead], Field(description="τ, loss and the like by name, one number for each step")]
-    condition_tokens: NotRequired[Annotated[Count | None, Field(description="tokens that matrices are of")]]
+    condition_tokens: NotRequired[Annotated[Count | None, Field(description="number of tokens of the matrices")]]
 
 
 def _rows(record: StabilityRecord) -> Iterator[dict[str, Any]]:

@@ -24,22 +24,22 @@ class Finding(TypedDict):
 
     d: NotRequired[Annotated[Count | None, Field(description="the budget")]]
     at: Annotated[Facts, Field(description="its parameters")]
-    assumption: Annotated[str | None, Field(description="what it assumes")]
-    promise: Annotated[str | None, Field(description="what it promises")]
-    sense: Annotated[Literal["at most", "at least"], Field(description="which way the bound bounds")]
+    assumption: Annotated[str | None, Field(description="the assumption")]
+    promise: Annotated[str | None, Field(description="the bound as a formula")]
+    sense: Annotated[Literal["at most", "at least"], Field(description="the direction of the bound")]
     met: Annotated[list[bool | None], Field(description="whether the assumption is met")]
     bound: Annotated[Reals, Field(description="the bound")]
-    measured: Annotated[Reals, Field(description="what is bounded")]
-    lower: Annotated[Reals | None, Field(description="the lower end of what was measured; null where it is exact")]
+    measured: Annotated[Reals, Field(description="the measured value")]
+    lower: Annotated[Reals | None, Field(description="the lower end of the measured interval; null if it is exact")]
     upper: Annotated[Reals | None, Field(description="the upper end")]
-    rounding: Annotated[Reals, Field(description="how far rounding may move it")]
-    vacuous: Annotated[list[bool | None], Field(description="whether the bound is true of every matrix")]
-    slack: Annotated[Reals, Field(description="the room that is left")]
+    rounding: Annotated[Reals, Field(description="the largest effect of rounding")]
+    vacuous: Annotated[list[bool | None], Field(description="whether the bound is vacuous: true of every matrix")]
+    slack: Annotated[Reals, Field(description="bound / measured for an upper bound, measured / bound for a lower one")]
     verdict: Annotated[
         list[Literal["holds", "violated", "vacuous", "assumption not met"] | None], Field(description="the verdict")
     ]
     details: Annotated[
-        dict[str, list[Any]], BeforeValidator(shallow), Field(description="other numbers of the check, and its curves")
+        dict[str, list[Any]], BeforeValidator(shallow), Field(description="other numbers of the evaluation, and curves")
     ]
 
 
@@ -55,14 +55,16 @@ class TheoryRecord(Place):
 
     theorem: Annotated[str, Field(description="the theorem")]
     paper: Annotated[str, Field(description="its paper")]
-    says: Annotated[str, Field(description="what it says")]
+    says: Annotated[str, Field(description="the statement")]
     findings: Annotated[list[Finding], Field(description="the statements that were evaluated")]
     metrics: NotRequired[Annotated[Facts, Field(description="empty")]]
-    method: NotRequired[Annotated[str | None, Field(description="the method; null where it is about none")]]
-    budgets: NotRequired[Annotated[list[Count], Field(description="the budgets that were asked for")]]
-    epsilon: NotRequired[Annotated[list[Number], Field(description="the ε that were asked for")]]
-    delta: NotRequired[Annotated[Number | None, Field(description="the δ of statements in probability")]]
-    seeds: NotRequired[Annotated[Count | None, Field(description="how many draws a share is of")]]
+    method: NotRequired[Annotated[str | None, Field(description="the method; null for a statement about no method")]]
+    budgets: NotRequired[Annotated[list[Count], Field(description="the requested budgets")]]
+    epsilon: NotRequired[Annotated[list[Number], Field(description="the requested ε")]]
+    delta: NotRequired[
+        Annotated[Number | None, Field(description="δ, the probability with which a statement may fail")]
+    ]
+    seeds: NotRequired[Annotated[Count | None, Field(description="number of draws of a share")]]
     refused: NotRequired[Annotated[list[Refused] | None, Field(description="budgets that could not be evaluated")]]
 
 
