@@ -9,6 +9,7 @@ from typing import Any
 from ..tables.labels import source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
+from ..tables.rows import Method, MethodRow
 from .kit import escaped
 
 __all__ = [
@@ -32,8 +33,6 @@ __all__ = [
     "styles_of",
     "text_label",
 ]
-
-Row = Any
 
 # Okabe and Ito's colours (black is the references'), each with its own marker: no two lines differ by colour alone
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#7F3C8D")
@@ -75,7 +74,7 @@ def scale(
             (panel.set_xlim if dots else panel.set_ylim)(0, 1.1 * max(inside) if len(inside) < len(positive) else None)
 
 
-def styles_of(rows: Sequence[Row], shown: Iterable[Row] | None = None) -> dict[str, dict[str, Any]]:
+def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> dict[str, dict[str, Any]]:
     """The look of each method, the same in every figure of the rows; references are grey and dashed, and last.
 
     Args:
@@ -104,14 +103,14 @@ def styles_of(rows: Sequence[Row], shown: Iterable[Row] | None = None) -> dict[s
     return {label: style for label, style in styles.items() if label in wanted}
 
 
-def text_label(row: Row) -> str:
+def text_label(row: Method) -> str:
     """The legend's text; a dollar would start mathematics, and matplotlib hides what starts with an underscore."""
     if row["method"] == "vmean" and row.get("reference"):
         return "V-Mean"
     return escaped(method_label(row))
 
 
-def flagged(rows: Iterable[Row]) -> set[str]:
+def flagged(rows: Iterable[MethodRow]) -> set[str]:
     """The labels of methods that left bad rows as they are."""
     return {text_label(row) for row in rows if mark(row) == "!"}
 
@@ -137,14 +136,14 @@ def cross_out(axis: Any, x: float, y: float | None, dots: bool, handles: dict[st
         axis.plot([x], [0.97], transform=axis.get_xaxis_transform(), **look)
 
 
-def panel_title(row: Row, budgets: Sequence[int] = ()) -> str:
+def panel_title(row: MethodRow, budgets: Sequence[int] = ()) -> str:
     """Where the rows of a panel are: source, layer, n, and a target that is not softmax."""
     target = [] if row["target"] == "softmax" else [f"target {row['target']}"]
     parts = [source_heading(row).replace("$", r"\$"), f"layer {row['layer']}", f"n = {row['n']}", *target]
     return ", ".join([*filter(None, parts), *(f"d = {d}" for d in budgets)])
 
 
-def rank_of(row: Row, budgets: Sequence[int]) -> float:
+def rank_of(row: MethodRow, budgets: Sequence[int]) -> float:
     """How large a row's budget is among all, from 0 to 1; 1 where there is one alone."""
     if row["d"] is None or len(budgets) < 2:
         return 1.0
@@ -156,12 +155,12 @@ def drawable(value: float | None) -> float:
     return math.nan if value is None else min(value, HUGE)
 
 
-def has(row: Row, name: str) -> bool:
+def has(row: MethodRow, name: str) -> bool:
     """Whether the row has a median of the metric that can be drawn."""
     median = (row["metrics"].get(name) or {}).get("median")
     return median is not None and median <= HUGE
 
 
-def crossed(row: Row, name: str) -> bool:
+def crossed(row: MethodRow, name: str) -> bool:
     """Whether the row is marked by a cross: cells that diverged or failed, or a median beyond drawing."""
     return row["status"] in ("failed", "diverged") or (name in row["metrics"] and not has(row, name))

@@ -8,7 +8,7 @@ from typing import TypeVar
 from ..records.file import LOWER_BOUND
 from .labels import source_heading
 from .numbers import method_label, significant
-from .rows import Judged, MethodRow
+from .rows import Judged, Method, MethodRow
 from .table import Column, counted, grouped_by, joined
 
 __all__ = [
@@ -60,12 +60,12 @@ def is_fragile(row: Judged, metric: str, name: str) -> bool:
     return name in (row.get("fragile") or {}).get(metric, ())
 
 
-def family(row: MethodRow) -> str:
+def family(row: Method) -> str:
     """The family of a method's row; references and lower bounds stand apart from all families."""
     return "" if row.get("reference") or row["method"] == LOWER_BOUND else row.get("family") or ""
 
 
-def several_families(rows: Iterable[MethodRow]) -> bool:
+def several_families(rows: Iterable[Method]) -> bool:
     """Whether the rows are of more than one family."""
     return len({family(row) for row in rows} - {""}) > 1
 

@@ -10,6 +10,7 @@ from typing_extensions import ReadOnly, TypedDict
 __all__ = [
     "AnyRow",
     "Judged",
+    "Method",
     "MethodRow",
     "Named",
     "Placed",
@@ -62,16 +63,25 @@ class Named(TypedDict):
     options: ReadOnly[Mapping[str, object]]
 
 
+class Method(Named):
+    """A method at a budget, of a family or a reference."""
+
+    d: ReadOnly[int | None]
+    family: ReadOnly[str | None]
+    reference: ReadOnly[bool | None]
+
+
 class Sourced(TypedDict):
     """Where Q, K and V are from: the word of their weights, and a label where the run has several sources."""
 
-    weights: ReadOnly[str | None]
+    weights: ReadOnly[NotRequired[str | None]]
     source: ReadOnly[str | None]
 
 
 class Where(Sourced):
     """Where Q, K and V are from, and the factor of their scores."""
 
+    weights: ReadOnly[str | None]
     scale_inputs: ReadOnly[float]
 
 
@@ -106,11 +116,9 @@ class Judged(Placed):
     metrics: ReadOnly[Mapping[str, Statistics]]
 
 
-class MethodRow(Judged):
+class MethodRow(Judged, Method):
     """A row of a table of methods."""
 
-    reference: ReadOnly[bool]
-    family: ReadOnly[str | None]
     heads: ReadOnly[int]
     windows: ReadOnly[int]
     repeats: ReadOnly[NotRequired[int]]

@@ -13,11 +13,10 @@ from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
-from .rows import inject_points, mean
+from .rows import InjectRow, inject_points, mean
 
 __all__ = ["inject_figures"]
 
-Row = Any
 Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
 
 SPAN = 1e4  # below the middle: what is exact but for rounding does not stretch an axis
@@ -25,7 +24,7 @@ DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
 
 
-def inject_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list[Path]:
+def inject_figures(rows: Sequence[InjectRow], title: str, out_dir: str | Path) -> list[Path]:
     """Draw the rows of layers that were replaced one by one, for each (source, n).
 
     ``inject-layers-nN``: the drift that each layer alone causes, and behind them that of all together; a line for each
@@ -50,13 +49,13 @@ def inject_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list
     return paths
 
 
-def _profile(rows: Sequence[Row], title: str, lead: str) -> Any:
+def _profile(rows: Sequence[InjectRow], title: str, lead: str) -> Any:
     """The drift of each layer by itself, and of all of them."""
     told = f"{lead}: mean drift of the last hidden states with a method in one layer, and in all layers together"
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
 
-    def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
+    def draw(axis: Any, some: Sequence[InjectRow], style: dict[str, Any]) -> Any:
         alone = sorted((spots[row["layer"]], _drift(row)) for row in some if row["layer"] is not None)
         (line,) = axis.plot(*zip(*alone, strict=True), **style) if alone else axis.plot([], [], **style)
         for row in some:
@@ -74,13 +73,13 @@ def _profile(rows: Sequence[Row], title: str, lead: str) -> Any:
     return _figure(rows, title, told, draw, dress, DRIFT, lambda key, some: key)
 
 
-def _local(rows: Sequence[Row], title: str, lead: str) -> Any:
+def _local(rows: Sequence[InjectRow], title: str, lead: str) -> Any:
     """Local error against drift, a point for each layer."""
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
     word = "" if rho is None else f"; over all {len(rows)} points ρ = {rho:+.2f}"
     told = f"{lead}: mean local error against mean drift, a point for each layer; ρ: their rank correlation{word}"
 
-    def draw(axis: Any, some: Sequence[Row], style: dict[str, Any]) -> Any:
+    def draw(axis: Any, some: Sequence[InjectRow], style: dict[str, Any]) -> Any:
         points = [(_local_error(row), _drift(row)) for row in some]
         return axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})[0]
 
@@ -90,7 +89,7 @@ def _local(rows: Sequence[Row], title: str, lead: str) -> Any:
         kept = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
         axis.set_xlim(min(kept) / 1.6, max(kept) * 1.6)
 
-    def name(key: str, some: Sequence[Row]) -> str:
+    def name(key: str, some: Sequence[InjectRow]) -> str:
         own = rank_correlation(*zip(*inject_points(some), strict=True))
         return key if own is None else f"{key}, ρ = {own:+.2f}"
 
@@ -98,13 +97,13 @@ def _local(rows: Sequence[Row], title: str, lead: str) -> Any:
 
 
 def _figure(
-    rows: Sequence[Row],
+    rows: Sequence[InjectRow],
     title: str,
     told: str,
-    draw: Callable[[Any, Sequence[Row], dict[str, Any]], Any],
+    draw: Callable[[Any, Sequence[InjectRow], dict[str, Any]], Any],
     dress: Callable[[Any], None],
     label: str,
-    name: Callable[[str, Sequence[Row]], str],
+    name: Callable[[str, Sequence[InjectRow]], str],
 ) -> Any:
     """Panels on one scale, each with its legend beneath it."""
     styles = styles_of(rows)
@@ -132,34 +131,34 @@ def _figure(
     return figure
 
 
-def _drift(row: Row) -> float:
+def _drift(row: InjectRow) -> float:
     return mean(row, "drift") or 0.0
 
 
-def _local_error(row: Row) -> float:
+def _local_error(row: InjectRow) -> float:
     return mean(row, "local_error") or 0.0
 
 
-def _lowest(rows: Sequence[Row]) -> float:
+def _lowest(rows: Sequence[InjectRow]) -> float:
     """From where on a drift is drawn."""
     ordered = sorted(_drift(row) for row in rows)
     return ordered[len(ordered) // 2] / SPAN
 
 
-def _beneath(some: Sequence[Row], lowest: float) -> str:
+def _beneath(some: Sequence[InjectRow], lowest: float) -> str:
     """What a legend says of a method that lies beneath its panel."""
     most = max(_drift(row) for row in some)
     return f" (below, {most:.0e})" if most < lowest else ""
 
 
-def _panels(rows: Sequence[Row], methods: int) -> list[Panel]:
+def _panels(rows: Sequence[InjectRow], methods: int) -> list[Panel]:
     """A panel for each budget, of many methods one for each family and budget; methods without one are in each."""
     families = list(dict.fromkeys(map(family, rows))) if methods > MOST_IN_PANEL else [None]
     budgets = sorted({row["d"] for row in rows if row["d"] is not None}) or [None]
     return [(d, one) for one in families for d in budgets]
 
 
-def _in(row: Row, panel: Panel) -> bool:
+def _in(row: InjectRow, panel: Panel) -> bool:
     return row["d"] in (None, panel[0]) and panel[1] in (None, family(row))
 
 

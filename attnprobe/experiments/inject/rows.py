@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from typing_extensions import ReadOnly, TypedDict
 
 from ...tables.labels import identity, source_labels
 from ...tables.methods import statistic
+from ...tables.rows import Judged, MethodRow, part
 from ...tables.statistics import describe, rank_correlation, sortable, worst_status
 from ...tables.table import (
     gathered,
@@ -15,23 +18,113 @@ from ...tables.table import (
 )
 from .gates import GATED
 
-__all__ = ["inject_points", "inject_rows", "inject_summary", "mean"]
+if TYPE_CHECKING:
+    from .record import InjectRecord
 
-Record = Any
-Row = Any
+__all__ = [
+    "InjectRow",
+    "InjectSummary",
+    "Profile",
+    "is_profile",
+    "inject_points",
+    "inject_rows",
+    "inject_summary",
+    "mean",
+]
 
 
-def inject_rows(records: Iterable[Record]) -> list[Row]:
+class Budgets(TypedDict):
+    """Budgets head by head, in short."""
+
+    mean: float | None
+    heads: int
+    exact: int
+
+
+class Method(TypedDict):
+    """What the records of a row have in common."""
+
+    method: str
+    family: str | None
+    target: str | None
+    n: int
+    d: int | None
+    budgets: Budgets | None
+    layer: int | None
+    predicts: str | None
+    predicts_not: str | None
+    model_dtype: str | None
+
+
+class InjectRow(MethodRow, Method):
+    """One method in one set of layers, over windows and seeds."""
+
+    layers: list[int]
+    repeats: int
+    tokens: int
+    cells: int
+    values: int
+
+
+class End(TypedDict):
+    """A layer with the smallest or the largest drift."""
+
+    layer: int
+    drift: float
+
+
+class Correlation(TypedDict):
+    """Spearman's rank correlation of local error and drift over so many points."""
+
+    spearman: float | None
+    points: int
+
+
+class Summarised(TypedDict):
+    """What the rows of an entry have in common."""
+
+    method: ReadOnly[str | None]
+    options: Mapping[str, object]
+    family: str | None
+    n: int
+    d: int | None
+    budgets: Budgets | None
+    weights: str | None
+    source: str | None
+
+
+class InjectSummary(Summarised, Correlation):
+    """Which layers tolerate a method; of no method where it is of all of them together."""
+
+    drift: float | None
+    local_error: float | None
+    best: ReadOnly[End | None]
+    worst: ReadOnly[End | None]
+
+
+class Profile(InjectSummary):
+    """Which layers tolerate a method."""
+
+    method: str
+    best: End
+    worst: End
+
+
+def is_profile(entry: InjectSummary) -> TypeGuard[Profile]:
+    """Whether the entry is of one method."""
+    return entry["method"] is not None
+
+
+def inject_rows(records: Sequence[InjectRecord]) -> list[InjectRow]:
     """The rows of the JSON contract: one per (source, method, options, n, d, layers), over windows and seeds.
 
     ``layer`` is the one that was replaced by itself, null where all ``layers`` were together. Rows are ordered by
     source, n, the method's first appearance, d, all layers first.
     """
-    records = list(records)
     labels = source_labels(records)
     sources, methods = list(labels.values()), list(dict.fromkeys(map(method_key, records)))
 
-    def key(record: Record) -> tuple[Any, ...]:
+    def key(record: InjectRecord) -> tuple[Any, ...]:
         label = labels[identity(record.get("source"))]
         place = (sortable(record.get("d")), sortable(record.get("layer")), tuple(record["layers"]))
         return sources.index(label), record["n"], methods.index(method_key(record)), *place
@@ -40,7 +133,7 @@ def inject_rows(records: Iterable[Record]) -> list[Row]:
     return [_row(some, labels[identity(some[0].get("source"))]) for some in groups]
 
 
-def _row(records: list[Record], label: str | None) -> Row:
+def _row(records: Sequence[InjectRecord], label: str | None) -> InjectRow:
     """One row from the records that differ only in window and repeat; sums do not depend on their order."""
     cells = sorted(records, key=lambda cell: (cell["window"], cell.get("repeat") or 0))
     first = cells[0]
@@ -51,9 +144,8 @@ def _row(records: list[Record], label: str | None) -> Row:
     if any(cell.get("seconds") is not None for cell in cells):
         metrics["seconds"] = describe([cell.get("seconds") for cell in cells], windows)
     status, reason = worst_status(cells)
-    kept = ("method", "family", "target", "n", "d", "budgets", "layer", "predicts", "predicts_not", "model_dtype")
     return {
-        **{name: first.get(name) for name in kept},
+        **part(Method, first),
         "options": dict(first.get("options") or {}),
         "layers": list(first["layers"]),
         "weights": (first.get("source") or {}).get("weights"),
@@ -72,12 +164,12 @@ def _row(records: list[Record], label: str | None) -> Row:
     }
 
 
-def mean(row: Row, name: str) -> float | None:
+def mean(row: Judged, name: str) -> float | None:
     """The mean of a row's metric; None where it was not measured."""
     return statistic(row, name, "mean")
 
 
-def inject_points(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+def inject_points(rows: Iterable[InjectRow]) -> list[tuple[float, float]]:
     """(local error, drift) of the rows of single layers."""
     points = []
     for row in rows:
@@ -87,41 +179,58 @@ def inject_points(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]
     return points
 
 
-def inject_summary(rows: Iterable[Row]) -> list[Row]:
+def inject_summary(rows: Iterable[InjectRow]) -> list[InjectSummary]:
     """One entry per (source, n, method, options, d) whose layers were replaced one by one, then one for all of them.
 
     ``drift`` is that of all layers together, ``best`` and ``worst`` the layers with the smallest and the largest
     drift, ``spearman`` the rank correlation of local error and drift over ``points``; ``method`` is null in the last.
     """
-    summary = []
+    summary: list[InjectSummary] = []
     for some in grouped_by(rows, "source", "n"):
         entries = [_profile(alike) for alike in grouped_by(some, "method", "options", "d")]
         entries = [entry for entry in entries if entry is not None]
         if len(entries) > 1:
-            first = entries[0]
-            every = dict.fromkeys(first) | {name: first[name] for name in ("source", "weights", "n")} | {"options": {}}
-            entries.append(every | _correlation(inject_points(some)))
-        summary += entries
+            summary += entries
+            every: InjectSummary = {
+                "method": None,
+                "options": {},
+                "family": None,
+                "n": some[0]["n"],
+                "d": None,
+                "budgets": None,
+                "weights": some[0].get("weights"),
+                "source": some[0]["source"],
+                "drift": None,
+                "local_error": None,
+                "best": None,
+                "worst": None,
+                **_correlation(inject_points(some)),
+            }
+            summary.append(every)
+        else:
+            summary += entries
     return summary
 
 
-def _profile(some: Sequence[Row]) -> Row | None:
+def _profile(some: Sequence[InjectRow]) -> Profile | None:
     """Which layers tolerate a method best and worst; None where none was replaced by itself."""
     means = {row["layer"]: mean(row, "drift") for row in some if row["layer"] is not None}
     drifts = {layer: drift for layer, drift in means.items() if drift is not None}
     if not drifts:
         return None
     together = next((row for row in some if row["layer"] is None), None)
-    ends = {"best": min(drifts, key=drifts.__getitem__), "worst": max(drifts, key=drifts.__getitem__)}
-    names = ("method", "options", "family", "n", "d", "budgets", "weights", "source")
+    best, worst = min(drifts, key=drifts.__getitem__), max(drifts, key=drifts.__getitem__)
     return {
-        **{name: some[0][name] for name in names},
-        **{name: together and mean(together, name) for name in ("drift", "local_error")},
-        **{name: {"layer": layer, "drift": drifts[layer]} for name, layer in ends.items()},
+        **part(Summarised, some[0]),
+        "method": some[0]["method"],
+        "drift": together and mean(together, "drift"),
+        "local_error": together and mean(together, "local_error"),
+        "best": {"layer": best, "drift": drifts[best]},
+        "worst": {"layer": worst, "drift": drifts[worst]},
         **_correlation(inject_points(some)),
     }
 
 
-def _correlation(points: Sequence[tuple[float, float]]) -> Row:
+def _correlation(points: Sequence[tuple[float, float]]) -> Correlation:
     rho = rank_correlation(*zip(*points, strict=True)) if points else None
     return {"spearman": rho, "points": len(points)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ...tables.labels import source_heading
 from ...tables.methods import statistic
@@ -19,18 +19,18 @@ from ...tables.table import (
 )
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .rows import inject_rows, inject_summary, mean
+from .rows import InjectRow, InjectSummary, Profile, inject_rows, inject_summary, is_profile, mean
+
+if TYPE_CHECKING:
+    from .record import InjectRecord
 
 __all__ = ["inject_legend", "inject_tables", "view"]
-
-Record = Any
-Row = Any
 
 
 RHO = "ρ: Spearman's rank correlation of local error and drift over the layers that were replaced one by one."
 
 
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[InjectRecord]) -> View:
     """What records of ``attnprobe inject`` show."""
     from .figures import inject_figures
 
@@ -49,7 +49,7 @@ def view(recorded: Recorded) -> View:
     )
 
 
-def inject_tables(rows: Sequence[Row]) -> list[Table]:
+def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
     """For each (source, n) the table of drifts with the local errors, and where layers stand alone that of layers."""
     tables = []
     for some in grouped_by(rows, "source", "n"):
@@ -61,12 +61,12 @@ def inject_tables(rows: Sequence[Row]) -> list[Table]:
         if summary:
             rho = next((_rho(one) for one in summary if one["method"] is None), "")
             notes = [f"ρ over all {summary[-1]['points']} points: {rho}"] if rho else []
-            lines = [one for one in summary if one["method"] is not None]
-            tables.append(table_of(f"Layers · {where}", lines, LAYERS, notes))
+            profiles = list(filter(is_profile, summary))
+            tables.append(table_of(f"Layers · {where}", profiles, LAYERS, notes))
     return tables
 
 
-def _notes(some: Sequence[Row]) -> list[str]:
+def _notes(some: Sequence[InjectRow]) -> list[str]:
     notes = []
     own = next((row for row in some if mean(row, "loss_own") is not None), None)
     if own is not None:
@@ -77,28 +77,29 @@ def _notes(some: Sequence[Row]) -> list[str]:
     notes += [f"the model runs in {row['model_dtype']}" for row in some if row["model_dtype"] != "float32"]
     notes += reasons(some, _name)
     for row in some:
-        if row["layer"] is None and (row["budgets"] or {}).get("exact"):
-            exact = f"{row['budgets']['exact']} of {row['budgets']['heads']} heads keep exact attention"
+        budgets = row["budgets"]
+        if row["layer"] is None and budgets is not None and budgets["exact"]:
+            exact = f"{budgets['exact']} of {budgets['heads']} heads keep exact attention"
             notes.append(f"{_layers(row)}: {exact}, for which no budget was enough")
     return list(dict.fromkeys(notes))
 
 
-def _name(row: Row) -> str:
+def _name(row: InjectRow) -> str:
     budget = f"d = {row['d']}" if row["d"] else ""
     return " ".join(filter(None, [method_label(row), budget, _layers(row)]))
 
 
-def _mean(name: str, digits: int = 3) -> Callable[[Row], str]:
+def _mean(name: str, digits: int = 3) -> Callable[[InjectRow], str]:
     return lambda row: significant(mean(row, name), digits)
 
 
-def _budget(row: Mapping[str, Any]) -> str:
+def _budget(row: InjectRow | InjectSummary) -> str:
     if row["budgets"]:
         return "file" if row["budgets"]["mean"] is None else f"{row['budgets']['mean']:.0f} (mean)"
     return "" if row["d"] is None else str(row["d"])
 
 
-def _place(row: Row) -> str:
+def _place(row: InjectRow) -> str:
     """Which layers were replaced: one, ``0-n``, or a list."""
     layers = row["layers"] if row["layer"] is None else [row["layer"]]
     if len(layers) > 1 and layers == list(range(layers[0], layers[-1] + 1)):
@@ -106,15 +107,15 @@ def _place(row: Row) -> str:
     return ",".join(map(str, layers))
 
 
-def _layers(row: Row) -> str:
+def _layers(row: InjectRow) -> str:
     return f"layer {row['layer']}" if row["layer"] is not None else f"layers {_place(row)}"
 
 
-def _rho(row: Row) -> str:
+def _rho(row: InjectSummary) -> str:
     return "" if row["spearman"] is None else f"{row['spearman']:+.2f}"
 
 
-DRIFTS: tuple[Column[Row], ...] = (
+DRIFTS: tuple[Column[InjectRow], ...] = (
     Column("method", method_label),
     Column("d", _budget),
     Column("layer", _place),
@@ -150,7 +151,7 @@ DRIFTS: tuple[Column[Row], ...] = (
     ),
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
 )
-LAYERS: tuple[Column[Row], ...] = (
+LAYERS: tuple[Column[Profile], ...] = (
     Column("method", method_label),
     Column("d", _budget),
     Column("all layers", lambda row: significant(row["drift"], 3)),
@@ -162,6 +163,6 @@ LAYERS: tuple[Column[Row], ...] = (
 )
 
 
-def inject_legend(rows: Sequence[Row]) -> str:
+def inject_legend(rows: Sequence[InjectRow]) -> str:
     """What ρ means, where there is any."""
     return RHO if any(one["spearman"] is not None for one in inject_summary(rows)) else ""

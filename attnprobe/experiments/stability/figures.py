@@ -12,17 +12,17 @@ from ...figures.methods import HUGE, styles_of, text_label
 from ...tables.labels import file_tag
 from ...tables.table import gathered, grouped_by
 from .names import SELF_ATTENTION, stability_label
+from .rows import StabilityRow
 
 __all__ = ["stability_figures"]
 
-Row = Any
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
 CONDITION = "condition number of the inverted core, B or C"
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # what these have in the place of a core
 
 
-def stability_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list[Path]:
+def stability_figures(rows: Sequence[StabilityRow], title: str, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
     A line is the mean over the seeds, geometric for τ and condition numbers, its band their range. The condition number
@@ -42,7 +42,7 @@ def stability_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> l
     return paths
 
 
-def _figure(rows: Sequence[Row], title: str) -> Any:
+def _figure(rows: Sequence[StabilityRow], title: str) -> Any:
     from matplotlib.ticker import MaxNLocator
 
     first = rows[0]
@@ -73,11 +73,11 @@ def _figure(rows: Sequence[Row], title: str) -> Any:
     return figure
 
 
-def _condition(row: Row) -> list[float | None]:
+def _condition(row: StabilityRow) -> Sequence[float | None]:
     """The condition number, step by step, of what the method inverts."""
     inverted = [name for name, entry in row["conditions"].items() if entry["inverted"]]
     name = inverted[-1] if inverted else EXACT.get(row["method"])
-    return row["cond_per_step"].get(name) or []
+    return row["cond_per_step"].get(name or "") or []
 
 
 def _line(axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str, Any], geometric: bool) -> Any:

@@ -10,7 +10,7 @@ __all__ = ["PAPER", "SELF_ATTENTION", "TASKS", "stability_label"]
 SELF_ATTENTION = "softmax"
 TASKS = ("text", "listops", "retrieval", "pathfinder", "image")
 # Chen et al. 2021 (Skyformer), appendix F: mean instability over that of self-attention
-PAPER = {
+PAPER: dict[str, dict[str, float]] = {
     name: dict(zip(TASKS, values, strict=True))
     for name, values in {
         SELF_ATTENTION: (1.0,) * 5,

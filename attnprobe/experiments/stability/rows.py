@@ -4,26 +4,107 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict
 
 from ...records.file import STATUSES
 from ...tables.intervals import mean_interval
 from ...tables.labels import identity, source_labels
+from ...tables.rows import Judged, part
 from ...tables.statistics import describe, quantiles
 from ...tables.table import grouped_by
 from .gates import GATED
 from .names import PAPER, SELF_ATTENTION
 
-__all__ = ["stability_rows", "stability_summary"]
+if TYPE_CHECKING:
+    from .record import Condition, StabilityRecord
 
-Record = Any
-Row = Any
-SHARED = ("n", "batch", "rate", "d", "layer")  # of all seeds of a method
-PLACE = ("task", "method", "options", "family", "target", *SHARED, "seed", "status", "reason")
-SUMMARISED = ("task", "source", "method", "options", "family", "target", *SHARED, "steps")
+__all__ = ["StabilityRow", "StabilitySummary", "stability_rows", "stability_summary"]
+
+Steps = Mapping[str, Sequence[float | None]]
 
 
-def stability_rows(records: Iterable[Record]) -> list[Row]:
+class Training(TypedDict):
+    """What was trained, as in the record."""
+
+    task: str
+    method: str
+    options: Mapping[str, object]
+    family: str | None
+    target: str | None
+    n: int
+    batch: int
+    rate: float
+    d: int | None
+    layer: int
+    seed: int
+    status: str
+    reason: str | None
+    reference: bool | None
+    requested: bool
+    steps: int
+    condition_tokens: int | None
+
+
+class MatrixCondition(TypedDict):
+    """The condition numbers of one matrix over steps, layers and heads."""
+
+    median: float
+    singular: int
+    of: int
+    inverted: bool
+
+
+class StabilityRow(Training):
+    """One training."""
+
+    source: str | None
+    ratio: float | None
+    ratio_before_norm: float | None
+    tau: float | None
+    loss: float | None
+    gradient_norm: float | None
+    loss_first: float | None
+    loss_last: float | None
+    conditions: Mapping[str, MatrixCondition]
+    per_step: Mapping[str, list[float | None]]
+    cond_per_step: Mapping[str, list[float]]
+    seconds: float | None
+
+
+class Summarised(TypedDict):
+    """What the trainings of an entry have in common."""
+
+    task: str
+    source: str | None
+    method: str
+    options: Mapping[str, object]
+    family: str | None
+    target: str | None
+    n: int
+    batch: int
+    rate: float
+    d: int | None
+    layer: int
+    steps: int
+    reference: bool | None
+    requested: bool
+    condition_tokens: int | None
+
+
+class StabilitySummary(Judged, Summarised):
+    """The trainings of one method on one task, over seeds."""
+
+    seeds: int
+    intervals: Mapping[str, list[float] | None]
+    loss_first: float | None
+    loss_last: float | None
+    conditions: Mapping[str, MatrixCondition]
+    paper: float | None
+
+
+def stability_rows(records: Sequence[StabilityRecord]) -> list[StabilityRow]:
     """The rows of the JSON contract, one for each training.
 
     ``tau``, ``loss`` and ``gradient_norm`` are means over the steps, ``ratio`` the mean over the steps of ``τ_i`` over
@@ -31,7 +112,6 @@ def stability_rows(records: Iterable[Record]) -> list[Row]:
     each matrix the ``median`` over steps, layers and heads (null where it is singular), how many were ``singular``
     ``of`` how many, and whether the method ``inverted`` it. ``per_step`` holds every list of the record.
     """
-    records = list(records)
     labels = source_labels(records)
     base = {
         _pair(record): record["metrics"]
@@ -41,22 +121,23 @@ def stability_rows(records: Iterable[Record]) -> list[Row]:
     return [_row(record, labels[identity(record.get("source"))], base.get(_pair(record))) for record in records]
 
 
-def _pair(record: Record) -> tuple[Any, ...]:
+def _pair(record: StabilityRecord) -> tuple[Any, ...]:
     """What two trainings that are compared have in common."""
     names = ("task", "n", "batch", "rate", "eps", "steps", "seed")
     return identity(record["source"]), *(record[name] for name in names)
 
 
-def _row(record: Record, label: str | None, base: Mapping[str, Any] | None) -> Row:
+def _row(record: StabilityRecord, label: str | None, base: Steps | None) -> StabilityRow:
     steps = record["metrics"]
-    names = (*PLACE, "reference", "requested", "steps", "condition_tokens")
     loss = steps.get("loss") or [None]
     return {
-        **{name: record.get(name) for name in names},
+        **part(Training, record),
         "source": label,
         "ratio": _ratio(steps, base, "tau"),
         "ratio_before_norm": _ratio(steps, base, "tau_before_norm"),
-        **{name: _mean(steps.get(name)) for name in ("tau", "loss", "gradient_norm")},
+        "tau": _mean(steps.get("tau")),
+        "loss": _mean(steps.get("loss")),
+        "gradient_norm": _mean(steps.get("gradient_norm")),
         "loss_first": loss[0],
         "loss_last": loss[-1],
         "conditions": _conditions(record["conditions"]),
@@ -71,17 +152,17 @@ def _mean(values: Sequence[float | None] | None) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values or ()) else None
 
 
-def _ratio(steps: Mapping[str, Any], base: Mapping[str, Any] | None, name: str) -> float | None:
+def _ratio(steps: Steps, base: Steps | None, name: str) -> float | None:
     """The mean over the steps of ours over theirs."""
-    ours, theirs = steps.get(name), (base or {}).get(name)
-    if not ours or not theirs or len(ours) != len(theirs) or None in (*ours, *theirs) or 0 in theirs:
+    ours, theirs = steps.get(name) or (), (base or {}).get(name) or ()
+    if len(ours) != len(theirs):
         return None
-    return math.fsum(one / other for one, other in zip(ours, theirs, strict=True)) / len(ours)
+    return _mean([one / other if one is not None and other else None for one, other in zip(ours, theirs, strict=True)])
 
 
-def _conditions(entries: Sequence[Mapping[str, Any]]) -> Row:
+def _conditions(entries: Sequence[Condition]) -> dict[str, MatrixCondition]:
     """For each matrix what its condition numbers were."""
-    found: Row = {}
+    found: dict[str, MatrixCondition] = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
         some = [entry for entry in entries if entry["matrix"] == name]
         values = [math.inf if value is None else value for entry in some for value in entry["cond"]]
@@ -95,7 +176,7 @@ def _conditions(entries: Sequence[Mapping[str, Any]]) -> Row:
     return found
 
 
-def _per_step(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+def _per_step(entries: Sequence[Condition]) -> dict[str, list[float]]:
     """The median over layers and heads of each matrix, step by step; infinite where it is singular."""
     found = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
@@ -107,7 +188,7 @@ def _per_step(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     return found
 
 
-def stability_summary(rows: Iterable[Row]) -> list[Row]:
+def stability_summary(rows: Iterable[StabilityRow]) -> list[StabilitySummary]:
     """One entry per (task, method with options, d), over seeds.
 
     ``metrics`` describes the metrics of gates; ``intervals`` holds the 95 % interval of the mean of each, null of one
@@ -116,17 +197,16 @@ def stability_summary(rows: Iterable[Row]) -> list[Row]:
     return [_summary(some) for some in grouped_by(rows, "source", "task", "method", "options", "target", "d")]
 
 
-def _summary(some: Sequence[Row]) -> Row:
+def _summary(some: Sequence[StabilityRow]) -> StabilitySummary:
     first = some[0]
-    names = (*SUMMARISED, "reference", "requested", "condition_tokens")
     worst = max(some, key=lambda row: STATUSES.index(row["status"]))
     seeds = [row["seed"] for row in some]
     found = {name: describe([row[name] for row in some], seeds) for name in GATED.names}
-    kept = {name: [row[name] for row in some if row[name] is not None] for name in GATED.names}
-    intervals = {name: mean_interval(values) for name, values in kept.items()}
+    known = {name: [row[name] for row in some if row[name] is not None] for name in GATED.names}
+    intervals = {name: mean_interval(values) for name, values in known.items()}
     matrices = dict.fromkeys(name for row in some for name in row["conditions"])
     return {
-        **{name: first[name] for name in names},
+        **part(Summarised, first),
         "status": worst["status"],
         "reason": worst["reason"],
         "seeds": len(some),
@@ -144,9 +224,10 @@ def _summary(some: Sequence[Row]) -> Row:
     }
 
 
-def _over_seeds(entries: Sequence[Row]) -> Row:
+def _over_seeds(entries: Sequence[MatrixCondition]) -> MatrixCondition:
     return {
         "median": quantiles([entry["median"] for entry in entries])["median"],
-        **{name: sum(entry[name] for entry in entries) for name in ("singular", "of")},
+        "singular": sum(entry["singular"] for entry in entries),
+        "of": sum(entry["of"] for entry in entries),
         "inverted": entries[0]["inverted"],
     }

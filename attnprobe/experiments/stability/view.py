@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...tables.console import Header
 from ...tables.numbers import brief, significant
@@ -11,15 +11,15 @@ from ...tables.table import Column, Table, counted, grouped_by, joined, reasons,
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .names import SELF_ATTENTION, TASKS, stability_label
-from .rows import stability_rows, stability_summary
+from .rows import StabilitySummary, stability_rows, stability_summary
+
+if TYPE_CHECKING:
+    from .record import StabilityRecord
 
 __all__ = ["view"]
 
-Record = Any
-Row = Any
 
-
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[StabilityRecord]) -> View:
     """What records of ``attnprobe stability`` show, with what was trained in the header."""
     from .figures import stability_figures
 
@@ -40,7 +40,7 @@ def view(recorded: Recorded) -> View:
     )
 
 
-def stability_tables(summary: Sequence[Row]) -> list[Table]:
+def stability_tables(summary: Sequence[StabilitySummary]) -> list[Table]:
     """A table for each task, a line for each method."""
     tables = []
     for some in grouped_by(summary, "task", "source"):
@@ -57,10 +57,10 @@ def stability_tables(summary: Sequence[Row]) -> list[Table]:
     return tables
 
 
-def _mean_of(name: str, text: Callable[[float], str] = brief) -> Callable[[Row], str]:
+def _mean_of(name: str, text: Callable[[float], str] = brief) -> Callable[[StabilitySummary], str]:
     """The mean over the seeds; nothing where some seed has none."""
 
-    def cell(row: Row) -> str:
+    def cell(row: StabilitySummary) -> str:
         mean = row["metrics"][name]["mean"]
         return "" if mean is None else text(mean)
 
@@ -71,22 +71,22 @@ def _three(value: float) -> str:
     return significant(value, 3)
 
 
-def _interval(row: Row) -> str:
+def _interval(row: StabilitySummary) -> str:
     ends = row["intervals"]["ratio"]
     is_base = row["method"] == SELF_ATTENTION and not row["options"]
     return "" if ends is None or is_base else " – ".join(map(_three, ends))
 
 
-def _losses(row: Row) -> str:
+def _losses(row: StabilitySummary) -> str:
     ends = [significant(row[name], 4) for name in ("loss_first", "loss_last")]
     return " – ".join(ends) if all(ends) else ""
 
 
-def _cond(name: str) -> Callable[[Row], str]:
+def _cond(name: str) -> Callable[[StabilitySummary], str]:
     return lambda row: brief(row["conditions"][name]["median"]) if name in row["conditions"] else ""
 
 
-def _core(row: Row) -> str:
+def _core(row: StabilitySummary) -> str:
     inverted = [name for name, entry in row["conditions"].items() if entry["inverted"]]
     return "; ".join(f"{name} {_cond(name)(row)}" for name in inverted)
 
@@ -95,7 +95,7 @@ COND = (
     "cond: σ₁/σ_m, median over steps, layers, heads and seeds, of the first sequence of each batch; B and C of its "
     "first tokens on the method's own Q and K, core: what the method inverts"
 )
-COLUMNS: tuple[Column[Row], ...] = (
+COLUMNS: tuple[Column[StabilitySummary], ...] = (
     Column("method", stability_label),
     Column.of("d"),
     Column(
@@ -132,7 +132,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 )
 
 
-def _trained(records: Sequence[Record]) -> list[str]:
+def _trained(records: Sequence[StabilityRecord]) -> list[str]:
     """The lines that say which of the five tasks ran, and in what the training differs from the paper's."""
     ran = list(dict.fromkeys(record["task"] for record in records))
     rest = [name for name in TASKS if name not in ran]
