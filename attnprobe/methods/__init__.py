@@ -1,13 +1,19 @@
-"""The methods, one paper a file in the folder of its family, and the one call that runs any of them.
+"""The methods, one file a paper in the folder of its family, and `approximate`, which runs any of them.
 
-Draws, by name: ``indices`` (h, d) int64 into [Q; K], queries 0 … n_q-1 first, then keys; ``order`` (h, n_q + n_k), all
-of [Q; K] in random order; ``centroids`` (h, d, p), ``query_centroids`` and ``key_centroids`` where Q and K have their
-own; ``projection`` (h, d, p) float64, norms included, applied to √scale · Q and K; ``pilot_rows`` and ``columns`` (h,
-d), queries and keys, repeats kept; ``sampled_keys`` (h, n_q, u), keys of each query; ``top_queries`` (h, u);
-``sketch`` (h, n, d), and ``sketch_values`` where the values have their own; ``blocks`` (h, n_b, r), the random key
-blocks of each query block, -1 for none; ``rotations`` (h, rounds, f, p) float64, the directions of a hash;
-``generator_seed`` (h, 1) int64, of the generators that a user's function was given.
-They refer to the valid tokens where there is a padding mask.
+The names of draws:
+
+- ``indices`` (h, d) int64: rows of [Q; K]. Queries are 0 … n_q-1, keys follow.
+- ``order`` (h, n_q + n_k): a random order of [Q; K].
+- ``centroids`` (h, d, p), or ``query_centroids`` and ``key_centroids`` where Q and K have their own.
+- ``projection`` (h, d, p) float64: random rows with their norms, applied to √scale · Q and K.
+- ``pilot_rows``, ``columns`` (h, d): queries and keys, repeats included.
+- ``sampled_keys`` (h, n_q, u): keys of each query. ``top_queries`` (h, u): the queries with exact rows.
+- ``sketch`` (h, n, d), and ``sketch_values`` where the values have their own.
+- ``blocks`` (h, n_b, r): the random key blocks of each query block, -1 in an empty slot.
+- ``rotations`` (h, rounds, f, p) float64: the directions of a hash.
+- ``generator_seed`` (h, 1) int64: the seeds of the generators passed to a user's function.
+
+With a padding mask, indices count the valid tokens only.
 """
 
 from __future__ import annotations
@@ -62,22 +68,22 @@ def approximate(
 ) -> Approximation:
     """Run a method on all heads of ``qkv``.
 
-    With a padding mask the method runs on the valid tokens, and padded rows and columns of its operator are zero.
-    Causal Q, K, V (``qkv.causal``) get its causal form, in which no later token moves an earlier row.
-    Whatever the method, ``diagnostics["bad_rows"]`` counts at least the rows of its output that are not finite.
+    With a padding mask the method runs on the valid tokens. Padded rows and columns of its operator are zero.
+    Causal Q, K, V (``qkv.causal``) get its causal form, in which no row depends on later tokens.
+    ``diagnostics["bad_rows"]`` counts at least the output rows that are not finite, for every method.
 
     Args:
         method: a registered name (``attnprobe methods`` lists them), ``PATH.py:FUNCTION``, or a function of any of ``q,
             k, v, d, scale, mask, generator`` (see `attnprobe.method`).
-        d: the budget, which a method without one ignores.
-        seed: drives the method's draws, together with the layer and window of ``qkv.label`` and each head's number.
-        target: the exact matrix that it shall stand for, ``softmax`` or ``gaussian``.
-        options: the method's own, as ``attnprobe methods NAME`` explains them.
+        d: the budget. A method without a budget ignores it.
+        seed: determines the method's draws, together with the layer and window of ``qkv.label`` and the head's number.
+        target: the exact matrix to approximate, ``softmax`` or ``gaussian``.
+        options: the method's options, see ``attnprobe methods NAME``.
 
     Raises:
-        Unsupported: a budget or target that the method cannot take, or causal inputs where it has no causal form.
-        UsageError: unknown names or impossible values.
-        BadResult: a user's function that returned no result.
+        Unsupported: a budget or target that the method cannot take; causal inputs to a method without a causal form.
+        UsageError: an unknown name or an invalid value.
+        BadResult: a user's function returned an invalid result.
 
     >>> import torch
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
@@ -95,8 +101,8 @@ def approximate(
     entry.check_causal(inner.causal)
     d = entry.check_budget(d, inner.n_q, inner.n_k)
     streams = Streams(seed, entry.name, qkv.layer, qkv.window)
-    given = qkv if entry.takes_mask else inner
-    result = _lost_rows_counted(entry.function(given, d, streams=streams, target=target, **chosen))
+    inputs = qkv if entry.takes_mask else inner
+    result = _count_lost_rows(entry.function(inputs, d, streams=streams, target=target, **chosen))
     if qkv.mask is None:
         return result
     output = result.output.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
@@ -105,8 +111,8 @@ def approximate(
     return replace(result, operator=operator, output=output)
 
 
-def _lost_rows_counted(result: Approximation) -> Approximation:
-    """``result`` with ``bad_rows``, (h,): those that the method found, or the rows that are lost if they are more."""
+def _count_lost_rows(result: Approximation) -> Approximation:
+    """``result`` with ``bad_rows`` (h,): the larger of the method's own count and the number of non-finite rows."""
     lost = result.lost_rows()
-    found = result.diagnostics.get("bad_rows", torch.zeros_like(lost))
-    return replace(result, diagnostics={**result.diagnostics, "bad_rows": torch.maximum(found.to(lost), lost)})
+    counted = result.diagnostics.get("bad_rows", torch.zeros_like(lost))
+    return replace(result, diagnostics={**result.diagnostics, "bad_rows": torch.maximum(counted.to(lost), lost)})

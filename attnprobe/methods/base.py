@@ -1,4 +1,4 @@
-"""The small tools that methods share."""
+"""Helpers that several families of methods share."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = [
     "tokens",
 ]
 
-BAND = 16  # rows of a band that share their columns: dense products, 15 columns wider than a row's own
+BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs
 
 
 def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tuple[Operator, Tensor]:
-    """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` of positive features given by their logarithms; and its ``bad_rows``, (h,).
+    """The operator ``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` from the logarithms of positive features, and its ``bad_rows`` (h,).
 
-    With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``, so ``B~ = L R`` with ``L =
-    softmax_f(log φ_f(q_i) + t_f)`` and ``R = softmax_j(log φ_f(k_j))``: two matrices whose rows sum to 1, without a
-    division, and nothing overflows or vanishes. A factor of one query's features, or of all keys', cancels.
+    With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``. So ``B~ = L R`` with ``L =
+    softmax_f(log φ_f(q_i) + t_f)`` and ``R = softmax_j(log φ_f(k_j))``, two matrices whose rows sum to 1. There is no
+    division, so nothing overflows or vanishes. A factor common to a query's features, or to all keys', cancels.
 
     Args:
-        log_q: (h, n_q, f). log_k: (h, n_k, f). -inf is a feature that is 0.
-        causal: sums are over the keys up to the query, see `CausalFeatures`.
+        log_q: (h, n_q, f). log_k: (h, n_k, f). -inf stands for a feature that is 0.
+        causal: sum over the keys up to the query, see `CausalFeatures`.
 
-    A query whose features are all 0, or 0 wherever a key has one, has no row: it is NaN and counted.
+    A query whose features are all 0, or that shares no feature with a key, gets a row of NaN and counts as bad.
 
     >>> operator, bad = from_log_features(torch.zeros(1, 2, 3), torch.zeros(1, 4, 3))
     >>> operator.dense()[0, 0], bad
@@ -57,25 +57,25 @@ def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tup
 
 
 def distinct(draws: Tensor) -> Tensor:
-    """How many different numbers each row of ``draws`` (h, d) holds, (h,) float64 on the CPU."""
+    """The number of distinct values in each row of ``draws`` (h, d), as (h,) float64 on the CPU."""
     counts = [float(len(row.unique())) for row in draws]
     return torch.tensor(counts, dtype=torch.float64, device="cpu")
 
 
 def tokens(x: Tensor, index: Tensor) -> Tensor:
-    """The rows ``index`` (h, u) of ``x`` (h, n, p), (h, u, p); an empty slot, -1, takes row 0."""
+    """The rows ``index`` (h, u) of ``x`` (h, n, p), as (h, u, p). An empty slot, -1, takes row 0."""
     return torch.gather(x, 1, index.clamp(min=0)[..., None].expand(-1, -1, x.shape[2]))
 
 
 def per_head(h: int, value: float) -> Tensor:
-    """The same number for each head, (h,) float64 on the CPU."""
+    """``value`` for each head, as (h,) float64 on the CPU."""
     return torch.full((h,), float(value), dtype=torch.float64, device="cpu")
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:
-    """Means of ``count`` consecutive segments of the tokens of ``x`` (h, n, p); (h, count, p).
+    """The means of ``count`` consecutive segments of the tokens of ``x`` (h, n, p), as (h, count, p).
 
-    Where ``count`` does not divide ``n``, the first ``n mod count`` segments are one token longer.
+    If ``count`` does not divide ``n``, the first ``n mod count`` segments are one token longer.
 
     >>> segment_means(torch.arange(5.0)[None, :, None], 2)[0, :, 0].tolist()
     [1.0, 3.5]
@@ -91,9 +91,9 @@ def segment_means(x: Tensor, count: int) -> Tensor:
 
 
 def softmax_in_place(scores: Tensor) -> Tensor:
-    """The softmax over the last dimension, in the memory of ``scores``: of tall factors, new memory costs more.
+    """The softmax over the last dimension, written over ``scores``: allocating another tall factor would be slower.
 
-    Where gradients are wanted it takes new memory.
+    If ``scores`` requires gradients, the result is new memory.
     """
     if scores.requires_grad:
         return torch.softmax(scores, -1)
@@ -102,7 +102,7 @@ def softmax_in_place(scores: Tensor) -> Tensor:
 
 
 def ragged(mask: Tensor) -> Tensor:
-    """Where a bool ``mask`` (h, n) is true, per head, as (h, u) int64; slots that a head does not need are -1.
+    """The indices at which a bool ``mask`` (h, n) is true, per head, as (h, u) int64. Unused slots are -1.
 
     >>> ragged(torch.tensor([[True, False, True], [False, True, False]]))
     tensor([[ 0,  2],
@@ -115,11 +115,11 @@ def ragged(mask: Tensor) -> Tensor:
 
 
 def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> tuple[Tensor, Tensor]:
-    """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row that exist, in groups of rows.
+    """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row, within the matrix, by groups of rows.
 
-    The centre c of row i is i, and the last key where there are more queries than keys. Returns the columns of each
-    ``group`` of rows, (⌈n_q/group⌉, u) int64, and which of them each row has, (n_q, u) bool; both on the CPU. u is at
-    most ``first + left + right + group``, and at most n_k, however wide the band.
+    The centre c of row i is i, or the last key if there are more queries than keys. Returns the columns of each
+    ``group`` of rows, (⌈n_q/group⌉, u) int64, and a mask of the columns that each row has, (n_q, u) bool. Both are on
+    the CPU. u is at most ``first + left + right + group``, and at most n_k.
 
     >>> columns, has = band(4, 4, 0, 1, first=1, group=2)
     >>> columns
@@ -138,20 +138,20 @@ def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> t
     columns = start[::group, None] + torch.arange(width, device="cpu")
     has = torch.ones(n_q, first + width, dtype=torch.bool, device="cpu")
     for groups, rows in row_groups(columns, n_q, group, width + 1):
-        there = columns[groups, None]  # (m, 1, u)
-        low, high = (x[rows].unflatten(0, (len(there), -1))[..., None] for x in (start, last))  # (m, group, 1)
-        has[rows, first:] = ((there >= low) & (there <= high)).flatten(0, 1)
-    columns = columns.clamp(max=n_k - 1)  # no row has what lies behind the last key
+        shared = columns[groups, None]  # (m, 1, u)
+        low, high = (x[rows].unflatten(0, (len(shared), -1))[..., None] for x in (start, last))  # (m, group, 1)
+        has[rows, first:] = ((shared >= low) & (shared <= high)).flatten(0, 1)
+    columns = columns.clamp(max=n_k - 1)  # no row has the columns after the last key
     return torch.cat([torch.arange(first, device="cpu").expand(len(columns), first), columns], 1), has
 
 
 def banded_softmax(
     qkv: QKV, left: int, right: int, first: int, skip: int = 0, causal: bool = False
 ) -> tuple[Sparse, int]:
-    """The softmax of each row over the columns of `band`, (h, n_q, n_k), and how many entries it has in each head.
+    """The softmax of each row over the columns of `band`, (h, n_q, n_k), and its number of entries per head.
 
-    The ``skip`` first rows are left empty; ``causal`` leaves out the first columns that lie ahead of a row. Rows share
-    columns 16 at a time, so ``n_q (u + 16) p`` multiply-adds for u columns a row.
+    The first ``skip`` rows are empty. With ``causal``, a row leaves out those of the first columns that come after it.
+    Sixteen rows share their columns, so the cost is ``n_q (u + 16) p`` multiply-adds for u columns a row.
     """
     columns, has = band(qkv.n_q, qkv.n_k, left, right, first, BAND)
     has[:skip] = False
@@ -170,16 +170,18 @@ def sparse_softmax(
     has: Tensor | None = None,
     causal: bool = False,
 ) -> Sparse:
-    """The softmax of each row over some columns alone, as a sparse operator (h, n_q, n_k).
+    """The softmax of each row over its given columns, as a sparse operator (h, n_q, n_k).
 
     ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
-    the row's own maximum cancels. A row without a column is zero.
+    the row's maximum cancels. A row without columns is zero.
 
     Args:
-        q, k: (h, n_q, p) and (h, n_k, p). index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at
-            most once; -1 is an empty slot. has: (n_q, u) bool, which of them each row has; None is all. causal: no
-            row has a column behind its own. Costs ``n_q u p``; keys are gathered for a block of groups of one head at
-            a time.
+        q, k: (h, n_q, p) and (h, n_k, p).
+        index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at most once; -1 is an empty slot.
+        has: (n_q, u) bool, the columns of the group that each row has; None means all.
+        causal: leave out the columns after the row's own.
+
+    Cost ``n_q u p``. Keys are gathered for one block of groups of one head at a time.
     """
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)

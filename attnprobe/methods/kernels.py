@@ -1,8 +1,8 @@
-"""Kernels: exact softmax attention, computed by other means or with fewer digits. They save no entry, only time.
+"""Kernels: implementations of exact softmax attention, some in low precision. They save time, not entries.
 
-A kernel is no approximation that someone chose: what it leaves is rounding. So it is judged against exact attention of
-*the inputs that it gets*, in float64, and beside what the framework itself loses in that dtype (see
-`attnprobe.kernel_errors`). All take Q, K and V to ``dtype`` first and give their output in the dtype of Q, K and V.
+The error of a kernel is rounding. It is therefore measured against exact float64 attention of *the inputs that the
+kernel gets*, next to the error of torch's own attention in the same dtype (see `attnprobe.kernel_errors`). Every kernel
+casts Q, K and V to ``dtype`` and casts its output back to their dtype.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["working_dtype"]
 
 Dtype = Literal["own", "bfloat16", "float16", "float32"]
 NO_MATRIX = "is a kernel, which gives an output and no matrix"
-ROWS = 256  # query rows of a head whose scores are alive at a time
+ROWS = 256  # query rows of a head whose scores are in memory at a time
 FACTS = {
     "family": "kernel",
     "kind": "kernel",
@@ -41,14 +41,14 @@ FACTS = {
 
 
 def working_dtype(entry: Method, options: Mapping[str, Any], qkv: QKV) -> torch.dtype:
-    """The dtype to which a kernel takes Q, K and V: its option ``dtype``, or that of Q, K and V."""
+    """The dtype to which a kernel casts Q, K and V: its option ``dtype``, or their own dtype."""
     name = options.get("dtype", entry.options["dtype"].default) if "dtype" in entry.options else "own"
-    found = getattr(torch, str(name), None)
-    return found if isinstance(found, torch.dtype) else qkv.dtype
+    dtype = getattr(torch, str(name), None)
+    return dtype if isinstance(dtype, torch.dtype) else qkv.dtype
 
 
 def _run(qkv: QKV, dtype: str, kernel: Callable[[Tensor, Tensor, Tensor, float, bool], Tensor]) -> Approximation:
-    """The output of ``kernel(q, k, v, scale, causal)`` in a dtype; what torch refuses is `Unsupported`."""
+    """The approximation with the output of ``kernel(q, k, v, scale, causal)``, run in ``dtype``."""
     q, k, v = (x if dtype == "own" else x.to(getattr(torch, dtype)) for x in (qkv.q, qkv.k, qkv.v))
     output = kernel(q, k, v, qkv.scale, qkv.causal).to(qkv.dtype)
     visited = qkv.n_q * (qkv.n_q + 1) // 2 if qkv.causal else qkv.n_q * qkv.n_k
@@ -80,10 +80,11 @@ def _by_backend(name: str, backend: SDPBackend) -> Callable[..., Tensor]:
 def sdpa_flash(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own") -> Approximation:
     """``softmax(scale · Q Kᵀ) V`` by torch's flash kernel: scores in tiles, a running maximum and sum in float32.
 
-    Skipped where torch has no flash kernel for the dtype and device (on CUDA it takes half precision alone).
+    It is skipped where torch has no flash kernel for the dtype and device (on CUDA there is one for half precision
+    only).
 
     Options:
-        dtype: what Q, K and V are rounded to first; ``own`` leaves them.
+        dtype: round Q, K and V to this dtype first; ``own`` keeps theirs.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p).
     """
@@ -98,20 +99,20 @@ def sdpa_flash(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", 
     **FACTS,
 )
 def sdpa_math(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", dtype: Dtype = "own") -> Approximation:
-    """``softmax(scale · Q Kᵀ) V`` by torch's unfused path, the one to fall back to; of half precision in float32.
+    """``softmax(scale · Q Kᵀ) V`` by torch's unfused fallback, which computes half precision in float32.
 
-    It holds the scores, so it goes by heads.
+    It runs head by head, because it stores all scores.
 
     Options:
-        dtype: what Q, K and V are rounded to first; ``own`` leaves them.
+        dtype: round Q, K and V to this dtype first; ``own`` keeps theirs.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory n² of one head.
     """
-    one = _by_backend("torch:sdpa-math", SDPBackend.MATH)
+    one_head = _by_backend("torch:sdpa-math", SDPBackend.MATH)
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
         heads = [slice(head, head + 1) for head in range(len(q))]
-        return torch.cat([one(q[head], k[head], v[head], scale, causal) for head in heads])
+        return torch.cat([one_head(q[head], k[head], v[head], scale, causal) for head in heads])
 
     return _run(qkv, dtype, kernel)
 
@@ -128,12 +129,12 @@ def flex(
 ) -> Approximation:
     """``softmax(scale · Q Kᵀ) V`` by torch's flex attention, compiled for the device.
 
-    Compiling takes half a minute for a dtype, and a C++ compiler on a CPU. Where it cannot be done the kernel is
-    skipped, and says why.
+    Compiling takes half a minute per dtype, and on a CPU a C++ compiler. If it fails, the kernel is skipped with the
+    reason.
 
     Options:
-        dtype: what Q, K and V are rounded to first; ``own`` leaves them.
-        compiled: false runs torch's unfused stand-in, which holds the scores of all heads and rounds otherwise.
+        dtype: round Q, K and V to this dtype first; ``own`` keeps theirs.
+        compiled: false runs torch's unfused version, which stores the scores of all heads and rounds differently.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p) compiled.
     """
@@ -151,10 +152,10 @@ def flex(
                 return run(q[None], k[None], v[None], scale=scale, block_mask=mask)[0]
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # of the compiler, of what it calls, or of a device without the kernel
-            told = reason(error)[:160]
+        except Exception as error:  # from the compiler, from its subprocesses, or from a device without the kernel
+            cause = reason(error)[:160]
             way_out = "; torch:flex:compiled=false runs it unfused" if compiled else ""
-            raise Unsupported(f"torch:flex cannot run here ({told}){way_out}") from error
+            raise Unsupported(f"torch:flex cannot run here ({cause}){way_out}") from error
 
     return _run(qkv, dtype, kernel)
 
@@ -186,15 +187,16 @@ def int8(
     dtype: Dtype = "own",
     per: Literal["row", "head"] = "row",
 ) -> Approximation:
-    """``softmax(scale · s_q s_k · Q̂ K̂ᵀ) V`` with Q̂ = round(Q / s_q) and K̂ = round(K / s_k) whole numbers of -127 … 127.
+    """``softmax(scale · s_q s_k · Q̂ K̂ᵀ) V`` with the integers Q̂ = round(Q / s_q), K̂ = round(K / s_k) in -127 … 127.
 
-    Simulated: the integers are held as floats, whose products and sums are those of int8 with int32 accumulation, exact
-    up to p = 1040 in float32. Scores and softmax are float32 (float64 for float64 inputs), the weights are rounded to
-    the dtype, and their product with V sums in float32. V is not quantised, and K is not smoothed as in the paper.
+    It is a simulation: the integers are stored as floats. Their products and sums equal those of int8 with int32
+    accumulation, exactly up to p = 1040 in float32. Scores and softmax are float32 (float64 for float64 inputs). The
+    weights are rounded to the dtype, and their product with V is summed in float32. Unlike in the paper, K is not
+    smoothed. V is not quantised.
 
     Options:
-        dtype: what Q, K and V are rounded to first, and the output too; ``own`` leaves them.
-        per: ``row`` has one step ``s = max|x| / 127`` for each query and one for each key; ``head`` one for all queries
+        dtype: round Q, K and V to this dtype first, and the output too; ``own`` keeps theirs.
+        per: ``row`` has a step ``s = max|x| / 127`` for each query and each key; ``head`` has one step for all queries
             of a head and one for all its keys.
 
     Shapes: output (h, n_q, p_v) in the dtype of Q, K, V. Deterministic; cost ``2 n² p``, memory O(n p).
@@ -204,12 +206,12 @@ def int8(
         wide = torch.promote_types(q.dtype, torch.float32)
         (q8, q_step), (k8, k_step) = (_quantised(x.to(wide), per) for x in (q, k))
         values, output = v.to(wide), torch.empty(*q.shape[:2], v.shape[2], dtype=v.dtype, device=v.device)
-        places = torch.arange(k.shape[1], device=k.device)
+        positions = torch.arange(k.shape[1], device=k.device)
         for head in range(len(q)):
             for first, last in row_blocks(q.shape[1], block_rows(q8, k.shape[1], ROWS)):
                 scores = (q8[head, first:last] @ k8[head].mT) * (q_step[head, first:last] * k_step[head].mT * scale)
                 if causal:
-                    scores = scores.masked_fill(places > places[first:last, None], float("-inf"))
+                    scores = scores.masked_fill(positions > positions[first:last, None], float("-inf"))
                 output[head, first:last] = torch.softmax(scores, -1).to(v.dtype).to(wide) @ values[head]
         return output
 
@@ -217,7 +219,7 @@ def int8(
 
 
 def _quantised(x: Tensor, per: str) -> tuple[Tensor, Tensor]:
-    """Whole numbers (h, n, p) and their steps, (h, n, 1): ``x ≈ whole · step``; of zeros the step is 1."""
+    """Integers (h, n, p) and their steps (h, n, 1) with ``x ≈ integers · step``. The step of zeros is 1."""
     step = x.abs().amax(-1 if per == "row" else (1, 2), keepdim=True) / 127
     step = torch.where(step == 0, torch.ones_like(step), step).expand(-1, x.shape[1], -1)
     return (x / step).round(), step

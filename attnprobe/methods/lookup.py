@@ -1,4 +1,4 @@
-"""From what names a method to its entry: a registered name, a file's function, a package's, or a function itself."""
+"""Finds the entry of a method by its registered name, ``PATH.py:FUNCTION``, a plugin's name, or the function itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["get", "is_method"]
 
 
 def get(method: str | Method | Callable[..., Any]) -> Method:
-    """The method of this name, ``PATH.py:FUNCTION``, or of a function as `attnprobe.method` describes it.
+    """The entry of a method given by name, by ``PATH.py:FUNCTION``, or as a function (see `attnprobe.method`).
 
-    A file is read each time: what was edited since is another method.
+    A file is read at every call, so an edited file gives another method.
 
     Raises:
-        UsageError: no such method, the message offers the nearest name; a file, a function or a package that is not
-            there or cannot be imported.
+        UsageError: no such method (the message offers the nearest name); a file, function or package that does not
+            exist or cannot be imported.
     """
     if isinstance(method, Method):
         return method
@@ -30,9 +30,9 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
         return as_method(method, getattr(method, "__name__", type(method).__name__))
     if not isinstance(method, str):
         raise UsageError(f"a method is a name or a function, not {method!r}")
-    for known in (METHODS, KERNELS):
-        if method in known:
-            return known[method]
+    for registry in (METHODS, KERNELS):
+        if method in registry:
+            return registry[method]
     if file_and_function(method) is not None:
         return from_file(method)
     points = plugins.found()
@@ -42,5 +42,5 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
 
 
 def is_method(name: str) -> bool:
-    """Whether `get` would look for a method of this name; nothing is imported."""
+    """Whether the name has the form of a method: registered, a file's function or a plugin's. Nothing is imported."""
     return name in METHODS or name in KERNELS or file_and_function(name) is not None or name in plugins.found()

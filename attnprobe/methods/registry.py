@@ -1,8 +1,8 @@
-"""The registry: what each method is, claims and takes, read from its function's signature.
+"""The registry of methods: the facts, claims and options of each.
 
 A method is a pure function ``method(qkv, d, *, streams, target="softmax", **options) -> Approximation``. Its
-keyword-only arguments with defaults *are* its options, so the command line, the records and ``attnprobe methods``
-agree by construction.
+keyword-only arguments with defaults *are* its options. The command line, the records and ``attnprobe methods`` all read
+the options from that signature.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .base import Approximation
 __all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Option", "Provenance", "by_family", "register"]
 
 METHODS: dict[str, Method] = {}
-KERNELS: dict[str, Method] = {}  # of kind kernel: exact attention by other means
+KERNELS: dict[str, Method] = {}  # entries of kind kernel: implementations of exact attention
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
 FAMILIES = ("exact", "Nyström", "sampling", "sketch", "features", "LSH", "sparse", "reference", "kernel", "user")
 KINDS = ("method", "reference", "kernel", "user")
@@ -55,7 +55,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a method: its name, default, and what it may be."""
+    """One option of a method: its name, its default, and its choices or types."""
 
     name: str
     default: Any
@@ -63,10 +63,10 @@ class Option:
     kinds: tuple[type, ...]
 
     def coerce(self, value: Any, method: str) -> Any:
-        """``value`` (a string of the command line, or already typed) as this option's type.
+        """``value``, a string from the command line or already typed, converted to this option's type.
 
         Raises:
-            UsageError: a value that is none of the choices or of another type.
+            UsageError: the value is not one of the choices or not of the type.
         """
         if self.choices is not None:
             if value not in self.choices:
@@ -90,7 +90,7 @@ class Option:
         raise UsageError(f"{method}:{self.name}={value} is not {self.describe()}")
 
     def describe(self) -> str:
-        """What the option may be, in words."""
+        """The allowed values, in words."""
         if self.choices is not None:
             return " | ".join(self.choices)
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", type(None): "none"}
@@ -98,7 +98,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as it is written on a command line."""
+        """The default as written on a command line."""
         return _word(self.default)
 
 
@@ -110,20 +110,20 @@ class Method:
         name: as in ``--method``.
         function: the method itself.
         paper, year: the source. family: the heading under which tables group it, one of `FAMILIES`.
-        targets: the exact matrices that it can stand for, of ``softmax`` and ``gaussian``.
+        targets: the exact matrices that it can approximate, of ``softmax`` and ``gaussian``.
         kind: method | reference | kernel | user.
         tags: claims that the tests prove; ``tag@target`` is claimed for one target only.
-        budget: what ``d`` means here; None for a method without a budget, whose ``d`` is null everywhere.
+        budget: the meaning of ``d``; None for a method without a budget, whose ``d`` is null in records.
         cost: leading multiply-adds per head at the default options, for n_q = n_k = n and p_v = p.
-        oracle: what the tests compare it with beside its literal twin: other software, or an identity.
-        limit: ``(n_q, n_k) ->`` the largest budget, None for any; ``limit_name`` says what it is.
-        least: the smallest budget, whatever the options.
-        max_n: the longest sequence that it takes, None for any.
-        square: it takes only as many queries as keys.
-        validate: ``(target, **options)``, which raises `UsageError` for options that contradict each other.
-        exact_at: ``n -> (d, options)`` at which it is exact, for those that claim it.
-        takes_mask: it is given the padding and its mask, and returns what it has on the valid tokens.
-        provenance: where a user's method comes from; None for the project's own.
+        oracle: the reference of its tests besides the literal twin: other software, or an identity.
+        limit: ``(n_q, n_k) ->`` the largest budget, None for no limit. ``limit_name`` is its name in messages.
+        least: the smallest budget under any options.
+        max_n: the longest sequence that it takes, None for no limit.
+        square: it needs as many keys as queries.
+        validate: ``(target, **options)``, raises `UsageError` for options that contradict each other.
+        exact_at: ``n -> (d, options)`` at which it is exact, for methods with that tag.
+        takes_mask: it gets the padded inputs with their mask, and returns its result on the valid tokens.
+        provenance: the origin of a user's method; None for the project's own.
     """
 
     name: str
@@ -164,24 +164,24 @@ class Method:
 
     @property
     def is_causal(self) -> bool:
-        """Whether it has a causal form: one in which no later token moves an earlier row."""
+        """Whether it has a causal form, in which no row depends on later tokens."""
         return "causal" in self.tags
 
     def check_causal(self, causal: bool) -> None:
-        """Refuse causal Q, K, V where the method neither has a causal form nor is a yardstick for the causal matrix.
+        """Refuse causal Q, K, V unless the method has a causal form or is a yardstick for the causal matrix.
 
         Raises:
-            Unsupported: it has none.
+            Unsupported: it is neither.
         """
         if causal and not self.is_causal and "causal_target" not in self.tags:
             raise Unsupported(f"attention is causal, and {self.name} has no causal form")
 
     def check(self, target: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options given, typed; those that stand at their default are left out.
+        """The options converted to their types, without those that equal their default.
 
         Raises:
             Unsupported: a target that the method does not take.
-            UsageError: an unknown option or an impossible value.
+            UsageError: an unknown option or an invalid value.
         """
         if target not in self.targets:
             raise Unsupported(f"{self.name} does not take target={target}; it takes {', '.join(self.targets)}")
@@ -200,11 +200,11 @@ class Method:
         return chosen
 
     def check_budget(self, d: int | None, n_q: int, n_k: int) -> int | None:
-        """The budget that a cell runs with: ``d``, or None for a method without one.
+        """``d`` as an integer, or None for a method without a budget.
 
         Raises:
-            UsageError: a method with a budget got none, or one that is no whole number.
-            Unsupported: a budget or a sequence length that the method cannot take.
+            UsageError: d is missing, or is not a whole number.
+            Unsupported: the method cannot take this budget or sequence length.
         """
         if self.max_n is not None and max(n_q, n_k) > self.max_n:
             raise Unsupported(f"{self.name}: n={max(n_q, n_k)} is above its limit of {self.max_n}; choose a smaller n")
@@ -226,7 +226,7 @@ class Method:
 
     @property
     def source(self) -> str:
-        """The paper and its year, or the package or file that a user's method is of."""
+        """The paper and its year, or the package or file of a user's method."""
         if self.year:
             return f"{self.paper} ({self.year})"
         where = self.provenance and (self.provenance.package or self.provenance.file)
@@ -249,7 +249,7 @@ class Method:
         }
 
     def card(self) -> str:
-        """The method in four lines: paper; targets, kind and cost; what d means; what it claims."""
+        """The method in four lines: paper; targets, kind and cost; meaning of d; claims."""
         tags = ", ".join(tag.replace("_", " ").replace("@", " for ") for tag in self.tags)
         lines = [
             self.source,
@@ -261,7 +261,7 @@ class Method:
         return "\n".join(f"{self.name if index == 0 else '':15} {line}" for index, line in enumerate(lines))
 
     def explain(self) -> str:
-        """The method's page: its facts, its docstring, its options with their defaults and what they may be."""
+        """The text of ``attnprobe methods NAME``: facts, docstring, and options with defaults and allowed values."""
         facts = {
             "paper": self.source,
             "family": f"{self.family}, kind {self.kind}",
@@ -276,7 +276,7 @@ class Method:
             lines += textwrap.wrap(text, 100, initial_indent=f"{name:11}", subsequent_indent=" " * 11)
         lines += ["", (inspect.getdoc(self.function) or "").replace("``", "`")]
         if self.options:
-            lines += ["", f"Defaults, and what may stand there (--method {self.name}:OPTION=VALUE,…):"]
+            lines += ["", f"Defaults and allowed values (--method {self.name}:OPTION=VALUE,…):"]
             defaults = {f"{name}={option.default_text}": option for name, option in self.options.items()}
             width = max(map(len, defaults))
             lines += [f"  {text:{width}}  {option.describe()}" for text, option in defaults.items()]
@@ -287,7 +287,7 @@ class Method:
         return [self._claim(tag) for tag in self.tags]
 
     def _claim(self, tag: str) -> str:
-        """A tag in words, with the target and the setting for which it is claimed."""
+        """A tag in words, with the target and the options for which it is claimed."""
         name, _, target = tag.partition("@")
         where = [f"target {target}"] if target else []
         if name == "exact_at_full_budget" and self.exact_at is not None:
@@ -310,7 +310,7 @@ def _option(name: str, default: Any, hint: Any) -> Option:
 
 
 def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
-    """Put the decorated function into the registry, kernels into `KERNELS`; the keywords are the fields of `Method`."""
+    """A decorator that enters the function in `METHODS`, or a kernel in `KERNELS`. ``facts`` are fields of `Method`."""
 
     def put(function: Callable[..., Approximation]) -> Callable[..., Approximation]:
         entry = Method(function=function, **facts)
@@ -323,6 +323,6 @@ def register(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[
 
 
 def by_family(kernels: bool = False) -> list[Method]:
-    """Every method, and the ``kernels`` where asked for, in the order of `FAMILIES` and, within one, of their names."""
+    """All methods, with ``kernels`` the kernels too, sorted by family (in the order of `FAMILIES`) and name."""
     entries = [*METHODS.values(), *(KERNELS.values() if kernels else ())]
     return sorted(entries, key=lambda entry: (FAMILIES.index(entry.family), entry.name))

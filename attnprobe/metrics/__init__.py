@@ -1,4 +1,4 @@
-"""Metrics compare an operator with the exact one; each is a number per head, in float64."""
+"""Metrics compare an operator with the exact one. Each is a float64 number per head."""
 
 from .condition import (
     CORES,

@@ -1,8 +1,9 @@
-"""Condition numbers of attention matrices and of the cores that methods invert, and what they imply.
+"""The matrices whose condition numbers are measured: attention matrices and the cores of methods.
 
-X = [Q; K] stacks queries and keys, S picks the landmarks, ``κ(x, y) = exp(-‖x - y‖²·scale/2)``. Skyformer's cores over
-the same landmarks are ``SᵀĀS = exp(scale · X_S X_Sᵀ)`` of the softmax kernel, ``SᵀC̄S = κ(X_S, X_S)``, its ridged form
-``SᵀC̄S + γI``, and Lemma 3's scaled ``N = D^-½ (SᵀC̄S + γI) D^-½`` with ``D = diag((SᵀC̄S + γI) 1)`` (Chen et al. 2021).
+X = [Q; K] stacks queries and keys, S picks the landmarks, and ``κ(x, y) = exp(-‖x - y‖²·scale/2)``. Skyformer has these
+cores over its landmarks: ``SᵀĀS = exp(scale · X_S X_Sᵀ)`` of the softmax kernel; ``SᵀC̄S = κ(X_S, X_S)``; its ridged
+form ``SᵀC̄S + γI``; Lemma 3's scaled ``N = D^-½ (SᵀC̄S + γI) D^-½`` with ``D = diag((SᵀC̄S + γI) 1)`` (Chen et al.
+2021).
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ CORES = {
     "N0": "SᵀC̄S scaled as in Lemma 3, without γ",
     "N": "SᵀC̄S + γI scaled as in Lemma 3",
 }
-RIDGE = 0.1  # Skyformer's γ on the 0/1-sampled core, where the method's own is 0
+RIDGE = 0.1  # Skyformer's γ on the 0/1-sampled core, for methods whose own γ is 0
 DIRECTIONS = 8
 POWER = 40  # products of a power iteration
 STEP = 1e-5  # near eps^⅓, where truncation and rounding of a central difference balance
-BLOCK = 256  # rows compared at once
+BLOCK = 256  # rows compared at a time
 
 
 @dataclass(frozen=True)
 class Core:
-    """One d x d matrix of every head.
+    """A d x d matrix of every head.
 
     Attributes:
         name: one of `CORES`, or the method's own name for it.
         matrix: (h, d, d) float64.
-        inverted: whether the method inverts this one; the others stand beside it.
+        inverted: whether the method inverts this matrix. The others are for comparison.
         start: the starting point of the Schulz iteration on it, as in `attnprobe.linalg.inverses.start`.
-        log_scale: the matrix is ``exp(-log_scale)`` times what its name says, (h,): condition numbers do not see it.
-        repeated: landmarks that equal an earlier one bit by bit, (h,).
-        scaled: whether it is Lemma 3's scaling of a ridged kernel.
+        log_scale: ``matrix`` is ``exp(-log_scale)`` times the named core, (h,). Condition numbers do not depend on it.
+        repeated: the number of landmarks that equal an earlier one bit by bit, (h,).
+        scaled: whether it has the scaling of Lemma 3.
     """
 
     name: str
@@ -76,11 +77,11 @@ class Core:
 
 
 def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
-    """``A``, ``B`` and ``C`` of one head, (n_q, n_k) float64 each, with their repeated rows; one is held at a time.
+    """``A``, ``B`` and ``C`` of one head, (n_q, n_k) float64, one at a time, with their number of repeated rows.
 
     A is ``exp(S - max S)``: the factor is common to all entries, so its condition number is that of ``exp(S)``, which
-    may overflow. Repeated queries repeat rows, repeated keys columns: the larger count is given. Of causal inputs all
-    three are 0 above the diagonal, where equal queries still make rows that differ.
+    may overflow. Repeated queries repeat rows, repeated keys repeat columns; the larger count is returned. For causal
+    inputs all three are 0 above the diagonal, so equal queries have different rows.
     """
     inner = qkv.compressed()
     q, k = inner.q[row : row + 1].double(), inner.k[row : row + 1].double()
@@ -92,13 +93,14 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
 
 
 def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -> list[Core]:
-    """Every core that a method inverts, and for Skyformer those beside it, which show what each of its steps does.
+    """The cores that a method inverts; for Skyformer also the cores before and after each of its steps.
 
-    Skyformer computes the softmax target in its Gaussian form, so the raw ``SᵀĀS`` is made here from the landmarks
-    drawn, divided by its largest entry. Where the method has no ridge, ``SCS+ridge`` and ``N`` take γ = 0.1.
+    Skyformer computes the softmax target in its Gaussian form, so the raw ``SᵀĀS`` is built here from the drawn
+    landmarks and divided by its largest entry. If the method has no ridge, ``SCS+ridge`` and ``N`` take γ = 0.1.
 
     Args:
-        approx: of ``qkv``. options: the method's, of which ``gamma``, ``center_keys``, ``scale_dim`` and ``z0`` count.
+        approx: the approximation of ``qkv``.
+        options: the method's options; ``gamma``, ``inverse``, ``center_keys``, ``scale_dim`` and ``z0`` are used.
     """
     if not ("core" in approx.cores and {"indices", "centroids"} & set(approx.draws)):
         z0 = "global" if options.get("z0") == "global" else "norms"
@@ -118,7 +120,7 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
     z0 = options.get("z0")
     z0 = z0 if z0 in ("global", "identity") else "columns"
     none = torch.zeros_like(top)
-    found = [
+    return [
         Core("SAS", raw, False, "norms", top, repeated),
         Core("SCS", kernel if ridged else approx.cores["core"], not ridged, "norms", none, repeated),
         Core(
@@ -140,17 +142,16 @@ def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -
             True,
         ),
     ]
-    return found
 
 
 def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
-    """The ends of the spectrum of a scaled core N (h, d, d), and what they say of Lemma 3's interval (0, 1].
+    """The smallest and the largest eigenvalue of a scaled core N (h, d, d), and a verdict on Lemma 3's interval (0, 1].
 
-    For a symmetric kernel with entries that are not negative, ``N = D^-½ G D^-½`` with ``D = diag(G 1)`` is similar to
-    the row-stochastic ``D⁻¹ G``, so its largest eigenvalue is exactly 1, with eigenvector ``D^½ 1``; it is positive
-    semidefinite with G, and the smallest eigenvalue is positive with a ridge. The verdict of each head is ``holds``;
-    ``zero`` where the smallest eigenvalue is not above the rounding ``d eps``; ``violated`` where it is below ``-16 d
-    eps``, or the largest farther than that from 1 (the scaling rounds too).
+    For a symmetric nonnegative kernel G, ``N = D^-½ G D^-½`` with ``D = diag(G 1)`` is similar to the row-stochastic
+    ``D⁻¹ G``. So its largest eigenvalue is exactly 1, with eigenvector ``D^½ 1``. N is positive semidefinite if G is,
+    and with a ridge its smallest eigenvalue is positive. The verdict of each head is ``violated`` if the smallest
+    eigenvalue is below ``-16 d eps`` or the largest differs from 1 by more than that (the scaling rounds too); ``zero``
+    if the smallest is not above the rounding ``d eps``; otherwise ``holds``.
     """
     values = torch.linalg.eigvalsh(core.double())
     low, high = values[:, 0].cpu(), values[:, -1].cpu()
@@ -165,45 +166,45 @@ def lemma3_interval(core: Tensor) -> tuple[Tensor, Tensor, list[str]]:
 def schulz_residuals(core: Tensor, rule: str, n_iter: int) -> Tensor:
     """``‖I - M Z_t‖_F / √d`` of the iteration of Razavi et al. (2014) on a core, for t = 0 … n_iter; (h, n_iter + 1).
 
-    The iteration and the start are `attnprobe.linalg.inverses.razavi` and ``start``: what the methods run six steps of.
-    Cost ``5 d³`` a step. Where it diverges the residuals become infinite or NaN.
+    The iteration and its start are `attnprobe.linalg.inverses.razavi` and ``start``; methods run six steps of it. Cost
+    ``5 d³`` a step. If it diverges, the residuals become infinite or NaN.
     """
     core = core.double()
     z = start(core, rule)
-    found = [residual(core, z)]
+    residuals = [residual(core, z)]
     for _ in range(n_iter):
         z = razavi(core, z, 1)
-        found.append(residual(core, z))
-    return torch.stack(found, 1)
+        residuals.append(residual(core, z))
+    return torch.stack(residuals, 1)
 
 
-def inverse_gradient(found: Condition, log_scale: float = 0.0) -> float | None:
-    """``‖∂(M⁻¹)/∂M‖₂ = ‖M⁻¹‖₂² = 1/σ_m²``: how much a gradient can grow on its way through the inverse of a core.
+def inverse_gradient(measured: Condition, log_scale: float = 0.0) -> float | None:
+    """``‖∂(M⁻¹)/∂M‖₂ = ‖M⁻¹‖₂² = 1/σ_m²``: the largest growth of a gradient through the inverse of a core.
 
-    ``d(M⁻¹) = -M⁻¹ dM M⁻¹`` is the linear map ``-(M⁻ᵀ ⊗ M⁻¹)`` of dM, and its norm (from Frobenius norm to Frobenius
-    norm) is the product of the norms of its factors; backward it is the transposed map, of the same norm. None where
-    the matrix is singular: there the inverse has no derivative. This is of the inverse itself, not of a few steps of
-    an iteration towards it.
+    ``d(M⁻¹) = -M⁻¹ dM M⁻¹`` is the linear map ``-(M⁻ᵀ ⊗ M⁻¹)`` of dM. Its norm (from Frobenius norm to Frobenius norm)
+    is the product of the norms of its factors. The backward pass is the transposed map, of the same norm. The result is
+    None for a singular matrix, whose inverse has no derivative. It is about the inverse itself; for a few steps of an
+    iteration see `iteration_gradient`.
 
     Args:
-        log_scale: the matrix is ``exp(-log_scale)`` times the core that is meant.
+        measured: the condition of the matrix. log_scale: the matrix is ``exp(-log_scale)`` times the core M.
 
     >>> from attnprobe.linalg.condition import condition
     >>> inverse_gradient(condition(torch.diag(torch.tensor([2.0, 0.5]))))
     4.0
     """
-    if found.value is None:
+    if measured.value is None:
         return None
-    least = torch.log(found.values[0]) - torch.log(torch.tensor(found.value, dtype=torch.float64))
+    least = torch.log(measured.values[0]) - torch.log(torch.tensor(measured.value, dtype=torch.float64))
     return float(torch.exp(-2 * (least + log_scale)))
 
 
 def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
-    """``‖∂Z_t/∂M‖₂`` after t steps of the Schulz iteration on a core, (h,): what backpropagation really meets.
+    """``‖∂Z_t/∂M‖₂`` after t steps of the Schulz iteration on a core, (h,): the norm for backpropagation through it.
 
-    The norm of the derivative of ``M → Z_t``, the starting point ``Z₀(M)`` included, from Frobenius norm to Frobenius
-    norm; by power iteration on ``JᵀJ`` with products from autograd. A lower end, within about 1 % after at most 40
-    products. Where six steps return no inverse this is far below ``‖M⁻¹‖₂²``, and tends to it as t grows.
+    It is the norm of the derivative of ``M → Z_t``, including the starting point ``Z₀(M)``, from Frobenius norm to
+    Frobenius norm. Power iteration on ``JᵀJ`` with products from autograd gives a lower bound, within about 1 % after
+    at most 40 products. It is far below ``‖M⁻¹‖₂²`` while Z_t is far from the inverse, and tends to it as t grows.
 
     Args:
         core: (h, d, d). rule: the start, as in `schulz_residuals`.
@@ -218,17 +219,17 @@ def iteration_gradient(core: Tensor, rule: str, n_iter: int = 6) -> Tensor:
 
     pull = torch.func.vjp(inverse, core)[1]
     x = torch.randn(core.shape, generator=generator(0, "gradient", core.shape[-1]), dtype=torch.float64).to(core)
-    found = torch.zeros(len(core), dtype=torch.float64, device=core.device)
+    largest = torch.zeros(len(core), dtype=torch.float64, device=core.device)
     for _ in range(POWER):
         x = x / x.norm(dim=(1, 2), keepdim=True)
         y = torch.func.jvp(inverse, (core,), (x,))[1]
         size = y.norm(dim=(1, 2))
-        close = (size - found).abs() <= 1e-4 * size
-        found = torch.maximum(found, size)
+        close = (size - largest).abs() <= 1e-4 * size
+        largest = torch.maximum(largest, size)
         if close.all() or not torch.isfinite(size).all():
             break
         (x,) = pull(y / size[:, None, None])
-    return torch.where(torch.isfinite(size), found, torch.full_like(found, float("nan"))).cpu()
+    return torch.where(torch.isfinite(size), largest, torch.full_like(largest, float("nan"))).cpu()
 
 
 def sensitivity(
@@ -236,22 +237,24 @@ def sensitivity(
 ) -> Tensor:
     """The relative change of a matrix per relative change of Q and K, in random directions, (h, directions) float64.
 
-    For a matrix F of Q and K, and U, W normal and of Frobenius norm 1,
+    For a matrix F of Q and K, and random normal U, W scaled to Frobenius norm 1, it is
 
         ``‖F(Q + t‖Q‖_F U, K + t‖K‖_F W) - F(Q - t‖Q‖_F U, K - t‖K‖_F W)‖_F / (2 t ‖F(Q, K)‖_F)``
 
-    as t → 0, which is ``‖DF[dQ, dK]‖_F / ‖F‖_F`` for changes of Q and of K of relative size 1. A central difference at
-    ``t = 1e-5`` in float64: off by t² and by the rounding of F over t. Draws are held: ``run`` must take the same in
-    each call. A method that selects by the data (hashes, top k) jumps, and the difference shows the jump over t.
+    as t → 0. This equals ``‖DF[dQ, dK]‖_F / ‖F‖_F`` for changes of Q and of K of relative size 1. The central
+    difference uses ``t = 1e-5`` in float64; its error is about t² plus the rounding of F over t. ``run`` must use the
+    same draws in each call. A method that selects by the data (hashes, top k) is discontinuous: the result is then a
+    jump over t.
 
     Args:
-        run: the operator of Q and K, such as ``exact``. seed: of the directions, one stream for each head.
+        run: maps Q, K, V to an operator, for example ``exact``.
+        seed: the seed of the directions, with one stream for each head.
 
-    Rows are compared in blocks, so nothing n x n is held. Cost: 2 directions + 1 runs, and their rows.
+    Rows are compared in blocks, so no n x n matrix is stored. Cost: 2 directions + 1 runs, and their rows.
     """
     qkv = qkv.to(dtype=torch.float64)
     size = _frobenius(run(qkv))
-    found = torch.zeros(qkv.h, directions, dtype=torch.float64)
+    changes = torch.zeros(qkv.h, directions, dtype=torch.float64)
     for index in range(directions):
         change = [
             torch.stack([_direction(x[row], seed, head, index, name) for row, head in enumerate(qkv.heads)])
@@ -261,12 +264,12 @@ def sensitivity(
         for sign in (step, -step):
             q, k = (x + sign * dx for x, dx in zip((qkv.q, qkv.k), change, strict=True))
             ends.append(run(replace(qkv, q=q, k=k)))
-        found[:, index] = (_frobenius(*ends) / (2 * step * size)).cpu()
-    return found
+        changes[:, index] = (_frobenius(*ends) / (2 * step * size)).cpu()
+    return changes
 
 
 def _plain(name: str, matrix: Tensor, z0: str) -> Core:
-    """A core whose landmarks are not known one by one: its own rows are counted."""
+    """A core without known landmarks; its repeated rows are counted instead."""
     repeated = torch.tensor([repeats(rows) for rows in matrix], device="cpu")
     name = "A_S" if name == "A" else name
     return Core(name, matrix.double(), True, z0, matrix.new_zeros(len(matrix)), repeated)
@@ -288,13 +291,13 @@ def _scaled(kernel: Tensor) -> Tensor:
 
 
 def _direction(x: Tensor, seed: int, head: int, index: int, name: str) -> Tensor:
-    """``‖x‖_F U`` with U normal and of norm 1."""
+    """``‖x‖_F U`` with a random normal U scaled to norm 1."""
     draw = torch.randn(x.shape, generator=generator(seed, "sensitivity", head, index, name), dtype=torch.float64)
     return (draw * (x.norm().cpu() / draw.norm())).to(x.device)
 
 
 def _frobenius(one: Operator, other: Operator | None = None) -> Tensor:
-    """``‖F‖_F`` or ``‖F - G‖_F``, (h,), row block by row block."""
+    """``‖F‖_F`` or ``‖F - G‖_F``, (h,), computed by blocks of rows."""
     if other is not None and one.shape != other.shape:
         raise UsageError(f"{one!r} and {other!r} differ in shape")
     total = torch.zeros(one.shape[0], dtype=torch.float64, device=one.device)

@@ -1,4 +1,4 @@
-"""What one call costs: seconds, floating-point operations, peak memory; and how they grow with n."""
+"""The cost of a call: seconds, floating-point operations and peak memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..processes import follow_parent
 __all__ = ["counted_flops", "interleaved", "leading_products", "peak_bytes"]
 
 Call = Callable[[], Any]
-SHORTEST = 0.005  # seconds: shorter calls are repeated within one measurement
+SHORTEST = 0.005  # seconds; a shorter call is repeated within one measurement
 
 
 def interleaved(
@@ -30,29 +30,31 @@ def interleaved(
     device: torch.device | str = "cpu",
     progress: Callable[[int, str], None] = lambda done, name: None,
 ) -> dict[str, list[float]]:
-    """Seconds of every call of ``work``, timed in turn ``rounds`` times over, after turns that are not counted.
+    """The seconds of every call in ``work``: ``rounds`` measurements of each, after one warm-up round.
 
-    In turn, so that a machine that slows down slows all of them. On a CPU by `timeit` on torch's own clock, with all of
-    torch's threads; on CUDA between two events of the device. A call shorter than 5 ms is repeated, and its mean taken.
+    A round measures each call once, so that a slow moment of the machine affects all of them. A CPU is timed by
+    `timeit` with torch's clock and all of torch's threads, CUDA by two events of the device. A call shorter than 5 ms
+    is repeated within a measurement, and the mean is taken.
 
     Args:
-        progress: called before each measurement with the number of them done, warm-up included, and the call's name.
+        progress: called before each measurement with the number of measurements done, warm-up included, and the call's
+            name.
 
-    >>> {name: len(found) for name, found in interleaved({"sum": lambda: torch.ones(9).sum()}, rounds=3).items()}
+    >>> {name: len(times) for name, times in interleaved({"sum": lambda: torch.ones(9).sum()}, rounds=3).items()}
     {'sum': 3}
     """
     measure = _on_cuda if torch.device(device).type == "cuda" else _on_cpu
-    repeats, found, done = {}, {name: [] for name in work}, 0
+    repeats, seconds, done = {}, {name: [] for name in work}, 0
     for turn in range(rounds + 1):
         for name, once in work.items():
             progress(done, name)
             if turn == 0:
-                first = measure(once, 1)  # cold caches, thread pools, kernels that are chosen now
+                first = measure(once, 1)  # includes cold caches, thread pools and the choice of kernels
                 repeats[name] = 1 if first > 10 * SHORTEST else max(1, ceil(SHORTEST / max(measure(once, 1), 1e-9)))
             else:
-                found[name].append(measure(once, repeats[name]))
+                seconds[name].append(measure(once, repeats[name]))
             done += 1
-    return found
+    return seconds
 
 
 def _on_cpu(once: Call, repeats: int) -> float:
@@ -71,10 +73,10 @@ def _on_cuda(once: Call, repeats: int) -> float:
 
 
 def counted_flops(once: Call) -> int:
-    """The floating-point operations of the matrix products that a call makes, by torch's own counter.
+    """The floating-point operations of a call's matrix products, counted by torch.
 
     A multiplication and an addition count as two. Exponentials, sums, sorts, draws and factorisations (eigenvalues,
-    QR, Cholesky) are not products and not counted.
+    QR, Cholesky) are not counted.
 
     >>> counted_flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
     60
@@ -86,7 +88,7 @@ def counted_flops(once: Call) -> int:
 
 
 def _attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
-    """Of the kernel that the counter does not know, from its inputs' shapes (…, n, p)."""
+    """The operations of the fused CPU kernel, which torch's counter does not know, from the shapes (…, n, p)."""
     batch = 1
     for size in q[:-2]:
         batch *= size
@@ -94,24 +96,24 @@ def _attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: A
 
 
 def leading_products(cost: str, n: int, d: int | None, p: int) -> float | None:
-    """The leading term of a method's ``cost`` as the registry states it, multiply-adds per head.
+    """The value of a method's ``cost`` in the registry, in multiply-adds per head.
 
-    Terms within ``O(…)`` have no constant and are left out; None where no other is left.
+    Terms within ``O(…)`` have no constant and are left out. The result is None if no other term remains.
 
     >>> leading_products("4 n d p + O(d³)", 512, 16, 64), leading_products("O(n³)", 512, 16, 64)
     (2097152.0, None)
     >>> leading_products("2 n (d + 16) p", 512, 16, 64)
     2097152.0
     """
-    known = re.sub(r"\+?\s*O\((?:[^()]|\([^()]*\))*\)", "", cost).strip()
-    if not known or ("d" in known and d is None):
+    terms = re.sub(r"\+?\s*O\((?:[^()]|\([^()]*\))*\)", "", cost).strip()
+    if not terms or ("d" in terms and d is None):
         return None
     sizes = {"n": float(n), "d": float(d or 0), "p": float(p)}
-    return _sum(re.findall(r"\d+|[ndp]|[²³√()+]", known), sizes)
+    return _sum(re.findall(r"\d+|[ndp]|[²³√()+]", terms), sizes)
 
 
 def _sum(tokens: list[str], sizes: Mapping[str, float]) -> float:
-    """The value of a sum of products; takes what it reads from the front of ``tokens``."""
+    """The value of a sum of products. It removes the tokens that it reads from the front of ``tokens``."""
     total, product = 0.0, 1.0
     while tokens and tokens[0] != ")":
         token = tokens.pop(0)
@@ -132,22 +134,22 @@ def _sum(tokens: list[str], sizes: Mapping[str, float]) -> float:
 
 
 def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str = "cpu") -> int | None:
-    """Peak memory of one call beyond what its process holds before it; None where the system does not tell.
+    """The growth of memory during one call, at its peak, in bytes; None if the system cannot measure it.
 
     Args:
-        make: ``make(*args)`` gives the call with its inputs made, and ``make(*args, few=True)`` a small one like it,
-            whose thread pools, kernels and libraries are no cost of the call; it may fail. It must be importable by
-            name: on a CPU it runs in a process of its own, forked from one that has imported torch and computed
-            nothing, so that nothing that was freed before hides in the number.
+        make: ``make(*args)`` prepares the inputs and returns the call. ``make(*args, few=True)`` returns a small call
+            of the same kind. The small call runs first and may fail: it loads thread pools, kernels and libraries,
+            which are not a cost of the call. ``make`` must be importable by name: on a CPU it runs in a new process,
+            forked from one that has imported torch and computed nothing, so that no freed memory is reused unseen.
 
-    On a CPU it is the growth of the resident set (Linux), accurate to the pages that malloc keeps, about 0.1 MiB; on
-    CUDA the growth of what torch's allocator gave out.
+    On a CPU it is the growth of the resident set (Linux only), accurate to the pages that malloc keeps, about 0.1 MiB.
+    On CUDA it is the growth of the memory of torch's allocator.
 
     Raises:
-        Exception: whatever the call raises; BrokenProcessPool where the system ended its process.
+        Exception: any exception of the call; BrokenProcessPool if the system ended its process.
     """
     if torch.device(device).type == "cuda":
-        _rehearsed(make, args)
+        _warm_up(make, args)
         once = make(*args)
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -157,31 +159,31 @@ def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str
         return torch.cuda.max_memory_allocated() - before
     if not Path("/proc/self/clear_refs").exists():
         return None
-    processes = multiprocessing.get_context("forkserver")  # which imports once what every child needs
+    processes = multiprocessing.get_context("forkserver")  # imports once the modules that every child needs
     processes.set_forkserver_preload([make.__module__, "attnprobe.methods", __name__])
     with ProcessPoolExecutor(1, mp_context=processes, initializer=follow_parent) as pool:
         return pool.submit(_resident_growth, make, args).result()
 
 
-def _rehearsed(make: Callable[..., Call], args: tuple[Any, ...]) -> None:
-    with suppress(Exception):  # a small call may be one that cannot be: the real one says so
+def _warm_up(make: Callable[..., Call], args: tuple[Any, ...]) -> None:
+    with suppress(Exception):  # if the small call is impossible, the real one reports it
         make(*args, few=True)()
 
 
 def _resident_growth(make: Callable[..., Call], args: tuple[Any, ...]) -> int:
-    """In a fresh process: the peak of the resident set during one call, less its size before."""
+    """In a new process: the peak of the resident set during one call, less its size before."""
     import ctypes
 
-    _rehearsed(make, args)
+    _warm_up(make, args)
     once = make(*args)
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that nothing hides in it
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    ctypes.CDLL(None).malloc_trim(0)  # return freed memory, which the call could reuse unseen
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _resident("VmRSS")
     once()
     return max(0, _resident("VmHWM") - before)
 
 
-def _resident(what: str) -> int:
-    """``VmRSS`` or its peak ``VmHWM`` of this process, in bytes."""
+def _resident(field: str) -> int:
+    """The resident set ``VmRSS`` of this process or its peak ``VmHWM``, in bytes."""
     status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in status if line.startswith(what))
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))

@@ -10,10 +10,10 @@ __all__ = ["repeated_rows"]
 
 
 def repeated_rows(qkv: QKV) -> int:
-    """How many tokens have the same query and key rows, bit by bit, as an earlier token, in the first head.
+    """The number of tokens whose query and key rows equal those of an earlier token bit by bit, in the first head.
 
-    In layer 0 of concatenated segments the same token at the same position of two segments repeats exactly, which
-    makes B and C singular: a condition number there says nothing about attention.
+    In layer 0 of concatenated segments, equal tokens at the same position of two segments have equal rows. B and C are
+    then singular, and their condition numbers say nothing about attention.
 
     >>> repeated_rows(QKV(*torch.ones(3, 1, 5, 2)))
     4

@@ -1,4 +1,4 @@
-"""What a layer's queries, keys and values are like, whatever the method: what makes attention easy or hard."""
+"""Statistics of a layer's queries, keys and values, which make attention easy or hard to approximate."""
 
 from __future__ import annotations
 
@@ -33,58 +33,59 @@ INPUT_STATISTICS = {
 
 @torch.no_grad()
 def input_statistics(qkv: QKV) -> dict[str, Tensor]:
-    """What Q, K and V (h, n, p) of one layer are like, head by head: (h,) float64 each, on the CPU.
+    """The `INPUT_STATISTICS` of Q, K and V (h, n, p) of one layer, per head: (h,) float64 each, on the CPU.
 
-    With ``S = scale · Q Kᵀ`` and ``B = softmax(S)``, over valid tokens alone where there is a padding mask:
+    With ``S = scale · Q Kᵀ`` and ``B = softmax(S)``, over the valid tokens if there is a padding mask:
 
     ===========================  =====================================================================================
     ``score_std``                ``sqrt( Σ_ij (S_ij - S̄)² / (n_q n_k) )``, S̄ the mean of all scores
     ``score_max``                ``max_ij |S_ij|``
     ``entropy``                  ``Σ_i H_i / n_q`` with ``H_i = -Σ_j B_ij ln B_ij``, in nats
-    ``entropy_share``            ``entropy / ln n_k``: 1 where rows are uniform, NaN for one key
+    ``entropy_share``            ``entropy / ln n_k``: 1 if rows are uniform, NaN for one key
     ``sink_first``               ``Σ_i B_i0 / n_q``: the attention that the first (valid) token gets
-    ``sink_most``                ``max_j Σ_i B_ij / n_q``: that of the most attended one; ``1/n_k`` where all are alike
+    ``sink_most``                ``max_j Σ_i B_ij / n_q``: that of the most attended token; ``1/n_k`` for uniform rows
     ``stable_rank``              ``‖B‖_F² / ‖B‖₂²``
     ``q_norm_mean, k_, v_``      ``Σ_i ‖q_i‖ / n_q``
     ``q_norm_max, k_, v_``       ``max_i ‖q_i‖``
-    ``q_norm_ratio, k_, v_``     ``max_i ‖q_i‖ / median_i ‖q_i‖``: 1 where rows are of one size; NaN for zeros alone
+    ``q_norm_ratio, k_, v_``     ``max_i ‖q_i‖ / median_i ‖q_i‖``: 1 if all norms are equal; NaN if all are zero
     ``q_stable_rank, k_, v_``    ``‖Q‖_F² / ‖Q‖₂²``
     ===========================  =====================================================================================
 
-    One pass makes scores and exponentials in float64, 64 rows of one head at a time, so nothing n x n is held: memory
-    O(n p), ``n_q n_k (p + 2)`` multiply-adds and as many exponentials as B has entries. The standard deviation takes no
-    pass: around the means q̄ and k̄, ``S_ij - S̄ = scale (a_i·k̄ + q̄·b_j + a_i·b_j)``, whose parts are uncorrelated,
+    One pass computes scores and exponentials in float64, 64 rows of one head at a time, so no n x n matrix is stored.
+    It takes memory O(n p), ``n_q n_k (p + 2)`` multiply-adds and an exponential for each entry of B. The standard
+    deviation needs no pass. With a_i and b_j the deviations from the means q̄ and k̄, ``S_ij - S̄ = scale (a_i·k̄ +
+    q̄·b_j + a_i·b_j)``. These terms are uncorrelated, so
 
         ``σ² = scale² ( Σ_i (a_i·k̄)² / n_q + Σ_j (q̄·b_j)² / n_k + tr(AᵀA BᵀB) / (n_q n_k) )``,
 
-    a sum in which nothing cancels. ‖B‖₂ takes the passes of `matrix_errors`, in the dtype of ``qkv`` (float32 where
-    that is half precision), until its interval is 1 % wide, where it is itself known to about 1e-4; the stable ranks of
-    Q, K and V come from p x p Gram matrices. Of causal inputs, only scores at or before the diagonal count, and a
-    uniform row is one over the keys up to its own: ``entropy_share`` is ``n · entropy / Σ_i ln(i + 1)``, i from 0.
+    a sum without cancellation. ‖B‖₂ takes the passes of `matrix_errors`, in the dtype of ``qkv`` (float32 for half
+    precision), until its interval is 1 % wide; the value is then accurate to about 1e-4. The stable ranks of Q, K and V
+    come from p x p Gram matrices. For causal inputs only scores on or below the diagonal count, and a uniform row is
+    uniform over the keys up to its own: ``entropy_share`` is ``n · entropy / Σ_i ln(i + 1)``, i from 0.
 
     >>> uniform = input_statistics(QKV(torch.zeros(1, 8, 4), torch.zeros(1, 8, 4), torch.ones(1, 8, 2)))
     >>> [round(float(uniform[name]), 6) for name in ("score_std", "entropy_share", "sink_first", "stable_rank")]
     [0.0, 1.0, 0.125, 1.0]
     """
     inner = qkv.compressed()
-    found = {"score_std": torch.stack([_score_std(*_doubled(inner, row), inner.scale) for row in range(inner.h)])}
-    passes = [_pass(*_doubled(inner, row), inner.scale, inner.causal) for row in range(inner.h)]
-    found |= {name: torch.stack([one[name] for one in passes]) for name in passes[0]}
-    seen = range(1, inner.n_k + 1) if inner.causal else (inner.n_k,)
-    found["entropy_share"] = found["entropy"] / (sum(map(math.log, seen)) / len(seen) or math.nan)
+    values = {"score_std": torch.stack([_score_std(*_float64(inner, row), inner.scale) for row in range(inner.h)])}
+    heads = [_row_statistics(*_float64(inner, row), inner.scale, inner.causal) for row in range(inner.h)]
+    values |= {name: torch.stack([head[name] for head in heads]) for name in heads[0]}
+    visible = range(1, inner.n_k + 1) if inner.causal else (inner.n_k,)
+    values["entropy_share"] = values["entropy"] / (sum(map(math.log, visible)) / len(visible) or math.nan)
     spectral, frobenius = exact_norms(exact(inner), tol=1e-2)
-    found["stable_rank"] = (frobenius / spectral) ** 2
+    values["stable_rank"] = (frobenius / spectral) ** 2
     for name in "qkv":
         x = getattr(inner, name)
         norms = torch.stack([row_norms(head) for head in x])  # (h, n)
-        found[f"{name}_norm_mean"], found[f"{name}_norm_max"] = norms.mean(1), norms.amax(1)
-        found[f"{name}_norm_ratio"] = found[f"{name}_norm_max"] / norms.quantile(0.5, dim=1)
+        values[f"{name}_norm_mean"], values[f"{name}_norm_max"] = norms.mean(1), norms.amax(1)
+        values[f"{name}_norm_ratio"] = values[f"{name}_norm_max"] / norms.quantile(0.5, dim=1)
         spectral, frobenius = output_norms(x)
-        found[f"{name}_stable_rank"] = (frobenius / spectral) ** 2
-    return {name: found[name].cpu() for name in INPUT_STATISTICS}
+        values[f"{name}_stable_rank"] = (frobenius / spectral) ** 2
+    return {name: values[name].cpu() for name in INPUT_STATISTICS}
 
 
-def _doubled(qkv: QKV, row: int) -> tuple[Tensor, Tensor]:
+def _float64(qkv: QKV, row: int) -> tuple[Tensor, Tensor]:
     return qkv.q[row].double(), qkv.k[row].double()
 
 
@@ -96,15 +97,15 @@ def _score_std(q: Tensor, k: Tensor, scale: float) -> Tensor:
     return scale * ((a @ k_mean).square().mean() + (b @ q_mean).square().mean() + mixed).clamp(min=0).sqrt()
 
 
-def _pass(q: Tensor, k: Tensor, scale: float, causal: bool) -> dict[str, Tensor]:
-    """What one pass over the rows of one head finds."""
+def _row_statistics(q: Tensor, k: Tensor, scale: float, causal: bool) -> dict[str, Tensor]:
+    """The statistics of scores and weights from one pass over the rows of one head."""
     n = len(k)
-    place, middle, moments = torch.arange(n, device=q.device), scale * q.mean(0) @ k.mean(0), q.new_zeros(2)
+    position, middle, moments = torch.arange(n, device=q.device), scale * q.mean(0) @ k.mean(0), q.new_zeros(2)
     largest, entropy, mass = q.new_zeros(()), q.new_zeros(()), q.new_zeros(n)
     for start, stop in row_blocks(len(q), block_rows(q, n, CPU_BLOCK)):
         scores = (q[start:stop] * scale) @ k.mT  # (b, n)
         if causal:
-            hidden = place > place[start:stop, None]
+            hidden = position > position[start:stop, None]
             away = (scores - middle).masked_fill_(hidden, 0)
             moments += torch.stack([away.sum(), away.square().sum()])
             scores.masked_fill_(hidden, math.inf)
@@ -114,15 +115,15 @@ def _pass(q: Tensor, k: Tensor, scale: float, causal: bool) -> dict[str, Tensor]
             low, high = scores.aminmax(dim=1)
         largest = torch.maximum(largest, torch.maximum(-low, high).amax())
         scores -= high[:, None]
-        weights = scores.exp()  # of sums Z_i: B_i = weights / Z_i, and H_i = ln Z_i - Σ_j B_ij (S_ij - max_i)
+        weights = scores.exp()  # with sums Z_i: B_i = weights / Z_i and H_i = ln Z_i - Σ_j B_ij (S_ij - max_i)
         if causal:
             scores.masked_fill_(hidden, 0)
         sums = weights.sum(1)
         entropy += (sums.log() - torch.linalg.vecdot(weights, scores) / sums).sum()
         mass += (1 / sums) @ weights
     mass /= len(q)
-    found = {"score_max": largest, "entropy": entropy / len(q), "sink_first": mass[0], "sink_most": mass.amax()}
+    values = {"score_max": largest, "entropy": entropy / len(q), "sink_first": mass[0], "sink_most": mass.amax()}
     if causal:
         mean, square = moments / (n * (n + 1) / 2)
-        found["score_std"] = (square - mean**2).clamp(min=0).sqrt()
-    return found
+        values["score_std"] = (square - mean**2).clamp(min=0).sqrt()
+    return values

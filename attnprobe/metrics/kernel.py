@@ -1,4 +1,4 @@
-"""Errors of kernels: exact attention by other means, judged by its rounding and beside the framework's own."""
+"""Errors of kernels, implementations of exact attention, next to the errors of the framework's own attention."""
 
 from __future__ import annotations
 
@@ -32,35 +32,37 @@ KERNEL_METRICS = {
 }
 ROW_TOLERANCES = {torch.bfloat16: 1.6e-2, torch.float16: 1e-3, torch.float32: 1.3e-6, torch.float64: 1e-7}
 QUANTILES = 0.5, 0.99, 0.999  # of the row errors
-ROWS = 256  # query rows whose scores are alive at a time
+ROWS = 256  # query rows whose scores are in memory at a time
 
 
 @full_precision()
 def eager_output(qkv: QKV) -> Tensor:
-    """``softmax(scale · (Q Kᵀ)) V`` as torch computes it eagerly, every step rounded to the dtype of ``qkv``.
+    """``softmax(scale · (Q Kᵀ)) V`` computed eagerly by torch, every step rounded to the dtype of ``qkv``.
 
-    That is ``torch.softmax(q @ k.mT * scale, -1) @ v`` of the valid tokens, (h, n_q, p_v), for blocks of rows of one
-    head, so that no n x n is held. Cost ``2 n² p``.
+    That is ``torch.softmax(q @ k.mT * scale, -1) @ v`` for the valid tokens, (h, n_q, p_v). It runs by blocks of rows
+    of one head, so no n x n matrix is stored. Cost ``2 n² p``.
     """
     inner = qkv.compressed()
     output = inner.v.new_empty(inner.h, inner.n_q, inner.p_v)
-    places = torch.arange(inner.n_k, device=inner.device)
+    positions = torch.arange(inner.n_k, device=inner.device)
     for head in range(inner.h):
         for first, last in row_blocks(inner.n_q, block_rows(output, inner.n_k, ROWS)):
             scores = inner.q[head, first:last] @ inner.k[head].mT * inner.scale
             if inner.causal:
-                scores = scores.masked_fill(places > places[first:last, None], -inf)
+                scores = scores.masked_fill(positions > positions[first:last, None], -inf)
             output[head, first:last] = torch.softmax(scores, -1) @ inner.v[head]
     return output
 
 
 @dataclass(frozen=True, eq=False)
 class KernelReference:
-    """What kernels of one dtype are judged by, so that several share it; all on the valid tokens.
+    """The exact output and the framework's error for one dtype, shared by its kernels; on the valid tokens.
 
     Attributes:
-        dtype: to which Q, K and V are rounded. exact: the exact output of the rounded inputs, (h, n_q, p_v) float64.
-        max_abs, frobenius: the largest entry of the framework's error, and its Frobenius norm over that of O, (h,).
+        dtype: the dtype to which Q, K and V are rounded.
+        exact: the exact output O of the rounded inputs, (h, n_q, p_v) float64.
+        max_abs: the largest entry of the framework's error, (h,).
+        frobenius: the Frobenius norm of the framework's error over that of O, (h,).
     """
 
     dtype: torch.dtype
@@ -70,9 +72,9 @@ class KernelReference:
 
     @classmethod
     def of(cls, qkv: QKV, dtype: torch.dtype | None = None) -> KernelReference:
-        """From Q, K and V and the dtype to which a kernel takes them; None is their own.
+        """The reference for Q, K and V rounded to ``dtype``; None keeps their own dtype.
 
-        Inputs that the dtype cannot hold have a reference of NaN.
+        Inputs that overflow in the dtype have a reference of NaN.
         """
         dtype = dtype or qkv.dtype
         inner = qkv.compressed()
@@ -94,13 +96,13 @@ def kernel_errors(
     row_tolerance: float | None = None,
     reference: KernelReference | None = None,
 ) -> dict[str, Tensor]:
-    """How far the output of a kernel lies from exact softmax attention, by the measures of those who write kernels.
+    """The errors of a kernel's output against exact softmax attention, by the measures of kernel authors.
 
-    With O~ its output, O the exact output of Q, K and V *rounded to* ``dtype``, in float64, and row errors
-    ``r_i = ‖O~_i - O_i‖ / ‖O_i‖`` (0 where both rows are zero), all float64 (h,):
+    O~ is the output. O is the exact float64 output of Q, K and V *rounded to* ``dtype``. ``r_i = ‖O~_i - O_i‖ / ‖O_i‖``
+    are the row errors, 0 if both rows are zero. All results are float64 (h,):
 
     ================================  ==========================================================================
-    ``cosine``                        ``<O~, O>_F / (‖O~‖_F ‖O‖_F)``; 1 where both are zero, 0 where one is
+    ``cosine``                        ``<O~, O>_F / (‖O~‖_F ‖O‖_F)``; 1 if both are zero, 0 if one is
     ``max_abs``                       ``max |O~ - O|``, in the units of V
     ``relative_frobenius``            ``‖O~ - O‖_F / ‖O‖_F``
     ``row_error_p50``, ``_p99``,      quantiles of the r_i, interpolated linearly
@@ -108,20 +110,22 @@ def kernel_errors(
     ``rows_within``                   the share of rows with ``r_i ≤ row_tolerance``
     ``ratio_to_framework``            ``max_abs`` over that of `eager_output` on the same rounded inputs
     ``ratio_to_framework_frobenius``  ``relative_frobenius`` over that of `eager_output`
-    ``framework_max_abs``, …          what these two divide by
+    ``framework_max_abs``, …          the denominators of these two
     ================================  ==========================================================================
 
-    The inputs are rounded first because that loss is not the kernel's: it would hide what is, and draw every ratio to
-    1. A ratio is 1 where both errors are 0, infinite where the framework's alone is, and 0 where the framework's
-    output is not finite and the kernel's is. Rows and heads of padding have no part.
+    The inputs are rounded first because that loss is not the kernel's: it would hide the kernel's error and pull every
+    ratio to 1. A ratio is 1 if both errors are 0, infinite if only the framework's error is 0, and 0 if the framework's
+    output is not finite and the kernel's is. Padding is left out.
 
     Args:
-        approx: a kernel's result, or its output (h, n_q, p_v) in any dtype. dtype: None is that of ``qkv``.
+        approx: a kernel's result, or its output (h, n_q, p_v) in any dtype.
+        dtype: the dtype of the rounding; None is that of ``qkv``.
         row_tolerance: None is `torch.testing.assert_close`'s relative tolerance for the dtype: 1.6e-2 for bfloat16,
             1e-3 for float16, 1.3e-6 for float32, 1e-7 for float64.
-        reference: a `KernelReference` of the same inputs, where it is at hand already; its dtype counts.
+        reference: a `KernelReference` of the same inputs, to avoid computing it again; its dtype is used.
 
-    Cost ``n p_v`` beside the two references, ``4 n² p``. An output that is not finite has NaN, and rows not within.
+    Cost ``n p_v``, and ``4 n² p`` for the reference. An output that is not finite gives NaN, and its rows are not
+    within the tolerance.
 
     Raises:
         UsageError: shapes that differ, or a tolerance that is not positive.
@@ -129,29 +133,29 @@ def kernel_errors(
     >>> g = torch.Generator().manual_seed(0)
     >>> qkv = QKV(*torch.randn(3, 1, 64, 16, generator=g))
     >>> q, k, v = (x.bfloat16() for x in (qkv.q, qkv.k, qkv.v))
-    >>> found = kernel_errors(torch.softmax(q @ k.mT * qkv.scale, -1) @ v, qkv, dtype=torch.bfloat16)
-    >>> float(found["ratio_to_framework"]), float(found["rows_within"])
+    >>> errors = kernel_errors(torch.softmax(q @ k.mT * qkv.scale, -1) @ v, qkv, dtype=torch.bfloat16)
+    >>> float(errors["ratio_to_framework"]), float(errors["rows_within"])
     (1.0, 1.0)
     """
     reference = reference or KernelReference.of(qkv, dtype)
     tolerance = ROW_TOLERANCES[reference.dtype] if row_tolerance is None else row_tolerance
     if not tolerance > 0:
         raise UsageError(f"row-tolerance={tolerance:g}: choose a relative error above 0, such as 0.01")
-    got = approx if isinstance(approx, Tensor) else approx.output
-    got = got if qkv.mask is None else got[:, qkv.mask]
+    output = approx if isinstance(approx, Tensor) else approx.output
+    output = output if qkv.mask is None else output[:, qkv.mask]
     exact = reference.exact
-    if got.shape != exact.shape:
-        raise UsageError(f"the output has shape {tuple(got.shape)}, the exact one {tuple(exact.shape)}")
-    got = got.double()
-    error = got - exact
+    if output.shape != exact.shape:
+        raise UsageError(f"the output has shape {tuple(output.shape)}, the exact one {tuple(exact.shape)}")
+    output = output.double()
+    error = output - exact
     rows = _ratio(row_norms(error), row_norms(exact), 0.0)  # (h, n_q)
     p50, p99, p99_9 = torch.quantile(rows, rows.new_tensor(QUANTILES), dim=-1)
-    sizes = got.norm(dim=(1, 2)), exact.norm(dim=(1, 2))
+    sizes = output.norm(dim=(1, 2)), exact.norm(dim=(1, 2))
     max_abs, frobenius = error.abs().amax((1, 2)), _ratio(error.norm(dim=(1, 2)), sizes[1], 0.0)
-    none = (sizes[0] == 0) | (sizes[1] == 0)
-    cosine = (got * exact).sum((1, 2)) / (sizes[0] * sizes[1])
+    zero = (sizes[0] == 0) | (sizes[1] == 0)
+    cosine = (output * exact).sum((1, 2)) / (sizes[0] * sizes[1])
     return {
-        "cosine": torch.where(none, (sizes[0] == sizes[1]).to(cosine), cosine),
+        "cosine": torch.where(zero, (sizes[0] == sizes[1]).to(cosine), cosine),
         "max_abs": max_abs,
         "relative_frobenius": frobenius,
         "row_error_p50": p50,
@@ -166,5 +170,5 @@ def kernel_errors(
 
 
 def _ratio(above: Tensor, below: Tensor, both: float) -> Tensor:
-    """``above / below``, and ``both`` where both are 0."""
+    """``above / below``, or ``both`` if both are 0."""
     return torch.where((above == 0) & (below == 0), torch.full_like(above, both), above / below)

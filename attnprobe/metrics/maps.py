@@ -11,7 +11,7 @@ from .matrix import at_least_float32
 
 __all__ = ["MAP_BLOCKS", "attention_maps"]
 
-MAP_BLOCKS = 64  # a side: what can be told apart in a small picture
+MAP_BLOCKS = 64  # blocks a side: as many as can be distinguished in a small picture
 
 
 @torch.no_grad()
@@ -24,16 +24,16 @@ def attention_maps(operator: Operator, blocks: int = MAP_BLOCKS) -> Tensor:
 
         ``M_st = Σ_{i in I_s} Σ_{j in J_t} B_ij / (|I_s| |J_t|)``
 
-    which is B itself where there are as many blocks as tokens, as in Figure 3 of Nyströmformer. Padded rows and columns
-    are zeros and count as such.
+    which is B itself if there are as many blocks as tokens, as in Figure 3 of Nyströmformer. Padded rows and columns
+    count as zeros.
 
-    One product with the indicators of the key blocks, in the operator's own dtype (float32 where that is half
-    precision) and on its device; means are taken in float64. Nothing n x n is held: ``h n_q b_k`` numbers are, as many
-    as an output of that width has. Cost per head ``n² (p + b_k)`` for exact attention, ``2 n d b_k`` for rank d. A row
-    with an entry that is not finite may make its whole row of blocks NaN, since inf · 0 is.
+    The operator is applied once to the indicators of the key blocks, in its own dtype (float32 for half precision) and
+    on its device; means are in float64. No n x n matrix is stored, only ``h n_q b_k`` numbers. Cost per head ``n² (p +
+    b_k)`` for exact attention, ``2 n d b_k`` for rank d. An entry that is not finite may make its whole row of blocks
+    NaN, because inf · 0 is NaN.
 
     Args:
-        blocks: the most blocks along each side.
+        blocks: the largest number of blocks along each side.
 
     Raises:
         UsageError: ``blocks`` below 1.

@@ -1,4 +1,4 @@
-"""Errors of whole attention matrices, without ever holding one."""
+"""Errors of whole attention matrices, without storing an n x n matrix."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MATRIX_METRICS = {
     "matrix_frobenius_relative": "‖B - B~‖_F / ‖B‖_F",
     "matrix_infinity": "the largest row sum of |B - B~|",
 }
-USUAL = 5  # passes until an interval closes
-DENSE = 256  # keys; matrices this small are held: cheaper, and the interval is a point
+USUAL = 5  # the usual number of passes until an interval closes, for progress
+DENSE = 256  # keys; a matrix up to this size is computed densely: cheaper, and exact
 MEMORY = 3 * 2**24  # bytes of Krylov bases at a time
-SMALL = 0.02  # of the size of B: an error below it is measured again in float64 where float32 leaves it open
+SMALL = 0.02  # relative to B; a smaller error is measured again in float64 if its float32 interval stays open
 
 Show = Callable[[str, float], None]
 Devices = Sequence[torch.device | str]
@@ -39,9 +39,9 @@ class MatrixErrors:
 
     Attributes:
         metrics: as `matrix_errors` returns them.
-        kind: which bound the upper end is: ``exact`` (a matrix that was held), ``A`` or ``frobenius`` (certain), ``B``
-            or ``apriori`` (fail with probability at most δ), ``none`` (a matrix that is not finite).
-        open: whether the interval of ``‖E‖₂``, or that of ``‖B‖₂``, ended wider than ``tol``.
+        kind: the bound that gives the upper end: ``exact`` (dense matrix), ``A`` or ``frobenius`` (certain), ``B`` or
+            ``apriori`` (fail with probability at most δ), ``none`` (a matrix that is not finite).
+        open: whether the interval of ``‖E‖₂`` or that of ``‖B‖₂`` is still wider than ``tol``.
     """
 
     metrics: dict[str, Tensor]
@@ -58,9 +58,9 @@ def matrix_errors(
     delta: float = DELTA,
     devices: Devices | None = None,
 ) -> dict[str, Tensor]:
-    """How far the operator of an approximation lies from the exact matrix, per head.
+    """The errors of an approximation's operator against the exact matrix, per head.
 
-    With ``E = B - B~`` (or C for the Gaussian target), all (h,), float64 but for ``matrix_spectral_passes``:
+    With ``E = B - B~`` (or C for the Gaussian target). All are (h,) float64, except ``matrix_spectral_passes``:
 
     =================================  ===========================================================================
     ``matrix_spectral``                ``‖E‖₂``, the largest Ritz value of a block Krylov space of ``EᵀE``
@@ -72,28 +72,30 @@ def matrix_errors(
     ``matrix_infinity``                ``max_i Σ_j |E_ij|``
     =================================  ===========================================================================
 
-    Passes run in the dtype of ``exact``, in float32 where that is half precision: B is then made in float32 from the
+    Passes run in the dtype of ``exact``, or in float32 for half precision: then B is computed in float32 from the
     half-precision Q and K, and the stored factors of B~ are applied in float32. An error of less than 2 % of B that
-    float32 cannot resolve to ``tol`` is measured again in float64. The numbers are those of the operators as computed:
-    float32 entries of B are off by up to 5e-6 of ‖B‖. Up to 256 keys, E is held and its norm exact. One pass costs
-    about one exact attention; memory ``64 n_k`` for a block of rows and ``32 n_k`` for each pass and head.
+    float32 cannot resolve to ``tol`` is measured again in float64. The errors are those of the operators as computed:
+    float32 entries of B are off by up to 5e-6 of ‖B‖. Up to 256 keys, E is computed densely and its norm is exact. A
+    pass costs about one exact attention; memory ``64 n_k`` for a block of rows and ``32 n_k`` for each pass and head.
 
     Args:
-        delta: of one interval. The default of 1e-10 leaves ten thousand of them a joint 1e-6.
-        seed: of the start block, whose stream is ``certificate``.
-        devices: make the rows of B on these, in spans of 2048 rows, such as ``["cuda:0", "cuda:1"]``: one head of Q, K
-            and B~ is copied to each, and the Krylov bases stay where ``exact`` is. Sums are taken in the order of the
-            rows, so nothing depends on the number of devices; from what None gives, the operator's own device and no
-            spans, numbers differ by rounding (see `Differences`), which the interval's ends allow for. Up to 256 keys,
-            and in products with B~ itself, nothing is split.
+        tol: the relative width at which the interval of ``‖E‖₂`` counts as closed.
+        delta: the failure probability of one interval. With the default of 1e-10, ten thousand intervals jointly fail
+            with probability at most 1e-6.
+        seed: the seed of the start block, whose stream is ``certificate``.
+        devices: compute the rows of B on these devices, in spans of 2048 rows, for example ``["cuda:0", "cuda:1"]``.
+            One head of Q, K and B~ is copied to each; the Krylov bases stay on the device of ``exact``. Sums follow the
+            order of the rows, so results do not depend on the number of devices. Results without ``devices``, on the
+            operator's own device and without spans, differ by rounding (see `Differences`), which the ends of the
+            interval allow for. Up to 256 keys, and in products with B~ itself, nothing is split.
 
     Raises:
-        UsageError: shapes that differ, or ``devices`` that are not there.
+        UsageError: shapes that differ, or ``devices`` that do not exist.
 
     >>> from attnprobe import QKV, approximate, exact
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
-    >>> found = matrix_errors(exact(qkv), approximate("vmean", qkv).operator)
-    >>> bool(found["matrix_spectral"] <= found["matrix_frobenius"])
+    >>> errors = matrix_errors(exact(qkv), approximate("vmean", qkv).operator)
+    >>> bool(errors["matrix_spectral"] <= errors["matrix_frobenius"])
     True
     """
     return shared_matrix_errors(exact, [approx], tol=tol, seed=seed, delta=delta, devices=devices)[0].metrics
@@ -110,13 +112,13 @@ def shared_matrix_errors(
     devices: Devices | None = None,
     progress: Show = lambda label, share: None,
 ) -> list[MatrixErrors]:
-    """`matrix_errors` of several approximations of one exact matrix: each pass has one exponential an entry for all.
+    """The `matrix_errors` of several approximations of one exact matrix, which share the exponentials of each pass.
 
-    Each stops by its own rule, so its numbers are those it would have alone up to rounding.
+    Each approximation stops by its own rule, so its errors equal those of `matrix_errors` up to rounding.
 
     Args:
-        progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``, and with about
-            which share of the work is done.
+        progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``, and with the
+            approximate share of the work done.
     """
     if isinstance(exact, Padded):
         padded = [op for op in approximations if isinstance(op, Padded) and torch.equal(op.mask, exact.mask)]
@@ -129,8 +131,8 @@ def shared_matrix_errors(
     exact, *approximations = (at_least_float32(op) for op in (exact, *approximations))
     operators = [None, *approximations]  # B itself first
     with torch.no_grad():
-        spectral, frobenius, infinity = _norms(exact, operators, _How(tol, delta, seed, devices), progress)
-    whole = spectral[0]
+        spectral, frobenius, infinity = _norms(exact, operators, _Settings(tol, delta, seed, devices), progress)
+    of_b = spectral[0]
     return [
         MatrixErrors(
             {
@@ -138,14 +140,14 @@ def shared_matrix_errors(
                 "matrix_spectral_lower": one.lower,
                 "matrix_spectral_upper": one.upper,
                 "matrix_spectral_passes": one.passes,
-                "matrix_spectral_relative": one.value / whole.value,
-                "matrix_spectral_relative_upper": one.upper / whole.lower,
+                "matrix_spectral_relative": one.value / of_b.value,
+                "matrix_spectral_relative_upper": one.upper / of_b.lower,
                 "matrix_frobenius": f,
                 "matrix_frobenius_relative": f / frobenius[0],
                 "matrix_infinity": i,
             },
             one.kind,
-            (one.open(tol) | whole.open(tol)).tolist(),
+            (one.open(tol) | of_b.open(tol)).tolist(),
         )
         for one, f, i in zip(spectral[1:], frobenius[1:], infinity[1:], strict=True)
     ]
@@ -154,9 +156,9 @@ def shared_matrix_errors(
 @full_precision()
 @torch.no_grad()
 def exact_norms(exact: Operator, *, tol: float = 1e-3, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """``‖B‖₂``, found as by `matrix_errors`, and ``‖B‖_F`` of each head, float64 (h,)."""
+    """``‖B‖₂`` as in `matrix_errors` and ``‖B‖_F``, per head, float64 (h,)."""
     exact = at_least_float32(exact)
-    spectral, frobenius, _ = _norms(exact, [None], _How(tol, DELTA, seed), lambda label, share: None)
+    spectral, frobenius, _ = _norms(exact, [None], _Settings(tol, DELTA, seed), lambda label, share: None)
     return spectral[0].value, frobenius[0]
 
 
@@ -168,8 +170,8 @@ Norms = tuple[list[Interval], list[Tensor], list[Tensor]]  # spectral, Frobenius
 
 
 @dataclass(frozen=True)
-class _How:
-    """How norms are found: as `matrix_errors` says."""
+class _Settings:
+    """The parameters of `matrix_errors`."""
 
     tol: float
     delta: float
@@ -177,13 +179,13 @@ class _How:
     devices: Devices | None = None
 
 
-def _norms(exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show) -> Norms:
-    """Norms of all ``B - B~_c``: of matrices that are held where they are small, else by passes."""
-    return _held(exact, operators) if exact.shape[2] <= DENSE else _streamed(exact, operators, how, progress)
+def _norms(exact: Operator, operators: Sequence[Operator | None], settings: _Settings, progress: Show) -> Norms:
+    """Norms of all ``B - B~_c``: densely if they are small, otherwise by passes."""
+    return _dense(exact, operators) if exact.shape[2] <= DENSE else _streamed(exact, operators, settings, progress)
 
 
-def _held(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
-    """Norms of matrices that are held in float64."""
+def _dense(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
+    """Norms of dense float64 matrices."""
     b = exact.to(torch.float64).dense()
     spectral, frobenius, infinity = [], [], []
     for op in operators:
@@ -198,22 +200,22 @@ def _held(exact: Operator, operators: Sequence[Operator | None]) -> Norms:
     return spectral, frobenius, infinity
 
 
-def _streamed(exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show) -> Norms:
+def _streamed(exact: Operator, operators: Sequence[Operator | None], settings: _Settings, progress: Show) -> Norms:
     """Norms by passes over a few heads at a time, so that their Krylov bases stay small."""
     h, _, m = exact.shape
     each = len(operators) * m * block_size(m) * 8 * (torch.finfo(exact.dtype).bits // 8)  # bytes: a basis of 8 passes
     size = max(1, min(h, MEMORY // each))
     heads = [slice(start, min(start + size, h)) for start in range(0, h, size)]
-    some = []
+    norms = []
     for part in heads:
 
         def show(label: str, share: float, part: slice = part) -> None:
             done = (part.start + share * (part.stop - part.start)) / h
             progress(f"heads {part.start}-{part.stop - 1} of {h}, {label}", done)
 
-        few = [op and op.heads(part) for op in operators]
-        some.append(_passes(exact.heads(part), few, how, show))
-    spectral, frobenius, infinity = zip(*some, strict=True)  # each (parts of the heads, operators)
+        operators_part = [op and op.heads(part) for op in operators]
+        norms.append(_passes(exact.heads(part), operators_part, settings, show))
+    spectral, frobenius, infinity = zip(*norms, strict=True)  # each (parts of the heads, operators)
     return (
         [Interval.joined(parts) for parts in zip(*spectral, strict=True)],
         [torch.cat(parts) for parts in zip(*frobenius, strict=True)],
@@ -221,29 +223,29 @@ def _streamed(exact: Operator, operators: Sequence[Operator | None], how: _How, 
     )
 
 
-def _passes(exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show) -> Norms:
-    """Norms by shared passes, and once more in float64 of those matrices that float32 leaves open."""
-    interval, first = _interval(exact, operators, how, progress)
+def _passes(exact: Operator, operators: Sequence[Operator | None], settings: _Settings, progress: Show) -> Norms:
+    """Norms by shared passes. Small matrices whose float32 interval stays open are measured again in float64."""
+    interval, first = _interval(exact, operators, settings, progress)
     h = exact.shape[0]
     if exact.dtype != torch.float64:
-        small = interval.open(how.tol) & (interval.value < SMALL * first.size)
+        small = interval.open(settings.tol) & (interval.value < SMALL * first.size)
         for i in small.nonzero()[:, 0].tolist():
             op, head = operators[i // h], slice(i % h, i % h + 1)
             show = lambda label, share: progress(f"{label} of one in float64", 1.0)
             double, one = exact.heads(head).to(torch.float64), [op.heads(head)]
-            again, sharp = _interval(double, one, how, show)
-            interval.replace(i, again)
-            first.frobenius2[i], first.infinity[i] = sharp.frobenius2[0], sharp.infinity[0]
+            refined, refined_first = _interval(double, one, settings, show)
+            interval.replace(i, refined)
+            first.frobenius2[i], first.infinity[i] = refined_first.frobenius2[0], refined_first.infinity[0]
     split = [slice(c * h, (c + 1) * h) for c in range(len(operators))]
     return [interval[c] for c in split], [first.frobenius2[c].sqrt() for c in split], [first.infinity[c] for c in split]
 
 
 def _interval(
-    exact: Operator, operators: Sequence[Operator | None], how: _How, progress: Show
+    exact: Operator, operators: Sequence[Operator | None], settings: _Settings, progress: Show
 ) -> tuple[Interval, FirstPass]:
-    """The intervals of all ``B - B~_c``, (C h,), and what the first pass found."""
-    m, matrices = exact.shape[2], Differences(exact, operators, devices=how.devices)
-    v1, r = start_block(m, block_size(m), how.seed, exact.dtype, exact.device)
+    """The intervals of all ``B - B~_c``, (C h,), and the results of the first pass."""
+    m, matrices = exact.shape[2], Differences(exact, operators, devices=settings.devices)
+    v1, r = start_block(m, block_size(m), settings.seed, exact.dtype, exact.device)
     progress("pass 1", 0.0)
     first = matrices.first(v1)
     passes = count(1)
@@ -258,9 +260,9 @@ def _interval(
         first.normal,
         v1,
         r,
-        tol=how.tol,
-        delta=how.delta,
-        seed=how.seed,
+        tol=settings.tol,
+        delta=settings.delta,
+        seed=settings.seed,
         frobenius2=first.frobenius2,
         parts=2 * first.size,
     )

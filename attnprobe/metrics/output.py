@@ -26,17 +26,18 @@ OUTPUT_METRICS = {
 }
 
 
-CHUNK = 256  # rows of all heads that are compared at once: they stay in the cache
-SAFE = 1e-250, 1e250  # squares within are neither lost nor too large, nor are sums and products of two roots of them
+CHUNK = 256  # rows of all heads compared at a time: they fit in the cache
+SAFE = 1e-250, 1e250  # within this range, squares and the sums and products of two of their roots are accurate
 
 
 @dataclass(frozen=True, eq=False)
 class ExactOutput:
-    """An exact output ``B V`` with what every error compares with, so that many approximations share it.
+    """An exact output ``B V`` with its norms, to be shared by many approximations.
 
     Attributes:
-        output: (h, n_q, p_v) float64. norms: its spectral and Frobenius norms, (h,) each. row_sizes: the norms of its
-            rows, (h, n_q).
+        output: (h, n_q, p_v) float64.
+        norms: its spectral and Frobenius norms, (h,) each.
+        row_sizes: the norms of its rows, (h, n_q).
     """
 
     output: Tensor
@@ -45,7 +46,7 @@ class ExactOutput:
 
     @classmethod
     def of(cls, output: Tensor) -> ExactOutput:
-        """From the output alone."""
+        """Computes the norms of an output."""
         return cls(output, output_norms(output), row_norms(output))
 
 
@@ -53,27 +54,27 @@ class ExactOutput:
 def output_errors(
     reference: Operator | Tensor | ExactOutput, approx: Approximation | Tensor, qkv: QKV
 ) -> dict[str, Tensor]:
-    """How far the output of an approximation lies from the exact output, per head.
+    """The errors of an approximation's output against the exact output, per head.
 
-    With ``E = B V - B~ V`` (or C for the Gaussian target), all float64 (h,):
+    With ``E = B V - B~ V`` (or C for the Gaussian target). All are float64 (h,):
 
     =============================  ===========================================================================
     ``output_spectral``            ``‖E‖₂``, absolute: the papers' error, in the units of V
     ``output_spectral_relative``   ``‖E‖₂ / ‖B V‖₂``
     ``output_frobenius``           ``‖E‖_F``, absolute
     ``output_frobenius_relative``  ``‖E‖_F / ‖B V‖_F``
-    ``output_row_relative_max``    ``max_i ‖E_i‖ / ‖(B V)_i‖``; rows that are zero in both count as 0
-    ``output_cosine_min``          ``min_i cos((B V)_i, (B~ V)_i)``; 1 where both rows are zero, 0 where one is
+    ``output_row_relative_max``    ``max_i ‖E_i‖ / ‖(B V)_i‖``; 0 for a row that is zero in both
+    ``output_cosine_min``          ``min_i cos((B V)_i, (B~ V)_i)``; 1 if both rows are zero, 0 if one is
     =============================  ===========================================================================
 
     Args:
-        reference: the exact operator of ``attnprobe.exact``, or its output ``B V`` in float64, (h, n_q, p_v), where
-            it is at hand already, or an `ExactOutput` of it.
+        reference: the exact operator of ``attnprobe.exact``, its output ``B V`` in float64, (h, n_q, p_v), or an
+            `ExactOutput` of that output.
         approx: an approximation, or its output (h, n_q, p_v) in any dtype.
         qkv: the Q/K/V of both.
 
-    An output that holds a value that is not finite has errors NaN in that head. Cost ``n p_v²`` beside the exact output
-    (``2 n² p``), which is made in float64 whatever the dtype of ``qkv``. Accurate to 1e-15 relative.
+    A head whose output is not finite has errors NaN. Cost ``n p_v²``, and ``2 n² p`` for the exact output, which is
+    computed in float64 for every dtype of ``qkv``. Accurate to 1e-15 relative.
 
     Raises:
         UsageError: shapes that differ.
@@ -86,15 +87,15 @@ def output_errors(
     """
     if not isinstance(reference, ExactOutput):
         reference = ExactOutput.of(reference if isinstance(reference, Tensor) else _exact_output(reference, qkv))
-    wanted = reference.output
-    got = approx if isinstance(approx, Tensor) else approx.output
-    if got.shape != wanted.shape:
-        raise UsageError(f"the output has shape {tuple(got.shape)}, the exact one {tuple(wanted.shape)}")
-    gram, row_error, cosines = _compared(reference, got)
+    exact = reference.output
+    output = approx if isinstance(approx, Tensor) else approx.output
+    if output.shape != exact.shape:
+        raise UsageError(f"the output has shape {tuple(output.shape)}, the exact one {tuple(exact.shape)}")
+    gram, row_error, cosines = _compare_rows(reference, output)
     spectral, frobenius = gram_norms(gram)
-    lost = ~_safe(gram.diagonal(dim1=1, dim2=2)).all(-1)  # squares that were lost or too large, or no numbers
-    if lost.any():
-        spectral[lost], frobenius[lost] = output_norms(wanted[lost] - got[lost].double())
+    inaccurate = ~_safe(gram.diagonal(dim1=1, dim2=2)).all(-1)  # squares underflowed, overflowed or are NaN
+    if inaccurate.any():
+        spectral[inaccurate], frobenius[inaccurate] = output_norms(exact[inaccurate] - output[inaccurate].double())
     size, size_frobenius = reference.norms
     row_relative = torch.where(row_error == 0, row_error, row_error / reference.row_sizes)
     return {
@@ -107,22 +108,22 @@ def output_errors(
     }
 
 
-def lower_bound(wanted: Tensor, d: int, values: Tensor | None = None) -> dict[str, Tensor]:
-    """The least output error that any operator of rank ``d`` can have, per head, float64 (h,).
+def lower_bound(exact: Tensor, d: int, values: Tensor | None = None) -> dict[str, Tensor]:
+    """The least output error of any operator of rank ``d``, per head, float64 (h,).
 
     ``σ_{d+1}(B V)`` in the spectral norm and ``(Σ_{i>d} σ_i(B V)²)^½`` in the Frobenius norm (Eckart & Young 1936,
     for the n x p_v matrix ``B V``), absolute and relative. They are 0 for ``d ≥ p_v``: ``B V`` has rank at most p_v.
-    Methods that are not of rank d (sparse ones, those with exact rows) may lie below.
+    Methods whose rank exceeds d (sparse methods, methods with exact rows) may lie below.
 
     Args:
-        wanted: the exact output ``B V``, (h, n, p_v).
-        values: its singular values, (h, r) descending, where they are at hand already.
+        exact: the exact output ``B V``, (h, n, p_v).
+        values: its singular values, (h, r) descending, to avoid computing them again.
 
-    >>> wanted = torch.diag(torch.tensor([4.0, 3.0, 0.0], dtype=torch.float64))[None]
-    >>> float(lower_bound(wanted, 1)["output_spectral"]), float(lower_bound(wanted, 5)["output_spectral"])
+    >>> output = torch.diag(torch.tensor([4.0, 3.0, 0.0], dtype=torch.float64))[None]
+    >>> float(lower_bound(output, 1)["output_spectral"]), float(lower_bound(output, 5)["output_spectral"])
     (3.0, 0.0)
     """
-    values = tail_singular_values(wanted) if values is None else values
+    values = tail_singular_values(exact) if values is None else values
     size = values[:, 0]
     size_frobenius = row_norms(values)
     tail = values[:, d:]
@@ -137,30 +138,30 @@ def lower_bound(wanted: Tensor, d: int, values: Tensor | None = None) -> dict[st
 
 
 def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
-    """``reference @ V`` in float64: by the fused path where it is one of the two exact matrices."""
+    """``reference @ V`` in float64, by the fused path if it is one of the two exact matrices."""
     mask = reference.mask if isinstance(reference, Padded) else None
     inner = reference.operator if isinstance(reference, Padded) else reference
     for kind, target in ((SoftmaxAttention, "softmax"), (GaussianAttention, "gaussian")):
         if isinstance(inner, kind):
             v = qkv.v if mask is None else qkv.v[:, mask]
-            if inner.last is not None and not qkv.causal:  # hidden keys of its own: what it multiplies is what counts
+            if inner.last is not None and not qkv.causal:  # a causal operator for inputs without the flag: apply it
                 break
             out = exact_output(QKV(inner.q, inner.k, v.to(inner.q), inner.scale, causal=inner.last is not None), target)
             return out if mask is None else out.new_zeros(qkv.v.shape).index_copy(1, mask.nonzero()[:, 0], out)
     return (reference @ qkv.v).double()
 
 
-def _compared(reference: ExactOutput, got: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The Gram matrix (h, p_v, p_v) of ``E = wanted - got``, its row norms and the rows' cosines, (h, n_q) each.
+def _compare_rows(reference: ExactOutput, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The Gram matrix (h, p_v, p_v) of the error ``B V - output``, its row norms and the cosines of rows, (h, n_q).
 
-    In one pass over rows that the cache holds. The Gram matrix is of plain squares, which may over- or underflow.
+    It takes one pass over blocks of rows. The squares in the Gram matrix may overflow or underflow.
     """
-    wanted = reference.output
-    h, n, p = wanted.shape
-    gram = wanted.new_zeros(h, p, p)
-    squares, products, row_error = (wanted.new_empty(h, n) for _ in range(3))
-    for first, last in row_blocks(n, block_rows(wanted, h * p, CHUNK)):
-        x, y = wanted[:, first:last], got[:, first:last].double()
+    exact = reference.output
+    h, n, p = exact.shape
+    gram = exact.new_zeros(h, p, p)
+    squares, products, row_error = (exact.new_empty(h, n) for _ in range(3))
+    for first, last in row_blocks(n, block_rows(exact, h * p, CHUNK)):
+        x, y = exact[:, first:last], output[:, first:last].double()
         error = x - y
         gram.baddbmm_(error.mT, error)
         row_error[:, first:last] = row_norms(error)
@@ -170,7 +171,7 @@ def _compared(reference: ExactOutput, got: Tensor) -> tuple[Tensor, Tensor, Tens
     cosines = products / sizes
     unsafe = ~(_safe(squares) & _safe(reference.row_sizes**2))  # zero, tiny, huge or not finite
     if unsafe.any():
-        cosines[unsafe] = _scaled_cosines(wanted[unsafe], got[unsafe].double())
+        cosines[unsafe] = _scaled_cosines(exact[unsafe], output[unsafe].double())
     return gram, row_error, cosines
 
 
@@ -179,7 +180,7 @@ def _safe(squares: Tensor) -> Tensor:
 
 
 def _scaled_cosines(x: Tensor, y: Tensor) -> Tensor:
-    """The cosine of each pair of rows (m, p), (m,): 1 where both are zero, 0 where one is; nothing underflows."""
+    """The cosine of each pair of rows (m, p), as (m,), without underflow: 1 if both are zero, 0 if one is."""
     (x, x_zero), (y, y_zero) = _unit_rows(x), _unit_rows(y)
     norms = x.norm(dim=-1) * y.norm(dim=-1)
     cosine = (x * y).sum(-1) / torch.where(norms == 0, torch.ones_like(norms), norms)
@@ -187,6 +188,6 @@ def _scaled_cosines(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows over their largest entry, so that no product of them underflows, and which are zero."""
+    """The rows divided by their largest entry, so that products do not underflow, and a mask of the zero rows."""
     size = x.abs().amax(-1, keepdim=True)
     return x / torch.where(size > 0, size, torch.ones_like(size)), (size == 0)[..., 0]

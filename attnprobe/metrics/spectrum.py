@@ -1,4 +1,4 @@
-"""Spectra of attention matrices: which matrix, and what is known of its spectrum."""
+"""Spectra of attention matrices: the choice of matrix, and its singular values or eigenvalues."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ MATRICES = {
 }
 KINDS = ("singular", "eigen")
 SYMMETRIC = ("lifted-softmax", "lifted-gaussian")
-FULL = 4096  # the largest matrix of which all values are computed
-LEADING = 64  # how many of a larger one
+FULL = 4096  # the largest size of a matrix whose values are all computed
+LEADING = 64  # the number of leading values of a larger matrix
 SHARES = (90, 95, 99)
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What is known of the spectrum of one matrix.
+    """The spectrum of one matrix, or its leading part.
 
     Attributes:
         kind: ``singular`` or ``eigen``.
         values: by descending modulus, on the CPU: float64, or complex128 for eigenvalues of a matrix that is not
-            symmetric. All of them where ``complete``, else the leading ones.
-        size: how many there are.
-        complete: whether all are known.
+            symmetric. All values if ``complete``, otherwise the leading ones.
+        size: the number of all values.
+        complete: whether all values are computed.
         symmetric: whether the matrix is known to be symmetric and positive semidefinite.
-        log_scale: the matrix is ``e^log_scale`` times the one whose values these are; 0 but for A and Ā.
-        frobenius2: ``‖·‖_F²`` where the values are singular values, or only the leading ones.
-        error, upper, passes, closed: of leading values; see `attnprobe.linalg.spectra.Leading`.
+        log_scale: the matrix is ``e^log_scale`` times the matrix with these values; 0 except for A and Ā.
+        frobenius2: ``‖·‖_F²``, for singular values and for leading values.
+        error, upper, passes, closed: for leading values, see `attnprobe.linalg.spectra.Leading`.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Spectrum:
 
     @property
     def weights(self) -> Tensor:
-        """What shares are of: ``σ²`` of singular values, the energy; ``|λ|`` of eigenvalues."""
+        """The weights behind shares: the energy ``σ²`` for singular values, ``|λ|`` for eigenvalues."""
         return self.values.abs().square() if self.kind == "singular" else self.values.abs()
 
     @property
@@ -88,24 +88,25 @@ class Spectrum:
 
     @property
     def entropy_rank(self) -> float | None:
-        """``exp(-Σ p log p)`` of the shares p of `weights`; None where not all values are known."""
+        """``exp(-Σ p log p)`` of the shares p of `weights`; None if not all values are known."""
         return entropy_rank(self.weights) if self.complete else None
 
     @property
     def participation_ratio(self) -> float | None:
-        """``1 / Σ p²`` of the shares p of `weights`; None where not all values are known."""
+        """``1 / Σ p²`` of the shares p of `weights`; None if not all values are known."""
         return participation_ratio(self.weights) if self.complete else None
 
     def rank(self, per_cent: float) -> int | None:
-        """How many leading values hold ``per_cent`` of all `weights`; None where those known do not."""
+        """The number of leading values with ``per_cent`` of all `weights`; None if the known values have less."""
         if self.complete:
             return rank_for(self.weights, per_cent / 100)
         return rank_for(self.weights, per_cent / 100, self.frobenius2) if self.kind == "singular" else None
 
     def rank_within(self, epsilon: float, norm: str = "spectral") -> int | None:
-        """The smallest d whose best rank-d approximation is within ε of the matrix, relative, in ``norm``.
+        """The smallest d whose best rank-d approximation is within a relative ``epsilon`` of the matrix.
 
-        ``spectral`` or ``frobenius``; None where it is not known, as for eigenvalues of a matrix that is not symmetric.
+        ``norm`` is ``spectral`` or ``frobenius``. The result is None if it is unknown, as for eigenvalues of a matrix
+        that is not symmetric.
         """
         if self.kind == "eigen" and not self.symmetric:
             return None
@@ -113,10 +114,10 @@ class Spectrum:
 
 
 def attention_matrix(qkv: QKV, of: str) -> Operator:
-    """One of `MATRICES` (but ``output``, which is no operator) of valid tokens, in the dtype of ``qkv``.
+    """One of `MATRICES` except ``output`` as an operator on the valid tokens, in the dtype of ``qkv``.
 
     ``unnormalised`` and ``lifted-softmax`` are divided by their largest entry; its logarithm is the operator's
-    ``shift`` (h,). With a shift of each row A would be another matrix.
+    ``shift`` (h,). There is one shift a head, because a shift for each row would change the spectrum of A.
 
     Raises:
         UsageError: an unknown name. Unsupported: a lifted kernel of causal inputs.
@@ -147,19 +148,19 @@ def spectra(
 ) -> list[Spectrum]:
     """The spectrum of each head's matrix, one head at a time.
 
-    Up to 4096 rows or columns, whichever are fewer, the matrix is held and all values are computed in float64 from its
-    entries: never from a Gram matrix, which loses everything below 1e-8 of σ₁. Beyond, and wherever ``k`` is given and
-    small enough, the leading ones come from a block Krylov space with an error for each
-    (`attnprobe.linalg.spectra.leading_singular_values`), and nothing n x n is held.
+    If the smaller side of the matrix is at most 4096, all values are computed in float64 from its dense entries (a Gram
+    matrix would lose everything below 1e-8 of σ₁). For larger matrices, and for a given small ``k``, the leading values
+    come from a block Krylov space with an error for each (`attnprobe.linalg.spectra.leading_singular_values`), and no n
+    x n matrix is stored.
 
     Args:
         of: one of `MATRICES`, or any operator, such as ``approximate(…).operator``.
-        kind: ``singular``, or ``eigen`` (square matrices; complex for those that are not symmetric).
-        k: only the k leading values; by default all up to 4096, and 64 beyond.
-        seed: of the start block.
+        kind: ``singular``, or ``eigen`` (square matrices only; complex unless the matrix is symmetric).
+        k: only the k leading values. The default is all up to 4096, and 64 for larger matrices.
+        seed: the seed of the start block.
 
-    Memory of a matrix that is held: about ``24 n²`` bytes, 384 MiB at n = 4096 (``eigen``: up to 512 MiB); a
-    lifted kernel has 2n rows.
+    Memory of a dense matrix: about ``24 n²`` bytes, 384 MiB at n = 4096 (``eigen``: up to 512 MiB); a lifted kernel has
+    2n rows.
 
     Raises:
         UsageError: an unknown name or kind; a k that is too large.
@@ -184,28 +185,28 @@ def spectra(
 
 
 def shape_of(of: str, n_q: int, n_k: int, p_v: int = 1) -> tuple[int, int]:
-    """Rows and columns of one of `MATRICES`; those of another name are an approximation's, n_q x n_k."""
+    """The rows and columns of one of `MATRICES`. Any other name is an approximation, n_q x n_k."""
     if of in SYMMETRIC:
         return n_q + n_k, n_q + n_k
     return (n_q, p_v) if of == "output" else (n_q, n_k)
 
 
 def refuse_spectrum(of: str, kind: str, rows: int, columns: int, k: int | None = None) -> None:
-    """Refuse what cannot be computed, before anything is.
+    """Refuse an impossible spectrum before any computation.
 
     Raises:
-        UsageError: an unknown kind; a k below 1, or one that only a full spectrum has on a matrix too large for it.
+        UsageError: an unknown kind; a k below 1; a k above a quarter of a matrix that is too large to be dense.
         Unsupported: eigenvalues of the output, of a rectangular matrix, or of a large one that is not symmetric.
     """
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     small = min(rows, columns)
     if k is not None and k < 1:
-        raise UsageError(f"k={k}: choose how many leading values, 1 or more")
+        raise UsageError(f"k={k}: choose 1 or more leading values")
     if of != "output" and small > FULL and (k or LEADING) > small // 4:
         raise UsageError(
-            f"{of}: k={k} of a {rows} x {columns} matrix; all values are computed up to {FULL}, "
-            f"beyond choose k up to {small // 4}"
+            f"{of}: k={k} for a {rows} x {columns} matrix; all values are computed up to {FULL}, for larger matrices "
+            f"choose k up to {small // 4}"
         )
     if kind == "singular":
         return
@@ -216,13 +217,13 @@ def refuse_spectrum(of: str, kind: str, rows: int, columns: int, k: int | None =
         )
     if of not in SYMMETRIC and (small > FULL or k is not None):
         raise Unsupported(
-            f"{of}: eigenvalues of a matrix that is not symmetric need all of it: n={small} up to {FULL} and no k; "
+            f"{of}: eigenvalues of a matrix that is not symmetric need n={small} up to {FULL} and no k; "
             "use --kind singular"
         )
 
 
 def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, seed: int) -> Spectrum:
-    """One head's spectrum; its float64 copies are of this head alone."""
+    """The spectrum of one head. Only this head is copied to float64."""
     if isinstance(of, Operator):
         op, symmetric, log_scale = of.heads(slice(head, head + 1)), False, 0.0
     else:
@@ -231,17 +232,17 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
         log_scale = float(op.shift[0]) if isinstance(op, UnnormalisedAttention) else 0.0
     size = min(op.shape[1:])
     facts = {"kind": kind, "size": size, "symmetric": symmetric, "log_scale": log_scale}
-    wanted = LEADING if k is None and size > FULL else k
-    if wanted is not None and (size > FULL or wanted <= size // 8):
-        found = leading_singular_values(op, wanted, seed=seed)
+    count = LEADING if k is None and size > FULL else k
+    if count is not None and (size > FULL or count <= size // 8):
+        leading = leading_singular_values(op, count, seed=seed)
         return Spectrum(
-            values=found.values,
+            values=leading.values,
             complete=False,
-            frobenius2=found.frobenius2,
-            error=found.error,
-            upper=found.upper,
-            passes=found.passes,
-            closed=found.closed,
+            frobenius2=leading.frobenius2,
+            error=leading.error,
+            upper=leading.upper,
+            passes=leading.passes,
+            closed=leading.closed,
             **facts,
         )
     matrix = held(op)
@@ -252,7 +253,7 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
 
 
 def summary(one: Spectrum, epsilons: Sequence[float] = ()) -> dict[str, object]:
-    """The numbers of a spectrum by their names in records."""
+    """The summary numbers of a spectrum, by their names in records."""
     numbers: dict[str, object] = {
         "stable_rank": one.stable_rank,
         "entropy_rank": one.entropy_rank,

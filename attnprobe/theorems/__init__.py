@@ -1,4 +1,4 @@
-"""What the papers' theorems assume, promise and reach on given Q, K, V: one `Finding` a statement and layer."""
+"""Theorems of the papers, checked on given Q, K, V: one `Finding` for each statement and layer."""
 
 from . import (  # noqa: F401  (each registers its theorems)
     chen2021,

@@ -1,7 +1,7 @@
-"""Skyformer (Chen, Zeng, Ji & Yang 2021), theorem 2: how many uniform landmarks are enough.
+"""Skyformer (Chen, Zeng, Ji & Yang 2021), theorem 2: the sufficient number of uniform landmarks.
 
-Symbols as in `lifted`; ``λ = ε‖C‖``, the norm of the attention matrix C itself and not of C̄, so that ``‖C~ - C‖ ≤ λ``
-is a relative error of ε.
+Symbols as in `lifted`. ``λ = ε‖C‖`` with the norm of the attention matrix C, not of C̄, so that ``‖C~ - C‖ ≤ λ`` is a
+relative error of ε.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["CONSTANT", "chen2021_coherence", "chen2021_sufficient_budget"]
 
 CONSTANT = 9.822  # 2/(s(1 - s)) at the root s = 0.28467 of 1 - s + 2 s ln s, rounded up
 PAPER = "Chen et al. 2021 (Skyformer)"
-STEP = 2**0.25  # from one tried budget to the next
-SHARP = 1e-3  # of ‖C̄‖: a smaller λ needs quadrature in float64
+STEP = 2**0.25  # ratio of successive budgets tried
+SHARP = 1e-3  # relative to ‖C̄‖; a smaller λ needs quadrature in float64
 
 
 def chen2021_coherence(leverage: Tensor, d_stat: Tensor) -> Tensor:
-    """The coherence ``β = min_i d_stat / (2n ℓ_i)`` of leverage scores (…, 2n) with sum ``d_stat`` (…).
+    """The coherence ``β = min_i d_stat / (2n ℓ_i)`` of leverage scores ℓ (…, 2n) with sum ``d_stat`` (…).
 
-    Chen et al. 2021, before theorem 2. At most 1, which it is where all scores are equal, and at least d_stat/2n.
+    Chen et al. 2021, before theorem 2. It is at least d_stat/2n and at most 1; it is 1 if all scores are equal.
 
     >>> chen2021_coherence(torch.tensor([0.5, 0.25, 0.25, 0.0]), torch.tensor(1.0))
     tensor(0.5000)
@@ -44,16 +44,16 @@ def chen2021_sufficient_budget(d_stat: Tensor, coherence: Tensor, n: float, delt
 
         ``d ≥ c (d_stat/β) log(2n/δ)``,   c = 9.822,
 
-    Chen et al. 2021, theorem 2, which leaves c open. Derivation. With ``ψ_i`` the columns of ``C̄^½ (C̄ + μI)^-½`` and
-    ``W = Σ ψ_i ψ_iᵀ``, ``Ŵ = (2n/d) Σ_t ψ_{i_t} ψ_{i_t}ᵀ`` has mean W, ``‖W‖ ≤ 1``, and terms of norm at most ``R_μ =
-    2n max ℓ_i(μ)``; the Laplace transform of a sum of positive semidefinite terms beside the fixed W (Tropp 2012, lemma
-    3.4 and section 5) gives ``P(λ_max(W - Ŵ) ≥ t) ≤ 2n exp(-(d/R_μ)(t + (1 - t) ln(1 - t)))``. Otherwise ``C̄ - C~ ⪯ μ
-    C̄^½ (C̄^½ S Sᵀ C̄^½ + μI)⁻¹ C̄^½ ⪯ μ/(1 - t) I`` (Alaoui & Mahoney 2015), which is λ for ``μ = (1 - t) λ``; and ``R_μ ≤
-    R_λ/(1 - t) = d_stat/(β (1 - t))``. The best t is 0.71533. A ridge on the core of at most ``(1 - t) λ d/2n`` is
-    covered.
+    Chen et al. 2021, theorem 2, which leaves c open. Derivation: ``ψ_i`` are the columns of ``C̄^½ (C̄ + μI)^-½``,
+    ``W = Σ ψ_i ψ_iᵀ`` and ``Ŵ = (2n/d) Σ_t ψ_{i_t} ψ_{i_t}ᵀ``. Then Ŵ has mean W, ``‖W‖ ≤ 1``, and the terms have norm
+    at most ``R_μ = 2n max ℓ_i(μ)``. The Laplace transform of a sum of positive semidefinite terms (Tropp 2012, lemma
+    3.4 and section 5) gives ``P(λ_max(W - Ŵ) ≥ t) ≤ 2n exp(-(d/R_μ)(t + (1 - t) ln(1 - t)))``. Outside this event
+    ``C̄ - C~ ⪯ μ C̄^½ (C̄^½ S Sᵀ C̄^½ + μI)⁻¹ C̄^½ ⪯ μ/(1 - t) I`` (Alaoui & Mahoney 2015). This is λI for ``μ = (1 - t)
+    λ``, and ``R_μ ≤ R_λ/(1 - t) = d_stat/(β (1 - t))``. The best t is 0.71533. The theorem also covers a ridge on the
+    core of at most ``(1 - t) λ d/2n``.
 
     Args:
-        d_stat, coherence: at λ, of the lifted kernel. n: tokens, half the rows of ``[Q; K]``.
+        d_stat, coherence: of the lifted kernel at λ. n: the number of tokens, half the rows of ``[Q; K]``.
 
     Raises:
         UsageError: δ not in (0, 1).
@@ -73,30 +73,30 @@ def chen2021_sufficient_budget(d_stat: Tensor, coherence: Tensor, n: float, delt
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) for each seed",
 )
 def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """For each d and ε: how often ``C~ ⪯ C̄ ⪯ C~ + λI`` (``loewner``) and ``‖C~ - C‖ ≤ λ`` (``norm``) hold over seeds.
+    """For each d and ε: the share of seeds with ``C~ ⪯ C̄ ⪯ C~ + λI`` (``loewner``) and ``‖C~ - C‖ ≤ λ`` (``norm``).
 
-    Landmarks are drawn uniformly with replacement from the rows of ``[Q; K]``, as the theorem has it, those of a
-    smaller d among those of a larger. Vacuous where the sufficient d has more samples than there are rows.
+    Landmarks are drawn uniformly with replacement from the rows of ``[Q; K]``, as in the theorem. The landmarks of a
+    larger d include those of a smaller d. Vacuous if the sufficient d is at least the number of rows.
     """
-    largest, told, measured = max(setting.budgets), [], []
+    largest, facts_of_heads, measured = max(setting.budgets), [], []
     for row in range(qkv.h):
         lifted = Lifted(qkv, row)
-        told.append(_facts(lifted, setting))
-        ridges, seeds = told[-1]["lambda"], []
+        facts_of_heads.append(_facts(lifted, setting))
+        ridges, seeds = facts_of_heads[-1]["lambda"], []
         for seed in setting.seeds:
             z = lifted.nystrom(landmarks(qkv, row, setting.streams, seed, largest))
             norms = lifted.errors(z, setting.budgets, block=True)
             ends = [end[:, None] <= ridges for end in (norms.value, norms.upper, norms.lower)]
             seeds.append({"loewner": lifted.order(z, setting.budgets, ridges), "norm": (norms.value, *ends)})
         measured.append(seeds)
-    facts = _stacked(told)
-    says = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
+    facts = _stacked(facts_of_heads)
+    events = {"loewner": "C~ ⪯ C̄ ⪯ C~ + λI", "norm": "‖C~ - C‖ ≤ λ"}
     for place, d in enumerate(setting.budgets):
         for j, epsilon in enumerate(setting.epsilons):
             sufficient, ridge = facts["sufficient"][:, j], facts["lambda"][:, j]
-            for name in says:
+            for name, event in events.items():
                 value = torch.stack([torch.stack([one[name][0][place] for one in seeds]) for seeds in measured], 1)
-                found = frequency(
+                successes = frequency(
                     *(
                         torch.stack([torch.stack([one[name][k][place, j] for one in seeds]) for seeds in measured], 1)
                         for k in (1, 2, 3)
@@ -108,11 +108,11 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                     at={"epsilon": epsilon, "delta": setting.delta, "event": name},
                     assumption="d ≥ 9.822 (d_stat/β) log(2n/δ)",
                     met=d >= sufficient,
-                    promise=f"P({says[name]}) ≥ 1 - δ, λ = ε‖C‖",
-                    bound=torch.full_like(found.value, 1 - setting.delta),
-                    measured=found.value,
-                    lower=found.lower,
-                    upper=found.upper,
+                    promise=f"P({event}) ≥ 1 - δ, λ = ε‖C‖",
+                    bound=torch.full_like(successes.value, 1 - setting.delta),
+                    measured=successes.value,
+                    lower=successes.lower,
+                    upper=successes.upper,
                     sense="at least",
                     vacuous=sufficient >= facts["rows"],
                     details=_at(facts, j) | {"error_over_lambda": (value / ridge).median(0).values},
@@ -128,23 +128,23 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """For each ε: the smallest d that reaches ``C~ ⪯ C̄ ⪯ C~ + λI`` with probability 1 - δ, by bisection.
 
-    Nested samples never lose what they have, so each seed has one smallest d, and the (1 - δ)-quantile over seeds is
-    an order statistic. Budgets are tried in steps of a factor 2^¼ up to 2n, and the measured d is one of them: at most
-    19 % above the smallest, and infinite where all 2n do not suffice. The interval counts seeds by Clopper and Pearson;
-    its upper end is infinite where there are too few of them.
+    With nested samples a larger d never does worse, so each seed has one smallest d, and the (1 - δ)-quantile over
+    seeds is an order statistic. Budgets are tried in steps of a factor 2^¼ up to 2n. The measured d is one of them: at
+    most 19 % above the smallest, and infinite if 2n do not suffice. The interval counts seeds by Clopper and Pearson;
+    with too few seeds its upper end is infinite.
     """
-    told, smallest = [], []
+    facts_of_heads, smallest = [], []
     for row in range(qkv.h):
         lifted = Lifted(qkv, row)
-        told.append(_facts(lifted, setting))
-        smallest.append(_smallest(qkv, row, lifted, told[-1]["lambda"], setting))
-    facts, smallest = _stacked(told), torch.stack(smallest, 1)
-    counts = _counts(len(setting.seeds), 1 - setting.delta)  # (seeds, h, ε) above: places of `_grid`
+        facts_of_heads.append(_facts(lifted, setting))
+        smallest.append(_smallest(qkv, row, lifted, facts_of_heads[-1]["lambda"], setting))
+    facts, smallest = _stacked(facts_of_heads), torch.stack(smallest, 1)  # smallest: indices of `_grid`, (seeds, h, ε)
+    counts = _counts(len(setting.seeds), 1 - setting.delta)
     for j, epsilon in enumerate(setting.epsilons):
         ends = []
         for row, rows in enumerate(facts["rows"].int().tolist()):
             tried = [0, *_grid(rows), float("inf")]
-            order = [0, *smallest[:, row, j].sort().values.tolist(), len(tried) - 2]  # by how many seeds suffice
+            order = [0, *smallest[:, row, j].sort().values.tolist(), len(tried) - 2]  # at k: sufficient for k seeds
             possible, reached, certain = (order[count] for count in counts)
             ends.append([tried[possible] + 1, tried[reached + 1], tried[certain + 1]])
         lower, measured, upper = torch.tensor(ends, dtype=torch.float64).T
@@ -165,21 +165,21 @@ def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 
 def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
-    """Of one head at each ε what the theorem needs, (ε,), and what does not depend on ε, ()."""
+    """The quantities of the theorem for one head: (ε,), or () if they do not depend on ε."""
     size = lifted.norm(lifted.block)
     if not size:
-        raise Unsupported("skyformer-theorem-2: ‖C‖ = 0, every query is too far from every key, and λ = ε‖C‖ too")
+        raise Unsupported("skyformer-theorem-2: ‖C‖ = 0 (every query is too far from every key), so λ = ε‖C‖ is 0 too")
     lambdas = size * torch.tensor(setting.epsilons, dtype=torch.float64)
-    whole = lifted.norm(lifted.kernel)
-    sharp = bool(lambdas.min() < SHARP * whole)
+    norm_lifted = lifted.norm(lifted.kernel)
+    sharp = bool(lambdas.min() < SHARP * norm_lifted)
     dimension = lifted_dimension(lifted, lambdas, setting.quadrature, sharp=sharp)
-    # the scores' sum is known apart from them, so the largest stands for all
+    # chen2021_coherence without all scores: it needs only their sum and the largest
     coherence = dimension.d_stat / (lifted.rows * dimension.largest)
     sufficient = chen2021_sufficient_budget(dimension.d_stat, coherence, lifted.rows / 2, setting.delta)
     return {
         "lambda": lambdas,
         "norm": torch.tensor(size, dtype=torch.float64),
-        "norm_lifted": torch.tensor(whole, dtype=torch.float64),
+        "norm_lifted": torch.tensor(norm_lifted, dtype=torch.float64),
         "rows": torch.tensor(lifted.rows, dtype=torch.float64),
         "d_stat": dimension.d_stat,
         "d_stat_error": dimension.error,
@@ -189,32 +189,32 @@ def _facts(lifted: Lifted, setting: Setting) -> dict[str, Tensor]:
     }
 
 
-def _stacked(told: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _stacked(facts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The facts of all heads, (h, ε) or (h,)."""
-    return {name: torch.stack([one[name] for one in told]) for name in told[0]}
+    return {name: torch.stack([head[name] for head in facts]) for name in facts[0]}
 
 
 def _at(facts: dict[str, Tensor], j: int) -> dict[str, Tensor]:
-    """The facts of the ε at place j, each (h,)."""
+    """The facts for the j-th ε, each (h,)."""
     return {name: value if value.dim() == 1 else value[:, j] for name, value in facts.items()}
 
 
 def _grid(rows: int) -> list[int]:
-    """The budgets tried, from 1 to N in steps of a factor 2^¼."""
-    found = {1, rows}
+    """The budgets to try, from 1 to N in steps of a factor 2^¼."""
+    budgets = {1, rows}
     size = 1.0
     while (size := size * STEP) < rows:
-        found.add(ceil(size))
-    return sorted(found)
+        budgets.add(ceil(size))
+    return sorted(budgets)
 
 
 def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Setting) -> Tensor:
-    """For each seed and ε the place in `_grid` of the first budget that suffices, its length where none does."""
+    """The index in `_grid` of the first sufficient budget, for each seed and ε; the grid's length if none suffices."""
     grid = _grid(lifted.rows)
-    found = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
+    smallest = torch.empty(len(setting.seeds), len(lambdas), dtype=torch.int64)
     for i, seed in enumerate(setting.seeds):
         indices = landmarks(qkv, row, setting.streams, seed, grid[-1])
-        z = lifted.nystrom(indices) if lifted.holds else None  # N columns, where C̄ has as many anyhow
+        z = lifted.nystrom(indices) if lifted.holds else None  # N x N, like C̄, which is in memory then
 
         def suffices(place: int, ridge: float, indices=indices, z=z) -> bool:
             d = grid[place]
@@ -227,14 +227,14 @@ def _smallest(qkv: QKV, row: int, lifted: Lifted, lambdas: Tensor, setting: Sett
             while low < high:
                 middle = (low + high) // 2
                 low, high = (low, middle) if suffices(middle, ridge) else (middle + 1, high)
-            found[i, j] = low
-    return found
+            smallest[i, j] = low
+    return smallest
 
 
 def _counts(trials: int, probability: float) -> tuple[int, int, int]:
-    """How many of the seeds succeed at the least where the probability is possible, reached, and certain.
+    """The least numbers of successful seeds at which the probability is possible, reached and certain.
 
-    One more than all of them is never.
+    ``trials + 1`` means that no number of seeds makes it certain.
     """
     ends = [clopper_pearson(k, trials) for k in range(trials + 1)]
     possible = next(k for k, (_, upper) in enumerate(ends) if upper >= probability)

@@ -1,4 +1,4 @@
-"""Skyformer (Chen, Zeng, Ji & Yang 2021), lemmas 1 and 3: what its kernels are."""
+"""Skyformer (Chen, Zeng, Ji & Yang 2021), lemmas 1 and 3: the spectra of its kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .registry import Setting, theorem
 
 __all__: list[str] = []
 
-LARGEST = 4096  # queries of which the softmax kernel is held
+LARGEST = 4096  # the largest number of queries in the dense softmax kernel
 
 
 @theorem(
@@ -27,10 +27,10 @@ LARGEST = 4096  # queries of which the softmax kernel is held
     cost="n³",
 )
 def lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The smallest eigenvalue of ``exp(scale · Q Qᵀ)`` over its largest, in float64; of the first 4096 queries.
+    """The smallest eigenvalue of ``exp(scale · Q Qᵀ)`` over the largest, in float64, for the first 4096 queries.
 
-    Rounding: an entry whose exponent is a sum of p products of size at most G is off by ``(p + 4) G eps`` of itself,
-    and so is a matrix of positive entries by that of its norm; the eigenvalues by ``n eps`` more.
+    Rounding: an entry whose exponent is a sum of p products of size at most G has the relative error ``(p + 4) G eps``.
+    The entries are positive, so the matrix has this error relative to its norm. The eigenvalues add ``n eps``.
     """
     inner = qkv.compressed()
     least, band = [], []
@@ -62,11 +62,11 @@ def lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="d³ for each seed",
 )
 def lemma_3(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The ends of the spectrum of the scaled core over uniform landmarks, the worst of all seeds, at γ = 0.1.
+    """The extreme eigenvalues of the scaled core over uniform landmarks, the worst of all seeds, at γ = 0.1.
 
-    ``D = diag((SᵀC̄S + γI) 1)``. The paper's interval is open at 1, and as printed the lemma is false of every core: 1
-    is always an eigenvalue, with eigenvector ``D^½ 1``, since the core is similar to a row-stochastic matrix. The
-    verdict is of the interval closed at 1, which holds.
+    ``D = diag((SᵀC̄S + γI) 1)``. The paper's interval is open at 1, so the printed lemma is false for every core: 1 is
+    always an eigenvalue, with eigenvector ``D^½ 1``, because the core is similar to a row-stochastic matrix. The
+    verdict is about the interval closed at 1, for which the lemma holds.
     """
     heads, never = [Lifted(qkv, row) for row in range(qkv.h)], torch.zeros(qkv.h, dtype=torch.bool)
     for d in setting.budgets:

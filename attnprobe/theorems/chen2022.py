@@ -1,9 +1,9 @@
-"""Skeinformer (Chen, Zeng, Ji & Yang 2022): what its sketches promise, and what its estimated probabilities are worth.
+"""Skeinformer (Chen, Zeng, Ji & Yang 2022): the guarantees of its sketches, and the quality of its pilot estimates.
 
-B^(i) is column i of B, V_i row i of V, B_i row i of B. S (n, d) is a sketch, ``B S Sᵀ V`` stands for BV. The optimal
-sampling probabilities are ``p_i ∝ ‖B^(i)‖ ‖V_i‖``; ``p̂_i ∝ ‖B_J^(i)‖ ‖V_i‖`` are their estimates from d pilot rows J
-(equation 5); β is the quality of the estimates, the largest number with ``p̂_i ≥ β p_i`` for all i. Everything is in
-float64, B is streamed, and a number that depends on draws comes from `Setting.seeds`.
+B^(i) is column i of B, V_i row i of V, B_i row i of B. S (n, d) is a sketch, and ``B S Sᵀ V`` approximates BV. The
+optimal sampling probabilities are ``p_i ∝ ‖B^(i)‖ ‖V_i‖``. Their estimates from d pilot rows J are ``p̂_i ∝ ‖B_J^(i)‖
+‖V_i‖`` (equation 5). β is the quality of the estimates, the largest number with ``p̂_i ≥ β p_i`` for all i. Everything
+is in float64, B is streamed, and random quantities use `Setting.seeds`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 SKETCHES = ("gaussian", "optimal", "uniform")
-LEAST = sqrt(1 / 3)  # of β in Lemma 1
-ORDERS = range(2, 65, 2)  # of the moments tried
+LEAST = sqrt(1 / 3)  # the lower bound of β in Lemma 1
+ORDERS = range(2, 65, 2)  # the orders of the moments tried
 
 
 def chen2022_error_bound(d: int, beta: float, delta: float) -> float:
@@ -54,10 +54,10 @@ def chen2022_error_bound(d: int, beta: float, delta: float) -> float:
 
 
 def chen2022_sampling_failure(d: int, epsilon: float, beta: float) -> float:
-    """A bound of ``P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F)`` for sampling of quality β: an (ε, δ)-JL guarantee's δ.
+    """A bound of ``P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F)`` for sampling of quality β: the δ of an (ε, δ)-JL guarantee.
 
-    The lesser of ``1/(β d ε²)``, by Markov from ``E‖·‖_F² ≤ ‖B‖_F² ‖V‖_F² / (β d)``, and ``exp(-β (ε √(β d) - 1)² /
-    8)``, Proposition 1 solved for δ where ``ε √(β d) > 1``.
+    It is the lesser of ``1/(β d ε²)``, by Markov from ``E‖·‖_F² ≤ ‖B‖_F² ‖V‖_F² / (β d)``, and ``exp(-β (ε √(β d) - 1)²
+    / 8)``, which is Proposition 1 solved for δ, for ``ε √(β d) > 1``.
 
     >>> round(chen2022_sampling_failure(1000, 0.1, 1.0), 12)
     0.1
@@ -69,12 +69,12 @@ def chen2022_sampling_failure(d: int, epsilon: float, beta: float) -> float:
 
 
 def chen2022_gaussian_failure(d: int, epsilon: float) -> float:
-    """A bound of ``P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F)`` for a Gaussian S, ``S_ij ~ N(0, 1/d)``, whatever B and V are.
+    """A bound of ``P(‖BV - BSSᵀV‖_F > ε ‖B‖_F ‖V‖_F)`` for a Gaussian S, ``S_ij ~ N(0, 1/d)``, and any B and V.
 
-    The paper says ``d = Ω(ε⁻² log(1/δ))`` without a constant. Here it is the least of two: ``2/(d ε²)``, by Markov from
-    ``E‖·‖_F² = (‖B‖_F² ‖V‖_F² + ‖BV‖_F²) / d``; and ``(3 m_l / ε)^l`` over even l, with ``m_l^l = E|χ²_d/d - 1|^l``,
-    by which the moments of one vector's length bound those of a product (Kane & Nelson 2014, Theorem 6.2). The central
-    moments of χ²_d obey ``μ_l = 2 (l - 1) (μ_{l-1} + d μ_{l-2})``.
+    The paper says ``d = Ω(ε⁻² log(1/δ))`` without a constant. The bound here is the lesser of two. The first is ``2/(d
+    ε²)``, by Markov from ``E‖·‖_F² = (‖B‖_F² ‖V‖_F² + ‖BV‖_F²) / d``. The second is the least ``(3 m_l / ε)^l`` over
+    even l, with ``m_l^l = E|χ²_d/d - 1|^l``: the moments of a vector's length bound those of a product (Kane & Nelson
+    2014, Theorem 6.2). The central moments of χ²_d obey ``μ_l = 2 (l - 1) (μ_{l-1} + d μ_{l-2})``.
 
     >>> round(chen2022_gaussian_failure(2000, 0.1), 12)
     0.1
@@ -88,24 +88,24 @@ def chen2022_gaussian_failure(d: int, epsilon: float) -> float:
 
 
 def chen2022_column_spread(column_squares: Tensor, column_largest: Tensor, n: int) -> float:
-    """C, the least number with ``B_ji² ≤ C ‖B^(i)‖² / n`` for all entries: how far a column is from constant, 1 to n.
+    """C, the least number with ``B_ji² ≤ C ‖B^(i)‖² / n`` for all entries: from 1 (constant columns) to n.
 
-    Source: Lemma 1 of Chen et al. 2022 needs one such constant C for its pilots to see every column; its text calls it
-    a lower bound, its proof uses it as this upper one.
+    Source: Lemma 1 of Chen et al. 2022, whose pilots see every column only for a bounded C. Its text calls C a lower
+    bound; its proof uses it as this upper bound.
 
     Args:
-        column_squares: ``‖B^(i)‖²``, (n_k,). column_largest: ``max_j B_ji``, (n_k,). n: the rows of B.
+        column_squares: ``‖B^(i)‖²``, (n_k,). column_largest: ``max_j B_ji``, (n_k,). n: the number of rows of B.
     """
-    some = column_squares > 0
-    return float(n * (column_largest[some].square() / column_squares[some]).max())
+    nonzero = column_squares > 0
+    return float(n * (column_largest[nonzero].square() / column_squares[nonzero]).max())
 
 
 def chen2022_pilots_needed(spread: float, n: int, delta: float) -> float:
-    """``10 C ln(2n/δ)``: pilot rows with which ``β ≥ √(1/3)`` has probability 1 - δ (Lemma 1, its constant explicit).
+    """``10 C ln(2n/δ)``: the pilot rows for which ``β ≥ √(1/3)`` has probability 1 - δ (Lemma 1 with its constant).
 
-    With C of `chen2022_column_spread`, ``n B_ji² / (C ‖B^(i)‖²)`` of a uniform row j lies in [0, 1] and has the mean
-    1/C, so by Chernoff the mean over d rows is off by half with probability at most ``2 exp(-d / (10 C))`` for one
-    column. Where no column is off, ``p̂_i ≥ √(1/2) / √(3/2) p_i``. The paper says ``d = Ω(log n)``.
+    With C of `chen2022_column_spread`, ``n B_ji² / (C ‖B^(i)‖²)`` for a uniform row j lies in [0, 1] and has mean 1/C.
+    By Chernoff, the mean over d rows differs from it by half or more with probability at most ``2 exp(-d / (10 C))``
+    for one column. If no column differs so much, ``p̂_i ≥ √(1/2) / √(3/2) p_i``. The paper says ``d = Ω(log n)``.
 
     >>> round(chen2022_pilots_needed(1.0, 512, 0.1))
     92
@@ -131,10 +131,10 @@ def zhou2021_sparsity(qkv: QKV) -> Tensor:
     cost="n² p_v for each sketch, budget and seed",
 )
 def skeinformer_jl(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """How often each sketch breaks the guarantee, against δ: Gaussian, optimal sampling, uniform sampling.
+    """The frequency with which each sketch (Gaussian, optimal sampling, uniform sampling) breaks the guarantee, and δ.
 
-    The assumption is that the bound of the failure probability for this d and ε is at most δ. It is vacuous where
-    ``‖BV‖_F ≤ ε ‖B‖_F ‖V‖_F``: then no sketch at all, ``0``, satisfies it too.
+    The assumption is that the bound of the failure probability for this d and ε is at most δ. The guarantee is vacuous
+    for ``‖BV‖_F ≤ ε ‖B‖_F ‖V‖_F``: then the approximation ``0`` satisfies it too.
     """
     heads = SketchedHead.of(qkv)
     for sketch in SKETCHES:
@@ -169,17 +169,17 @@ def skeinformer_jl(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="n² p_v + n d p for each budget and seed",
 )
 def skeinformer_proposition_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The squared error, over ``‖B‖_F² ‖V‖_F²``, of d columns drawn with replacement by p̂: its quantile and its mean.
+    """The quantile and the mean of the squared error of d columns drawn by p̂ with replacement, over ``‖B‖_F² ‖V‖_F²``.
 
-    Each seed has its own pilots and so its own p̂ and β. The quantile at 1 - δ of all seeds stands against the bound of
-    the smallest β, which holds for each of them; its interval is by order statistics. The mean is exact for each p̂,
-    ``(Σ_i ‖B^(i)‖² ‖V_i‖² / p̂_i - ‖BV‖_F²) / d``, and stands against the mean of ``1/(β d)``. A bound is vacuous where
-    it exceeds ``‖BV‖_F²``, the error of ``0``; β = 0, an infinite bound, where the pilots see nothing of a column.
+    Each seed has its own pilots, p̂ and β. The 1 - δ quantile over seeds is compared with the bound of the smallest β,
+    which holds for every seed; its interval is by order statistics. The mean is exact for each p̂, ``(Σ_i ‖B^(i)‖²
+    ‖V_i‖² / p̂_i - ‖BV‖_F²) / d``, and is compared with the mean of ``1/(β d)``. A bound is vacuous if it is at least
+    ``‖BV‖_F²``, the error of the approximation ``0``. β is 0 and the bound infinite if the pilots miss a column.
     """
     heads = SketchedHead.of(qkv)
     for d in setting.budgets:
-        found = [h.sampled_by_pilots(d, setting) for h in heads]
-        beta, errors, means = (torch.stack(parts) for parts in zip(*found, strict=True))  # (h, R) each
+        samples = [h.sampled_by_pilots(d, setting) for h in heads]
+        beta, errors, means = (torch.stack(parts) for parts in zip(*samples, strict=True))  # (h, R) each
         worst = beta.amin(1)
         product = torch.tensor([h.product for h in heads], dtype=torch.float64).square()
         details = {
@@ -225,7 +225,7 @@ def skeinformer_proposition_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="n d p for each seed",
 )
 def skeinformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """How often β falls below √(1/3), against δ; enough pilots are ``10 C ln(2n/δ)``, C measured on all of B."""
+    """The frequency of β below √(1/3), against δ. ``10 C ln(2n/δ)`` pilots suffice, with C measured on all of B."""
     heads = SketchedHead.of(qkv)
     spread = [chen2022_column_spread(h.squares, h.largest, qkv.n_q) for h in heads]
     needed = _column([chen2022_pilots_needed(one, qkv.n_k, setting.delta) for one in spread])
@@ -256,14 +256,14 @@ def skeinformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="n² p",
 )
 def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """Spearman's rank correlation of M_i with ``p_i ∝ ‖B_i‖``, by which rows are best sampled (B = I B).
+    """Spearman's rank correlation of M_i with ``p_i ∝ ‖B_i‖``, the optimal probabilities of rows (B = I B).
 
-    The paper reads Informer as a sketch of the rows of B. The interval is Fisher's, with Bonett & Wright's variance
+    The paper interprets Informer as a sketch of the rows of B. The interval is Fisher's with Bonett & Wright's variance
     ``(1 + ρ²/2) / (n - 3)``, as if queries were independent.
     """
     measured = zip(zhou2021_sparsity(qkv).cpu(), SketchedHead.of(qkv), strict=True)
     rho = _column([_rank_correlation(m, head.row_norms) for m, head in measured])
-    varied = rho.isfinite()  # numbers that are all equal have no order
+    varied = rho.isfinite()  # constant numbers have no ranks
     half = 1.96 * ((1 + rho.square() / 2) / max(1, qkv.n_q - 3)).sqrt()
     angle = torch.atanh(rho.clamp(-1 + 1e-15, 1 - 1e-15))
     yield Finding(
@@ -281,7 +281,7 @@ def skeinformer_informer(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 
 def _rank_correlation(x: Tensor, y: Tensor) -> float:
-    """Spearman's ρ of two (n,) tensors; NaN where the numbers of one are all equal."""
+    """Spearman's ρ of two (n,) tensors; NaN if one of them is constant."""
     from scipy.stats import spearmanr
 
     constant = bool((x == x[0]).all() or (y == y[0]).all())
@@ -297,6 +297,6 @@ def _column(values) -> Tensor:
 
 def _frequency(failed: Tensor, delta: float) -> dict[str, Any]:
     """The frequency of failures (h, R) against δ, with its exact interval."""
-    found = frequency(failed.T)
-    bound = torch.full_like(found.value, delta)
-    return {"bound": bound, "measured": found.value, "lower": found.lower, "upper": found.upper}
+    failures = frequency(failed.T)
+    bound = torch.full_like(failures.value, delta)
+    return {"bound": bound, "measured": failures.value, "lower": failures.lower, "upper": failures.upper}

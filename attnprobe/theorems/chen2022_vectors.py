@@ -1,7 +1,7 @@
-"""Skeinformer's (ε, δ)-JL guarantee as it is for vectors: does a sketch keep the lengths of B's rows and V's columns?
+"""Skeinformer's (ε, δ)-JL guarantee for vectors: whether a sketch preserves the lengths of B's rows and V's columns.
 
 S (n, d) is a sketch with ``E[S Sᵀ] = I``. It has the guarantee if ``‖Sᵀx‖²`` is within ``ε ‖x‖²`` of ``‖x‖²`` with
-probability 1 - δ, for every x; products are then nearly kept, too (`skeinformer-jl`, which has the same sketches).
+probability 1 - δ, for every x. Then it nearly preserves products too (see `skeinformer-jl`, with the same sketches).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ VECTORS = ("rows of B", "columns of V")
 
 
 def chen2022_vector_failure(d: int, epsilon: float) -> float:
-    """``P(|‖Sᵀx‖² - ‖x‖²| > ε ‖x‖²) = P(|χ²_d/d - 1| > ε)`` for a Gaussian S, ``S_ij ~ N(0, 1/d)``, whatever x is.
+    """``P(|‖Sᵀx‖² - ‖x‖²| > ε ‖x‖²) = P(|χ²_d/d - 1| > ε)`` for a Gaussian S, ``S_ij ~ N(0, 1/d)``, and any x.
 
-    Exact: the d entries of Sᵀx are independent ``N(0, ‖x‖²/d)``, so with P the regularised incomplete gamma function it
-    is ``P(d/2, d (1 - ε)/2) + 1 - P(d/2, d (1 + ε)/2)``, at most ``2 exp(-d (ε - ln(1 + ε))/2)``: the paper's ``d =
-    Ω(ε⁻² log(1/δ))`` with its constant. Source: Chen et al. 2022, section 3, its JL guarantee; Johnson & Lindenstrauss
-    1984.
+    It is exact: the d entries of Sᵀx are independent ``N(0, ‖x‖²/d)``. With P the regularised incomplete gamma function
+    it is ``P(d/2, d (1 - ε)/2) + 1 - P(d/2, d (1 + ε)/2)``, at most ``2 exp(-d (ε - ln(1 + ε))/2)``. This gives the
+    paper's ``d = Ω(ε⁻² log(1/δ))`` its constant. Source: Chen et al. 2022, section 3, the JL guarantee; Johnson &
+    Lindenstrauss 1984.
 
     >>> round(chen2022_vector_failure(2, 0.5), 6)  # 1 - e^-½ + e^-1½
     0.6166
@@ -45,14 +45,14 @@ def chen2022_vector_failure(d: int, epsilon: float) -> float:
     cost="n² to choose x, and n d for each sketch and seed",
 )
 def skeinformer_jl_vector(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """How often each sketch breaks the guarantee for the hardest row of B, and column of V, against δ.
+    """The frequency with which each sketch breaks the guarantee for the hardest row of B and column of V, against δ.
 
-    The hardest x is the one whose length varies most by sampling (`SketchedHead.hardest`); a Gaussian S does not tell
-    vectors apart. It is chosen without a look at the draws, so each seed is one trial of one event. The assumption, for
-    all sketches, is that d is enough for a Gaussian S, by `chen2022_vector_failure`: it has the guarantee from there
-    on, and of a sampling sketch the verdict says whether it has it, too. No number of draws below n gives it for every
-    x: a spike at one place is seen or it is not. Vacuous for ``ε ≥ 1``, where ``S = 0`` has it. ``share`` is that of
-    all columns of V and seeds which are off.
+    The hardest x is the one whose length varies most under sampling (`SketchedHead.hardest`); for a Gaussian S all
+    vectors are alike. It is chosen independently of the draws, so each seed is one trial of one event. The assumption,
+    for all sketches, is that d suffices for a Gaussian S by `chen2022_vector_failure`. For a sampling sketch the
+    verdict says whether it has the guarantee at this d too. No sampling of fewer than n entries has it for every x,
+    because it can miss the one nonzero entry of a vector. Vacuous for ``ε ≥ 1``, where ``S = 0`` has it. ``share`` is
+    the share of columns of V and seeds that break it.
     """
     heads = SketchedHead.of(qkv)
     for sketch in SKETCHES:
@@ -65,7 +65,7 @@ def skeinformer_jl_vector(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                 )
                 for epsilon in setting.epsilons:
                     failure = torch.full((qkv.h,), chen2022_vector_failure(d, epsilon), dtype=torch.float64)
-                    found = frequency((errors > epsilon).T)
+                    failures = frequency((errors > epsilon).T)
                     yield Finding(
                         "skeinformer-jl-vector",
                         d=d,
@@ -75,9 +75,9 @@ def skeinformer_jl_vector(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                         promise="P(|‖Sᵀx‖² - ‖x‖²| > ε‖x‖²) ≤ δ",
                         vacuous=torch.full((qkv.h,), epsilon >= 1),
                         bound=torch.full_like(failure, setting.delta),
-                        measured=found.value,
-                        lower=found.lower,
-                        upper=found.upper,
+                        measured=failures.value,
+                        lower=failures.lower,
+                        upper=failures.upper,
                         details={
                             "failure": failure,
                             "error_mean": errors.mean(1),

@@ -1,18 +1,17 @@
-"""Rank collapse (Dong, Cordonnier & Loukas 2021): how much nearer to rank one an attention layer takes the values.
+"""Rank collapse (Dong, Cordonnier & Loukas 2021): how far one attention layer moves the values towards rank one.
 
-``res(X) = X - 1xᵀ`` with the x that makes it smallest, ``‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞)`` of the largest absolute column sum
-and the largest absolute row sum. E are the scores but for what is common to a row or, by q̄, to a column: ``S = scale ·
-(Q - 1q̄ᵀ) Kᵀ + 1 (scale K q̄)ᵀ``, q̄ the mean query; D_i is the range of row i of the first term, r the second, ``q =
-softmax(r)``.
+``res(X) = X - 1xᵀ`` with the x that minimises it. ``‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞)`` combines the largest absolute column
+sum and the largest absolute row sum. With the mean query q̄, the scores are ``S = E + 1rᵀ`` with ``E = scale · (Q -
+1q̄ᵀ) Kᵀ`` and ``r = scale · K q̄``. D_i is the range of row i of E, and ``q = softmax(r)``.
 
-The paper's layer has inputs X and weights W; given are Q, K and V of one head, whatever made them. What is left of its
-proof then needs no X: with ``B = softmax(E + 1rᵀ)`` and every ``D_i ≤ 1.256``,
+The paper's layer has inputs X and weights W. Here Q, K and V of one head are given. The part of the proof about one
+layer needs no X: with ``B = softmax(E + 1rᵀ)`` and every ``D_i ≤ 1.256``,
 
     ``|B_ij - q_j| ≤ 2 D_i q_j``, hence ``|res(BV)| ≤ |(B - 1qᵀ) res(V)| ≤ 2 D_i qᵀ|res(V)|`` entry by entry, and
     ``‖res(BV)‖_{1,∞} ≤ 2 γ max_i D_i ‖res(V)‖_{1,∞}`` with ``γ = √(Σ_i D_i / max_i D_i · max_j q_j)``.
 
-Its cubic rate is this with ``D_i ≤ 2 max|E| ≤ 2 ‖W_QK‖₁ ‖res(X)‖²_{1,∞} / √p``, which says how D shrinks from layer to
-layer in a network of attention alone. No skip connection, no MLP and no output projection is in it.
+The paper's cubic rate follows with ``D_i ≤ 2 max|E| ≤ 2 ‖W_QK‖₁ ‖res(X)‖²_{1,∞} / √p``, which describes how D shrinks
+from layer to layer in a network of pure attention, without skip connections, MLPs and output projections.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from .registry import Setting, theorem
 __all__ = ["LARGEST_RANGE", "composite_norm", "dong2021_contraction", "residual"]
 
 LARGEST_RANGE = 1.256  # e^x ≤ 1 + 2x up to here
-ROWS = 256  # of B alive at once
+ROWS = 256  # rows of B in memory at a time
 
 
 def composite_norm(x: Tensor) -> Tensor:
-    """``‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞)`` of the last two dimensions; no norm, since it breaks the triangle inequality.
+    """``‖X‖_{1,∞} = √(‖X‖₁ ‖X‖_∞)`` of the last two dimensions. It is not a norm: the triangle inequality fails.
 
     Source: Dong et al. 2021, section 2.
 
@@ -50,8 +49,8 @@ def composite_norm(x: Tensor) -> Tensor:
 def residual(x: Tensor) -> Tensor:
     """``res(X) = X - 1xᵀ`` of (…, n, c), with the best of three x: the columns' means, medians and midranges.
 
-    Medians make ``‖·‖₁`` smallest, midranges the largest entry; the least ``‖·‖_{1,∞}`` of all x has no formula, and
-    the best of these is above it.
+    Medians minimise ``‖·‖₁``, midranges the largest entry. The least ``‖·‖_{1,∞}`` over all x has no formula; the best
+    of these three is an upper bound of it.
     """
     middles = torch.stack([x.mean(-2), x.median(-2).values, (x.amax(-2) + x.amin(-2)) / 2])
     centred = x - middles[..., None, :]  # (3, …, n, c)
@@ -62,8 +61,8 @@ def residual(x: Tensor) -> Tensor:
 def dong2021_contraction(ranges: Tensor, base: Tensor) -> Tensor:
     """``2 γ max_i D_i`` with ``γ = √(Σ_i D_i / max_i D_i · max_j q_j)``: a bound of ``‖res(BV)‖ / ‖res(V)‖``, (h,).
 
-    For ``D_i ≤ 1.256``. Source: Dong et al. 2021, the step of Theorem 2.2's proof that is about one layer, for given Q,
-    K, V; its ``4 γ β / √p ‖res(X)‖³`` puts ``2 β ‖res(X)‖² / √p`` for D and ``‖res(X)‖`` for ``‖res(V)‖``.
+    For ``D_i ≤ 1.256``. Source: Dong et al. 2021, the step for one layer in the proof of Theorem 2.2, for given Q, K,
+    V. Its ``4 γ β / √p ‖res(X)‖³`` has ``2 β ‖res(X)‖² / √p`` for D and ``‖res(X)‖`` for ``‖res(V)‖``.
 
     Args:
         ranges: D, (h, n_q). base: ``q = softmax(r)``, (h, n_k).
@@ -84,10 +83,10 @@ def dong2021_contraction(ranges: Tensor, base: Tensor) -> Tensor:
 def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """``‖res(BV)‖_{1,∞} / ‖res(V)‖_{1,∞}`` of each head against its bound.
 
-    ``res(BV)`` is the least of `residual` and of the x of the proof, ``V's + res(V)ᵀ q``. The bound is vacuous where it
-    is at least ``√‖B‖₁``, which holds for every stochastic B. ``frobenius`` is the same quotient in the Frobenius norm,
-    ``relative`` is ``‖res(BV)‖ / ‖BV‖`` and ``values`` is ``‖res(V)‖ / ‖V‖``, both in ``‖·‖_{1,∞}``; ``paper`` is the
-    bound with ``2 max|E|`` for D.
+    ``res(BV)`` is the lesser of `residual` and of the residual with the x of the proof, which is the x of V plus
+    ``res(V)ᵀ q``. The bound is vacuous if it is at least ``√‖B‖₁``, a bound for every stochastic B. ``frobenius`` is
+    the same quotient in the Frobenius norm. ``relative`` is ``‖res(BV)‖ / ‖BV‖`` and ``values`` is ``‖res(V)‖ / ‖V‖``,
+    both in ``‖·‖_{1,∞}``. ``paper`` is the bound with ``2 max|E|`` for D.
     """
     heads = [_scores(qkv, row) for row in range(qkv.h)]
     ranges, base, largest, columns = (torch.stack(parts) for parts in zip(*heads, strict=True))
@@ -95,7 +94,7 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     rest, left = residual(v), residual(out)
     proof = out - (v - rest)[:, :1] - base[:, None, :] @ rest
     size, after = composite_norm(rest), torch.minimum(composite_norm(left), composite_norm(proof))
-    unit = torch.where(size > 0, size, torch.ones_like(size))  # values that are all equal stay so
+    unit = torch.where(size > 0, size, torch.ones_like(size))  # for equal values the residual is 0 before and after
     bound = dong2021_contraction(ranges, base)
     gamma = bound / (2 * ranges.amax(1))
     centred = lambda x: torch.linalg.matrix_norm(x - x.mean(1, keepdim=True))
@@ -126,11 +125,11 @@ def rank_collapse(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 
 def _scores(qkv: QKV, row: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """D (n_q,), q (n_k,), max|E| and ``‖B‖₁`` of one head; E with the mean key taken out, which B does not see."""
+    """D (n_q,), q (n_k,), max|E| and ``‖B‖₁`` of one head. The mean key is subtracted, which does not change B."""
     q, k = qkv.q[row].double(), qkv.k[row].double()
     mean, keys = q.mean(0), k - k.mean(0)
     ranges, columns, largest = [], k.new_zeros(len(k)), k.new_zeros(())
-    common = qkv.scale * keys @ mean  # r but for a constant, (n_k,)
+    common = qkv.scale * keys @ mean  # r up to a constant, (n_k,)
     for start, stop in row_blocks(len(q), block_rows(q, len(k), ROWS)):
         e = qkv.scale * (q[start:stop] - mean) @ keys.T
         ranges.append(e.amax(1) - e.amin(1))

@@ -1,8 +1,8 @@
-"""Eckart & Young 1936, Mirsky 1960: how far a method is from the best matrix of its rank, and its output from the best.
+"""Eckart & Young 1936, Mirsky 1960: a method's error against the least error of its rank, for matrix and output.
 
 No matrix of rank r is nearer to B than ``σ_{r+1}(B)`` in the spectral norm, and no operator of rank r has an output
-nearer to BV than ``σ_{r+1}(BV)``. These are different: the best for B is not the best for BV, and the latter bound is 0
-for r ≥ p_v. The rank of a method's operator is bounded by its structure, not by its entries.
+nearer to BV than ``σ_{r+1}(BV)``. The best matrix for B is not the best for BV, and the bound for BV is 0 for r ≥ p_v.
+The rank of a method's operator is bounded by its structure; its entries are not examined.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ EPS = torch.finfo(torch.float64).eps
 
 
 def eckart1936_distance(values: Tensor, rank: Tensor) -> Tensor:
-    """``σ_{r+1}``, the distance of a matrix from the nearest of rank r in the spectral norm, (h,).
+    """``σ_{r+1}``, the distance of a matrix from the nearest matrix of rank r in the spectral norm, (h,).
 
     Source: Eckart & Young 1936; Mirsky 1960 for this norm.
 
     Args:
-        values: singular values, descending, (h, m). rank: r of each head, (h,); m and more have distance 0.
+        values: singular values, descending, (h, m). rank: r of each head, (h,); the distance is 0 for r ≥ m.
 
     >>> eckart1936_distance(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([1]))
     tensor([2.])
@@ -47,10 +47,10 @@ def eckart1936_distance(values: Tensor, rank: Tensor) -> Tensor:
 
 
 def rank_bound(operator: Operator) -> Tensor:
-    """A bound of the rank of each head's matrix from its structure alone, (h,) int64 on the CPU.
+    """An upper bound of the rank of each head's matrix from its structure, (h,) int64 on the CPU.
 
-    Row normalisers do not raise it, replaced rows add their number, sums add up; a sparse matrix, a multiple of I, and
-    exact attention may have full rank.
+    Row normalisers do not raise the rank, replaced rows add their number, and ranks of summands add up. A sparse
+    matrix, a multiple of I, and exact attention may have full rank.
 
     >>> rank_bound(
     ...     Sum([RankOne(torch.ones(1, 5), torch.ones(1, 5)), LowRank(torch.ones(1, 5, 2), None, torch.ones(1, 2, 5))])
@@ -85,25 +85,25 @@ def rank_bound(operator: Operator) -> Tensor:
     per_method=True,
 )
 def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The distance of each method from the best of rank d, for the matrix and for the output.
+    """The error of each method against the least error of rank d, for the matrix and for the output.
 
-    The slack is how many times worse than the best a method is. Where its structure allows a rank above d (sparse
-    patterns, exact rows, a shift by δI) the assumption is not met; ``at_rank`` is the best for that rank, ``rank``.
-    The bound of an output is vacuous for d ≥ p_v, where it is 0. Exact attention is made in float64 for both.
+    The slack is the ratio of the two errors. If the structure of a method allows a rank above d (sparse patterns, exact
+    rows, a shift by δI), the assumption is not met; ``rank`` is then the possible rank, ``at_rank`` its least error.
+    The bound of an output is vacuous for d ≥ p_v, where it is 0. Exact attention is computed in float64.
     """
     wide = qkv.to(dtype=torch.float64)
-    target, wanted = exact(wide, setting.target), exact_output(qkv, setting.target)
+    target, output = exact(wide, setting.target), exact_output(qkv, setting.target)
     name = "B" if setting.target == "softmax" else "C"
     small = min(qkv.n_q, qkv.n_k)
     leading = spectra(wide, setting.target, k=max(1, min(max(setting.budgets) + 1, small // 4)))
     values = torch.stack([one.values for one in leading])
     noise = 8 * small * EPS * values[:, 0]
-    output_values = tail_singular_values(wanted).cpu()
+    output_values = tail_singular_values(output).cpu()
     for method in setting.methods:
-        found = list(runs(setting, method))
-        held = [approx.operator.to(torch.float64) for _, approx in found if approx.operator is not None]
-        errors = iter(shared_matrix_errors(target, held) if held else ())
-        for d, approx in found:
+        approximations = list(runs(setting, method))
+        operators = [approx.operator.to(torch.float64) for _, approx in approximations if approx.operator is not None]
+        errors = iter(shared_matrix_errors(target, operators) if operators else ())
+        for d, approx in approximations:
             rank = torch.full((qkv.h,), small) if approx.operator is None else rank_bound(approx.operator)
             shared = {"d": d, "assumption": f"rank {name}~ ≤ d", "met": rank <= d, "sense": "at least"}
             if approx.operator is not None:
@@ -123,32 +123,32 @@ def eckart_young(qkv: QKV, setting: Setting) -> Iterator[Finding]:
                     details={"rank": rank.double(), "at_rank": _at_rank(values, rank, small)},
                     **shared,
                 )
-            yield _of_output(method, approx, wide, wanted, output_values, rank, shared, name)
+            yield _output_finding(method, approx, wide, output, output_values, rank, shared, name)
 
 
-def _of_output(
+def _output_finding(
     method: str,
     approx: Approximation,
     qkv: QKV,
-    wanted: Tensor,
+    exact_bv: Tensor,
     values: Tensor,
     rank: Tensor,
     shared: dict[str, Any],
     name: str,
 ) -> Finding:
-    """The finding about ``(B - B~) V`` in float64, from the operator where there is one."""
+    """The finding about ``(B - B~) V`` in float64, from the operator if there is one."""
     if approx.operator is None:
         output, eps = approx.output.double(), torch.finfo(approx.output.dtype).eps
     else:
         output, eps = approx.operator.to(torch.float64) @ qkv.v, EPS
-    bound = lower_bound(wanted.cpu(), shared["d"], values)["output_spectral"]
+    bound = lower_bound(exact_bv.cpu(), shared["d"], values)["output_spectral"]
     rounding = 8 * eps * qkv.n_k * values[:, 0]
     return Finding(
         "eckart-young",
         at={"method": method, "of": "output"},
         promise=f"‖({name} - {name}~)V‖₂ ≥ σ_{{d+1}}({name}V)",
         bound=bound,
-        measured=output_norms(wanted - output)[0].cpu(),
+        measured=output_norms(exact_bv - output)[0].cpu(),
         rounding=rounding,
         vacuous=bound <= rounding,
         details={"rank": rank.double(), "at_rank": eckart1936_distance(values, rank)},
@@ -157,6 +157,6 @@ def _of_output(
 
 
 def _at_rank(values: Tensor, rank: Tensor, size: int) -> Tensor:
-    """``σ_{rank+1}(B)``, NaN where only fewer values are known."""
+    """``σ_{rank+1}(B)``, NaN if too few values are known."""
     known = (rank < values.shape[1]) | (values.shape[1] == size)
     return torch.where(known, eckart1936_distance(values, rank), torch.full_like(values[:, 0], float("nan")))

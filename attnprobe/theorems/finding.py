@@ -1,4 +1,4 @@
-"""What a theorem assumes, what it promises and what was measured, head by head, with a verdict."""
+"""A finding: a theorem's assumption, its promise, the measurement and the verdict, per head."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Finding:
     """One statement of a theorem, evaluated on the heads of one layer.
 
     Args:
-        theorem: the name under which `THEOREMS` has it.
-        d: the budget at which it is evaluated; None for a statement without one.
-        at: the statement's other parameters, such as ``{"epsilon": 0.5, "delta": 0.1}``; with ``d`` they tell two
-            findings of one theorem apart.
-        assumption, promise: in a few words with a formula, as the table shows them.
+        theorem: its name in `THEOREMS`.
+        d: the budget; None for a statement without one.
+        at: the other parameters of the statement, such as ``{"epsilon": 0.5, "delta": 0.1}``. With ``d`` they identify
+            a finding of a theorem.
+        assumption, promise: short texts with a formula, for the table.
         met: (h,) bool, whether the assumption holds.
-        bound: (h,) float64, what is promised of ``measured``; infinite where nothing is.
-        measured: (h,) float64, infinite where it is beyond every bound, NaN where nothing was measured.
-        lower, upper: an interval of it, where it is an estimate; None where it is exact to rounding, which
-            ``rounding`` then bounds (absolute, (h,) or a number).
-        sense: ``"at most"`` or ``"at least"``: how ``measured`` is promised to stand to ``bound``.
-        vacuous: (h,) bool, whether the bound promises no more than what is true of every matrix.
-        details: other numbers worth keeping, (h,) or (h, …).
+        bound: (h,) float64, the promised bound of ``measured``; infinite if nothing is promised.
+        measured: (h,) float64, infinite if it is beyond every bound, NaN if nothing was measured.
+        lower, upper: the interval of an estimated ``measured``. They are None if it is exact up to rounding.
+        rounding: a bound of the rounding of ``measured``, absolute, (h,) or a number.
+        sense: ``"at most"`` or ``"at least"``, the promised relation of ``measured`` to ``bound``.
+        vacuous: (h,) bool, whether the bound is true of every matrix.
+        details: further numbers for the record, (h,) or (h, …).
     """
 
     theorem: str
@@ -51,28 +51,28 @@ class Finding:
 
     @property
     def slack(self) -> Tensor:
-        """How much room the bound leaves: bound / measured for "at most", measured / bound for "at least", (h,)."""
+        """The slack of the bound: bound / measured for "at most", measured / bound for "at least", (h,)."""
         pair = (self.bound, self.measured) if self.sense == "at most" else (self.measured, self.bound)
         return pair[0] / pair[1]
 
     @property
     def contradicted(self) -> Tensor:
-        """Whether all of the measured interval, rounding included, lies beyond the bound, (h,) bool."""
+        """Whether the whole measured interval, rounding included, lies beyond the bound, (h,) bool."""
         return self._nearest > self.bound if self.sense == "at most" else self._nearest < self.bound
 
     @property
     def lost(self) -> Tensor:
-        """Whether there is nothing to compare: NaN for what was measured, its interval or its bound, (h,) bool."""
+        """Whether there is nothing to compare: the measurement, its interval or its bound is NaN, (h,) bool."""
         return self._nearest.isnan() | self.measured.isnan() | self.bound.isnan()
 
     def verdicts(self) -> list[str | None]:
         """One of `VERDICTS` for each head, the first of these that applies:
 
-        1. ``assumption not met``: a theorem whose assumption fails promises nothing, so there is no promise that could
-           be vacuous or violated, however its bound turns out (``vacuous`` still says that it would be);
-        2. ``vacuous``: the promise is made, but it is one that every matrix keeps, so that measuring decides nothing;
-        3. None: what was measured, or its bound, is NaN, a failure and no verdict;
-        4. ``violated``: all of the measured interval, rounding included, lies beyond the bound;
+        1. ``assumption not met``: a theorem whose assumption fails promises nothing, so nothing can be vacuous or
+           violated (the field ``vacuous`` is set independently);
+        2. ``vacuous``: every matrix fulfils the promise, so a measurement decides nothing;
+        3. None: the measurement or its bound is NaN, which is a failure and not a verdict;
+        4. ``violated``: the whole measured interval, rounding included, lies beyond the bound;
         5. ``holds``.
         """
         flags = zip(*(x.tolist() for x in (self.met, self.vacuous, self.lost, self.contradicted)), strict=True)
@@ -83,7 +83,7 @@ class Finding:
 
     @property
     def _nearest(self) -> Tensor:
-        """The end of the measured interval that is nearest to what is promised, with its rounding."""
+        """The end of the measured interval nearest to fulfilling the promise, with its rounding."""
         if self.sense == "at most":
             return (self.measured if self.lower is None else self.lower) - self.rounding
         return (self.measured if self.upper is None else self.upper) + self.rounding
@@ -93,4 +93,4 @@ class Finding:
         if len(set(shapes.values())) != 1 or self.sense not in ("at most", "at least"):
             raise ValueError(f"{self.theorem}: one number per head is needed, got {shapes} and sense={self.sense!r}")
         if self.met.dtype is not torch.bool or self.vacuous.dtype is not torch.bool:
-            raise ValueError(f"{self.theorem}: met and vacuous are boolean")
+            raise ValueError(f"{self.theorem}: met and vacuous must be boolean")

@@ -1,4 +1,4 @@
-"""A probability measured over seeds, head by head, and intervals by the binomial distribution."""
+"""Probabilities measured over seeds, per head, with binomial confidence intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Frequency", "binomial_tail", "clopper_pearson", "frequency", "quanti
 
 @dataclass(frozen=True)
 class Frequency:
-    """How often an event happened, (h,), with an interval of its probability."""
+    """The frequency of an event, (h,), with a confidence interval of its probability."""
 
     value: Tensor
     lower: Tensor
@@ -29,14 +29,14 @@ def frequency(
     """The frequency of an event (trials, h) bool, with the interval of Clopper and Pearson.
 
     Args:
-        certain, possible: where a trial itself is known within bounds: whether it happened for certain, and whether it
-            may have; ``happened`` by default. The interval's ends count these.
+        certain, possible: for trials known only within bounds: whether the event certainly happened, and whether it
+            possibly happened. The ends of the interval count these. None is ``happened``.
 
-    >>> found = frequency(torch.tensor([[True], [True], [False], [True]]))
-    >>> float(found.value), round(float(found.lower), 3), round(float(found.upper), 3)
+    >>> measured = frequency(torch.tensor([[True], [True], [False], [True]]))
+    >>> float(measured.value), round(float(measured.lower), 3), round(float(measured.upper), 3)
     (0.75, 0.194, 0.994)
     """
-    certain, possible = (happened if given is None else given for given in (certain, possible))
+    certain, possible = (happened if event is None else event for event in (certain, possible))
     trials = len(happened)
     low, high = ([int(count) for count in event.sum(0)] for event in (certain & happened, possible | happened))
     ends = [
@@ -47,7 +47,7 @@ def frequency(
 
 
 def binomial_tail(k: int, n: int, p: float) -> float:
-    """``P(X ≥ k)`` for X binomial with n trials of probability p.
+    """``P(X ≥ k)`` for a binomial X with n trials of probability p.
 
     >>> round(binomial_tail(2, 3, 0.5), 12)
     0.5
@@ -64,10 +64,10 @@ def binomial_tail(k: int, n: int, p: float) -> float:
 
 
 def quantile_interval(values: Sequence[float], q: float, level: float = CONFIDENCE) -> tuple[float, float]:
-    """An interval that holds the q-quantile of the values' distribution with a chance of at least ``level``.
+    """An interval that contains the q-quantile of the values' distribution with probability at least ``level``.
 
-    Its ends are order statistics: at least j of n values lie at or below the quantile with the chance that a binomial
-    number of n trials of probability q is j or more. An end that no value bounds is infinite.
+    Its ends are order statistics: the probability that j or more of n values lie at or below the quantile is that of j
+    or more successes in n trials of probability q. An end is infinite if there are too few values.
 
     >>> quantile_interval(range(1, 21), 0.5)
     (6, 15)

@@ -19,7 +19,7 @@ from .registry import Setting, theorem
 
 __all__ = ["ma_errors"]
 
-AT_ONCE = 4  # operators of different seeds that share a pass
+AT_ONCE = 4  # the number of operators of different seeds that share a pass
 TOL = 1e-3
 INFINITE = float("inf")
 PARTS = {"matrix": "P(‖M - M~‖₂ > ε‖M‖₂) ≤ δ", "output": "P(‖MV - M~V‖₂ > ε‖MV‖₂) ≤ δ"}
@@ -35,12 +35,12 @@ Errors = dict[str, tuple[Tensor, Tensor, Tensor]]  # value, lower and upper of e
     per_method=True,
 )
 def ma_property(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """For each method, d, ε, and for the matrix and its output: how often over seeds the relative error exceeds ε.
+    """The share of seeds with a relative error above ε, for each method, d and ε, of the matrix and of the output.
 
-    A definition assumes nothing: the verdict says whether the method has the property here. One that draws nothing has
-    it or has it not, and is run once. Where a method cannot take a budget, or has no operator, nothing was measured,
-    and the verdict is that the assumption is not met. ``details["errors"]`` are the errors of each seed, (h, seeds), of
-    which every ε and δ can be read.
+    A definition has no assumption: the verdict says whether the method has the property on these inputs. A method
+    without draws runs once. If a method cannot take a budget or has no operator, nothing is measured, and the verdict
+    is that the assumption is not met. ``details["errors"]`` are the errors of each seed, (h, seeds), which give the
+    verdict for any other ε and δ.
     """
     output = ExactOutput.of(exact_output(qkv, setting.target))
     for method in setting.methods:
@@ -58,12 +58,12 @@ def ma_property(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: ExactOutput | None = None) -> Errors:
     """The relative spectral errors of the matrix and of the output of each run, with the ends of their intervals.
 
-    An error that is not finite is infinite, and so are its ends: it exceeds every ε. No error is 0, of an output that
-    is zero too. A run without an operator has no matrix, and then there is no part ``matrix``.
+    An error that is not finite counts as infinite, with its ends: it exceeds every ε. A zero error is 0 even if the
+    exact output is zero. If a run has no operator, there is no part ``matrix``.
     """
     output = ExactOutput.of(exact_output(qkv, target)) if output is None else output
-    found = [output_errors(output, run, qkv) for run in runs]
-    values = [torch.where(one["output_spectral"] == 0, 0, one["output_spectral_relative"]).cpu() for one in found]
+    errors = [output_errors(output, run, qkv) for run in runs]
+    values = [torch.where(one["output_spectral"] == 0, 0, one["output_spectral_relative"]).cpu() for one in errors]
     output_errors_of_runs = torch.stack(values)
     parts: Errors = {"output": (output_errors_of_runs, output_errors_of_runs, output_errors_of_runs)}
     operators = [run.operator for run in runs if run.operator is not None]
@@ -79,7 +79,7 @@ def ma_errors(qkv: QKV, runs: Sequence[Approximation], target: str, output: Exac
 
 
 def _relative(metrics: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """``‖E‖₂/‖B‖₂``, and its least and largest value, (h,)."""
+    """``‖E‖₂/‖B‖₂`` and the ends of its interval, (h,)."""
     names = ("", "_lower", "_relative", "_relative_upper")
     value, lower, relative, upper = (metrics[f"matrix_spectral{name}"].cpu() for name in names)
     share = torch.where(value == 0, torch.ones_like(value), lower / value)
@@ -93,7 +93,7 @@ def _findings(qkv: QKV, setting: Setting, method: str, d: int, errors: Errors, d
         known = part in errors
         value, lower, upper = errors.get(part, (torch.full((1, h), float("nan"), dtype=torch.float64),) * 3)
         for epsilon in setting.epsilons:
-            found = _exceeded(value, lower, upper, epsilon, drawn)
+            exceeded = _exceeded(value, lower, upper, epsilon, drawn)
             yield Finding(
                 theorem="ma-property",
                 d=d,
@@ -102,9 +102,9 @@ def _findings(qkv: QKV, setting: Setting, method: str, d: int, errors: Errors, d
                 met=torch.full((h,), known),
                 promise=promise,
                 bound=torch.full((h,), setting.delta, dtype=torch.float64),
-                measured=found.value if known else value[0],
-                lower=found.lower if known and drawn else None,
-                upper=found.upper if known and drawn else None,
+                measured=exceeded.value if known else value[0],
+                lower=exceeded.lower if known and drawn else None,
+                upper=exceeded.upper if known and drawn else None,
                 vacuous=torch.full((h,), setting.delta >= 1),
                 details={"errors": value.mT},
             )

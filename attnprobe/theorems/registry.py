@@ -1,4 +1,4 @@
-"""The theorems that are checked: each by one function, under a name that says the paper and the statement."""
+"""The registry of theorems: each has one function that checks it, and a name with the paper and the statement."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["THEOREMS", "Setting", "Theorem", "get_theorem", "theorem"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the theorems of one layer are evaluated at, and what they may call.
+    """The parameters of the theorems on one layer, and the functions that they may call.
 
     Args:
-        budgets: the d. epsilons: relative errors. delta: the probability with which a statement may fail.
-        seeds: of the repetitions by which a probability is measured.
-        streams: ``streams(label, seed)`` are the draws of a check of its own, on this layer and window.
-        run: ``run(method, d, seed)`` is a registered method's approximation on this layer, and with a fourth argument
-            on one head of it, a row of Q; a method as the user wrote it, such as ``"nystromformer:inverse=pinv"``.
-            Raises `Unsupported` where it cannot take the setting.
-        methods: what a statement about any method is asked of (`Theorem.per_method`): one of them at a time, so that
-            one which cannot take the setting does not harm the others; empty for every other theorem.
-        quadrature: whether traces are estimated by quadrature; None is beyond n = 4096.
-        target: the exact matrix that ``run`` stands for, as in `attnprobe.exact`.
+        budgets: the values of d. epsilons: relative errors. delta: the allowed probability of failure.
+        seeds: the seeds of the repetitions that measure a probability.
+        streams: ``streams(label, seed)`` returns the random streams of a check on this layer and window.
+        run: ``run(method, d, seed)`` returns a method's approximation on this layer. A fourth argument, a row of Q,
+            selects one head. The method is written as on the command line, such as ``"nystromformer:inverse=pinv"``.
+            Raises `Unsupported` if the method cannot take the setting.
+        methods: the methods for a statement about any method (`Theorem.per_method`); empty for other theorems. The
+            caller passes one method at a time, so that an unsupported method does not affect the others.
+        quadrature: whether traces are estimated by quadrature; None does so above n = 4096.
+        target: the exact matrix that ``run`` approximates, as in `attnprobe.exact`.
     """
 
     budgets: tuple[int, ...]
@@ -47,10 +47,12 @@ Check = Callable[[QKV, Setting], Iterable[Finding]]
 
 @dataclass(frozen=True)
 class Theorem:
-    """One theorem: ``name``, ``paper`` (author, year and where it stands there), ``says`` in one line, ``check``.
+    """One theorem.
 
-    ``cost`` is its leading term. ``check(qkv, setting)`` yields findings for the heads of one layer, all of them.
-    ``per_method``: whether it is about any method, and so asked of each by itself.
+    Attributes:
+        paper: author, year and place in the paper. says: the statement in one line. cost: its leading term.
+        check: ``check(qkv, setting)`` yields findings, each for all heads of a layer.
+        per_method: whether the statement is about any method, and so checked for each method separately.
     """
 
     name: str
@@ -80,7 +82,7 @@ def get_theorem(name: str) -> Theorem:
     """The theorem of that name.
 
     Raises:
-        UsageError: there is none, with the nearest name.
+        UsageError: an unknown name; the message offers the nearest one.
     """
     if name not in THEOREMS:
         raise unknown("theorem", name, THEOREMS)

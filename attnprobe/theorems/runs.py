@@ -1,4 +1,4 @@
-"""A method's approximations at the budgets that it takes."""
+"""A method's approximations at the budgets that it can take."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["runs"]
 
 
 def runs(setting: Setting, method: str) -> Iterator[tuple[int, Approximation]]:
-    """``(d, approximation)`` at every budget that ``method`` can take, with the first seed.
+    """Yields ``(d, approximation)`` for every budget that ``method`` can take, with the first seed.
 
     Raises:
-        Unsupported: after all, where it takes none of them, with its reason for the last.
+        Unsupported: the method takes none of the budgets; the reason is that of the last.
     """
-    refusal, taken = None, False
+    unsupported, any_run = None, False
     for d in setting.budgets:
         try:
             approx = setting.run(method, d, setting.seeds[0])
         except Unsupported as error:
-            refusal = error
+            unsupported = error
         else:
-            taken = True
+            any_run = True
             yield d, approx
-    if refusal is not None and not taken:
-        raise refusal
+    if unsupported is not None and not any_run:
+        raise unsupported

@@ -1,18 +1,19 @@
 """Spectral shifting (Verma 2021, "Beyond Nyströmformer"; Wang et al. 2014): its shift, its exactness, its error bound.
 
-F, A, W are the softmax factors over segment means, A⁺ the pseudo-inverse, Z* six steps of Nyströmformer's iteration,
-δ the shift. For the lemma and the theorem: K a symmetric matrix of size N with eigenvalues λ_1 ≥ … ≥ λ_N, C~ d sampled
-columns of ``K - δ̄ I`` with δ̄ the mean of λ_{d+1} … λ_N, P the projector on the range of C~, ``K^ss = C~ U C~ᵀ + δ I``
-the spectral shifting model with its best U and δ. Our d is the paper's c. All in float64.
+F, A, W are the softmax factors over segment means, A⁺ is the pseudo-inverse, Z* is six steps of Nyströmformer's
+iteration, δ the shift. For the lemma and the theorem, K is a symmetric matrix of size N with eigenvalues λ_1 ≥ … ≥
+λ_N, δ̄ the mean of λ_{d+1} … λ_N, C~ d sampled columns of ``K - δ̄ I``, and P the projector on the range of C~. ``K^ss =
+C~ U C~ᵀ + δ I`` is the spectral shifting model with its best U and δ. Our d is the paper's c. All in float64.
 
-What cannot be right in the paper, and is reported so:
+Four points of the paper cannot be right, and are reported:
 
-- equation 2's δ has the numerator ``tr A - tr(A⁺ A²)``, zero for every A (``shift-delta-zero``);
-- equation 12 bounds a norm of a difference by an expression with the factor ``1 - ‖A⁺ - Z*‖``. A triangle inequality
-  gives a sum, ``‖Z*‖ ≤ ‖A⁺‖ + ‖A⁺ - Z*‖``; with the minus it is no bound, and real heads exceed it (``shift-bound``);
-- whatever the sign, the bound starts with ``‖B‖_∞ = 1``, so it is never below the error of ``B~ = 0``;
+- The δ of equation 2 has the numerator ``tr A - tr(A⁺ A²)``, which is zero for every A (``shift-delta-zero``).
+- Equation 12 bounds the norm of a difference by an expression with the factor ``1 - ‖A⁺ - Z*‖``. The triangle
+  inequality gives a sum, ``‖Z*‖ ≤ ‖A⁺‖ + ‖A⁺ - Z*‖``. With the minus it is not a bound: real heads exceed it
+  (``shift-bound``).
+- With either sign the bound contains ``‖B‖_∞ = 1``. With the plus it is never below the error of ``B~ = 0``.
 - Lemma 1 is about symmetric positive semidefinite K whose last eigenvalues are equal. Attention is neither symmetric
-  nor semidefinite, and its Gaussian kernel has no such tail (``shift-lemma-1``).
+  nor semidefinite, and its Gaussian kernel does not have such a tail (``shift-lemma-1``).
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from .runs import runs
 __all__ = ["verma2021_delta_numerator", "verma2021_error_bound", "verma2021_tail"]
 
 EPS = torch.finfo(torch.float64).eps
-ROWS = 256  # of B alive at once
-HELD = 4096  # tokens up to which the lifted kernel is decomposed, head by head: 512 MiB a matrix there, eight at once
+ROWS = 256  # rows of B in memory at a time
+HELD = 4096  # tokens up to which the lifted kernel is decomposed, one head at a time: eight matrices of 512 MiB
 MATRICES = ("C̄", "(B + Bᵀ)/2", "θI + rank d")
 SIGNS = {"plus": 1, "minus": -1}
 
 
 def verma2021_delta_numerator(core: Tensor) -> tuple[Tensor, Tensor]:
-    """``tr A - tr(A⁺ A²)`` of cores (h, d, d), and what rounding can make of it, (h,) each.
+    """``tr A - tr(A⁺ A²)`` of cores (h, d, d), and a bound of its rounding, (h,) each.
 
-    Zero for every A, since ``tr(A⁺ A A) = tr(A A⁺ A) = tr A``. Computed literally: A⁺ carries ``eps ‖A⁺‖``, which A²
-    multiplies. Source: Verma 2021, equation 2, whose δ is this over ``c - rank A``.
+    It is zero for every A, because ``tr(A⁺ A A) = tr(A A⁺ A) = tr A``. It is computed literally: A⁺ has the rounding
+    ``eps ‖A⁺‖``, which A² multiplies. Source: Verma 2021, equation 2, whose δ is this over ``c - rank A``.
     """
     pinv = truncated_pinv(core)
     trace = lambda x: x.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -57,9 +58,9 @@ def verma2021_delta_numerator(core: Tensor) -> tuple[Tensor, Tensor]:
 def verma2021_error_bound(pinv_norm: Tensor, apart: Tensor, delta: Tensor, sign: int = 1) -> Tensor:
     """``1 + x (1 + δ x)`` with ``x = ‖A⁺‖_∞ ± ‖A⁺ - Z*‖_∞``: a bound of ``‖B - F Z* (I - δ Z*) W‖_∞``.
 
-    ``‖B‖_∞ = ‖F‖_∞ = ‖W‖_∞ = 1``, and ``‖Z*‖_∞ ≤ x`` with the plus sign, by the triangle inequality. With the minus
-    sign, which the factor ``1 - ‖A⁺ - Z*‖`` of Verma 2021, equation 12, has, x is a *lower* bound of ‖Z*‖_∞, and may be
-    negative: the number is no bound. ‖·‖_∞ is the largest absolute row sum; all (h,).
+    ``‖B‖_∞ = ‖F‖_∞ = ‖W‖_∞ = 1``, and with the plus sign ``‖Z*‖_∞ ≤ x`` by the triangle inequality. The factor ``1 -
+    ‖A⁺ - Z*‖`` of Verma 2021, equation 12, has the minus sign. Then x is a *lower* bound of ‖Z*‖_∞ and may be negative,
+    so the result is not a bound. ‖·‖_∞ is the largest absolute row sum; all (h,).
 
     >>> one = torch.ones(1, dtype=torch.float64)
     >>> [float(verma2021_error_bound(2 * one, 3 * one, 0 * one, sign)) for sign in (1, -1)]
@@ -70,10 +71,10 @@ def verma2021_error_bound(pinv_norm: Tensor, apart: Tensor, delta: Tensor, sign:
 
 
 def verma2021_tail(values: Tensor, d: int) -> Tensor:
-    """``Σ_{i>d} λ_i² - (Σ_{i>d} λ_i)² / (N - d)``: the error that shifting leaves of the best rank d, squared.
+    """``Σ_{i>d} λ_i² - (Σ_{i>d} λ_i)² / (N - d)``: the squared error of the best rank d with a shift.
 
-    It is ``Σ_{i>d} (λ_i - δ̄)²`` with δ̄ the mean of the tail, computed so. Source: Verma 2021, Theorem 1 (Wang et al.
-    2014): ``‖K - K^ss‖_F² ≤ η`` times it, where a sampling of columns leaves η times the best rank-d error.
+    It is computed as ``Σ_{i>d} (λ_i - δ̄)²`` with δ̄ the mean of the tail. Source: Verma 2021, Theorem 1 (Wang et al.
+    2014): ``‖K - K^ss‖_F² ≤ η`` times this, if the sampled columns have η times the best rank-d error.
 
     >>> float(verma2021_tail(torch.tensor([5.0, 2.0, 2.0]), 1))
     0.0
@@ -89,9 +90,9 @@ def verma2021_tail(values: Tensor, d: int) -> Tensor:
     cost="d³",
 )
 def shift_delta_zero(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The literal numerator on each core. ``of_trace`` is it over tr A; ``missing`` the denominator, 0 at full rank.
+    """The literal numerator on each core. ``of_trace`` is its ratio to tr A, ``missing`` the denominator of δ.
 
-    With ``missing = 0`` the literal δ is 0/0. Vacuous where rounding would cover tr A itself.
+    At full rank ``missing`` is 0, and the literal δ is 0/0. Vacuous if rounding exceeds tr A itself.
     """
     for d, approx in runs(setting, "mss-literal"):
         core = approx.cores["A"].double().cpu()
@@ -122,8 +123,8 @@ def shift_delta_zero(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """Both sides of equation 12 for ``B~ = F Z* (I - δ Z*) W`` with six steps for Z*, with either sign in x.
 
-    Plus is the triangle inequality; minus is all that is taken from the printed expression, whose other factors are
-    those that the same steps give. Vacuous where the bound is at least 1, the error of ``B~ = 0``: always, with plus.
+    Plus is the triangle inequality. Minus is the sign of the printed expression; the other factors come from the same
+    derivation. Vacuous if the bound is at least 1, the error of ``B~ = 0``: with plus always.
     """
     target = exact(qkv.to(dtype=torch.float64))
     for d, approx in runs(setting, "mss:inverse=schulz,identity=false"):
@@ -156,18 +157,18 @@ def shift_bound(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="(2n)³, n ≤ 4096; some 4 minutes of one core and 4 GiB a head at n = 4096",
 )
 def shift_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """``‖K - K^ss‖_F / ‖K‖_F`` on real kernels, and on a matrix of the lemma's class made of the head's own kernel.
+    """``‖K - K^ss‖_F / ‖K‖_F`` for two real matrices, and for a matrix of the lemma's class built from the head.
 
-    K is the Gaussian kernel C̄ over [Q; K]; softmax attention made symmetric; and ``θI + rank d``, the d largest
-    eigenvalues of C̄ above the mean of the others. ``spread`` is ``(λ_{d+1} - λ_N) / λ_1``, zero in the class, ``least``
-    is λ_N/λ_1, ``rank`` that of the columns C~, which is enough where it is the number of eigenvalues that are off θ by
-    more than √eps λ_1, ``needed``: columns that repeat each other cannot show the rest of K.
+    K is the Gaussian kernel C̄ over [Q; K]; the symmetric part of softmax attention; and ``θI + rank d``, which has the
+    d largest eigenvalues of C̄ and θ, the mean of the others. ``spread`` is ``(λ_{d+1} - λ_N) / λ_1``, zero in the
+    class. ``least`` is λ_N/λ_1. ``rank`` is the rank of C~. It suffices if it reaches ``needed``, the number of
+    eigenvalues that differ from θ by more than √eps λ_1; repeated columns may have a lower rank.
     """
-    for d, name, found in _models(qkv, setting):
-        met = (found["spread"] <= found["band"]) & (found["least"] >= -found["band"])
-        met &= found["rank"] >= found["needed"]
-        rounding = found["rounding"] / found["size"]
-        error = found["error"] / found["size"]
+    for d, name, model in _models(qkv, setting):
+        met = (model["spread"] <= model["band"]) & (model["least"] >= -model["band"])
+        met &= model["rank"] >= model["needed"]
+        rounding = model["rounding"] / model["size"]
+        error = model["error"] / model["size"]
         yield Finding(
             "shift-lemma-1",
             d=d,
@@ -179,7 +180,7 @@ def shift_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
             measured=error,
             rounding=rounding,
             vacuous=rounding >= 1,
-            details={part: found[part] for part in ("spread", "least", "rank", "needed")},
+            details={part: model[part] for part in ("spread", "least", "rank", "needed")},
         )
 
 
@@ -190,33 +191,35 @@ def shift_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="(2n)³, n ≤ 4096; some 4 minutes of one core and 4 GiB a head at n = 4096",
 )
 def shift_theorem_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """Both sides, as norms, of the same matrices as in ``shift-lemma-1``.
+    """Both sides, as norms, for the matrices of ``shift-lemma-1``.
 
-    The theorem takes η from a sampling of columns whose prototype model is within η of the best rank d; here η is that
-    of the columns drawn, ``‖K̄ - P K̄ P‖_F²`` over the tail with ``K̄ = K - δ̄ I``. ``plain`` is the error of the best
-    rank d without a shift, ``(Σ_{i>d} λ_i²)^½``. Vacuous where the bound is at least ``‖K‖_F``.
+    In the theorem η is the factor by which a sampling's prototype model exceeds the best rank d. Here it is that
+    factor for the drawn columns: ``‖K̄ - P K̄ P‖_F²`` over the tail, with ``K̄ = K - δ̄ I``. ``plain`` is the error of the
+    best rank d without a shift, ``(Σ_{i>d} λ_i²)^½``. Vacuous if the bound is at least ``‖K‖_F``.
     """
-    for d, name, found in _models(qkv, setting):
-        bound = found["prototype"]  # √(η tail)
+    for d, name, model in _models(qkv, setting):
+        bound = model["prototype"]  # √(η tail)
         yield Finding(
             "shift-theorem-1",
             d=d,
             at={"matrix": name},
             assumption="K ≥ 0",
-            met=found["least"] >= -found["band"],
+            met=model["least"] >= -model["band"],
             promise="‖K - K^ss‖_F ≤ √(η tail)",
-            bound=bound / found["size"],
-            measured=found["error"] / found["size"],
-            rounding=found["rounding"] / found["size"],
-            vacuous=bound >= found["size"],
-            details={"eta": found["eta"], "plain": found["plain"] / found["size"], "least": found["least"]},
+            bound=bound / model["size"],
+            measured=model["error"] / model["size"],
+            rounding=model["rounding"] / model["size"],
+            vacuous=bound >= model["size"],
+            details={"eta": model["eta"], "plain": model["plain"] / model["size"], "least": model["least"]},
         )
 
 
 def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, dict[str, Tensor]]]:
-    """The spectral shifting model of every matrix at every budget, and the numbers of both statements, (h,) each."""
+    """The budget, the matrix and the numbers of both statements, (h,) each, for every spectral shifting model."""
     if max(qkv.n_q, qkv.n_k) > HELD or qkv.n_q != qkv.n_k:
-        raise Unsupported(f"spectral shifting: {qkv.n_q} queries, {qkv.n_k} keys; needs as many, up to {HELD}")
+        raise Unsupported(
+            f"spectral shifting: {qkv.n_q} queries and {qkv.n_k} keys; it needs equal numbers, up to {HELD}"
+        )
     parts: dict[tuple[int, str], list[dict[str, Tensor]]] = {}
     for row, head in enumerate(qkv.heads):
         q, k = (x[row : row + 1].double() for x in (qkv.q, qkv.k))
@@ -226,12 +229,12 @@ def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, dict[str, Te
         indices = torch.randperm(len(kernel), generator=order, device="cpu").to(q.device)
         values, vectors = torch.linalg.eigh(kernel)
         symmetric = (b + b.T) / 2
-        known = {"C̄": (kernel, values), "(B + Bᵀ)/2": (symmetric, torch.linalg.eigvalsh(symmetric))}
+        matrices = {"C̄": (kernel, values), "(B + Bᵀ)/2": (symmetric, torch.linalg.eigvalsh(symmetric))}
         for d in setting.budgets:
             if d < qkv.n_q:
-                known["θI + rank d"] = _of_the_class(values, vectors, d)
+                matrices["θI + rank d"] = _shifted_low_rank(values, vectors, d)
                 for name in MATRICES:
-                    matrix, spectrum = known[name]
+                    matrix, spectrum = matrices[name]
                     columns = indices[indices < len(matrix)][:d]
                     parts.setdefault((d, name), []).append(_model(matrix, spectrum, columns))
     if not parts:
@@ -240,8 +243,8 @@ def _models(qkv: QKV, setting: Setting) -> Iterator[tuple[int, str, dict[str, Te
         yield d, name, {key: torch.stack([one[key] for one in rows]).cpu() for key in rows[0]}
 
 
-def _of_the_class(values: Tensor, vectors: Tensor, d: int) -> tuple[Tensor, Tensor]:
-    """``θI + (a positive semidefinite matrix of rank d)`` from ascending eigenvalues, and its own, ascending."""
+def _shifted_low_rank(values: Tensor, vectors: Tensor, d: int) -> tuple[Tensor, Tensor]:
+    """``θI + (a positive semidefinite matrix of rank d)`` from ascending eigenvalues, and its own eigenvalues."""
     spectrum = values.clone()
     spectrum[:-d] = values[:-d].mean()
     matrix = (vectors * spectrum) @ vectors.T
@@ -249,7 +252,7 @@ def _of_the_class(values: Tensor, vectors: Tensor, d: int) -> tuple[Tensor, Tens
 
 
 def _model(matrix: Tensor, values: Tensor, columns: Tensor) -> dict[str, Tensor]:
-    """What both statements need of one matrix, with its eigenvalues in ascending order, at one set of columns."""
+    """The numbers of both statements for one matrix, its ascending eigenvalues and one set of columns."""
     size, d = len(matrix), len(columns)
     h, core, delta = shifted(matrix, columns, values=values)  # h is a basis of the range of C~
     bar = matrix.clone()
@@ -272,16 +275,16 @@ def _model(matrix: Tensor, values: Tensor, columns: Tensor) -> dict[str, Tensor]
         "spread": (values[-d - 1] - values[0]) / top,
         "least": values[0] / top,
         "band": torch.full_like(top, 8 * size * EPS),
-        # each of QR, two products and the eigenvalues that the shift is made of may be off by a few such terms
+        # QR, two products and the eigenvalues of the shift may each have an error of a few such terms
         "rounding": 8 * size * EPS * (matrix.norm() + sampled.norm() * weights.norm()),
     }
 
 
 def _infinity_error(target: Operator, approx: Operator) -> Tensor:
     """``‖B - B~‖_∞``, the largest absolute row sum, (h,)."""
-    found = torch.zeros(target.shape[0], dtype=torch.float64, device=target.device)
+    largest = torch.zeros(target.shape[0], dtype=torch.float64, device=target.device)
     approx = approx.to(torch.float64)
     for first, last in row_blocks(target.shape[1], block_rows(target, target.shape[0] * target.shape[2], ROWS)):
         error = target.rows(first, last) - approx.rows(first, last)
-        found = torch.maximum(found, error.abs().sum(-1).amax(-1))
-    return found.cpu()
+        largest = torch.maximum(largest, error.abs().sum(-1).amax(-1))
+    return largest.cpu()

@@ -1,12 +1,12 @@
-"""Nyströmformer (Xiong et al. 2021): does its iteration converge, how fast, and is it exact where landmarks are data?
+"""Nyströmformer (Xiong et al. 2021): the convergence of its iteration, and its exactness if all tokens are landmarks.
 
-A is the core, softmax over the landmarks (their ``A_S``), Z_k the k-th iterate of Razavi et al. 2014 from ``Z_0 = Aᵀ /
-(‖A‖₁ ‖A‖_∞)``, ``E_k = A A⁺ - A Z_k`` its residual, e_k = ‖E_k‖₂. All in float64.
+A is the core, softmax over the landmarks (their ``A_S``). Z_k is the k-th iterate of Razavi et al. 2014 from ``Z_0 = Aᵀ
+/ (‖A‖₁ ‖A‖_∞)``, ``E_k = A A⁺ - A Z_k`` its residual, and e_k = ‖E_k‖₂. All in float64.
 
-Since ``A Z_0 = A Aᵀ / (‖A‖₁ ‖A‖_∞)`` every E_k is a symmetric function of A Aᵀ, one step is ``E ← ¾ E³ + ¼ E⁴``
-exactly, and so are the norms: ``e ← ¾ e³ + ¼ e⁴`` from ``e_0 = 1 - g`` with the gap ``g = σ_r² / (‖A‖₁ ‖A‖_∞)`` of the
-smallest singular value that is not zero. So g alone says how many steps a core needs: while e is near 1, a step
-multiplies ``1 - e`` by 13/4 only, and the third order sets in after about ``ln(1/g) / ln(13/4)`` of them.
+Because ``A Z_0 = A Aᵀ / (‖A‖₁ ‖A‖_∞)``, every E_k is a symmetric function of A Aᵀ, and one step is exactly ``E ← ¾ E³ +
+¼ E⁴``. The norms follow ``e ← ¾ e³ + ¼ e⁴`` from ``e_0 = 1 - g``, with the gap ``g = σ_r² / (‖A‖₁ ‖A‖_∞)`` of the
+smallest nonzero singular value. So g alone determines the number of steps. While e is near 1, a step only multiplies
+``1 - e`` by 13/4; the third order begins after about ``ln(1/g) / ln(13/4)`` steps.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ EPS = torch.finfo(torch.float64).eps
 MOST_STEPS = 60
 PAPER_STEPS = 6
 CONVERGED = 1e-8
-HELD = 4096  # tokens up to which Lemma 2 is checked: it decomposes n x n, head by head
+HELD = 4096  # tokens up to which Lemma 2 is checked: it decomposes n x n matrices, one head at a time
 
 
 def xiong2021_next_residual(residual: Tensor) -> Tensor:
-    """``¾ e³ + ¼ e⁴``: what one step leaves of a residual e ≤ 1, at most ``e³``.
+    """``¾ e³ + ¼ e⁴``: the residual after one step from a residual e ≤ 1; at most ``e³``.
 
     ``Z ← ¼ Z (13 I - AZ (15 I - AZ (7 I - AZ)))`` takes ``E = A A⁺ - A Z`` to ``¾ E³ + ¼ E⁴``. Source: Xiong et al.
-    2021, Lemma 1 and equation 11, whose third order this is with its constant.
+    2021, Lemma 1 and equation 11, which state the third order without this constant.
 
     >>> float(xiong2021_next_residual(torch.tensor(0.5, dtype=torch.float64)))
     0.109375
@@ -54,8 +54,8 @@ def xiong2021_gap(core: Tensor) -> Tensor:
     σ_r is the smallest singular value above ``d eps σ_1``. Source: Xiong et al. 2021, Lemma 1, for its Z_0.
     """
     values = torch.linalg.svdvals(core)
-    kept = values > core.shape[-1] * EPS * values[:, :1]
-    least = torch.where(kept, values, torch.full_like(values, inf)).amin(-1)
+    nonzero = values > core.shape[-1] * EPS * values[:, :1]
+    least = torch.where(nonzero, values, torch.full_like(values, inf)).amin(-1)
     return least.square() / (core.abs().sum(-2).amax(-1) * core.abs().sum(-1).amax(-1))
 
 
@@ -69,15 +69,15 @@ def xiong2021_residual_after(gap: Tensor, steps: int) -> Tensor:
 
 
 def xiong2021_steps(gap: Tensor, residual: float = CONVERGED) -> Tensor:
-    """Steps after which the residual is at most ``residual`` in exact arithmetic; NaN where 60 do not reach it."""
-    found = torch.full_like(gap, float("nan"))
+    """The steps after which the residual is at most ``residual`` in exact arithmetic; NaN if 60 do not suffice."""
+    steps = torch.full_like(gap, float("nan"))
     for step, e in zip(range(MOST_STEPS + 1), _in_exact_arithmetic(gap), strict=False):
-        found = torch.where(found.isnan() & (e <= residual), torch.full_like(found, step), found)
-    return found
+        steps = torch.where(steps.isnan() & (e <= residual), torch.full_like(steps, step), steps)
+    return steps
 
 
 def _in_exact_arithmetic(gap: Tensor) -> Iterator[Tensor]:
-    """``e_0, e_1, …`` from a gap, for ever: near 1 by ``1 - e``, which e itself would round away."""
+    """``e_0, e_1, …`` from a gap, without end. Near 1 it computes ``1 - e``, which would be lost in rounding of e."""
     e, t = 1 - gap, gap
     while True:
         yield e
@@ -93,10 +93,11 @@ def _in_exact_arithmetic(gap: Tensor) -> Iterator[Tensor]:
     cost="d³",
 )
 def nystromformer_precondition(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The start of the iteration on each core: true of every A, but by how much?
+    """The start of the iteration on each core. The statement holds for every A; the gap says by how much.
 
-    Vacuous where the distance from 1 is rounding, ``g ≤ d eps``: float64 cannot tell such a start from one that fails.
-    ``steps`` are those to a residual of 1e-8, ``after_6`` is what the paper's six leave, both by g alone.
+    Vacuous for a gap within rounding, ``g ≤ d eps``: float64 cannot distinguish such a start from one that fails.
+    ``steps`` is the number of steps to a residual of 1e-8, ``after_6`` the residual after the paper's six; both follow
+    from g.
     """
     for d, approx in runs(setting, "nystromformer"):
         core = approx.cores["A"].double().cpu()
@@ -122,12 +123,12 @@ def nystromformer_precondition(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="d³ a step, up to 60",
 )
 def nystromformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """The order of convergence on each core, from successive residuals that stand above rounding.
+    """The order of convergence on each core, from successive residuals above rounding.
 
-    ``e_{k+1} ≤ e_k³`` for every step, so the smallest ``ln e_{k+1} / ln e_k`` is at least 3. Where rounding of ``A Z``,
-    ``d eps ‖A‖ ‖Z‖``, covers every residual of the third order, the lemma's assumption is not met in float64. ``order``
-    is the slope of ln e_{k+1} in ln e_k where e_k ≤ ½, ``after_6`` the residual after the paper's six steps, measured,
-    and ``residuals`` (h, steps) all of them. A residual that grows again is rounding in the small directions of A.
+    ``e_{k+1} ≤ e_k³`` for every step, so the smallest ``ln e_{k+1} / ln e_k`` is at least 3. If the rounding of ``A
+    Z``, ``d eps ‖A‖ ‖Z‖``, exceeds every residual of the third order, the lemma's assumption is not met in float64.
+    ``order`` is the slope of ln e_{k+1} in ln e_k for e_k ≤ ½, ``after_6`` the measured residual after the paper's six
+    steps, ``residuals`` (h, steps) all residuals. Late residuals grow again by rounding in the small directions of A.
     """
     for d, approx in runs(setting, "nystromformer"):
         core = approx.cores["A"].double().cpu()
@@ -162,27 +163,30 @@ def nystromformer_lemma_1(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     cost="n³, n ≤ 4096; per head two decompositions of n x n, some 5 minutes of one core at n = 4096",
 )
 def nystromformer_lemma_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
-    """``‖B - B~‖_F / ‖B‖_F`` of ``nystromformer:inverse=pinv`` with d = n; six steps in place of A⁺ in ``schulz``.
+    """``‖B - B~‖_F / ‖B‖_F`` of ``nystromformer:inverse=pinv`` with d = n; ``schulz`` is the error with six steps.
 
-    ``F = A = W = B`` there, and ``B B⁺ B = B``. Rounding is amplified by the inverse: ``n eps σ_1 / σ_r``. Where that
-    is 1 or more the statement cannot be told from its contrary, and is vacuous.
+    There ``F = A = W = B``, and ``B B⁺ B = B``. The inverse amplifies rounding to ``n eps σ_1 / σ_r``. If that is 1 or
+    more, float64 cannot decide the statement, and it is vacuous.
 
     Raises:
         Unsupported: n above 4096, or different numbers of queries and keys.
     """
     if qkv.n_q != qkv.n_k or qkv.n_q > HELD:
-        raise Unsupported(f"nystromformer-lemma-2: {qkv.n_q} queries, {qkv.n_k} keys; needs as many, up to {HELD}")
+        raise Unsupported(
+            f"nystromformer-lemma-2: {qkv.n_q} queries and {qkv.n_k} keys; it needs equal numbers, up to {HELD}"
+        )
     seed = setting.seeds[0]
-    target, found = exact(qkv.to(dtype=torch.float64)), []
+    target, numbers = exact(qkv.to(dtype=torch.float64)), []
     for row in range(qkv.h):
         b = held(target.heads(slice(row, row + 1)))
         values = torch.linalg.svdvals(b)
-        kept = values[values > qkv.n * EPS * values[0]]
-        apart = []
+        nonzero = values[values > qkv.n * EPS * values[0]]
+        errors = []
         for method in ("nystromformer:inverse=pinv", "nystromformer"):
-            apart.append((b - held(setting.run(method, qkv.n, seed, row).matrix())).norm() / b.norm())
-        found.append(torch.stack([*apart, kept[0] / kept[-1], torch.tensor(float(len(kept))).to(b)]).cpu())
-    error, schulz, condition, rank = torch.stack(found).T
+            errors.append((b - held(setting.run(method, qkv.n, seed, row).matrix())).norm() / b.norm())
+        rank = torch.tensor(float(len(nonzero))).to(b)
+        numbers.append(torch.stack([*errors, nonzero[0] / nonzero[-1], rank]).cpu())
+    error, schulz, condition, rank = torch.stack(numbers).T
     rounding = qkv.n * EPS * condition
     yield Finding(
         "nystromformer-lemma-2",
@@ -199,20 +203,20 @@ def nystromformer_lemma_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
 
 
 def _residual(core: Tensor, z: Tensor) -> Tensor:
-    """``‖A A⁺ - A Z‖₂``, (h,): A A⁺ is the projector on the range of A, the identity where A has full rank."""
+    """``‖A A⁺ - A Z‖₂``, (h,). A A⁺ is the projector on the range of A, the identity if A has full rank."""
     return torch.linalg.matrix_norm(_range_projector(core) - core @ z, 2)
 
 
 def _range_projector(core: Tensor) -> Tensor:
     d = core.shape[-1]
     u, s, _ = torch.linalg.svd(core)
-    kept = s > d * EPS * s[:, :1]
-    projector = (u * kept[:, None, :]) @ u.mT
-    return torch.where(kept.all(-1)[:, None, None], torch.eye(d, dtype=core.dtype), projector)
+    nonzero = s > d * EPS * s[:, :1]
+    projector = (u * nonzero[:, None, :]) @ u.mT
+    return torch.where(nonzero.all(-1)[:, None, None], torch.eye(d, dtype=core.dtype), projector)
 
 
 def _series(core: Tensor) -> tuple[Tensor, Tensor]:
-    """``e_0, e_1, …`` and the rounding of each, (h, K): until every head has converged or been overrun by rounding."""
+    """``e_0, e_1, …`` and the rounding of each, (h, K), until every head has converged or reached its rounding."""
     z, projector, size = start(core, "norms"), _range_projector(core), torch.linalg.matrix_norm(core)
     residuals, noise = [], []
     for _ in range(MOST_STEPS + 1):
@@ -229,7 +233,7 @@ def _series(core: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _order(residuals: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The smallest ``ln e_{k+1} / ln e_k``, the largest it can be by rounding, and the slope of the last steps."""
+    """The smallest ``ln e_{k+1} / ln e_k``, its largest possible value under rounding, and the slope of late steps."""
     ratios, ends, points = [], [], []
     for (e, f), (after, g) in zip(_pairs(residuals, noise), _pairs(residuals[1:], noise[1:]), strict=False):
         if not (f < 0.1 * (1 - e) and g < 0.1 * after < 0.1):

@@ -870,8 +870,8 @@ LSH = [
         "lsh-qk",
         "landmark",
         "methods/hashing/lsh_qk.py",
-        "beside = rank * qkv.n_k // qkv.n_q // chunk",
-        "beside = rank.clamp(max=qkv.n_k - 1) // chunk",
+        "chunk_of = rank * qkv.n_k // qkv.n_q // chunk",
+        "chunk_of = rank.clamp(max=qkv.n_k - 1) // chunk",
         "the query of rank r stands beside the key of rank r, however many keys there are",
     ),
     Fault(
@@ -972,8 +972,8 @@ SPARSE = [
         "topk",
         "axis",
         "methods/sparse/topk.py",
-        "torch.exp(over - shift).sum(-1, keepdim=True)",
-        "torch.exp(over - shift).sum(0)[:d]",
+        "torch.exp(summed - shift).sum(-1, keepdim=True)",
+        "torch.exp(summed - shift).sum(0)[:d]",
         "the normaliser sums over the rows of a block",
     ),
     Fault(
@@ -1180,8 +1180,8 @@ THEORY = [
         "theorems",
         "clamp",
         "theorems/sketched.py",
-        "return float((estimated[some] / optimal[some]).min().clamp(max=1))",
-        "return float((estimated[some] / optimal[some]).max().clamp(max=1))",
+        "return float((estimated[positive] / optimal[positive]).min().clamp(max=1))",
+        "return float((estimated[positive] / optimal[positive]).max().clamp(max=1))",
         "β is the largest quotient of probabilities and not the least",
     ),
     Fault(

@@ -241,9 +241,9 @@ def test_new_method_writes_what_passes_its_check_and_its_test(run, tmp_path):
     before = (tmp_path / "own/my_pool.py").read_bytes()
     for name, words in (
         ("my_pool", "exists; choose another name"),
-        ("not-a-name", "is no name of a function"),
-        ("torch", "is the name of a module"),
-        ("class", "is no name of a function"),
+        ("not-a-name", "cannot name a function"),
+        ("torch", "is the name of an installed module"),
+        ("class", "cannot name a function"),
     ):
         code, out, err = run("new-method", name, "--out", "own")
         assert code == 2 and words in err and not out and len(err.strip().splitlines()) == 1

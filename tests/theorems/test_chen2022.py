@@ -111,7 +111,7 @@ def test_the_columns_of_proposition_1_are_those_of_the_unbiased_ablation():
         _, errors, _ = head.sampled_by_pilots(d, setting)
         for place, seed in enumerate(setting.seeds):
             ours = setting.run("skeinformer:ablation=no-norm-weighted", d, seed).output[row]
-            assert float(errors[place]) == pytest.approx(float((ours - head.wanted).norm() / head.size) ** 2, rel=1e-10)
+            assert float(errors[place]) == pytest.approx(float((ours - head.output).norm() / head.size) ** 2, rel=1e-10)
 
 
 def test_the_bound_of_proposition_1_is_the_papers_formula():

@@ -145,7 +145,7 @@ def test_the_errors_of_both_statements_are_the_literal_ones(score):
         assert float(other.details["plain"][row]) == pytest.approx(
             np.linalg.norm(values[d:]) / np.linalg.norm(kernel), rel=1e-9
         )
-        made, spectrum = verma2021._of_the_class(*torch.linalg.eigh(torch.tensor(kernel)), d)
+        made, spectrum = verma2021._shifted_low_rank(*torch.linalg.eigh(torch.tensor(kernel)), d)
         wanted = [*values[:d], *[values[d:].mean()] * (28 - d)]
         assert torch.linalg.eigvalsh(made).flip(0).numpy() == pytest.approx(wanted, abs=1e-12)
         assert spectrum.flip(0).numpy() == pytest.approx(wanted, abs=1e-12)

@@ -144,7 +144,7 @@ def test_lemma_2_is_about_the_true_inverse():
 
 
 def test_lemma_2_refuses_what_it_would_not_finish():
-    with pytest.raises(Unsupported, match="21 queries, 20 keys"):
+    with pytest.raises(Unsupported, match="21 queries and 20 keys"):
         check("nystromformer-lemma-2", make(n=21, n_k=20))
     with pytest.raises(Unsupported, match="up to 4096"):
         check("nystromformer-lemma-2", make(h=1, n=4097, p=2))

@@ -1,6 +1,6 @@
 """Linear attention (Katharopoulos et al. 2020): the softmax kernel replaced by ``φ(q)·φ(k)`` with ``φ = elu + 1``.
 
-φ is the paper's feature map, on each coordinate of a query or key; there are p features and no budget.
+φ is the paper's feature map, applied to each coordinate of a query or key. There are p features and no budget.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
     """``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` with ``φ(x) = elu(x) + 1`` and ``D~ = diag(φ(Q) φ(K)ᵀ 1)``.
 
     ``elu(x) + 1`` is ``x + 1`` for positive x and ``exp(x)`` otherwise, so every entry is positive. Source:
-    Katharopoulos et al. 2020, section 3.2.1, equation 7. It is another model of attention that is trained as
-    such: on Q and K of a softmax model its error is a distance, not one that more work makes smaller.
+    Katharopoulos et al. 2020, section 3.2.1, equation 7. It is a separate model of attention, trained as such. On Q and
+    K of a softmax model its error is the distance of two models, which no budget reduces.
 
-    It is computed from log φ and normalised without a division, so rows exist whatever the size of Q and K. Causal rows
-    sum over the keys up to themselves (section 3.3): prefix sums, chunk by chunk.
+    It is computed from log φ and normalised without a division, so rows stay finite for large Q and K. Causal rows sum
+    over the keys up to their own (section 3.3), by prefix sums in chunks.
 
     Options:
-        scale: take ``φ(√scale · x)``, which splits the model's scale over both sides; the paper scales neither, and
-            the scale does not cancel.
+        scale: take ``φ(√scale · x)``, which splits the model's scale over Q and K. The paper does not scale, and the
+            scale does not cancel.
 
     Shapes: φ(Q) (h, n_q, p), φ(K) (h, n_k, p), in the Q/K/V's dtype. Deterministic; cost ``2 n p p_v``. ``visited``
-    counts the features, p for each token; ``bad_rows`` those rows that have no finite normaliser.
+    counts the features, p for each token; ``bad_rows`` counts the rows without a finite normaliser.
 
     Raises:
-        UsageError: a value that is no truth value.
+        UsageError: ``scale`` is neither true nor false.
     """
     factor = qkv.scale**0.5 if scale else 1.0
     operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor), qkv.causal)
@@ -53,5 +53,5 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
 
 
 def _log_phi(x: Tensor) -> Tensor:
-    """``log(elu(x) + 1)``: x itself where it is negative."""
+    """``log(elu(x) + 1)``, which is x for negative x."""
     return x.clamp(max=0) + torch.log1p(x.clamp(min=0))

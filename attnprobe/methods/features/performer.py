@@ -1,7 +1,7 @@
 """Performer's FAVOR+ (Choromanski et al. 2021): positive orthogonal random features of the softmax kernel.
 
-W is the paper's matrix of random rows ω, φ its feature map, x' = √scale · x its renormalised query or key; our ``d``
-is its m (the number of features) and our ``p`` its d.
+W is the paper's matrix of random rows ω, φ its feature map, and x' = √scale · x its renormalised query or key. Our
+``d`` is its m, the number of features; our ``p`` is its d.
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ def performer(
 ) -> Approximation:
     """``B~ = D~⁻¹ A~`` with ``A~ = φ(Q') φ(K')ᵀ`` and ``φ(x') = d^-½ exp(W x' - ‖x'‖²/2)``, ``x' = √scale · x``.
 
-    With rows of W that are each N(0, I), ``E[A~] = A = exp(scale · Q Kᵀ)``; B~ is a ratio and not unbiased. Source:
-    Choromanski et al. 2021, section 2.3, lemma 1; orthogonal rows: section 2.4. The default is
-    computed in logarithms (see `from_log_features`), so neither overflow nor an additive constant is in it. Causal rows
-    sum over the keys up to themselves (section 2.5.1): prefix sums, chunk by chunk.
+    If each row of W is N(0, I), then ``E[A~] = A = exp(scale · Q Kᵀ)``. B~ is a ratio and biased. Source: Choromanski
+    et al. 2021, section 2.3, lemma 1; orthogonal rows: section 2.4. The default is computed in logarithms (see
+    `from_log_features`), so it neither overflows nor needs an additive constant. Causal rows sum over the keys up to
+    their own (section 2.5.1), by prefix sums in chunks.
 
     Options:
-        eps: what is added to each feature after the authors' shifts: ``exp(W x' - ‖x'‖²/2 - shift) + eps`` with the
-            largest ``W q'`` of the query, and the largest ``W k'`` of the head, as shifts (performer-pytorch has
-            1e-4). It does not cancel: keys with large ‖k'‖² all fall below it, which draws B~ to V-Mean. 0 is the
-            paper's formula, on which no shift has an effect. Of a causal row the shift is the largest ``W k'`` of the
-            keys up to it: the authors' own, over all keys, lets later tokens move earlier rows.
+        eps: constant added to each feature after the authors' shift, ``exp(W x' - ‖x'‖²/2 - shift) + eps``
+            (performer-pytorch has 1e-4). The shift is the largest ``W q'`` of the query, and the largest ``W k'`` of
+            the head. eps does not cancel: keys with large ‖k'‖² all fall below it, which pulls B~ towards V-Mean. 0 is
+            the paper's formula, where the shift cancels. In causal rows the shift is the largest ``W k'`` of the keys
+            up to the row; with the authors' shift, over all keys, earlier rows would depend on later tokens.
         qr: ``haar`` fixes the signs of the QR decomposition, so that a block of p rows is uniform among orthogonal
-            matrices; ``raw`` leaves them as LAPACK returns them (performer-pytorch), which biases A~.
-        scaling: the norms of the rows, ``chi`` those of normal vectors, ``sqrt`` √p for all of them, which biases A~.
-        orthogonal: blocks of p orthogonal rows; false draws every row on its own.
-        double_norm: ``x' = scale · x``, the scale applied twice, as Skyformer's comparison code does.
+            matrices; ``raw`` keeps the signs of LAPACK (performer-pytorch), which biases A~.
+        scaling: the norms of the rows. ``chi`` takes those of normal vectors; ``sqrt`` takes √p, which biases A~.
+        orthogonal: draw blocks of p orthogonal rows; false draws every row independently.
+        double_norm: ``x' = scale · x``, the scale applied twice, as in Skyformer's comparison code.
         share_heads: the same W for all heads, as in performer-pytorch; otherwise each head draws its own.
 
     Shapes: W (h, d, p), φ(Q) (h, n_q, d), φ(K) (h, n_k, d) in the Q/K/V's dtype. Draws: ``projection`` (h, d, p), W
-    itself in float64; a smaller d has the first rows of a larger one. Cost ``4 n d p``, and ``d p²`` for the draw.
+    in float64; a smaller d has the first rows of a larger one. Cost ``4 n d p``, and ``d p²`` for the draw.
 
-    ``bad_rows`` counts rows that have no finite normaliser; ``visited`` the features, d for each token.
+    ``bad_rows`` counts rows without a finite normaliser; ``visited`` counts the features, d for each token.
 
     Raises:
         Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
@@ -95,7 +95,7 @@ def performer(
         log_q = _plus(log_q - (q @ rows.mT).amax(-1, keepdim=True), eps)
         if qkv.causal:
             top = (k @ rows.mT).amax(-1, keepdim=True).cummax(1).values  # (h, n, 1), of the keys up to each row
-            # φ(q_i)·(exp(log φ(k_j) - top_i) + eps) has one more feature, eps Σ_f φ_f(q_i), which all keys share
+            # φ(q_i)·(exp(log φ(k_j) - top_i) + eps) has one more feature, eps Σ_f φ_f(q_i), the same for all keys
             log_q = torch.cat([log_q - top, log_q.logsumexp(-1, keepdim=True) + log(eps)], -1)
             log_k = torch.nn.functional.pad(log_k, (0, 1))
         else:
@@ -123,15 +123,10 @@ def performer_relu(
     another kernel: its distance from the softmax kernel does not vanish for any d. Causal rows as in ``performer``.
 
     Options:
-        eps: added to each feature; 0 may leave queries that share no feature with any key, counted in ``bad_rows``.
-        qr: ``haar`` or ``raw`` signs of the QR decomposition, as in ``performer``.
-        scaling: norms of the rows of W, ``chi`` or ``sqrt``, as in ``performer``.
-        orthogonal: blocks of p orthogonal rows; false draws every row on its own.
-        double_norm: ``x' = scale · x``.
-        share_heads: the same W for all heads, as in performer-pytorch.
+        eps: constant added to each feature. With 0 a query may share no feature with any key; ``bad_rows`` counts it.
+        qr, scaling, orthogonal, double_norm, share_heads: as in ``performer``.
 
-    Shapes: W (h, d, p), φ(Q) (h, n_q, d), φ(K) (h, n_k, d) in the Q/K/V's dtype. Draws: ``projection`` (h, d, p), W
-    itself in float64. Cost ``4 n d p``, and ``d p²`` for the draw.
+    Shapes, draws and cost: as ``performer``.
 
     Raises:
         Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
@@ -142,19 +137,19 @@ def performer_relu(
 
 
 def _log_relu(x: Tensor, eps: float) -> Tensor:
-    """``log(relu(x) + eps)``, in the memory of ``x`` unless gradients are wanted."""
+    """``log(relu(x) + eps)``, written over ``x`` unless it requires gradients."""
     return (torch.relu(x) + eps).log() if x.requires_grad else x.relu_().add_(eps).log_()
 
 
 def log_features(x: Tensor, w: Tensor) -> Tensor:
-    """``log(√d φ(x')) = W x' - ‖x'‖²/2`` of (h, n, p) and (h, d, p), (h, n, d)."""
-    return (x @ w.mT).sub_((x * x).sum(-1, keepdim=True) / 2)  # in place: n d numbers once
+    """``log(√d φ(x')) = W x' - ‖x'‖²/2`` for x' (h, n, p) and W (h, d, p), as (h, n, d)."""
+    return (x @ w.mT).sub_((x * x).sum(-1, keepdim=True) / 2)  # in place: one (n, d) tensor
 
 
 def projection(
     generators: tuple[torch.Generator, torch.Generator], d: int, p: int, qr: str, scaling: str, orthogonal: bool
 ) -> Tensor:
-    """W of one head, (d, p) float64: its directions from the first generator, its norms from the second."""
+    """W of one head, (d, p) float64: directions from the first generator, norms from the second."""
     directions, norms = (
         torch.stack([torch.randn(p, p, generator=g, dtype=torch.float64, device="cpu") for _ in range(-(-d // p))])
         for g in generators

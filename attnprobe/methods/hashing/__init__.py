@@ -1,3 +1,3 @@
-"""Methods that compare the queries and keys that hash alike."""
+"""Methods that compare each query with the keys near it in the order of a hash."""
 
 from . import lsh_qk, reformer  # noqa: F401  (each registers itself)

@@ -1,4 +1,4 @@
-"""What the methods that sort tokens by their hash share: options, chunk length, draws and scores."""
+"""Helpers of the methods that sort tokens by a hash: options, chunk length, draws and scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["block_scores", "chunk_length", "options_of", "repeats", "rotations"]
 
 
 def options_of(name: str) -> Callable[..., None]:
-    """The `validate` of a method with ``rounds`` and ``buckets``, and perhaps ``eps`` or ``hash``."""
+    """A `validate` function for a method with ``rounds`` and ``buckets``, and optionally ``eps`` or ``hash``."""
 
     def check(target: str, **options: Any) -> None:
         rounds, buckets, eps = options["rounds"], options["buckets"], options.get("eps", 0.0)
@@ -33,10 +33,10 @@ def options_of(name: str) -> Callable[..., None]:
 
 
 def chunk_length(name: str, d: int, rounds: int, n: int) -> int:
-    """``c = ⌊d/(2 rounds)⌋``, at most n: two chunks in each round are d slots.
+    """The chunk length ``c = ⌊d/(2 rounds)⌋``, at most n: two chunks in each round make d slots.
 
     Raises:
-        Unsupported: no token is left for a chunk.
+        Unsupported: d is too small for one token a chunk.
     """
     if d < 2 * rounds:
         raise Unsupported(f"{name}: d={d} leaves no chunk for rounds={rounds}; use at most {d // 2}")
@@ -44,7 +44,7 @@ def chunk_length(name: str, d: int, rounds: int, n: int) -> int:
 
 
 def rotations(streams: Streams, qkv: QKV, rounds: int, rows: int, width: int) -> Tensor:
-    """Standard normal, (h, rounds, rows, width) float64: each head and round draws its own, whatever their number."""
+    """Standard normal numbers, (h, rounds, rows, width) float64, from a separate stream for each head and round."""
     return torch.stack(
         [
             torch.stack(
@@ -65,16 +65,16 @@ def rotations(streams: Streams, qkv: QKV, rounds: int, rows: int, width: int) ->
 
 
 def block_scores(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-    """``q_i · k_j`` of the queries (m, w) and the keys (m, u) of each block, (m, w, u).
+    """``q_i · k_j`` for the queries (m, w) and the keys (m, u) of each block, as (m, w, u).
 
-    Those of an empty slot, -1, mean nothing. q and k are those of one head, (n_q, p) and (n_k, p). A block gathers
-    its keys once for all of its queries.
+    Scores of an empty slot, -1, are arbitrary. q (n_q, p) and k (n_k, p) belong to one head. A block gathers its keys
+    once for all its queries.
     """
     return q[queries.clamp(min=0)] @ k[keys.clamp(min=0)].mT
 
 
 def repeats(slots: Tensor) -> Tensor:
-    """Which numbers have stood in their row before, (n, u) bool."""
+    """Marks the entries that repeat an earlier entry of their row, (n, u) bool."""
     ordered, order = slots.sort(dim=-1, stable=True)
     again = torch.nn.functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
     return torch.empty_like(again).scatter_(-1, order, again)

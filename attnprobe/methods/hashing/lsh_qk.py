@@ -1,7 +1,7 @@
-"""Reformer's sorting for queries and keys of their own: exact scores over the keys that hashing puts beside a query.
+"""Reformer's hashing with separate queries and keys: exact scores over the keys that hashing puts next to a query.
 
-Symbols: S = scale · Q Kᵀ and B = softmax(S) of the package's glossary; R, n_b, c and ``rounds`` as in ``reformer``, and
-``d = 2 c · rounds``; T_i is the set of keys that query i sees.
+S = scale · Q Kᵀ and B = softmax(S) as in the glossary. R, n_b, c, ``rounds`` and ``d = 2 c · rounds`` as in
+``reformer``. T_i is the set of keys that query i sees.
 """
 
 from __future__ import annotations
@@ -49,36 +49,35 @@ def lsh_qk(
     buckets: int | None = None,
     hash: Literal["angular", "smyrf"] = "angular",
 ) -> Approximation:
-    """``B~_ij = exp(S_ij) / Σ_{j' in T_i} exp(S_ij')`` over the set ``T_i`` of keys that hashing puts beside query i.
+    """``B~_ij = exp(S_ij) / Σ_{j' in T_i} exp(S_ij')`` over the set ``T_i`` of keys that hashing puts next to query i.
 
-    In each round one rotation hashes queries and keys, as ``reformer`` does, and each are sorted by it (ties by
-    position). The keys are cut into chunks of ``c = ⌊d/(2 rounds)⌋``, the last one what is left; the query of rank r
-    stands beside the key of rank ``⌊r n_k/n_q⌋``, and sees that key's chunk and the one before it, where the first
-    follows the last. ``T_i`` is the union of the rounds: a key that two rounds show counts once, unlike Reformer's.
-    More rounds with the same c add keys to ``T_i``, so the error of the unnormalised A never grows; that of B may.
-    Exact from ``c = n_k/2`` on. Source: Kitaev et al. 2020, section 2, with Q and K of their own; the other hash:
-    Daras et al. 2020 (SMYRF).
+    In each round one rotation hashes queries and keys, as in ``reformer``. Queries and keys are sorted by their hash
+    (ties by position). The keys are cut into chunks of ``c = ⌊d/(2 rounds)⌋``; the last chunk may be shorter. The query
+    of rank r is next to the key of rank ``⌊r n_k/n_q⌋``. It sees that key's chunk and the one before it, cyclically.
+    ``T_i`` is the union over the rounds: unlike in Reformer, a key of two rounds counts once. More rounds with the same
+    c add keys to ``T_i``, so the error of the unnormalised A never grows; that of B may. Exact from ``c = n_k/2`` on.
+    Source: Kitaev et al. 2020, section 2, with separate Q and K; the other hash: Daras et al. 2020 (SMYRF).
 
-    Causal: a later token must not move a chunk. So query i sorts the keys up to itself alone, stands behind the last
-    one of its bucket, and sees the 2c before it in that list, where the first follows the last.
+    Causal: chunks must not depend on later tokens. So query i sorts the keys up to itself only, takes the place after
+    the last key of its bucket, and sees the 2c keys before that place, cyclically.
 
     Options:
-        rounds: of hashing; each takes its share of d.
+        rounds: rounds of hashing; each takes an equal share of d.
         buckets: n_b of hash=angular, even; None as in ``reformer``, with n_k for n.
-        hash: ``angular`` is Reformer's bucket of directions: the lengths of keys play no part, and where all keys share
-            a large common vector most of them share a bucket. ``smyrf`` sorts by the projections on one random
-            direction (E2LSH, not rounded to buckets) of ``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]``, ``M = max
-            ‖q‖² + max ‖k‖²`` of the head: they have the inner products of q and k and one length, so that near means a
-            large score. A vector that all keys share shifts their projections alike, up to the change of their lengths.
+        hash: ``angular`` is Reformer's hash of directions. It ignores the lengths of keys; if all keys share a large
+            common vector, most of them share a bucket. ``smyrf`` sorts by the projections on one random direction
+            (E2LSH, not rounded to buckets) of ``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]``, with ``M = max
+            ‖q‖² + max ‖k‖²`` of the head. These vectors keep the inner products of q and k and all have one length, so
+            near vectors have large scores. A common vector shifts all projections alike, up to the change of length.
 
     Shapes: index and weights (h, n_q, 2 c · rounds), output (h, n_q, p_v). Draws: ``rotations`` (h, rounds, f, p), f as
     in ``reformer``, or (h, rounds, 1, p + 2) with hash=smyrf; hashing is in float64. ``visited`` counts the scores
     computed, and ``realised_d`` is the mean size of ``T_i``. Cost ``n d (p + p_v) + n f p`` and sorting; memory O(n d).
 
     Raises:
-        Unsupported: d above 4 n_k, below 4 or below 2 · rounds; more than 2 n_k buckets (or 1024); hash=smyrf of
-            causal inputs, since it needs the lengths of all keys. UsageError: no round, an odd number of buckets, or
-            any with hash=smyrf.
+        Unsupported: d above 4 n_k, below 4 or below 2 · rounds; more than 2 n_k buckets (or 1024); hash=smyrf with
+            causal inputs, because it needs the lengths of all keys. UsageError: rounds below 1; an odd number of
+            buckets; buckets with hash=smyrf.
 
     >>> from attnprobe import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))
@@ -99,14 +98,14 @@ def lsh_qk(
             return _causal(qkv, hashes[0], hashes[1], drawn, prod(counts), 2 * chunk)
     order_q, order_k = (x.argsort(dim=-1, stable=True) for x in hashes)  # (h, rounds, n)
     rank = torch.arange(qkv.n_q, device=qkv.device)
-    beside = rank * qkv.n_k // qkv.n_q // chunk  # the chunk beside which each rank stands, ascending
-    sizes = torch.bincount(beside, minlength=-(-qkv.n_k // chunk))  # (m,) queries of each chunk
-    nth = rank - (sizes.cumsum(0) - sizes)[beside]  # of its chunk
+    chunk_of = rank * qkv.n_k // qkv.n_q // chunk  # the chunk of each rank, ascending
+    sizes = torch.bincount(chunk_of, minlength=-(-qkv.n_k // chunk))  # (m,) queries of each chunk
+    nth = rank - (sizes.cumsum(0) - sizes)[chunk_of]  # the place of each rank in its chunk
     widest = int(sizes.max())
     index, weights, visited = [], [], []
     for head in range(qkv.h):
         ranks, of_key = inverse(order_q[head]), inverse(order_k[head]) // chunk  # (rounds, n_q), (rounds, n_k)
-        of_query = beside[ranks]  # chunks, like of_key
+        of_query = chunk_of[ranks]  # chunks, like of_key
         columns, scores, seen = [], [], 0
         for turn in range(rounds):
             window = look_back(order_k[head, turn], chunk)  # (m, 2 c)
@@ -114,9 +113,9 @@ def lsh_qk(
             seen += (shown >= 0).sum()
             for earlier in range(turn):
                 back = (of_query[earlier][:, None] - of_key[earlier][shown]) % len(window)
-                shown = shown.masked_fill(back <= 1, -1)  # an earlier round has shown it
+                shown = shown.masked_fill(back <= 1, -1)  # these keys are in an earlier round
             queries = torch.full((len(window), widest), -1, device=qkv.device)
-            queries[beside, nth] = order_q[head, turn]
+            queries[chunk_of, nth] = order_q[head, turn]
             block = block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)  # (m, w, 2 c)
             columns.append(shown)
             scores.append(block[of_query[turn], nth[ranks[turn]]])
@@ -143,7 +142,7 @@ def _causal(qkv: QKV, of_q: Tensor, of_k: Tensor, drawn: Tensor, buckets: int, w
 
 
 def _of_equal_length(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]``, (h, n, p + 2) float64, of length √M each."""
+    """``[q, 0, √(M - ‖q‖²)]`` and ``[k, √(M - ‖k‖²), 0]``, (h, n, p + 2) float64, all of length √M."""
     q, k = q.double(), k.double()
     q_square, k_square = (x.square().sum(-1, keepdim=True) for x in (q, k))  # (h, n, 1)
     total = q_square.amax(1, keepdim=True) + k_square.amax(1, keepdim=True)

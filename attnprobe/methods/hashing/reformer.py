@@ -1,7 +1,7 @@
-"""Reformer (Kitaev et al. 2020): tokens sorted by a hash of their queries, each attending to its chunk and the last.
+"""Reformer (Kitaev et al. 2020): tokens sorted by a hash of their queries attend to their chunk and the one before.
 
-q_i are the queries, which are the keys too: ``k_i = q_i / ‖q_i‖`` (shared QK). R is the rotation of a round of hashing,
-n_b its number of buckets and c the chunk length; ``rounds`` is the paper's n_rounds, and ``d = 2 c · rounds``.
+q_i are the queries, and the keys are ``k_i = q_i / ‖q_i‖`` (shared QK). R is the rotation of a round of hashing, n_b
+its number of buckets, c the chunk length. ``rounds`` is the paper's n_rounds, and ``d = 2 c · rounds``.
 """
 
 from __future__ import annotations
@@ -52,41 +52,41 @@ def reformer(
 ) -> Approximation:
     """``B~_ij = Σ_{slots of i that hold j} exp(l_ij) / Σ_{all slots of i} exp(l)`` with ``l_ij = q_i · q_j / ‖q_j‖``.
 
-    **K is ignored**: the model has one matrix for queries and keys, and makes the keys unit vectors. So this is no
-    approximation of softmax(S) for the K that it is given, and no budget brings its error to 0. It shows what
-    Reformer's attention would do with these queries; ``lsh-qk`` is the approximation made of the same parts.
+    **K is ignored**: the model has one matrix for queries and keys, and makes the keys unit vectors. So this does not
+    approximate softmax(S) of the given K, and its error does not vanish for any budget. It shows the attention of a
+    Reformer with these queries. ``lsh-qk`` builds an approximation from the same parts.
 
-    In each round token i falls into the bucket ``argmax [R q_i, -R q_i]``. The tokens of all rounds, one round after
-    another and each sorted by bucket (ties by position), are one list, which is cut into chunks of ``c = ⌊d/(2
-    rounds)⌋``; the last chunk is what is left. In each round, a token's slots are its chunk and the one before it in
-    that list, where the first follows the last. Buckets only sort: slots of another bucket count. The paper gives each
-    round its own softmax and the rounds ``softmax(logsumexp)`` as weights: that is one softmax over the slots of all
-    rounds. A token attends to itself only where no other token stands in its slots; the published code says so with
-    a logit of -1e5 (transformers) or -5e4 (reformer-pytorch), which is the same as long as ``‖q‖`` is below 1e4.
-    Source: Kitaev et al. 2020, section 2 and appendix A.
+    In each round token i falls into the bucket ``argmax [R q_i, -R q_i]``, and the tokens are sorted by bucket (ties by
+    position). The sorted tokens of all rounds, one round after another, form one list. It is cut into chunks of ``c =
+    ⌊d/(2 rounds)⌋``; the last chunk may be shorter. In each round, a token's slots are its chunk and the one before it,
+    cyclically. Buckets only sort: slots of another bucket count. The paper takes a softmax in each round and weights
+    the rounds by ``softmax(logsumexp)``, which equals one softmax over the slots of all rounds. A token attends to
+    itself only if its slots hold no other token. The published code does this with a logit of -1e5 (transformers) or
+    -5e4 (reformer-pytorch), which is the same for ``‖q‖`` below 1e4. Source: Kitaev et al. 2020, section 2 and
+    appendix A.
 
-    Causal: the published model sorts all tokens and hides later ones, so a later token still moves the chunks of
-    earlier ones. Here none does: token i sorts the tokens up to itself, and its slots in a round are the 2c up to its
-    own place in that list, where the first follows the last; a round does not reach into another.
+    Causal: the published model sorts all tokens and masks later ones, so chunks depend on later tokens. Here they do
+    not: token i sorts the tokens up to itself. Its slots in a round are the 2c tokens up to its own place in that list,
+    cyclically within the round.
 
     Options:
-        rounds: of hashing; each takes its share of d.
-        buckets: n_b, even. None is the choice of transformers, the power of two up to ``2 ⌊n/c⌋``, as a product of two
-            hashes where it is above ``2 max(√(n/c), c)``. reformer-pytorch takes n/c.
-        logits: ``unit`` as above, which is what transformers computes; ``scaled`` multiplies by the model's scale once
-            more, like reformer-pytorch and the paper's ``1/√p``.
-        duplicates: ``count`` a key as often as it stands in the slots, as transformers does, and reformer-pytorch by
+        rounds: rounds of hashing; each takes an equal share of d.
+        buckets: n_b, even. None is the choice of transformers: the power of two up to ``2 ⌊n/c⌋``, as a product of two
+            hashes if it is above ``2 max(√(n/c), c)``. reformer-pytorch takes n/c.
+        logits: ``unit`` as above, as in transformers; ``scaled`` multiplies by the model's scale too, as in
+            reformer-pytorch and by the paper's ``1/√p``.
+        duplicates: ``count`` counts a key once for each of its slots, as transformers does, and reformer-pytorch by
             default; ``once`` is the paper's discount of ``log N_ij`` for N_ij repeats, and costs a sort of each row.
-        eps: added to the mean square of q_j where it is normalised (transformers has 1e-6).
+        eps: added to the mean square of q_j in its normalisation (transformers has 1e-6).
 
     Shapes: index and weights (h, n, d), output (h, n, p_v). Draws: ``rotations`` (h, rounds, f, p), R itself, with f
-    half the number of buckets (of two hashes, half their sum); hashing is in float64. A query of zeros is a key of
-    zeros. ``visited`` counts slots, and ``realised_d`` is their mean. Cost ``n d (p + p_v) + n f p`` and sorting;
-    memory O(n d).
+    half the number of buckets (for two hashes, half their sum). Hashing is in float64. A query of zeros is a key of
+    zeros. ``visited`` counts slots; ``realised_d`` is their mean. Cost ``n d (p + p_v) + n f p`` and sorting; memory
+    O(n d).
 
     Raises:
-        Unsupported: d above 4 n, below 4 or below 2 · rounds; more than 2 n buckets (or 1024); not as many queries as
-            keys. UsageError: no round, an odd number of buckets, a negative ``eps``.
+        Unsupported: d above 4 n, below 4 or below 2 · rounds; more than 2 n buckets (or 1024); different numbers of
+            queries and keys. UsageError: rounds below 1; an odd number of buckets; a negative ``eps``.
     """
     n, chunk = qkv.n, chunk_length("reformer", d, rounds, qkv.n)
     counts = bucket_counts(n, chunk, buckets)
@@ -95,7 +95,7 @@ def reformer(
     length = (qkv.q.double().square().sum(-1, keepdim=True) + eps * qkv.p).sqrt()
     keys = (qkv.q.double() / length.clamp(min=torch.finfo(torch.float64).tiny)).to(qkv.dtype)
     queries = qkv.q * qkv.scale if logits == "scaled" else qkv.q
-    starts = n * torch.arange(rounds, device=qkv.device)[:, None]  # of the rounds in the list
+    starts = n * torch.arange(rounds, device=qkv.device)[:, None]  # the start of each round in the list
     token = torch.arange(n, device=qkv.device)[:, None]
     index, weights = [], []
     if qkv.causal:
@@ -121,11 +121,11 @@ def reformer(
 def _causal(
     qkv: QKV, queries: Tensor, keys: Tensor, drawn: Tensor, counts: tuple[int, ...], width: int, once: bool
 ) -> Approximation:
-    """The causal form, from (h, n, p) queries and keys: in each round the ``width`` latest slots of every prefix."""
+    """The causal form for queries and keys (h, n, p): in each round the last ``width`` slots of every prefix."""
     hashes, token = cross_polytope(qkv.q, drawn, counts), torch.arange(qkv.n, device=qkv.device)[:, None]
     index, visited = [], []
     for of_round in hashes:  # (rounds, n)
-        slots = torch.cat([look_back_causally(one, one, prod(counts), width) for one in of_round], 1)
+        slots = torch.cat([look_back_causally(buckets, buckets, prod(counts), width) for buckets in of_round], 1)
         visited.append((slots >= 0).sum())
         others = (slots >= 0) & (slots != token)
         used = torch.where(others.any(1, keepdim=True), others, slots >= 0)

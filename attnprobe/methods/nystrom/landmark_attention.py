@@ -1,7 +1,7 @@
-"""What methods with landmarks of Q and of K share: three softmax factors, an inverse of the middle one, diagnostics.
+"""Attention over landmarks of Q and of K: the three softmax factors, the inverse of the core, and diagnostics.
 
-F, A, W are the three softmax factors of Xiong et al. 2021 (their ``F̃``, ``Ã``, ``B̃``), Q~ and K~ the landmarks of
-the queries and of the keys, Z what stands for the inverse of A.
+F, A, W are the three softmax factors of Xiong et al. 2021 (their ``F̃``, ``Ã``, ``B̃``). Q~ and K~ are the landmarks of
+the queries and of the keys. Z is the approximate inverse of the core A. Our ``d`` is their ``m``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ __all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softm
 
 
 def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: float | None) -> None:
-    """Refuse options of the inverse that contradict each other."""
+    """Refuse options of the inverse that contradict each other.
+
+    Raises:
+        UsageError: an option out of range, or an option of the other inverse.
+    """
     if n_iter < 0:
         raise UsageError(f"{method}: n_iter={n_iter} is negative")
     if inverse == "schulz" and rtol is not None:
@@ -35,7 +39,7 @@ def check_inverse(method: str, *, inverse: str, n_iter: int, z0: str, rtol: floa
 def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """``F = softmax(s Q K~ᵀ)`` (h, n_q, d), ``A = softmax(s Q~ K~ᵀ)`` (h, d, d), ``W = softmax(s Q~ Kᵀ)`` (h, d, n_k).
 
-    A is float64, as are the landmarks (h, d, p); F and W are of ``dtype``.
+    A and the landmarks (h, d, p) are float64. F and W are of ``dtype``.
     """
     q, k = qkv.q.to(dtype), qkv.k.to(dtype)
     a = torch.softmax(qkv.scale * q_marks @ k_marks.mT, -1)
@@ -45,7 +49,7 @@ def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dty
 
 
 def landmark_diagnostics(qkv: QKV, operator: Operator, a: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """Rows of B~ whose sum is not positive, ``‖I - A Z‖``, the landmarks, and the scores of F, A and W."""
+    """The counts of rows of B~ with a sum that is not positive, of landmarks and of scores, and ``‖I - A Z‖``."""
     d = a.shape[-1]
     return {
         "bad_rows": (~(operator.row_sums() > 0)).sum(-1),
@@ -66,7 +70,7 @@ def landmark_attention(
     rtol: float | None,
     draws: Mapping[str, Tensor] | None = None,
 ) -> Approximation:
-    """``B~ = F Z W`` over the landmarks given, (h, d, p) float64; the options are those of ``nystromformer``."""
+    """``B~ = F Z W`` over the given landmarks, (h, d, p) float64. The options are those of ``nystromformer``."""
     dtype = torch.float64 if inverse == "pinv" else qkv.dtype  # a pseudo-inverse amplifies the rounding of F and W
     f, a, w = softmax_factors(qkv, q_marks, k_marks, dtype)
     if inverse == "pinv":

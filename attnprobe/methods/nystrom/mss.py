@@ -1,7 +1,7 @@
-"""Spectral shifting of Nyströmformer (Verma 2021, "Beyond Nyströmformer"): what it can mean, and what it says.
+"""Spectral shifting of Nyströmformer (Verma 2021, "Beyond Nyströmformer"): an interpretation, and the printed form.
 
-F, A, W are the softmax factors over segment means, as in Nyströmformer; G is the generalised inverse of A that is
-used, δ the shift; our ``d`` is the paper's ``c``.
+F, A, W are the softmax factors of `landmark_attention`, over segment means. G is the generalised inverse of A, δ the
+shift. Our ``d`` is the paper's ``c``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..registry import register
 from .landmark_attention import landmark_diagnostics, softmax_factors
 
 RTOL = 1e-3  # the default of rtol
-CLOSE = 1e-8  # of d: a denominator below it is 0/0
+CLOSE = 1e-8  # a denominator below this share of d counts as 0/0
 
 
 def _check(target: str, **o: Any) -> None:
-    """Refuse options that contradict each other, each with the way out."""
+    """Refuse options that are out of range or contradict each other."""
     truncated = o["rank"] is not None
-    wrong = {
+    faults = {
         f"n_iter={o['n_iter']} is negative": o["n_iter"] < 0,
         "n_iter belongs to inverse=schulz, not to inverse=pinv": o["inverse"] == "pinv" and o["n_iter"] != 6,
         "rank and rtol belong to inverse=pinv, not to inverse=schulz": (
@@ -38,8 +38,8 @@ def _check(target: str, **o: Any) -> None:
         f"rtol={o['rtol']} is not in [0, 1)": o["rtol"] is not None and not 0 <= o["rtol"] < 1,
         f"delta_override={o['delta_override']} is negative": (o["delta_override"] or 0) < 0,
     }
-    for message, holds in wrong.items():
-        if holds:
+    for message, present in faults.items():
+        if present:
             raise UsageError(f"mss: {message}")
 
 
@@ -72,35 +72,33 @@ def mss(
     n_iter: int = 6,
     delta_override: float | None = None,
 ) -> Approximation:
-    """``B~ = F G (I - δ G) W + δ I``, with ``δ = [tr A - tr(G A²)] / [d - tr(G A)]`` of the inverse G that is used.
+    """``B~ = F G (I - δ G) W + δ I`` with ``δ = [tr A - tr(G A²)] / [d - tr(G A)]`` for a generalised inverse G of A.
 
     This is an interpretation. As printed, with the pseudo-inverse of A, the shift of Verma 2021 vanishes for every A
-    and the method is Nyströmformer (``mss-literal`` shows it). Here G may be any generalised inverse, and δ measures
-    what it left out of A: for A truncated to rank r, ``Σ_{i>r} σ_i u_iᵀv_i / (d - r)``, the mean discarded eigenvalue
-    where A is positive semidefinite. It is 0 where G inverts A: then this is Nyströmformer with that inverse.
-    ``δ = 0`` too where the denominator is below 1e-8 d. A core of attention is not symmetric, so its discarded part may
-    have a negative trace: then δ counts as 0, as the paper has δ ≥ 0, and the method is Nyströmformer again.
+    and the method is Nyströmformer (see ``mss-literal``). Here G may be any generalised inverse. δ then measures the
+    part of A that G leaves out: for A truncated to rank r it is ``Σ_{i>r} σ_i u_iᵀv_i / (d - r)``, which is the mean
+    discarded eigenvalue if A is positive semidefinite. In three cases δ is 0 and the method is Nyströmformer with the
+    inverse G: if G inverts A; if the denominator is below 1e-8 d; if the formula is negative. The last can happen
+    because A is not symmetric, and the paper has δ ≥ 0.
 
     Options:
         form: ``eq8`` is ``F G (I - δ G) W`` (equations 6-8), which follows from the model ``C U Cᵀ + δ I`` for a normal
-            A; ``eq4`` is ``F G (I - δ A) W`` (equations 4, 9 and 10), which does not: for ``G A = I`` it takes ``δ F
-            W``, a smoothed attention, off Nyströmformer.
-        identity: add the ``δ I`` of the model, which the paper's equations drop; without it B~ has rank d at most and
-            its rows sum to 1 - δ for ``G A = I``. Row i is shifted at its own key: key i, and the last key where there
-            are more queries than keys.
+            A. ``eq4`` is ``F G (I - δ A) W`` (equations 4, 9 and 10), which does not: for ``G A = I`` it subtracts the
+            smoothed attention ``δ F W`` from Nyströmformer.
+        identity: add the ``δ I`` of the model, which the paper's equations drop. Without it B~ has rank d at most, and
+            its rows sum to 1 - δ for ``G A = I``. Row i gets δ at key i, or at the last key if there are more queries
+            than keys.
         inverse: ``pinv`` is the truncated pseudo-inverse; ``schulz`` is ``n_iter`` steps of Nyströmformer's iteration.
         rank: with ``pinv``, keep this many singular values; at most d.
         rtol: with ``pinv``, singular values below ``rtol`` times the largest count as zero; none is d times the
             epsilon of float64. Not together with ``rank``.
         n_iter: steps of ``schulz``.
-        delta_override: this δ for every head instead of the formula's.
+        delta_override: use this δ for every head instead of the formula.
 
-    Shapes: F (h, n_q, d), A and G (h, d, d) in float64, W (h, d, n_k). F and W are in the Q/K/V's dtype with
-    ``schulz``, and in float64 with ``pinv``, which amplifies their rounding. Deterministic; cost ``4 n d p`` and
-    O(d³).
+    Shapes, dtypes and cost: as ``nystromformer``, with G for Z. Deterministic.
 
-    Rows sum to 1 with ``identity`` where ``G A = I``, for either form. ``delta`` is the δ of each head;
-    ``bad_rows`` counts rows of B~ whose sum is not positive.
+    With ``identity`` and ``G A = I`` rows sum to 1 in either form. ``delta`` is the δ of each head; ``bad_rows`` counts
+    rows of B~ with a sum that is not positive.
 
     Raises:
         Unsupported: d above n, or rank above d. UsageError: options that contradict each other.
@@ -148,16 +146,16 @@ def mss(
 def mss_literal(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B~ = F A⁺ (I - δ A⁺) W`` with ``δ = [tr A - tr(A⁺A²)] / [d - rank A]``, as printed: δ is 0 for every A.
 
-    The trace does not change when factors are moved round, and ``A A⁺ A = A`` defines the pseudo-inverse, so ``tr(A⁺A²)
-    = tr(A⁺ A A) = tr(A A⁺ A) = tr A``: the numerator is identically zero, whatever A is. For a singular A this makes
-    ``δ = 0``; for a non-singular one ``d - rank A`` is 0 as well and the quotient 0/0, which is taken as 0. So
-    every printed form (equations 4 to 10) is ``B~ = F A⁺ W``, Nyströmformer with a true pseudo-inverse in place of its
-    six steps. A shift that is not zero needs another inverse: see ``mss``.
+    The trace is invariant under cyclic permutations, and ``A A⁺ A = A`` holds for the pseudo-inverse. So ``tr(A⁺A²) =
+    tr(A⁺ A A) = tr(A A⁺ A) = tr A``: the numerator is zero for every A. For a singular A this makes ``δ = 0``. For a
+    non-singular A the denominator ``d - rank A`` is 0 too, and the quotient 0/0 is taken as 0. Every printed form
+    (equations 4 to 10) is therefore ``B~ = F A⁺ W``, Nyströmformer with a true pseudo-inverse in place of its six
+    steps. A nonzero shift needs another inverse: see ``mss``.
 
     Shapes: F (h, n_q, d), A⁺ (h, d, d), W (h, d, n_k), all in float64. Deterministic; cost ``4 n d p`` and O(d³).
 
-    ``delta`` is the δ used, 0 in each head; ``bad_rows`` counts rows of B~ whose sum is not positive. Rows sum to 1
-    where A is non-singular.
+    ``delta`` is 0 in each head; ``bad_rows`` counts rows of B~ with a sum that is not positive. Rows sum to 1 if A is
+    non-singular.
 
     Raises:
         Unsupported: d above n.
@@ -173,25 +171,25 @@ def mss_literal(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") 
 def _truncated(a: Tensor, rank: int | None, rtol: float | None) -> tuple[Tensor, Tensor]:
     """The truncated pseudo-inverse of A (h, d, d), and its δ from the discarded part, (h,).
 
-    ``tr A - tr(G A²)`` is ``Σ_{i>r} σ_i u_iᵀ v_i`` and ``tr(G A)`` is r: summed from these, an ill-conditioned
-    core does not turn 0/0 into a number.
+    It uses ``tr A - tr(G A²) = Σ_{i>r} σ_i u_iᵀ v_i`` and ``tr(G A) = r``: the traces themselves would turn the 0/0 of
+    an ill-conditioned core into a number.
     """
     d = a.shape[-1]
     u, s, v = torch.linalg.svd(a)
     if rank is not None:
-        kept = (torch.arange(d, device=a.device) < rank).expand_as(s)
+        retained = (torch.arange(d, device=a.device) < rank).expand_as(s)
     else:
         rtol = d * torch.finfo(a.dtype).eps if rtol is None else rtol
-        kept = s > rtol * s[:, :1]
-    inverse = torch.where(kept & (s > 0), 1 / s.clamp(min=torch.finfo(s.dtype).tiny), torch.zeros_like(s))
+        retained = s > rtol * s[:, :1]
+    inverse = torch.where(retained & (s > 0), 1 / s.clamp(min=torch.finfo(s.dtype).tiny), torch.zeros_like(s))
     g = (v.mT * inverse[:, None, :]) @ u.mT
-    discarded = torch.where(kept, torch.zeros_like(s), s * (u.mT * v).sum(-1)).sum(-1)
-    missing = d - kept.sum(-1)
+    discarded = torch.where(retained, torch.zeros_like(s), s * (u.mT * v).sum(-1)).sum(-1)
+    missing = d - retained.sum(-1)
     return g, torch.where(missing > 0, discarded / missing.clamp(min=1), torch.zeros_like(discarded)).clamp(min=0)
 
 
 def _shift(a: Tensor, g: Tensor) -> Tensor:
-    """``δ = [tr A - tr(G A²)] / [d - tr(G A)]`` of any generalised inverse, (h,); 0 where it is 0/0 or negative."""
+    """``δ = [tr A - tr(G A²)] / [d - tr(G A)]`` for any generalised inverse G, (h,); 0 if it is 0/0 or negative."""
     trace = lambda x: x.diagonal(dim1=-2, dim2=-1).sum(-1)
     d, ga = a.shape[-1], g @ a
     missing = d - trace(ga)
@@ -201,7 +199,7 @@ def _shift(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _own_key(delta: Tensor, n_q: int, n_k: int) -> Operator:
-    """``δ`` at each query's own key: ``δ I`` where there are as many keys as queries."""
+    """The operator with ``δ`` at each query's own key: ``δ I`` if there are as many keys as queries."""
     if n_q == n_k:
         return Identity(delta, n_q)
     key = torch.arange(n_q, device=delta.device).clamp(max=n_k - 1)

@@ -1,7 +1,6 @@
 """Nyströmformer (Xiong et al. 2021): landmarks that are means of segments, or centroids of k-means.
 
-F, A, W are the paper's three softmax factors (``F̃``, ``Ã``, ``B̃``), Z its iterative inverse ``Z*`` of
-A; our ``d`` is its ``m``.
+The symbols F, A, W, Z are those of `landmark_attention`; Z is the paper's ``Z*``.
 """
 
 from __future__ import annotations
@@ -59,15 +58,15 @@ def nystromformer(
     """``B~ = F Z W`` with ``F = softmax(s Q K~ᵀ)``, ``A = softmax(s Q~ K~ᵀ)``, ``W = softmax(s Q~ Kᵀ)`` and ``Z ≈ A⁺``.
 
     ``Q~`` and ``K~`` are the means of d consecutive segments (the first ``n mod d`` are one token longer). Source:
-    Xiong et al. 2021, section 3. Its depthwise convolution, a trained part, is left out.
+    Xiong et al. 2021, section 3. The paper's depthwise convolution is a trained part and left out.
 
     Options:
-        inverse: ``schulz`` is ``n_iter`` steps of the paper's iteration; ``pinv`` the true pseudo-inverse. They are
-            different methods: six steps leave a residual of 0.9-0.99 on real cores and act as a regulariser, and the
-            true pseudo-inverse is often several times worse.
+        inverse: ``schulz`` is ``n_iter`` steps of the paper's iteration; ``pinv`` is the true pseudo-inverse. They are
+            different methods: six steps leave a residual of 0.9-0.99 on real cores and act as a regulariser. The true
+            pseudo-inverse is often several times worse.
         n_iter: steps of the iteration.
-        z0: its start, ``paper`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)`` for each head; ``global`` divides by a maximum over all
-            heads, as the authors' code does, so that heads influence each other.
+        z0: start of the iteration. ``paper`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)`` for each head; ``global`` divides by the maximum
+            over all heads, as the authors' code does, so that heads influence each other.
         rtol: with ``pinv``, singular values below ``rtol`` times the largest count as zero; none is d times the
             epsilon of float64.
 
@@ -75,10 +74,11 @@ def nystromformer(
     ``schulz``, and in float64 with ``pinv``, which amplifies their rounding. Deterministic; cost ``4 n d p`` and
     O(d³), 4 d³ for each step of the iteration.
 
-    With ``pinv``, d = n is exact up to rounding, ``eps · cond(A)``: not at all where tokens repeat or vanish.
+    With ``pinv``, d = n is exact up to the rounding ``eps · cond(A)``. That can be large: repeated or zero tokens make
+    A singular.
 
-    Row sums are 1 with ``pinv`` and a non-singular A, otherwise near 1. ``bad_rows`` counts rows of B~ whose sum is not
-    positive.
+    Row sums are 1 with ``pinv`` and a non-singular A, otherwise near 1. ``bad_rows`` counts rows of B~ with a sum that
+    is not positive.
 
     Raises:
         Unsupported: d above n. UsageError: ``n_iter`` below 0; an option of the other inverse.
@@ -116,24 +116,19 @@ def nystromformer_kmeans(
 ) -> Approximation:
     """``B~ = F Z W`` as for ``nystromformer``, with centroids of Q for ``Q~`` and centroids of K for ``K~``.
 
-    Each side has d centroids of its own, from ``steps`` steps of Lloyd's algorithm that start at d distinct tokens.
-    The order of the tokens plays no part, which it does in segments. Landmarks by k-means: Zhang, Tsang & Kwok 2008;
-    the three factors: Xiong et al. 2021, section 3.
+    Q and K have d centroids each, from ``steps`` steps of Lloyd's algorithm that start at d distinct tokens. Unlike
+    segments, centroids do not depend on the order of the tokens. Landmarks by k-means: Zhang, Tsang & Kwok 2008; the
+    three factors: Xiong et al. 2021, section 3.
 
     Options:
-        inverse: ``schulz`` is ``n_iter`` steps of the paper's iteration; ``pinv`` the true pseudo-inverse, another
-            method: see ``nystromformer``.
-        n_iter: steps of the iteration.
-        z0: its start, ``paper`` is ``Aᵀ / (‖A‖₁ ‖A‖_∞)`` for each head; ``global`` divides by a maximum over all heads.
-        rtol: with ``pinv``, singular values below ``rtol`` times the largest count as zero; none is d times the
-            epsilon of float64.
-        steps: of Lloyd's algorithm, each ``n d p`` for Q and as much for K: ten cost five times the rest. 0 takes the
-            random tokens themselves.
+        inverse, n_iter, z0, rtol: as in ``nystromformer``.
+        steps: steps of Lloyd's algorithm. Each costs ``n d p`` for Q and as much for K: ten cost five times the rest. 0
+            takes the random tokens themselves.
 
-    Shapes: as ``nystromformer``. Draws: ``query_centroids`` and ``key_centroids``, (h, d, p) float64 each.
+    Shapes and row sums: as ``nystromformer``. Draws: ``query_centroids`` and ``key_centroids``, (h, d, p) float64 each.
 
-    ``visited`` counts the scores of F, A and W; the distances of k-means are no entries of A. ``bad_rows`` counts rows
-    of B~ whose sum is not positive.
+    ``visited`` counts the scores of F, A and W, without the distances of k-means. ``bad_rows`` counts rows of B~ with a
+    sum that is not positive.
 
     Raises:
         Unsupported: d above n. UsageError: ``n_iter`` or ``steps`` below 0; an option of the other inverse.

@@ -1,9 +1,9 @@
-"""What to do with rows whose approximate normaliser cannot be right.
+"""Detects rows whose approximate normaliser is certainly wrong, and replaces them.
 
-An approximation ``A~`` of the softmax kernel may have negative entries, so ``D~ = A~ 1`` may come out too small or even
-negative. The exact entries at the sampled keys, which cost nothing more, bound it: ``D_i ≥ Σ_{j sampled} A_ij``. A row
-below that bound is certainly wrong. Measured on pretrained heads: 3-8 % of the rows of a head at d = 128, with output
-errors up to 133 times ``‖BV‖`` while the median head stays at 0.2-0.5.
+An approximation ``A~`` of the softmax kernel may have negative entries, so ``D~ = A~ 1`` may be too small or even
+negative. The exact entries at the sampled keys are computed anyway and bound it: ``D_i ≥ Σ_{j sampled} A_ij``. A row
+below that bound is certainly wrong. Measured on pretrained heads: 3-8 % of the rows of a head at d = 128. Their output
+errors reach 133 times ``‖BV‖``, while the median head stays at 0.2-0.5.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..base import ragged, tokens
 
 __all__ = ["exact_normalizer", "guarded", "noise_floor", "sampled_key_mass"]
 
-SLACK = 1e-6  # of the bound: where every key is sampled it is D itself, and D~ may lie below by rounding
+SLACK = 1e-6  # relative: if every key is sampled, the bound is D itself, and rounding may put D~ below it
 
 
 def noise_floor(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
-    """Below this a normaliser ``D~_i = L_i M⁺ w``, ``w = R E_K 1``, is decided by rounding, (h, n_q).
+    """The value below which rounding decides a normaliser ``D~_i = L_i M⁺ w``, ``w = R E_K 1``; (h, n_q).
 
-    Rounding of the factors moves it by about ``eps ‖L_i‖ ‖M⁺‖ ‖w‖`` (measured: at most 3.3 times that, on cores of
-    every condition); the floor is 100 times that, where two digits are left. It matters where lifted scores
-    ``‖k‖²·scale`` exceed about 60, which layer 0 of pretrained models reaches. Never below the smallest normal
+    Rounding of the factors changes D~_i by about ``eps ‖L_i‖ ‖M⁺‖ ‖w‖`` (measured: at most 3.3 times that, on cores of
+    every condition). The floor is 100 times that, so two digits remain above it. It matters when lifted scores
+    ``‖k‖²·scale`` exceed about 60, as in layer 0 of pretrained models. The floor is at least the smallest normal
     number, whose reciprocal is still finite.
 
     Args:
@@ -38,7 +38,7 @@ def noise_floor(low_rank: LowRank, inverse_norm: Tensor) -> Tensor:
 
 
 def exact_normalizer(attention: SoftmaxAttention, log_factor: Tensor) -> Tensor:
-    """The true row sums D in the units of a factored form that left out ``exp(log_factor)``, (h, n_q)."""
+    """The true row sums D divided by ``exp(log_factor)``, the factor that a factored form leaves out; (h, n_q)."""
     return torch.exp(attention.log_normalizer() - log_factor)
 
 
@@ -47,8 +47,8 @@ def sampled_key_mass(
 ) -> tuple[Tensor, Tensor]:
     """``Σ_j A_ij`` over the distinct sampled keys, (h, n_q), in the units of ``left``; and those keys, (h, d).
 
-    ``left`` is ``κ(Q, X_S)`` with its rows scaled; a landmark that is a key j turns into ``A_ij`` by the factor
-    ``exp(‖k_j‖²·scale/2 - head_shift)``. Landmarks that are queries, and repeats, are slots of -1.
+    ``left`` is ``κ(Q, X_S)`` with scaled rows. Its column of a key j becomes ``A_ij`` by the factor
+    ``exp(‖k_j‖²·scale/2 - head_shift)``. The slots of queries and of repeated keys are -1.
     """
     order = torch.argsort(indices, dim=1, stable=True)
     ordered = torch.gather(indices, 1, order)
@@ -73,17 +73,17 @@ def guarded(
     scale: float,
     key: Tensor,
 ) -> tuple[Operator, Tensor, Tensor]:
-    """The normalised operator with its bad rows replaced, how many there were (h,), and the entries it cost (h,).
+    """The normalised operator with its bad rows replaced, the number of these rows (h,), and the extra entries (h,).
 
     Args:
         low_rank: ``A~``, (h, n_q, n_k). mass: ``D~``, (h, n_q). floor: see `noise_floor`.
         bound: a lower bound of D, (h, n_q).
-        guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``; where the bound itself underflows, ``floor`` does as
-            ``sampled``.
+        guard: ``sampled`` | ``floor`` | ``vmean`` | ``exact``. ``floor`` acts as ``sampled`` on rows whose bound
+            underflows.
         key: the sampled keys, (h, d), -1 for empty slots.
 
     Raises:
-        Unsupported: a head without a sampled key, where the guard needs one.
+        Unsupported: the guard needs a sampled key, and a head with bad rows has none.
     """
     h, n_q, n_k = low_rank.shape
     slack = max(SLACK, torch.finfo(mass.dtype).eps ** 0.5)

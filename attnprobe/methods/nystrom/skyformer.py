@@ -1,8 +1,8 @@
 """Skyformer (Chen et al. 2021): the modified Nyström method on the lifted kernel over ``[Q; K]``.
 
-X = [Q; K] is the paper's stack of queries and keys, S its sub-sampling matrix (here 0/1: the rows ``indices`` of X, the
-*landmarks*), M = SᵀC̄S the core over the landmarks, L and R the kernel between queries or keys and landmarks, γ its
-ridge, N the scaled core that its iteration inverts.
+X = [Q; K] is the paper's stack of queries and keys. S is its sub-sampling matrix, 0/1 here: it picks the rows
+``indices`` of X, the *landmarks*. M = SᵀC̄S is the core over the landmarks, γ its ridge, N the scaled core that the
+iteration inverts. L and R are the kernel between queries and landmarks, and between landmarks and keys.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Inverse = Literal["auto", "schulz", "pinv", "cholesky"]
 
 
 def _resolved(target: str, inverse: Inverse, gamma: float | None) -> tuple[Inverse, float]:
-    """The inverse and the ridge that ``auto`` and none stand for."""
+    """The inverse and the ridge, with ``auto`` and None replaced by their defaults."""
     if inverse == "auto":
         inverse = "schulz" if target == "gaussian" else "pinv"
     return inverse, (0.0 if inverse == "pinv" else 0.1) if gamma is None else gamma
 
 
 def _check(target: str, **o: Any) -> None:
-    """Refuse options that contradict each other, each with the way out."""
+    """Refuse options that are out of range or contradict each other."""
     inverse, gamma = _resolved(target, o["inverse"], o["gamma"])
     only_softmax = (o["guard"], o["normalizer"], o["center_keys"]) != ("none", "self", False)
-    wrong = {
+    faults = {
         f"gamma={gamma} is a ridge: inverse=pinv has none; use inverse=cholesky": inverse == "pinv" and gamma != 0,
         f"gamma={gamma} is negative": gamma < 0,
         f"n_iter={o['n_iter']} is negative": o["n_iter"] < 0,
@@ -55,8 +55,8 @@ def _check(target: str, **o: Any) -> None:
             o["share_heads"] and o["sampler"] in ("rls", "kmeans")
         ),
     }
-    for message, holds in wrong.items():
-        if holds:
+    for message, present in faults.items():
+        if present:
             raise UsageError(f"skyformer: {message}")
 
 
@@ -103,45 +103,45 @@ def skyformer(
     """``C~ = L M⁺ R`` over d landmarks for ``target=gaussian``; ``B~ = D~⁻¹ A~`` for ``target=softmax``.
 
     ``gaussian`` is the published model (Chen et al. 2021, equations 3 to 6): with ``κ(x, y) = exp(-‖x-y‖²·scale/2)``,
-    ``L = κ(Q, X_S)``, ``R = κ(X_S, K)`` and the inverse of ``κ(X_S, X_S) + γI`` (its section 4.4, where the scaled
-    core N is in lemma 3; its singular values lie in (0, 1], 1 included). ``softmax`` is the curve of its Figure 1:
-    the same method on the softmax kernel, then row-normalised. It is computed in the Gaussian form ``B~ ∝ L M⁺ R
-    E_K`` with ``E_K = diag(exp(‖k_j‖²· scale/2))``: for an exact pseudo-inverse a positive scaling of the landmarks
-    cancels in ``K S (SᵀKS)⁺ SᵀK``, and one of the queries cancels in the normalisation, so this equals the raw form
-    without its overflow and its condition numbers (d = 128: up to 1e4 instead of 5e7 in the median head). Row and
-    head maxima are taken out of the exponents; they cancel in the normalisation too.
+    ``L = κ(Q, X_S)``, ``R = κ(X_S, K)`` and the inverse of ``κ(X_S, X_S) + γI`` (section 4.4; lemma 3 has the scaled
+    core N, whose singular values lie in (0, 1], 1 included). ``softmax`` is the curve of the paper's Figure 1: the same
+    method on the softmax kernel, then row-normalised. It is computed in the Gaussian form ``B~ ∝ L M⁺ R E_K`` with
+    ``E_K = diag(exp(‖k_j‖²· scale/2))``. For an exact pseudo-inverse, a positive scaling of the landmarks cancels in
+    ``K S (SᵀKS)⁺ SᵀK``, and a scaling of the queries cancels in the normalisation. So this equals the raw form, without
+    its overflow and with better condition numbers (d = 128: up to 1e4 instead of 5e7 in the median head). The maxima of
+    rows and heads are subtracted from the exponents; they cancel in the normalisation too.
 
     Options:
         sampler: ``stratified`` takes d//2 landmarks from Q and the rest from K, each uniform with replacement (the
-            authors' code); ``iid`` is uniform over X with replacement (the paper's definition 1); ``wor`` uniform
-            without; ``rls`` by recursive ridge leverage scores; ``kmeans`` uses centroids of X, which are not rows of
-            it.
+            authors' code); ``iid`` is uniform over X with replacement (the paper's definition 1); ``wor`` is uniform
+            over X without replacement; ``rls`` uses recursive ridge leverage scores; ``kmeans`` uses centroids of X,
+            which are not rows of X.
         inverse: ``schulz`` is ``n_iter`` steps of Razavi's iteration on ``N = diag(r) (M + γI) diag(r)``, ``r = ((M +
-            γI) 1)^-½``; ``pinv`` the pseudo-inverse of M; ``cholesky`` the inverse of M + γI. ``auto``: schulz for
-            gaussian, pinv for softmax.
+            γI) 1)^-½``; ``pinv`` is the pseudo-inverse of M; ``cholesky`` is the inverse of M + γI. ``auto`` is schulz
+            for gaussian and pinv for softmax.
         gamma: the ridge on the 0/1-sampled core; none is 0.1 with schulz or cholesky and 0 with pinv.
         n_iter: steps of the iteration.
-        z0: its start: ``paper`` is Nᵀ / (largest column sum of N) per head; ``global`` takes the maximum over all
-            heads, as the authors' code does, so that heads influence each other; ``identity`` is I, which converges
-            faster.
+        z0: start of the iteration. ``paper`` is Nᵀ / (largest column sum of N) per head; ``global`` takes the maximum
+            over all heads, as the authors' code does, so that heads influence each other; ``identity`` is I, which
+            converges faster.
         rtol: with pinv, eigenvalues below ``rtol`` times the largest count as zero; none is d times float64's epsilon.
-        guard: what happens to rows whose normaliser D~ lies below its rigorous lower bound, the exact mass on the
-            sampled keys: ``none`` leaves them (the paper), ``sampled`` uses the softmax over the sampled keys,
-            ``floor`` raises D~ to the bound, ``vmean`` uses V-Mean, ``exact`` the exact row (n p each). softmax only.
-        normalizer: ``self`` is ``D~ = A~ 1`` (the paper); ``exact`` the true D, a diagnostic that costs n² p. softmax
+        guard: the treatment of rows whose normaliser D~ lies below a rigorous lower bound, the exact mass on the
+            sampled keys. ``none`` leaves them (the paper); ``sampled`` uses the softmax over the sampled keys;
+            ``floor`` raises D~ to the bound; ``vmean`` uses V-Mean; ``exact`` uses the exact row (n p each). softmax
             only.
-        center_keys: subtract the mean key first, which leaves B unchanged and moves B~. softmax only.
-        scale_dim: take ``scale = scale_dim^-½`` whatever the model says (the authors' code has 32); none is the
-            model's.
-        share_heads: the same indices for all heads, as the authors' code does.
+        normalizer: ``self`` is ``D~ = A~ 1`` (the paper); ``exact`` is the true D, a diagnostic that costs n² p.
+            softmax only.
+        center_keys: subtract the mean key first, which changes B~ but not B. softmax only.
+        scale_dim: take ``scale = scale_dim^-½`` (the authors' code has 32); none is the model's scale.
+        share_heads: the same indices for all heads, as in the authors' code.
 
-    Shapes: L (h, n_q, d), M (h, d, d) in float64, R (h, d, n_k). L and R are in float64 too unless γ is so large that
-    the rounding of the Q/K/V's dtype is not amplified (γ² ≥ its epsilon). Draws: ``indices`` (h, d), or ``centroids``
-    (h, d, p). Cost ``4 n d p`` and O(d³), 4 d³ for each step of the iteration.
+    Shapes: L (h, n_q, d), M (h, d, d) in float64, R (h, d, n_k). L and R are in the Q/K/V's dtype if γ² ≥ its epsilon:
+    then the inverse does not amplify rounding. Otherwise they are in float64. Draws: ``indices`` (h, d), or
+    ``centroids`` (h, d, p). Cost ``4 n d p`` and O(d³), 4 d³ for each step of the iteration.
 
-    ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding decides it (softmax);
-    ``guarded_rows`` those replaced; ``rounded_rows`` those left that rounding decides, whose errors differ from
-    machine to machine.
+    Diagnostics for softmax: ``bad_rows`` counts rows whose normaliser is not positive, or so small that rounding
+    decides it. ``guarded_rows`` counts the rows replaced. ``rounded_rows`` counts the remaining rows that rounding
+    decides; their errors differ from machine to machine.
 
     Raises:
         Unsupported: d above n_q + n_k. UsageError: options that contradict each other.
@@ -185,12 +185,12 @@ def skyformer(
         diagnostics["visited"] = diagnostics["visited"] + qkv.n_q * qkv.n_k
     diagnostics["bad_rows"] = (~(mass >= floor)).sum(-1)
     rounded = (~(mass.abs() >= floor)).sum(-1)
-    kept = guard in ("none", "floor")  # a raised normaliser leaves the row its numerator, which is rounding too
-    diagnostics["rounded_rows"] = rounded if kept else torch.zeros_like(rounded)
+    numerator_remains = guard in ("none", "floor")  # floor replaces the normaliser only, and rounding decides both
+    diagnostics["rounded_rows"] = rounded if numerator_remains else torch.zeros_like(rounded)
     if guard == "none":
         operator = Scaled(low_rank, left=1 / mass)
     else:
-        no_keys = torch.full((qkv.h, d), -1, device="cpu")  # centroids are no keys and give no bound
+        no_keys = torch.full((qkv.h, d), -1, device="cpu")  # centroids are not keys, so they give no bound
         indices = draws.get("indices", no_keys).to(q.device)
         bound, key_index = sampled_key_mass(left, indices, qkv.n_q, k, scale, head_shift)
         operator, replaced, extra = guarded(low_rank, mass, floor, bound, guard, q, k, scale, key_index)
@@ -208,7 +208,7 @@ def _half(x: Tensor, scale: float) -> Tensor:
 def _exponent(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """``log κ(x_i, y_j) = -‖x_i - y_j‖² · scale/2``, at most 0; (…, n, m)."""
     exponent = scale * x @ y.mT
-    exponent -= _half(x, scale)[..., :, None]  # in place, as above: n d numbers once, and not once a step
+    exponent -= _half(x, scale)[..., :, None]  # in place: one (n, m) tensor instead of one for each step
     exponent -= _half(y, scale)[..., None, :]
     return exponent.clamp_(max=0)
 
@@ -216,7 +216,7 @@ def _exponent(x: Tensor, y: Tensor, scale: float) -> Tensor:
 def _draw(
     q: Tensor, k: Tensor, d: int, scale: float, streams: Streams, heads: tuple[int, ...], sampler: str, shared: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The landmarks of every head, (h, d, p), and the draws that made them."""
+    """The draws of the landmarks, and the landmarks of every head, (h, d, p)."""
     n_q, n_k = q.shape[1], k.shape[1]
     picked = []
     for row, head in enumerate(heads):
@@ -245,7 +245,7 @@ def _draw(
 def _invert(
     core: Tensor, inverse: str, gamma: float, n_iter: int, z0: str, rtol: float | None
 ) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """The factors of the middle, and every matrix inverted with the inverse used, (h, d, d) float64."""
+    """The factors of the approximate inverse, the inverted matrices, and their inverses, each (h, d, d) float64."""
     if inverse == "pinv":
         root = inverse_root(core, rtol)
         return [root, root.mT], {"core": core}, {"core": root @ root.mT}
@@ -265,14 +265,14 @@ def _invert(
 
 
 def _norm(factors: list[Tensor]) -> Tensor:
-    """``‖M⁺‖₂`` of the middle, (h,): exact for a factored pseudo-inverse, an upper bound within √d otherwise."""
+    """``‖M⁺‖₂``, (h,): exact for a factored pseudo-inverse, otherwise an upper bound within a factor √d."""
     if len(factors) == 2:  # W = U Λ^-½ has orthogonal columns
         return factors[0].square().sum(-2).amax(-1)
     return factors[0].abs().sum(-1).amax(-1)
 
 
 def _distinct(draws: dict[str, Tensor], d: int) -> Tensor:
-    """How many different landmarks each head has, (h,)."""
+    """The number of distinct landmarks of each head, (h,)."""
     if "indices" not in draws:
         return per_head(draws["centroids"].shape[0], d)
     return distinct(draws["indices"])

@@ -1,8 +1,8 @@
 """The prototype model and spectral shifting (Wang et al. 2014): the two dense yardsticks of the Nyström family.
 
-C is d columns of the matrix that is approximated, R d rows of it, U the small middle matrix, K the symmetric kernel
-``C̄`` over X = [Q; K], N = n_q + n_k its size, C~ the columns of the shifted kernel ``K~ = K - d̄ I``, δ the shift;
-our ``d`` is the papers' ``c``. (C is the papers' letter here, not Gaussian attention.)
+C is d columns of the approximated matrix and R d rows of it; U is the small middle matrix. K is the symmetric kernel
+``C̄`` over X = [Q; K] and N = n_q + n_k its size. C~ is d columns of the shifted kernel ``K~ = K - d̄ I``, δ the shift.
+Our ``d`` is the papers' ``c``. Here C is the papers' letter, not Gaussian attention.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from ..registry import register
 def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``B~ = C (C⁺ B R⁺) R`` for softmax; the off-diagonal block of ``C U Cᵀ``, ``U = C⁺ C̄ (C⁺)ᵀ``, for gaussian.
 
-    The middle matrix U is the best there is for the sampled columns and rows: no other makes ``‖B - C U R‖_F`` smaller.
-    To know it the whole matrix is needed, so this is what a Nyström method would be with nothing but its columns in the
-    way. B is not symmetric and has rows R of its own (CUR). The lifted kernel C̄ over [Q; K] is symmetric and positive
-    semidefinite: columns alone do, and B~ is the block of ``C U Cᵀ`` with queries for rows and keys for columns. U is
-    then the best for C̄, not for that block. Source: Wang & Zhang 2013.
+    The middle matrix U minimises ``‖B - C U R‖_F`` for the sampled columns and rows. It needs the whole matrix, so this
+    is a yardstick: a Nyström method whose only error comes from the choice of columns. B is not symmetric, so it needs
+    rows R besides the columns (CUR). The lifted kernel C̄ over [Q; K] is symmetric and positive semidefinite and needs
+    columns only. B~ is then the block of ``C U Cᵀ`` with queries as rows and keys as columns; U is the best for C̄, not
+    for that block. Source: Wang & Zhang 2013.
 
-    Both are computed with orthonormal bases, ``B~ = H (Hᵀ B T) Tᵀ`` with H a basis of the columns of C and T of the
-    rows of R, the same matrix without its two pseudo-inverses. Columns are scaled to norm 1 first, which leaves their
-    span.
+    Both are computed with orthonormal bases: ``B~ = H (Hᵀ B T) Tᵀ`` with H a basis of the columns of C and T of the
+    rows of R. This is the same matrix without the two pseudo-inverses. Columns are scaled to norm 1 first, which does
+    not change their span.
 
     Shapes: H (h, n_q, d), the middle (h, d, d), Tᵀ (h, d, n_k), all in float64. Draws: ``order`` (h, n_q + n_k), a
-    random order of [Q; K]: softmax takes the first d queries and the first d keys in it, gaussian the first d tokens.
-    Distinct, uniform without replacement, and a larger budget adds to a smaller one's. Dense: n ≤ 2048.
+    random order of [Q; K]. softmax takes its first d queries and first d keys, gaussian its first d tokens. They are
+    uniform without replacement, and a larger budget contains those of a smaller one. Dense: n ≤ 2048.
 
     Raises:
         Unsupported: n above 2048, or d above n.
@@ -70,8 +70,8 @@ def prototype(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") ->
             matrix = lifted(alone)
             h = span(_unit(matrix[:, order[:d].to(qkv.device)]))
             parts = h[:n_q], h.T @ matrix @ h, h[n_q:].T
-        for found, part in zip((left, middle, right), parts, strict=True):
-            found.append(part)
+        for factors, part in zip((left, middle, right), parts, strict=True):
+            factors.append(part)
         orders.append(order)
     visited = n_q * qkv.n_k if target == "softmax" else (n_q + qkv.n_k) ** 2
     operator = LowRank(torch.stack(left), torch.stack(middle), torch.stack(right))
@@ -103,29 +103,30 @@ def spectral_shift(
     target: str = "softmax",
     shift: Literal["two-stage", "none"] = "two-stage",
 ) -> Approximation:
-    """The off-diagonal block of ``C~ U C~ᵀ + δ I ≈ C̄``, with C~ taken from ``C̄ - d̄ I`` and then U and δ fitted.
+    """The off-diagonal block of ``C~ U C~ᵀ + δ I ≈ C̄``: C~ is d columns of ``C̄ - d̄ I``, and U and δ are fitted.
 
-    With K = C̄ and N = n_q + n_k, in two stages: first ``d̄ = (tr K - Σ of the d largest eigenvalues) / (N - d)`` and the
-    d sampled columns C~ of ``K - d̄ I``; then
+    There are two stages. With K = C̄ and N = n_q + n_k, the first computes ``d̄ = (tr K - Σ of the d largest
+    eigenvalues) / (N - d)`` and takes d sampled columns C~ of ``K - d̄ I``. The second computes
 
         ``δ = [tr K - tr(C~⁺ K C~)] / [N - rank C~]``,   ``U = C~⁺ K (C~⁺)ᵀ - δ (C~ᵀ C~)⁺``,
 
-    the best U and δ for this C~ in the Frobenius norm. Exact for ``K = θ I + (a positive semidefinite matrix of rank
-    ≤ d)`` whose low rank part is spanned by the sampled columns. Source: Wang et al. 2014; Verma 2021, equation 2.
+    the best U and δ for this C~ in the Frobenius norm. It is exact for ``K = θ I + (a positive semidefinite matrix of
+    rank ≤ d)`` if the sampled columns span the low-rank part. Source: Wang et al. 2014; Verma 2021, equation 2.
 
-    It needs a symmetric positive semidefinite matrix. Attention is none, so the method stands for the lifted C̄ over
-    [Q; K], whose block with queries for rows and keys for columns is kernelized attention. ``δ I`` lies on the diagonal
-    of C̄, outside that block: what changes there against ``prototype`` is U and, by d̄, the columns. The optimality is
-    that of C̄, not of its block. Softmax attention is refused: ``(B + Bᵀ)/2`` is another matrix, and not semidefinite.
+    The method needs a symmetric positive semidefinite matrix. Attention is not one, so the method approximates the
+    lifted C̄ over [Q; K], whose block with queries as rows and keys as columns is kernelized attention. ``δ I`` lies on
+    the diagonal of C̄, outside that block: the block differs from that of ``prototype`` by U and, through d̄, by the
+    columns. U and δ are the best for C̄, not for the block. Softmax attention is refused: ``(B + Bᵀ)/2`` is another
+    matrix, and not semidefinite.
 
     Options:
-        shift: ``two-stage`` as above; ``none`` takes C~ from K itself (d̄ = 0) and fits U and δ alike: never worse for
-            C̄ than the prototype model with the same columns, but not exact on ``θ I + (rank ≤ d)``.
+        shift: ``two-stage`` as above; ``none`` takes C~ from K itself (d̄ = 0) and fits U and δ in the same way. For C̄
+            it is never worse than the prototype model with the same columns, but not exact on ``θ I + (rank ≤ d)``.
 
-    Computed with an orthonormal basis H of C~, the same matrix: ``C~ U C~ᵀ = H (Hᵀ K H - δ I) Hᵀ``.
+    It is computed with an orthonormal basis H of C~, which gives the same matrix: ``C~ U C~ᵀ = H (Hᵀ K H - δ I) Hᵀ``.
 
     Shapes: H (h, N, d), the middle (h, d, d), all in float64. Draws: ``indices`` (h, d), uniform over [Q; K] without
-    replacement. A diagnostic: all of C̄ and its eigenvalues, dense, n ≤ 1024.
+    replacement. A diagnostic: it computes C̄ densely with its eigenvalues; n ≤ 1024.
 
     ``delta`` is the δ of each head.
 
@@ -158,6 +159,6 @@ def lifted(qkv: QKV) -> Tensor:
 
 
 def _unit(columns: Tensor) -> Tensor:
-    """The columns divided by their norms; a column of zeros stays."""
+    """The columns divided by their norms. A column of zeros stays zero."""
     norms = columns.norm(dim=0)
     return columns / torch.where(norms > 0, norms, torch.ones_like(norms))

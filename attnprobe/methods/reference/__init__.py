@@ -1,3 +1,3 @@
-"""Exact attention, and the yardsticks that methods are compared with."""
+"""Exact attention and the yardsticks of the methods."""
 
 from . import exact_attention, svd, vmean  # noqa: F401  (each registers itself)

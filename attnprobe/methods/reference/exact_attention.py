@@ -1,7 +1,6 @@
-"""The two exact matrices as methods: the error floor of a dtype, and kernelized attention.
+"""The two exact matrices as methods: softmax attention in its own dtype, and kernelized attention.
 
-Symbols: B and C of the package's glossary. Source of kernelized attention: Chen et al. 2021 (Skyformer), section 4.1,
-equation 3.
+B and C are those of the glossary.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from ..registry import register
     exact_at=lambda n: (None, {}),
 )
 def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
-    """``B = softmax(scale · Q Kᵀ)`` in the dtype of the Q/K/V: what is left is the error of the dtype itself.
+    """``B = softmax(scale · Q Kᵀ)`` in the dtype of the Q/K/V: its error is the rounding of that dtype.
 
     Shapes: output (h, n_q, p_v), by torch's fused kernel. Deterministic; cost ``2 n² p``, memory O(n p).
     """
@@ -71,9 +70,9 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
 def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
     """``C_ij = exp(-‖q_i - k_j‖² · scale/2)``, not row-normalised: the paper's replacement of softmax attention.
 
-    It is always C. Against ``target=gaussian`` its error is that of the dtype; against ``target=softmax`` it is the
-    distance of two different models of attention, not an approximation error. Source: Chen et al. 2021, section 4.1,
-    equation 3.
+    The result is C for both targets. Against ``target=gaussian`` its error is rounding. Against ``target=softmax`` it
+    is the distance of two different models of attention, not an approximation error. Source: Chen et al. 2021
+    (Skyformer), section 4.1, equation 3.
 
     Shapes: output (h, n_q, p_v). Deterministic; cost ``2 n² p``, memory O(n p).
     """

@@ -38,8 +38,8 @@ def svd(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") -> Appro
     """``B_d = U_d Σ_d W_dᵀ`` from the dense SVD of the exact matrix in float64.
 
     No matrix of rank d is closer to B in the spectral or the Frobenius norm. Its *output* ``B_d V`` is not optimal: the
-    lower bound of the output error at rank d is σ_{d+1}(BV), another line. Of causal inputs it is the SVD of the causal
-    B; its entries above the diagonal are not 0, so it is a yardstick that looks ahead, and no causal form.
+    lower bound of the output error at rank d is σ_{d+1}(BV), a separate line. For causal inputs it is the SVD of the
+    causal B. Its entries above the diagonal are not 0, so it is a yardstick that looks ahead, not a causal form.
 
     Shapes: L (h, n, d), M diagonal, R (h, d, n). Deterministic; cost O(n³) per head, dense: n ≤ 2048.
 

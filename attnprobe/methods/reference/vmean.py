@@ -1,4 +1,4 @@
-"""V-Mean: every output is the mean of the values. Rank one, no work: the line that a method must beat."""
+"""V-Mean: every output is the mean of the values. It has rank one and costs nothing, so a method must beat it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from ..registry import register
     oracle="mean of V",
 )
 def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Approximation:
-    """``B~ = (1/n) 1 1ᵀ``: the attention of a model that attends to everything alike.
+    """``B~ = (1/n) 1 1ᵀ``: uniform attention.
 
-    Source: Chen et al. 2022, section 5, where it is the reference beside the methods. Causal rows are the mean of the
-    values up to themselves, ``B~_ij = 1/(i + 1)`` counted from 0, which is not of rank one.
+    Source: Chen et al. 2022, section 5, where it is the baseline. A causal row is the mean of the values up to its own,
+    ``B~_ij = 1/(i + 1)`` with i counted from 0. The causal matrix does not have rank one.
 
     Shapes: output (h, n, p_v). Deterministic; cost ``n p_v``.
     """
     if qkv.causal:
-        same = qkv.q.new_zeros(qkv.h, qkv.n_q, 1)  # one feature, which is 1 for all
-        operator, _ = from_log_features(same, same, causal=True)
+        log_ones = qkv.q.new_zeros(qkv.h, qkv.n_q, 1)  # the logarithm of one feature, 1 for every token
+        operator, _ = from_log_features(log_ones, log_ones, causal=True)
         return Approximation.of(operator, qkv, diagnostics={"visited": per_head(qkv.h, 0)})
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)

@@ -1,7 +1,7 @@
-"""Informer (Zhou et al. 2021): ProbSparse attention, exact rows for the queries that are far from uniform.
+"""Informer (Zhou et al. 2021): ProbSparse attention, with exact rows for the queries farthest from uniform attention.
 
-M(q_i) is the paper's sparsity measurement and M̂ its estimate from sampled keys; L_Q, L_K are our n_q, n_k; u the number
-of exact rows, ``sample_k`` that of sampled keys per query. Our d is both.
+M(q_i) is the paper's sparsity measurement, M̂ its estimate from sampled keys. L_Q, L_K are our n_q, n_k. u is the
+number of exact rows, ``sample_k`` the number of sampled keys per query. Our d is both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...rng import Streams
 from ..base import Approximation, per_head, tokens
 from ..registry import register
 
-BLOCK_ENTRIES = 2**19  # numbers of gathered keys alive at once: they stay in the cache
+BLOCK_ENTRIES = 2**19  # numbers of gathered keys in memory at a time: they fit in the cache
 
 
 @register(
@@ -49,27 +49,27 @@ def informer(
 ) -> Approximation:
     """``B~ = (1/n_k) 1 1ᵀ`` with the rows of the u queries of largest ``M̂`` replaced by those of B.
 
-    Each query draws ``sample_k`` keys, uniform with replacement, and is measured on them alone: ``M̂_i = max_j q_i·k_j -
-    (1/n_k) Σ_j q_i·k_j`` over its sample. All other outputs are the mean of V. Source: Zhou et al. 2021, equation 4 and
-    Algorithm 1 (in its appendix). The sum is divided by n_k and not by the size of the sample, as in the authors' code:
-    the paper takes pairs that were not drawn for zero. Scores are not scaled, which changes no order. M̂ is found in
-    float64 whatever the dtype.
+    Each query draws ``sample_k`` keys, uniform with replacement. Over this sample ``M̂_i = max_j q_i·k_j - (1/n_k) Σ_j
+    q_i·k_j``. The outputs of the other queries are the mean of V. Source: Zhou et al. 2021, equation 4 and Algorithm 1
+    (in its appendix). The sum is divided by n_k and not by the size of the sample, as in the authors' code: the paper
+    counts pairs that were not drawn as zero. Scores are not scaled, which does not change their order. M̂ is computed
+    in float64 for every dtype.
 
     Options:
-        measure: ``max-mean`` is the measurement above. ``log-ratio`` is the one that it stands for, the logarithm of
-            arithmetic over geometric mean of the sampled entries of A: ``M̂_i = ln((1/sample_k) Σ_j exp(s q_i·k_j)) -
-            (1/sample_k) Σ_j s q_i·k_j``. The paper's equation 2 has a sum for the first mean: a constant more.
+        measure: ``max-mean`` is the M̂ above. ``log-ratio`` is the quantity that it approximates, the logarithm of the
+            arithmetic over the geometric mean of the sampled entries of A: ``M̂_i = ln((1/sample_k) Σ_j exp(s q_i·k_j))
+            - (1/sample_k) Σ_j s q_i·k_j``. The paper's equation 2 has a sum for the first mean, which adds a constant.
         authors_factor: the authors' sizes, ``u = f ⌈ln n_q⌉`` and ``sample_k = f ⌈ln n_k⌉`` with ``f = ⌈d / ln n⌉``,
             at most n_q and n_k, so u = 21 for d = 16 at n = 512. Otherwise both are d.
         share_heads: the same sampled keys for all heads, as in the authors' code; otherwise each head draws its own.
 
-    Adding one vector to every key can change the choice of rows with ``max-mean`` (M̂_i moves by ``(1 - sample_k/n_k)
-    q_i·c``), not with ``log-ratio``. With a padding mask keys are sampled, and V is averaged, over the valid tokens
-    (Chen et al. 2022, Skeinformer, section 4.4); without one padding is tokens like others, as in the original.
+    Adding one vector c to every key can change the choice of rows with ``max-mean`` (M̂_i changes by ``(1 -
+    sample_k/n_k) q_i·c``), not with ``log-ratio``. With a padding mask, keys are sampled and V is averaged over the
+    valid tokens (Chen et al. 2022, Skeinformer, section 4.4). Without one, padding counts as tokens, as in the paper.
 
     Shapes: output (h, n_q, p_v), in the Q/K/V's dtype. Draws: ``sampled_keys`` (h, n_q, sample_k) with repeats;
-    ``top_queries`` (h, u), the rows chosen, largest M̂ first and the earlier of two equals. Cost ``3 n d p``; memory
-    O(n d) for the draws.
+    ``top_queries`` (h, u), the exact rows by descending M̂, ties by position. Cost ``3 n d p``; memory O(n d) for the
+    draws.
 
     Raises:
         Unsupported: d above n_q.
@@ -95,7 +95,7 @@ def informer(
 
 
 def _sizes(d: int, n_q: int, n_k: int) -> tuple[int, int]:
-    """The authors' numbers of exact rows and of sampled keys.
+    """The authors' numbers of exact rows and of sampled keys per query.
 
     >>> [_sizes(d, 512, 512)[0] for d in (16, 32, 64)]
     [21, 42, 77]
@@ -108,7 +108,7 @@ def _sizes(d: int, n_q: int, n_k: int) -> tuple[int, int]:
 def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) -> Tensor:
     """M̂ of every query of one head, (n_q,) float64, from its sampled keys (n_q, sample_k).
 
-    Keys are gathered in their own dtype: random access costs by the byte, and more where all keys leave the cache.
+    Keys are gathered in their own dtype, because the time of random access grows with the bytes.
     """
     out = q.new_empty(len(q))
     entries = sampled.shape[1] * q.shape[1]

@@ -1,8 +1,8 @@
-"""Skeinformer (Chen et al. 2022): pilot rows, then columns sampled by them, then a row normaliser that is filled up.
+"""Skeinformer (Chen et al. 2022): pilot rows choose columns, and an estimate fills up the row normaliser.
 
-J are the paper's pilot rows and B_J their exact softmax rows, p̂_i its sampling probabilities, J' the sampled columns,
-``A' = exp(l)`` the exact scores of all queries at those columns (its ``A^{J'}``), g the geometric mean of a row of A'
-(its adaptive row normalisation), D̂ the normaliser, R its output. Our d is both the number of pilots and of columns.
+J are the paper's pilot rows, B_J their exact softmax rows, p̂_i its sampling probabilities, J' the sampled columns.
+``A' = exp(l)`` are the exact entries of A in those columns (its ``A^{J'}``), g the geometric mean of a row of A' (its
+adaptive row normalisation), D̂ the normaliser, R its output. Our d is the number of pilots and also of columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ...rng import Streams
 from ..base import Approximation, distinct, per_head, ragged, tokens
 from ..registry import register
 
-ROWS = 64  # of B alive at once, where all of B is needed
+ROWS = 64  # rows of B in memory at a time, for options that need all of B
 
 
 def _check(target: str, *, ablation: str, share_heads: bool) -> None:
@@ -74,7 +74,7 @@ def skeinformer(
 ) -> Approximation:
     """``B~ = diag(1/D̂) (A' Selᵀ + g (1 - 1_J')ᵀ)`` with the rows J replaced by those of B.
 
-    Chen et al. 2022, Algorithm 1, in seven steps with the lines that they hold:
+    Chen et al. 2022, Algorithm 1, in seven steps with the lines of the algorithm:
 
     1. J: d pilot rows, uniform with replacement (line 1).
     2. ``B_J = softmax(scale · Q_J Kᵀ)`` (lines 2 and 3).
@@ -85,29 +85,29 @@ def skeinformer(
     6. ``R = diag(1/D̂) (A' V_J' + g (Σ_i V_i - Σ_{i in J'} V_i))`` (lines 10 and 11).
     7. Rows J of R are ``B_J V`` (line 12).
 
-    The largest l of each row is taken out of A' and g; it cancels in the quotient, so large scores stay finite (the
-    authors' code has no such shift and overflows at 88 in float32). p̂ is found in float64 whatever the dtype. A
-    V that is zero everywhere makes p̂ uniform, and a column of weight zero counts as 1e-12 of the heaviest, so that d
-    columns can always be drawn. The paper's error bound assumes columns with replacement and weights 1/(d p̂), so it
-    does not cover this: B~ is biased.
+    The largest l of each row is subtracted in A' and g. It cancels in the quotient, so large scores stay finite (the
+    authors' code has no such shift and overflows at 88 in float32). p̂ is computed in float64 for every dtype. If V is
+    zero, p̂ is uniform. A column of weight zero gets 1e-12 of the largest weight, so that d columns can be drawn. The
+    paper's error bound assumes columns with replacement and weights 1/(d p̂). It does not cover this algorithm: B~ is
+    biased.
 
     Options:
-        ablation: ``none`` is the algorithm, and these are the authors' modules of the paper's table 1, as coded:
-            ``no-pilot-reuse`` leaves out step 7; ``uniform`` has a constant p̂, hence no pilots and no step 7 (and no
-            look at V); ``simple-norm`` is the softmax over the columns J' alone, no step 7 (the paper calls it
-            Informer's normalisation); ``no-norm`` is ``B[:, J']`` with the exact D, which costs n² p, no step 7 and
-            no weights, so B~ is too small. ``no-norm-weighted`` is what the paper's formula says instead: columns
-            with replacement and weights 1/(d p̂), exact D, without bias.
-        share_heads: the same pilots for all heads, as in the authors' code; otherwise each head draws its own. The
-            columns are each head's own.
+        ablation: ``none`` is the algorithm. The others are the authors' modules of the paper's table 1, as coded, all
+            without step 7. ``no-pilot-reuse`` changes nothing else. ``uniform`` has a constant p̂, so it needs neither
+            pilots nor V. ``simple-norm`` is the softmax over the columns J' only (the paper calls it Informer's
+            normalisation). ``no-norm`` is ``B[:, J']`` with the exact D, which costs n² p; it has no weights, so B~ is
+            too small. ``no-norm-weighted`` follows the paper's formula instead of the code: columns with replacement,
+            weights 1/(d p̂), exact D, unbiased.
+        share_heads: the same pilots for all heads, as in the authors' code; otherwise each head draws its own. Columns
+            are always drawn for each head.
 
-    The authors cut d at n - 1; here d = n_k is exact. With a padding mask pilots and columns are drawn among the valid
-    tokens and B_J is zero on the others, as in the paper's section 4.4.
+    The authors limit d to n - 1; here d = n_k is allowed and exact. With a padding mask, pilots and columns are drawn
+    among the valid tokens and B_J is zero on the others, as in the paper's section 4.4.
 
     Shapes: A' (h, n_q, d), g and D̂ (h, n_q), B_J (h, d, n_k), in the Q/K/V's dtype. Draws: ``pilot_rows`` (h, d) with
     repeats (none for ``uniform``), ``columns`` (h, d). The operator depends on V through the columns. Cost ``4 n d p``
-    (``n² p`` more for the exact D), memory O(n d); ``visited`` counts the entries of B_J and A', and where D is
-    exact those of B instead of A'.
+    (``n² p`` more for the exact D), memory O(n d). ``visited`` counts the entries of B_J and A'; with the exact D it
+    counts all of B instead of A'.
 
     Raises:
         Unsupported: d above n_k. UsageError: ``share_heads`` without pilots.
@@ -170,7 +170,7 @@ def _exact_columns(qkv: QKV, columns: Tensor) -> Tensor:
 
 
 def _filled(scores: Tensor, columns: Tensor, n_k: int) -> Operator:
-    """Steps 5 and 6: the columns J', and every other entry of a row the geometric mean of those, normalised."""
+    """Steps 5 and 6: the columns J', with their geometric mean in the other entries of a row, normalised."""
     scores = scores - scores.amax(-1, keepdim=True)
     a, g = torch.exp(scores), torch.exp(scores.mean(-1))  # (h, n_q, d), (h, n_q)
     others = torch.ones(scores.shape[0], n_k, dtype=a.dtype, device=a.device).scatter(1, columns, 0.0)  # 1 - 1_J'
@@ -179,9 +179,9 @@ def _filled(scores: Tensor, columns: Tensor, n_k: int) -> Operator:
 
 
 def _with_rows(operator: Operator, pilots: Tensor, b_j: Tensor) -> Operator:
-    """Step 7: the rows J (h, d) are those of B_J (h, d, n_k). A row drawn twice is replaced once."""
+    """Step 7: replaces the rows J (h, d) by B_J (h, d, n_k). A row drawn twice is replaced once."""
     h, d = pilots.shape
-    last = torch.full((h, operator.shape[1]), -1, device=pilots.device)  # where each row was drawn last, (h, n_q)
+    last = torch.full((h, operator.shape[1]), -1, device=pilots.device)  # the last draw of each row, (h, n_q)
     last = last.scatter_reduce(1, pilots, torch.arange(d, device=pilots.device).expand(h, d), "amax")
     rows = ragged(last >= 0)  # (h, at most d)
     slots = torch.gather(last, 1, rows.clamp(min=0)).clamp(min=0)

@@ -1,7 +1,7 @@
 """Approximate matrix multiplication (Drineas, Kannan & Mahoney 2006): B V from d sampled columns of B and rows of V.
 
-S is the sampling matrix, whose columns are ``e_i / √(d p_i)`` for d indices i drawn independently with probability
-p_i; our ``d`` is the paper's ``c``. B^(i) is column i of B, V_i row i of V.
+S is the sampling matrix. Its columns are ``e_i / √(d p_i)`` for d indices i drawn independently with probability p_i.
+B^(i) is column i of B, V_i row i of V. Our ``d`` is the paper's ``c``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...rng import Streams
 from ..base import Approximation, distinct, per_head, tokens
 from ..registry import register
 
-ROWS = 64  # of B alive at once
+ROWS = 64  # rows of B in memory at a time
 
 
 @register(
@@ -52,18 +52,18 @@ def amm(
     Mahoney 2006, their algorithm BasicMatrixMultiplication. A diagnostic: the exact normaliser of the rows costs n² p.
 
     Options:
-        p: the probabilities: ``uniform``; ``optimal``, proportional to ``‖B^(i)‖ ‖V_i‖``, which minimises the expected
-            error above (another n² p); ``vnorm``, to ``‖V_i‖``; ``pilot``, to ``‖B_J^(i)‖ ‖V_i‖`` with d rows J of B
-            drawn uniformly with replacement (d n p). Where all weights are zero, uniform. All but uniform look at V,
-            and a value of norm zero is never drawn: then B~ V is unbiased but B~ is not.
-        normalizer: ``exact`` divides by the true row sums D of A; ``self`` by the weighted sum of the sampled entries,
-            which makes rows sum to 1 and costs ``n d p`` only, but is biased.
+        p: the probabilities. ``uniform``; ``optimal``, proportional to ``‖B^(i)‖ ‖V_i‖``, minimises the expected error
+            above (another n² p); ``vnorm`` is proportional to ``‖V_i‖``; ``pilot`` to ``‖B_J^(i)‖ ‖V_i‖`` with d rows J
+            of B drawn uniformly with replacement (d n p). If all weights are zero, p is uniform. All but ``uniform``
+            depend on V and never draw a value of norm zero: then B~ V is unbiased but B~ is not.
+        normalizer: ``exact`` divides by the true row sums D of A; ``self`` divides by the weighted sum of the sampled
+            entries. Its rows sum to 1 and it costs only ``n d p``, but it is biased.
 
     Shapes: d weighted columns of B, (h, n_q, d), in float64; B is streamed in blocks of rows. Draws: ``columns`` (h,
-    d), and ``pilot_rows`` (h, d) with p=pilot; the options share their random numbers, each head has its own. Cost
-    ``n² p + 2 n d p``.
+    d), and ``pilot_rows`` (h, d) with p=pilot. All options use the same random numbers, and each head has its own.
+    Cost ``n² p + 2 n d p``.
 
-    ``realised_d`` counts distinct columns; ``visited`` counts the entries of A computed, an entry once per pass.
+    ``realised_d`` counts distinct columns; ``visited`` counts the computed entries of A, once per pass.
 
     Raises:
         Unsupported: d above n_k.

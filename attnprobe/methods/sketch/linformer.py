@@ -1,7 +1,7 @@
 """Linformer (Wang et al. 2020), untrained: keys and values projected to d tokens by a random matrix.
 
-E, F are the paper's projections of K and V (transposed: ours are (n, d)), S the one matrix that is both; our ``d`` is
-its ``k``, and B~ its ``P̄`` times Fᵀ. The paper trains E and F: here they are what training starts from.
+E, F are the paper's projections of K and V, transposed: ours are (n, d). S is one matrix for both. B~ is its ``P̄``
+times Fᵀ. Our ``d`` is its ``k``. The paper trains E and F; here they are random, as before training.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def linformer(
 ) -> Approximation:
     """``B~ = softmax(s Q (SᵀK)ᵀ) Sᵀ`` with a random S, so that the output is ``softmax(s Q (SᵀK)ᵀ) (SᵀV)``; untrained.
 
-    Source: Wang et al. 2020, section 4, equation 7. The softmax is over d random combinations of keys, and no S makes
-    that the softmax over the keys: the error does not vanish as d grows. It says where a trained Linformer starts, not
-    how well one does.
+    Source: Wang et al. 2020, section 4, equation 7. The softmax is over d random combinations of keys. No S makes it
+    the softmax over the keys, so the error does not vanish as d grows. The result is the starting point of a trained
+    Linformer, not its quality.
 
     Options:
-        std: of the entries of S: ``unit`` is N(0, 1/d), for which ``E[S Sᵀ] = I``; ``authors`` is the N(0, 0.02²) of
-            the authors' code, for which ``E[S Sᵀ] = 0.0004·d·I``, so that the output is shrunk.
-        share: one S for keys and values; false is a separate E for K and F for V, as in the paper.
+        std: standard deviation of the entries of S. ``unit`` is N(0, 1/d), with ``E[S Sᵀ] = I``; ``authors`` is N(0,
+            0.02²) of the authors' code, with ``E[S Sᵀ] = 0.0004·d·I``, which shrinks the output.
+        share: one S for keys and values; false uses a separate E for K and F for V, as in the paper.
         share_heads: the same S (or E and F) for all heads, the paper's headwise sharing.
 
     Shapes: the softmax (h, n_q, d), S (h, n_k, d); in the Q/K/V's dtype, but SᵀK is summed in float64. Draws:
-    ``sketch`` (h, n_k, d), and ``sketch_values`` of the same shape with ``share=false``, each head on its own. Cost
+    ``sketch`` (h, n_k, d), and ``sketch_values`` of the same shape with ``share=false``, separately for each head. Cost
     ``4 n d p``. Row sums are not 1, and adding a vector to every key changes the result.
 
     Raises:
@@ -74,7 +74,7 @@ def linformer(
     of_k = draws["sketch"].to(qkv.device)
     keys = (of_k.mT @ qkv.k.double()).to(qkv.dtype)  # (h, d, p)
     weights = torch.softmax(qkv.scale * qkv.q @ keys.mT, -1)  # (h, n_q, d)
-    of_v = draws["sketch" if share else "sketch_values"].to(qkv.q)  # (h, n_k, d), once the scores are gone
+    of_v = draws["sketch" if share else "sketch_values"].to(qkv.q)  # (h, n_k, d), after the scores are freed
     diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, d * qkv.n_q)}
     return Approximation.of(LowRank(weights, None, of_v.mT), qkv, draws=draws, diagnostics=diagnostics)
 

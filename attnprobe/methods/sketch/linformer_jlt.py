@@ -1,6 +1,6 @@
-"""Linformer's proof without its shortcut: the Johnson-Lindenstrauss sketch of B V (Wang et al. 2020, theorem 1).
+"""The Johnson-Lindenstrauss sketch of B V, which Linformer's theorem is about (Wang et al. 2020, theorem 1).
 
-S is the paper's ``Rᵀ``, (n, d) with ``E[S Sᵀ] = I``, P its B; our ``d`` is its ``k``.
+S is the paper's ``Rᵀ``, (n, d) with ``E[S Sᵀ] = I``. Our B is its P, our ``d`` its ``k``.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ def linformer_jlt(
     density: float = 1 / 3,
     terms: int = 4,
 ) -> Approximation:
-    """``B~ = B S Sᵀ`` with ``E[S Sᵀ] = I``, so that ``E[B~] = B``: what Linformer's theorem is about.
+    """``B~ = B S Sᵀ`` with ``E[S Sᵀ] = I``, so that ``E[B~] = B``: the matrix of Linformer's theorem.
 
     For the Gaussian S, ``E‖B~V - BV‖_F² = (‖B‖_F² ‖V‖_F² + ‖BV‖_F²) / d``. Source: Wang et al. 2020, theorem 1, whose
-    proof multiplies by ``RᵀR`` in equation 5; the other sketches are those that Chen et al. 2022 (Skeinformer) list in
-    section 3.2 and call "unreduced JLT". A diagnostic: B S needs all of B.
+    proof multiplies by ``RᵀR`` in equation 5. The other sketches are listed by Chen et al. 2022 (Skeinformer) in
+    section 3.2 as "unreduced JLT". A diagnostic: B S needs all of B.
 
     Options:
-        sketch: ``gaussian`` has entries N(0, 1/d); ``srht`` random signs times d columns of a Hadamard matrix;
-            ``countsketch`` one ±1 in each row; ``sparse`` entries ±1/√(d·density) with probability density, otherwise
-            0; ``accumulate`` the sum of signed uniform samplings.
-        density: the share of entries of ``sparse`` that are not zero.
-        terms: how many samplings ``accumulate`` adds up.
+        sketch: ``gaussian`` has entries N(0, 1/d); ``srht`` is random signs times d columns of a Hadamard matrix;
+            ``countsketch`` has one ±1 in each row; ``sparse`` has entries ±1/√(d·density) with probability density,
+            otherwise 0; ``accumulate`` is the sum of signed uniform samplings.
+        density: the share of nonzero entries of ``sparse``.
+        terms: the number of samplings in the sum of ``accumulate``.
 
     Shapes: B S (h, n_q, d), S (h, n_k, d), in float64; B is streamed in blocks of rows. Draws: ``sketch`` (h, n_k, d),
-    each head on its own. Cost ``n² (p + d)``.
+    separately for each head. Cost ``n² (p + d)``.
 
     Raises:
-        Unsupported: d above n_k. UsageError: density or terms out of range, or of another sketch.
+        Unsupported: d above n_k. UsageError: density or terms out of range, or given for another sketch.
 
     >>> from attnprobe import approximate
     >>> qkv = QKV(*torch.randn(3, 1, 8, 4, generator=torch.Generator().manual_seed(0)))

@@ -1,7 +1,7 @@
 """BigBird (Zaheer et al. 2020): blocks of tokens that see two global, three neighbouring and three random blocks.
 
-b is the paper's block size, r its number of random blocks, w its window in blocks (3), g its global blocks (2, the
-first and the last); ``d ≈ (r + w + g) b + g b``.
+b is the paper's block size, r its number of random blocks, w its window in blocks (3), g its number of global blocks
+(2, the first and the last). ``d ≈ (r + w + g) b + g b``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...rng import Streams
 from ..base import Approximation, sparse_softmax
 from ..registry import register
 
-FIXED = 7  # blocks a row beside the random ones: 2 global, 3 near, and 2 for the full rows
+FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for the full rows
 
 
 def _check(target: str, *, random_blocks: int) -> None:
@@ -44,23 +44,23 @@ def _check(target: str, *, random_blocks: int) -> None:
 def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", random_blocks: int = 3) -> Approximation:
     """The softmax of block row i over the blocks ``{0, nb-1} ∪ {i-1, i, i+1} ∪ {r random}``; the end rows are exact.
 
-    Blocks have ``b = ⌊d/(7 + r)⌋`` tokens, the last one what is left. Rows of the first and of the last block see all
-    keys. The random blocks of a row are drawn without replacement from those that it does not see yet, for each head
-    on its own; a row that sees all blocks draws none. Source: Zaheer et al. 2020, section 2 (the internal construction,
-    ITC) and the appendix on implementation. The authors' code differs: it draws among the first blocks only for some
-    lengths, rows next to the edge may see a block twice, and transformers outside training counts block 0 r more times
-    instead.
+    Blocks have ``b = ⌊d/(7 + r)⌋`` tokens; the last one may be shorter. Rows of the first and of the last block see all
+    keys. The random blocks of a row are drawn without replacement from the blocks that it does not see yet, separately
+    for each head. A row that sees all blocks draws none. Source: Zaheer et al. 2020, section 2 (the internal
+    construction, ITC) and the appendix on implementation. The authors' code differs: for some lengths it draws among
+    the first blocks only, and rows next to the edge may see a block twice. transformers, outside training, draws
+    nothing and counts block 0 r more times.
 
-    With up to ``4 + r`` blocks it is exact. With more queries than keys the neighbours of a surplus block are those of
-    the last key block. Causal rows see what is left of this at and before themselves, random blocks included:
-    draws are the same, and ``realised_d`` is about half of what it would be.
+    With up to ``4 + r`` blocks it is exact. With more queries than keys, a surplus block has the neighbours of the last
+    key block. Causal rows see the part of this pattern up to themselves, random blocks included. Their draws are the
+    same, and ``realised_d`` is about half.
 
     Options:
-        random_blocks: r; both Skyformer and Skeinformer compare with 3.
+        random_blocks: r. Skyformer and Skeinformer compare with r = 3.
 
     Shapes: weights (h, n_q, u), u ≤ (5 + r) b and u < n + b, in dense blocks of b rows; the full rows are an operator
-    (h, 2 b, n_k); output (h, n_q, p_v). Draws: ``blocks`` (h, nb - 2, r) of the block rows 1 … nb - 2, -1 where none
-    was left. Cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row, ``visited``
+    (h, 2 b, n_k); output (h, n_q, p_v). Draws: ``blocks`` (h, nb - 2, r) of the block rows 1 … nb - 2, -1 in an empty
+    slot. Cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number of entries of a row, ``visited``
     their sum.
 
     Raises:
@@ -69,33 +69,33 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     b = d // (FIXED + random_blocks)
     if b == 0:
         raise Unsupported(
-            f"bigbird: d={d} leaves no token a block beside random_blocks={random_blocks}; use at most {d - FIXED}"
+            f"bigbird: d={d} leaves no token for a block with random_blocks={random_blocks}; use at most {d - FIXED}"
         )
     last_q, nb = (qkv.n_q - 1) // b, -(-qkv.n_k // b)  # the last block of queries; the blocks of keys
     seen = _always_seen(last_q, nb)  # (nb_q - 2, 5)
     drawn = [_drawn(seen, nb, random_blocks, streams.head(i, "blocks")) for i in qkv.heads]
     blocks = torch.stack(drawn)  # (h, nb_q - 2, r)
     columns = torch.cat([seen.expand(qkv.h, -1, -1), blocks], 2).sort(2, descending=True).values
-    columns = columns[:, :, : min(5 + random_blocks, nb), None]  # (h, nb_q - 2, ≤ 5 + r, 1); what is cut off is empty
+    columns = columns[:, :, : min(5 + random_blocks, nb), None]  # (h, nb_q - 2, ≤ 5 + r, 1); cuts off empty slots only
     tokens = columns * b + torch.arange(b, device="cpu")  # (h, nb_q - 2, ≤ 5 + r, b)
     tokens = torch.where((columns >= 0) & (tokens < qkv.n_k), tokens, torch.full_like(tokens, -1)).flatten(2)
     index = torch.full((qkv.h, last_q + 1, tokens.shape[2]), -1, device="cpu")
     index[:, 1:last_q] = tokens
     row_block = torch.arange(qkv.n_q, device=qkv.device) // b
-    whole = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]  # exact rows
+    full_rows = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]
     entries = _causal_entries(index, b) if qkv.causal else b * (index >= 0).sum((1, 2)).double()  # (h,)
-    entries = entries + (int((whole + 1).sum()) if qkv.causal else len(whole) * qkv.n_k)
+    entries = entries + (int((full_rows + 1).sum()) if qkv.causal else len(full_rows) * qkv.n_k)
     operator = RowOverride(
         sparse_softmax(qkv.q, qkv.k, qkv.scale, index, group=b, causal=qkv.causal),
-        whole.expand(qkv.h, -1),
-        SoftmaxAttention(qkv.q[:, whole], qkv.k, qkv.scale, whole if qkv.causal else None),
+        full_rows.expand(qkv.h, -1),
+        SoftmaxAttention(qkv.q[:, full_rows], qkv.k, qkv.scale, full_rows if qkv.causal else None),
     )
     diagnostics = {"realised_d": entries / qkv.n_q, "visited": entries}
     return Approximation.of(operator, qkv, draws={"blocks": blocks}, diagnostics=diagnostics)
 
 
 def _always_seen(last_q: int, nb: int) -> Tensor:
-    """Global and neighbouring blocks of the block rows 1 … last_q - 1, (nb_q - 2, 5); -1 for repeats and none."""
+    """The global and neighbouring blocks of the block rows 1 … last_q - 1, (nb_q - 2, 5). Empty slots are -1."""
     row = torch.arange(1, max(1, last_q), device="cpu").clamp(max=nb - 1)[:, None]
     near = row + torch.arange(-1, 2, device="cpu")
     near = torch.where((near > 0) & (near < nb - 1), near, torch.full_like(near, -1))
@@ -104,19 +104,19 @@ def _always_seen(last_q: int, nb: int) -> Tensor:
 
 
 def _causal_entries(index: Tensor, b: int) -> Tensor:
-    """How many of the tokens ``index`` (h, nb_q, u) lie at or before the rows of their block of b, (h,) float64."""
+    """The number of entries on or below the diagonal, of tokens ``index`` (h, nb_q, u) in blocks of b; (h,) float64."""
     first = b * torch.arange(index.shape[1], device="cpu")[:, None]
-    rows = first + b - torch.maximum(index, first)  # of the block, those from the token on
+    rows = first + b - torch.maximum(index, first)  # rows of the block from the token on
     return rows.clamp(min=0).masked_fill(index < 0, 0).sum((1, 2)).double()
 
 
 def _drawn(seen: Tensor, nb: int, count: int, generator: torch.Generator) -> Tensor:
-    """``count`` more of ``nb`` blocks for each row of ``seen``, one after another, each uniform over those left.
+    """``count`` further blocks of ``nb`` for each row of ``seen``, each uniform over the blocks that remain.
 
-    The number x among those left is the block x plus the seen blocks up to it, counted in ascending order.
+    A draw x is a rank among the remaining blocks. Its block is x plus the number of seen blocks up to it.
     """
     uniform = torch.rand(len(seen), count, generator=generator, dtype=torch.float64, device="cpu")
-    taken = torch.where(seen < 0, torch.full_like(seen, nb), seen)  # nb: none
+    taken = torch.where(seen < 0, torch.full_like(seen, nb), seen)  # nb marks an empty slot
     for step in range(count):
         left = nb - (taken < nb).sum(1)  # blocks not seen yet
         block = (uniform[:, step] * left).long()

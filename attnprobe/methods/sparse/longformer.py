@@ -1,6 +1,6 @@
-"""Longformer (Beltagy et al. 2020): a sliding window, and a few global tokens that see and are seen by all.
+"""Longformer (Beltagy et al. 2020): a sliding window, and a few global tokens that see all tokens and are seen by all.
 
-w is the paper's window size, of which half lies on each side; g is its number of tokens with global attention.
+w is the paper's window size, half of it on each side. g is its number of tokens with global attention.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     """The softmax of row i over ``{0 … g-1} ∪ {j : |i - j| ≤ w/2}``; rows ``i < g`` are exact.
 
     ``w = 2 ⌊(d - 1 - 2g)/2⌋``, so that the window (w + 1), the global columns (g) and the global rows (g n entries)
-    are at most d n entries. Source: Beltagy et al. 2020, section 3.1. The model's separate projections for global
-    attention are trained parts and left out: all rows use the Q, K and V given. Its dilated windows are left out too.
+    have at most d n entries. Source: Beltagy et al. 2020, section 3.1. The model's separate projections for global
+    attention are trained parts and left out: all rows use the given Q, K and V. Dilated windows are left out too.
 
     Options:
-        global_tokens: g, the first tokens of the text (the paper's choice for classification is one, [CLS]).
+        global_tokens: g, the first tokens of the text (for classification the paper has one, [CLS]).
 
     Shapes: weights (h, n_q, u), u < d - g + 16, in dense blocks of 16 rows; the global rows are an operator (h, g,
     n_k); output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``realised_d`` is the mean number
-    of entries of a row, ``visited`` their sum. With more queries than keys the window of a surplus query is that of
-    the last key. Causal rows see what is left of this at and before themselves: ``realised_d`` is about d/2.
+    of entries of a row, ``visited`` their sum. With more queries than keys, a surplus query has the window of the last
+    key. Causal rows see the part of this pattern up to themselves: ``realised_d`` is about d/2.
 
     Raises:
         Unsupported: d above n_q + n_k + 1, below 3, or below ``1 + 2 global_tokens``.
@@ -59,8 +59,8 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     least = 1 + 2 * global_tokens
     if d < least:
         raise Unsupported(
-            f"longformer: d={d} leaves no window beside global_tokens={global_tokens}; "
-            f"choose d in {least}.. or fewer of them"
+            f"longformer: d={d} leaves no window with global_tokens={global_tokens}; "
+            f"choose d in {least}.. or fewer global tokens"
         )
     half = (d - least) // 2  # w/2
     rows = min(global_tokens, qkv.n_q)
@@ -68,8 +68,8 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     operator, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=rows)
     entries += rows * (rows + 1) // 2 if qkv.causal else rows * qkv.n_k
     if rows:
-        whole = torch.arange(rows, device=qkv.device).expand(qkv.h, rows)
-        last = whole[0] if qkv.causal else None
-        operator = RowOverride(operator, whole, SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale, last))
+        full_rows = torch.arange(rows, device=qkv.device).expand(qkv.h, rows)
+        last = full_rows[0] if qkv.causal else None
+        operator = RowOverride(operator, full_rows, SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale, last))
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
     return Approximation.of(operator, qkv, diagnostics=diagnostics)

@@ -1,6 +1,6 @@
-"""The d largest entries of each row: what a sparse pattern could reach that knew the scores.
+"""The d largest entries of each row: the yardstick of sparse patterns, chosen with knowledge of all scores.
 
-Symbols: S = scale · Q Kᵀ and B = softmax(S) of the package's glossary; T_i are the d largest scores of row i.
+S = scale · Q Kᵀ and B = softmax(S) as in the glossary. T_i is the set of the d largest scores of row i.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...rng import Streams
 from ..base import Approximation, per_head
 from ..registry import register
 
-BLOCK = 64  # rows of scores of one head alive at once
+BLOCK = 64  # rows of scores of one head in memory at a time
 
 
 @register(
@@ -43,13 +43,13 @@ BLOCK = 64  # rows of scores of one head alive at once
 def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renormalize: bool = True) -> Approximation:
     """``B~_ij = exp(S_ij) / Σ_{j' in T_i} exp(S_ij')`` for the d largest scores ``T_i`` of row i, 0 elsewhere.
 
-    Source: Gupta et al. 2021, whose k is our d. No matrix with d entries a row is closer to B, row by row, than B's own
-    d largest entries: that is ``renormalize=false``. Renormalised, as the paper has it, it can be further from B than
-    another choice, so it is a yardstick and no lower bound. Of equal scores at the edge torch chooses. Causal rows have
-    the d largest among the keys up to themselves, and the first d rows all of them.
+    Source: Gupta et al. 2021, whose k is our d. B's own d largest entries (``renormalize=false``) are the closest to B,
+    row by row, of all matrices with d entries a row. Renormalised, as in the paper, another choice can be closer, so
+    this is a yardstick, not a lower bound. torch breaks ties at the d-th score. A causal row takes the d largest scores
+    of the keys up to itself; the first d rows take all of these keys.
 
     Options:
-        renormalize: divide by the sum over ``T_i``, so that rows sum to 1; ``false`` divides by that over all keys.
+        renormalize: divide by the sum over ``T_i``, so that rows sum to 1; ``false`` divides by the sum over all keys.
 
     Shapes: weights (h, n_q, d) in the dtype of the Q/K/V, output (h, n_q, p_v). Deterministic; cost ``n² p`` for all
     scores, 64 rows of one head at a time, and ``n d p_v``; memory O(n d).
@@ -59,17 +59,17 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     """
     index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
-    place = torch.arange(qkv.n_k, device=qkv.device)
+    position = torch.arange(qkv.n_k, device=qkv.device)
     for head in range(qkv.h):
         for start, stop in row_blocks(qkv.n_q, block_rows(qkv, qkv.n_k, BLOCK)):
             scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT  # (b, n_k)
             if qkv.causal:
-                scores.masked_fill_(place > place[start:stop, None], float("-inf"))
+                scores.masked_fill_(position > position[start:stop, None], float("-inf"))
             largest, chosen = scores.topk(d, dim=-1)
             index[head, start:stop] = chosen.masked_fill(largest == float("-inf"), -1)
             shift = largest[:, :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
-            kept, over = torch.exp(largest - shift), scores if not renormalize else largest
-            weights[head, start:stop] = kept / torch.exp(over - shift).sum(-1, keepdim=True)
+            numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
+            weights[head, start:stop] = numerator / torch.exp(summed - shift).sum(-1, keepdim=True)
     entries = d * (d + 1) // 2 + d * (qkv.n_q - d) if qkv.causal else d * qkv.n_q
     diagnostics = {
         "realised_d": per_head(qkv.h, entries / qkv.n_q),

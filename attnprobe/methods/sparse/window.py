@@ -1,6 +1,6 @@
-"""A window around each token, or behind it, and the first tokens for all (Xiao et al. 2024, StreamingLLM).
+"""A window around each token or before it, and the first tokens as sinks for all (Xiao et al. 2024, StreamingLLM).
 
-s is the paper's number of attention sinks, w the width of its window; ``d = s + w``.
+s is the paper's number of attention sinks, w the width of its window. ``d = s + w``.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def window(
 ) -> Approximation:
     """The softmax of each row over the columns ``{0 … s-1} ∪ {i - ⌊w/2⌋ … i + ⌊(w-1)/2⌋}`` with ``w = d - s``.
 
-    Source: Xiao et al. 2024, section 3.2. Its window looks back, because its models are causal, and so it does here for
-    causal Q, K, V; for an encoder's it lies around the token: symmetric where w is odd, one longer to the left where it
-    is even. Row i has d entries where the window lies within the text and clear of the sinks, and fewer elsewhere:
-    ``realised_d`` is their mean. With more queries than keys the window of a surplus query is that of the last key.
+    Source: Xiao et al. 2024, section 3.2. The paper's models are causal, so its window looks back; here it does so for
+    causal Q, K, V. For an encoder the window lies around the token: symmetric for odd w, one longer to the left for
+    even w. Row i has d entries if its window lies within the text and outside the sinks, otherwise fewer:
+    ``realised_d`` is the mean. With more queries than keys, a surplus query has the window of the last key.
 
     Options:
-        sinks: s, how many first tokens every row sees.
-        causal: the paper's own pattern: row i sees the sinks and the w tokens ``i - w + 1 … i``, and of both only those
-            up to i. Causal Q, K, V get it without being asked; asked for an encoder's, what it is compared with, the
-            exact B, looks ahead: the error contains that.
+        sinks: s, the number of first tokens that every row sees.
+        causal: the paper's pattern: row i sees the sinks and the w tokens ``i - w + 1 … i``, none of them after i.
+            Causal Q, K, V always get it. For an encoder the exact B looks ahead, so the error then contains the
+            difference of causal and full attention.
 
     Shapes: weights (h, n_q, u), u < d + 16 and u ≤ n_k, in dense blocks of 16 rows; output (h, n_q, p_v).
     Deterministic; cost ``n d (p + p_v)``, memory O(n d). ``visited`` is the number of entries.
@@ -58,7 +58,7 @@ def window(
     """
     if d <= sinks:
         raise Unsupported(
-            f"window: d={d} leaves no window beside sinks={sinks}; choose d in {sinks + 1}.. or fewer sinks"
+            f"window: d={d} leaves no window with sinks={sinks}; choose d in {sinks + 1}.. or fewer sinks"
         )
     w, causal = d - sinks, causal or qkv.causal
     left, right = (w - 1, 0) if causal else (w // 2, (w - 1) // 2)

@@ -1,4 +1,4 @@
-"""A call of a user's function: what it is given, and what it returned told apart and checked."""
+"""Calls of a user's function: its arguments, and the check of its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["UserFunction"]
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's function and how it is called."""
+    """A user's function with its name, its parameters and its claim of linearity."""
 
     function: Callable[..., Any]
     name: str
@@ -31,34 +31,34 @@ class UserFunction:
     linear_in_v: bool
 
     @property
-    def wanted(self) -> set[str]:
+    def parameter_names(self) -> set[str]:
         return {p.name for p in self.parameters}
 
     def approximation(
         self, qkv: QKV, plain: Mapping[str, Any], streams: Streams, options: Mapping[str, Any]
     ) -> Approximation:
-        """What the function gives, on the valid tokens."""
+        """The function's result as an approximation on the valid tokens."""
         inner = qkv.compressed()
-        rows = [[head] for head in qkv.heads] if "generator" in self.wanted else [qkv.heads]
+        calls = [[head] for head in qkv.heads] if "generator" in self.parameter_names else [qkv.heads]
 
         def run(v: Tensor) -> list[Any]:
-            whole = replace(qkv, v=v)
+            inputs = replace(qkv, v=v)
             return [
-                self._told(self._call(part, plain, streams, options), part)
-                for part in (whole.select(heads) for heads in rows)
+                self._checked(self._call(part, plain, streams, options), part)
+                for part in (inputs.select(heads) for heads in calls)
             ]
 
-        found, draws = _joined(run(qkv.v)), self._draws(qkv, streams)
-        if isinstance(found, Approximation):
-            return replace(found, draws={**found.draws, **draws})
-        if isinstance(found, Operator):
-            return Approximation.of(found, inner, draws=draws)
+        result, draws = _joined(run(qkv.v)), self._draws(qkv, streams)
+        if isinstance(result, Approximation):
+            return replace(result, draws={**result.draws, **draws})
+        if isinstance(result, Operator):
+            return Approximation.of(result, inner, draws=draws)
         if not self.linear_in_v:
-            return Approximation(None, found, draws)
+            return Approximation(None, result, draws)
         if Recovered.size(inner) > LARGEST:
             return Approximation(
                 None,
-                found,
+                result,
                 draws,
                 no_operator=f"has a matrix of {Recovered.size(inner) / 2**30:.1f} "
                 "GiB, too large to recover; choose fewer heads or a smaller n",
@@ -67,11 +67,11 @@ class UserFunction:
         def apply(x: Tensor) -> Tensor:
             return _joined(run(_spread(x, qkv)))
 
-        return Approximation(Recovered(apply, inner, self.name), found, draws)
+        return Approximation(Recovered(apply, inner, self.name), result, draws)
 
     def _draws(self, qkv: QKV, streams: Streams) -> dict[str, Tensor]:
-        """What the draws can be replayed from: the seed of each head's generator, (h, 1) int64."""
-        if "generator" not in self.wanted:
+        """The seed of each head's generator, (h, 1) int64, from which its draws can be replayed."""
+        if "generator" not in self.parameter_names:
             return {}
         return {"generator_seed": torch.tensor([[streams.head(head).initial_seed()] for head in qkv.heads])}
 
@@ -79,65 +79,69 @@ class UserFunction:
         """One call, on copies of Q, K and V."""
         q, k, v = (x.clone() for x in (qkv.q, qkv.k, qkv.v))
         values = {**plain, **options, "q": q, "k": k, "v": v, "scale": qkv.scale, "streams": streams}
-        if "mask" in self.wanted:
+        if "mask" in self.parameter_names:
             values["mask"] = qkv.v.new_ones(qkv.n_k, dtype=torch.bool) if qkv.mask is None else qkv.mask.clone()
-        if "generator" in self.wanted:
+        if "generator" in self.parameter_names:
             values["generator"] = streams.head(qkv.heads[0])
-        if "qkv" in self.wanted:
+        if "qkv" in self.parameter_names:
             values["qkv"] = replace(qkv, q=q, k=k, v=v)
         first = [values.get(p.name, p.default) for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
         rest = {p.name: values[p.name] for p in self.parameters if p.kind is not p.POSITIONAL_ONLY and p.name in values}
         try:
-            got = self.function(*first, **rest)
+            result = self.function(*first, **rest)
         except Unsupported:
             raise
         except SystemExit as error:
             raise BadResult(f"{self.name} ends the process: {message(error)}") from error
-        except UsageError as error:  # of the package's own parts, misused
+        except UsageError as error:  # from attnprobe's own functions, misused
             raise BadResult(f"{self.name}: {message(error)}") from error
         for axis, x in (("q", q), ("k", k), ("v", v)):
             if not torch.equal(x, getattr(qkv, axis)):
                 raise BadResult(f"{self.name} writes into its input {axis}; work on {axis}.clone()")
-        return got
+        return result
 
-    def _told(self, got: Any, qkv: QKV) -> Any:
-        """What one call returned: an output, an operator or an approximation, on the valid tokens."""
-        if isinstance(got, Approximation):
-            return self._approximation(got, qkv)
-        if isinstance(got, Operator):
-            self._fits(got.shape, {"a matrix (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
-            return got if qkv.mask is None else self._matrix(got.dense(), qkv)
-        if not isinstance(got, Tensor):
+    def _checked(self, result: Any, qkv: QKV) -> Any:
+        """The result of one call on the valid tokens: an output, an operator or an approximation.
+
+        Raises:
+            BadResult: another type, shape, dtype or device.
+        """
+        if isinstance(result, Approximation):
+            return self._approximation(result, qkv)
+        if isinstance(result, Operator):
+            self._check_shape(result.shape, {"a matrix (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
+            return result if qkv.mask is None else self._matrix(result.dense(), qkv)
+        if not isinstance(result, Tensor):
             raise BadResult(
-                f"{self.name} returned a {type(got).__name__}; it returns an output or a matrix, as a "
-                "tensor, or an attnprobe Operator"
+                f"{self.name} returned a {type(result).__name__}; return an output or a matrix as a tensor, or an "
+                "attnprobe Operator"
             )
-        self._on_device(got, qkv)
+        self._check_device(result, qkv)
         output, matrix = (qkv.h, qkv.n_q, qkv.p_v), (qkv.h, qkv.n_q, qkv.n_k)
-        if got.shape == matrix and (output != matrix or not self.wanted & {"v", "qkv"}):
+        if result.shape == matrix and (output != matrix or not self.parameter_names & {"v", "qkv"}):
             if self.linear_in_v:
                 raise BadResult(
-                    f"{self.name} says linear_in_v, which is of functions that return an output, and "
-                    "returned a matrix; drop linear_in_v"
+                    f"{self.name} claims linear_in_v and returned a matrix; linear_in_v is for functions that return "
+                    "an output: drop linear_in_v"
                 )
-            return self._matrix(got, qkv)
-        self._fits(got.shape, {"an output is (h, n_q, p_v)": output, "a matrix (h, n_q, n_k)": matrix})
-        self._same_dtype(got, qkv)
-        return got if qkv.mask is None else got[:, qkv.mask]
+            return self._matrix(result, qkv)
+        self._check_shape(result.shape, {"an output is (h, n_q, p_v)": output, "a matrix (h, n_q, n_k)": matrix})
+        self._check_dtype(result, qkv)
+        return result if qkv.mask is None else result[:, qkv.mask]
 
-    def _fits(self, shape: tuple[int, ...], wanted: Mapping[str, tuple[int, ...]]) -> None:
-        if tuple(shape) not in wanted.values():
-            told = ", ".join(f"{what} = {one}" for what, one in wanted.items())
-            raise BadResult(f"{self.name} returned shape {tuple(shape)}; {told}")
+    def _check_shape(self, shape: tuple[int, ...], allowed: Mapping[str, tuple[int, ...]]) -> None:
+        if tuple(shape) not in allowed.values():
+            shapes = ", ".join(f"{kind} = {one}" for kind, one in allowed.items())
+            raise BadResult(f"{self.name} returned shape {tuple(shape)}; {shapes}")
 
-    def _same_dtype(self, output: Tensor, qkv: QKV) -> None:
+    def _check_dtype(self, output: Tensor, qkv: QKV) -> None:
         if output.dtype != qkv.dtype:
             raise BadResult(
                 f"{self.name} returned {str(output.dtype)[6:]} for inputs of {str(qkv.dtype)[6:]}; end "
                 "with .to(v.dtype)"
             )
 
-    def _on_device(self, x: Tensor, qkv: QKV) -> None:
+    def _check_device(self, x: Tensor, qkv: QKV) -> None:
         if not x.dtype.is_floating_point:
             raise BadResult(f"{self.name} returned {str(x.dtype)[6:]}; floating point is needed")
         if x.device != qkv.device:
@@ -152,19 +156,19 @@ class UserFunction:
             raise BadResult(f"{self.name} gives weight to padded keys")
         return Dense(inner[:, :, qkv.mask])
 
-    def _approximation(self, got: Approximation, qkv: QKV) -> Approximation:
-        """An approximation as the function made it, if it holds together."""
-        if "mask" in self.wanted and qkv.mask is not None:
+    def _approximation(self, result: Approximation, qkv: QKV) -> Approximation:
+        """The function's own approximation, with its shapes and dtype checked."""
+        if "mask" in self.parameter_names and qkv.mask is not None:
             raise BadResult(f"{self.name} takes a mask and returned an Approximation; return the output or the matrix")
-        self._fits(got.output.shape, {"its output is (h, n_q, p_v)": (qkv.h, qkv.n_q, qkv.p_v)})
-        self._same_dtype(got.output, qkv)
-        if got.operator is not None:
-            self._fits(got.operator.shape, {"its operator is (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
-        return got
+        self._check_shape(result.output.shape, {"its output is (h, n_q, p_v)": (qkv.h, qkv.n_q, qkv.p_v)})
+        self._check_dtype(result.output, qkv)
+        if result.operator is not None:
+            self._check_shape(result.operator.shape, {"its operator is (h, n_q, n_k)": (qkv.h, qkv.n_q, qkv.n_k)})
+        return result
 
 
 def _spread(x: Tensor, qkv: QKV) -> Tensor:
-    """Values of the valid tokens among zeros at the padding."""
+    """The values ``x`` of the valid tokens in a tensor of all tokens, zero at the padding."""
     if qkv.mask is None:
         return x
     out = x.new_zeros(x.shape[0], qkv.n_k, x.shape[2])
@@ -173,7 +177,7 @@ def _spread(x: Tensor, qkv: QKV) -> Tensor:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """The results of single heads as one."""
+    """The results of several calls, joined along the heads."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Tensor):
@@ -187,8 +191,8 @@ def _joined(parts: list[Any]) -> Any:
         for field in ("draws", "cores", "inverses", "diagnostics")
     }
     joined = {
-        field: {name: torch.cat([getattr(part, field)[name] for part in parts]) for name in sorted(some)}
-        for field, some in names.items()
+        field: {name: torch.cat([getattr(part, field)[name] for part in parts]) for name in sorted(common)}
+        for field, common in names.items()
     }
     operators = [part.operator for part in parts if part.operator is not None]
     operator = Stacked(operators) if len(operators) == len(parts) else None

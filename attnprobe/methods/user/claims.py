@@ -1,12 +1,12 @@
-"""A user's function as a method: it gets what its parameters name, and what it returns is told apart and checked.
+"""A user's function as a method: arguments are passed by parameter name, and the result is checked.
 
 A function may take any of ``q`` (h, n_q, p), ``k`` (h, n_k, p), ``v`` (h, n_k, p_v), ``d``, ``scale`` (the factor on Q
-Kᵀ, which nothing has applied yet), ``mask`` (n_k,) bool, true at valid tokens, ``generator``, ``target``, the whole
-``qkv``, and ``streams`` as the built-in methods do; further parameters have defaults and are its options. It returns
-the output (h, n_q, p_v), the matrix (h, n_q, n_k) or an `Operator` of that shape, or an `Approximation`.
+Kᵀ, not applied yet), ``mask`` (n_k,) bool, true at valid tokens, ``generator``, ``target``, the whole ``qkv``, and
+``streams`` as in the built-in methods. Further parameters need defaults and are its options. It returns the output (h,
+n_q, p_v), the matrix (h, n_q, n_k), an `Operator` of that shape, or an `Approximation`.
 
-One that takes ``generator`` is called head by head, h = 1, each with the CPU generator of that head: so heads draw the
-same alone and together. One that takes no ``mask`` sees the valid tokens alone. Its inputs are copies.
+A function with ``generator`` is called head by head, h = 1, with the CPU generator of that head. So a head draws the
+same numbers alone and among others. A function without ``mask`` gets the valid tokens only. Its inputs are copies.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["GIVEN", "Claims", "as_method", "claims_of", "method"]
 
 GIVEN = ("q", "k", "v", "d", "scale", "mask", "generator", "target", "qkv", "streams")
 SIMPLE = (int, float, bool, str, type(None))
-UNSAID = "what its author means by d"
+UNSTATED = "not stated"
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a function says of itself; see `method`."""
+    """The claims of a user's function; see `method`."""
 
     linear_in_v: bool = False
     kind: str = "user"
     targets: tuple[str, ...] = ("softmax",)
     tags: tuple[str, ...] = ()
-    budget: str = UNSAID
-    cost: str = "not said"
+    budget: str = UNSTATED
+    cost: str = UNSTATED
     paper: str = "a user's own"
     year: int = 0
     least: int = 1
@@ -51,21 +51,21 @@ class Claims:
 
 
 def method(function: Callable[..., Any] | None = None, **claims: Any) -> Callable[..., Any]:
-    """Say of a function what it is; a decorator that changes nothing but this. `attnprobe check` proves the claims.
+    """A decorator that attaches claims to a function and does not change it. `attnprobe check` tests the claims.
 
     Args:
         linear_in_v: the output is a matrix times V, and the matrix does not depend on V. The matrix is then recovered
-            from what the function does to blocks of the identity, and has errors, spectra and condition numbers.
-        kind: ``kernel`` for exact softmax attention by other means, which is judged as kernels are. One with an option
-            ``dtype`` takes Q, K and V to that dtype itself; without it they are taken as they come.
-        targets: of ``softmax`` and ``gaussian``, the exact matrices that it can stand for.
-        tags: further claims, of those that ``attnprobe methods`` shows. budget: what d means. cost: multiply-adds per
+            by applying the function to blocks of the identity, so that errors, spectra and condition numbers exist.
+        kind: ``kernel`` for an implementation of exact softmax attention, which is measured as kernels are. A kernel
+            with an option ``dtype`` casts Q, K and V to that dtype itself.
+        targets: the exact matrices that it can approximate, of ``softmax`` and ``gaussian``.
+        tags: further claims, from the list of ``attnprobe methods``. budget: the meaning of d. cost: multiply-adds per
             head, such as ``"4 n d p"``. paper, year: the source.
         least, limit: the smallest budget, and ``(n_q, n_k) ->`` the largest.
         exact_at: ``n -> (d, options)`` at which it is exact, for the tag ``exact_at_full_budget``.
 
     Raises:
-        UsageError: a claim that does not exist.
+        UsageError: an unknown claim.
 
     >>> import torch
     >>> @method(linear_in_v=True, tags=("row_sums_one",))
@@ -93,7 +93,7 @@ def _frozen(value: Any) -> Any:
 
 
 def claims_of(function: Callable[..., Any], name: str) -> Claims:
-    """What a function says of itself, by the decorator or by its attributes ``linear_in_v`` and ``kind``.
+    """The claims of a function, from the decorator or from its attributes ``linear_in_v`` and ``kind``.
 
     Raises:
         UsageError: an unknown tag, target or kind.
@@ -102,7 +102,7 @@ def claims_of(function: Callable[..., Any], name: str) -> Claims:
         linear_in_v=bool(getattr(function, "linear_in_v", False)), kind=getattr(function, "kind", "user")
     )
     if claims.kind not in ("user", "kernel"):
-        raise UsageError(f"{name}: there is no kind '{claims.kind}'; a function is a kernel, or says nothing")
+        raise UsageError(f"{name}: there is no kind '{claims.kind}'; use kind=\"kernel\" or leave it out")
     if claims.kind == "kernel" and claims.targets != ("softmax",):
         raise UsageError(f"{name}: a kernel stands for softmax attention; drop its targets")
     for tag in claims.tags:
@@ -117,19 +117,19 @@ def claims_of(function: Callable[..., Any], name: str) -> Claims:
 
 
 def as_method(function: Callable[..., Any], name: str, provenance: Provenance | None = None) -> Method:
-    """The registry's entry of a function, whose adapter is called as every method is.
+    """The entry of a user's function. Its adapter has the interface of every method.
 
     Raises:
-        UsageError: a function whose parameters are none of `GIVEN` and have no default, or an option of a strange type.
+        UsageError: a parameter outside `GIVEN` without a default, an option of an unsupported type, or a wrong claim.
     """
     parameters = _parameters(function, name)
     claims = claims_of(function, name)
-    given = {p.name for p in parameters if p.name in GIVEN}
+    inputs = {p.name for p in parameters if p.name in GIVEN}
     options = {p.name: p for p in parameters if p.name not in GIVEN}
     adapter = _adapter(UserFunction(function, name, tuple(parameters), claims.linear_in_v), options)
     tags = claims.tags
-    if not given & {"generator", "streams"} and "deterministic" not in tags:
-        tags = ("deterministic", *tags)  # it has no draws of ours, and `check` notices others
+    if not inputs & {"generator", "streams"} and "deterministic" not in tags:
+        tags = ("deterministic", *tags)  # it takes no generator, and `check` detects other sources of randomness
     return Method(
         name=name,
         function=adapter,
@@ -139,34 +139,34 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
         targets=claims.targets,
         kind=claims.kind,
         tags=tags,
-        budget=claims.budget if "d" in given else None,
+        budget=claims.budget if "d" in inputs else None,
         cost=claims.cost,
         oracle="attnprobe check",
         limit=claims.limit,
         least=claims.least,
         exact_at=claims.exact_at,
-        takes_mask="mask" in given,
+        takes_mask="mask" in inputs,
         provenance=provenance,
     )
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
-    """The parameters that a call fills in."""
+    """The named parameters of the function, with the types of its options as annotations."""
     if not callable(function):
         kind = type(function).__name__
         raise UsageError(f"{name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a function")
     try:
-        found = list(inspect.signature(function).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} does not tell its parameters; wrap it in a function of q, k, v, …") from error
-    found = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    for p in found:
+        raise UsageError(f"{name} has no readable signature; wrap it in a function of q, k, v, …") from error
+    parameters = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for p in parameters:
         if p.name not in GIVEN and p.default is p.empty:
             raise UsageError(
-                f"{name}: the parameter '{p.name}' has no default and is none of {', '.join(GIVEN)}; give it a default"
+                f"{name}: the parameter '{p.name}' has no default; give it one, or use one of {', '.join(GIVEN)}"
             )
     hints = _hints(function)
-    return [p.replace(annotation=_type(name, p, hints)) if p.name not in GIVEN else p for p in found]
+    return [p.replace(annotation=_type(name, p, hints)) if p.name not in GIVEN else p for p in parameters]
 
 
 def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
@@ -177,10 +177,10 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _type(name: str, p: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    """What an option may be: its annotation, or the type of its default."""
+    """The type of an option: its annotation, or the type of its default."""
     hint = hints.get(p.name)
-    several = typing.get_origin(hint) in (Union, types.UnionType)
-    if hint in SIMPLE or (several and all(one in SIMPLE for one in typing.get_args(hint))):
+    is_union = typing.get_origin(hint) in (Union, types.UnionType)
+    if hint in SIMPLE or (is_union and all(one in SIMPLE for one in typing.get_args(hint))):
         return hint
     if typing.get_origin(hint) is Literal and all(isinstance(one, str) for one in typing.get_args(hint)):
         return hint
@@ -195,10 +195,10 @@ def _type(name: str, p: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
 
 
 def _adapter(function: UserFunction, options: Mapping[str, inspect.Parameter]) -> Callable[..., Approximation]:
-    """The function in the form of every method, with its options in the signature."""
+    """The function with the interface of every method, its options in the signature."""
 
-    def adapter(qkv: QKV, d: int | None, *, streams: Streams, target: str = "softmax", **given: Any) -> Approximation:
-        return function.approximation(qkv, {"d": d, "target": target}, streams, given)
+    def adapter(qkv: QKV, d: int | None, *, streams: Streams, target: str = "softmax", **chosen: Any) -> Approximation:
+        return function.approximation(qkv, {"d": d, "target": target}, streams, chosen)
 
     head = [p for p in inspect.signature(adapter).parameters.values() if p.kind is not p.VAR_KEYWORD]
     own = [p.replace(kind=p.KEYWORD_ONLY) for p in options.values()]

@@ -1,4 +1,4 @@
-"""A method from a file, ``PATH.py:FUNCTION``: found, hashed and loaded, each of which may fail in one line."""
+"""A method from a file, ``PATH.py:FUNCTION``: read, hashed and imported. Every failure is an error of one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from ...errors import BadResult, UsageError, nearest
 from ...files import MIB, read_regular, reading
@@ -22,71 +21,71 @@ from .claims import as_method
 
 __all__ = ["contents", "digest", "error_text", "from_file", "line_of", "loading"]
 
-LARGEST = 16 * MIB  # of a module
-PREFIX = "attnprobe_user_"  # of the names that loaded modules have
-_helpers: dict[str, bytes] = {}  # what stood in the modules that a loaded file brought in, by their names
+LARGEST = 16 * MIB  # the size limit of a module
+PREFIX = "attnprobe_user_"  # starts the names of loaded modules
+_helpers: dict[str, bytes] = {}  # the source of the modules that a loaded file imported, by their names
 
 
 def from_file(name: str) -> Method:
     """The method ``PATH.py:FUNCTION``.
 
     Raises:
-        UsageError: no file, no function of that name, a file that raises when it is imported; one line names it.
+        UsageError: the file or the function does not exist, or importing the file raises; one line names it.
     """
-    named = file_and_function(name)
-    if named is None:
+    parts = file_and_function(name)
+    if parts is None:
         raise UsageError(f"'{name}' names no file; write PATH.py:FUNCTION")
-    file, function = named
+    file, function = parts
     path = Path(file).expanduser()
     files = contents(path)
     if not function:
-        raise UsageError(f"{file}: which function? write {file}:FUNCTION{_offered(files[path.resolve()])}")
+        raise UsageError(f"{file}: which function? write {file}:FUNCTION{_defined(files[path.resolve()])}")
     module = _module(path.resolve(), digest(files), tuple(files), files[path.resolve()])
     if not hasattr(module, function):
-        have = [
+        functions = [
             key
             for key, value in vars(module).items()
             if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
         ]
-        way_out = nearest(function, have) if have else "; it defines no function"
+        way_out = nearest(function, functions) if functions else "; it defines no function"
         raise UsageError(f"{file} has no function '{function}'{way_out}")
     return as_method(getattr(module, function), short_name(name), Provenance(file, digest(files)))
 
 
 def contents(path: Path) -> dict[Path, bytes]:
-    """The bytes of a file and of the modules beside it that it imports, and they in turn.
+    """The bytes of a file and, recursively, of the modules in its folder that it imports.
 
     Raises:
         UsageError: the file cannot be read.
     """
     with reading(path, UsageError, ": no method can be loaded from it"):
-        found = {path.resolve(): read_regular(path, LARGEST)}
-        waiting = list(found)
+        files = {path.resolve(): read_regular(path, LARGEST)}
+        waiting = list(files)
         while waiting:
-            one = waiting.pop()
-            for other in _beside(one, found[one]):
-                if other not in found:
-                    found[other] = read_regular(other, LARGEST)
-                    waiting.append(other)
-    return found
+            file = waiting.pop()
+            for helper in _local_imports(file, files[file]):
+                if helper not in files:
+                    files[helper] = read_regular(helper, LARGEST)
+                    waiting.append(helper)
+    return files
 
 
 def digest(files: dict[Path, bytes]) -> str:
-    """SHA-256 of their contents in the order of their names; their folder has no part in it."""
-    found = hashlib.sha256()
+    """SHA-256 of the names and contents of the files, in the order of their paths. It does not depend on the folder."""
+    total = hashlib.sha256()
     for path in sorted(files):
-        found.update(
+        total.update(
             hashlib.sha256(path.name.encode("utf-8", "surrogateescape")).digest() + hashlib.sha256(files[path]).digest()
         )
-    return found.hexdigest()
+    return total.hexdigest()
 
 
-def _beside(path: Path, text: bytes) -> Iterator[Path]:
-    """The files in a file's own folder that it imports."""
+def _local_imports(path: Path, text: bytes) -> Iterator[Path]:
+    """The files in the folder of ``path`` that its source ``text`` imports."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
-        return  # importing it says so
+        return  # the import reports it
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [
         f"{node.module or ''}.{alias.name}".strip(".")
@@ -95,8 +94,8 @@ def _beside(path: Path, text: bytes) -> Iterator[Path]:
         for alias in node.names
     ]
     for name in names:
-        whole = path.parent.joinpath(*name.split("."))
-        for place in (whole, whole.parent):
+        target = path.parent.joinpath(*name.split("."))
+        for place in (target, target.parent):
             for file in (place.with_suffix(".py"), place / "__init__.py"):
                 if place != path.parent and file.is_file():
                     yield file.resolve()
@@ -104,13 +103,13 @@ def _beside(path: Path, text: bytes) -> Iterator[Path]:
 
 @lru_cache(maxsize=64)
 def _module(path: Path, sha256: str, files: tuple[Path, ...], text: bytes) -> types.ModuleType:
-    """The module of a file with these contents, executed once; an edited file is another module.
+    """The module of a file with these contents, executed once. An edited file gives another module.
 
-    Modules beside it that changed since another version of the file brought them in are imported again.
+    Helper modules from its folder are imported again if they changed since their last import.
     """
-    for name, known in list(_helpers.items()):
+    for name, source in list(_helpers.items()):
         helper = sys.modules.get(name)
-        if helper is not None and _text(helper) != known:
+        if helper is not None and _text(helper) != source:
             del sys.modules[name], _helpers[name]
     before = set(sys.modules)
     module = types.ModuleType(f"{PREFIX}{path.stem}_{sha256[:12]}")
@@ -142,7 +141,7 @@ def _text(module: types.ModuleType) -> bytes:
 
 @contextmanager
 def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
-    """Import what stands in ``folder`` too, print to stderr, and turn whatever is raised into one line."""
+    """While active, ``folder`` is on the import path, prints go to stderr, and any exception becomes a `UsageError`."""
     before = list(sys.path)
     if folder is not None:
         sys.path.insert(0, str(folder))
@@ -152,19 +151,19 @@ def loading(path: Path | str, folder: Path | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a file may raise anything, SystemExit too
-        raise UsageError(f"{_where(path, error)}: {_told(error)}") from error
+        raise UsageError(f"{_where(path, error)}: {_import_error(error)}") from error
     finally:
         sys.path[:] = before
 
 
 def error_text(error: BaseException) -> str:
-    """An error that a method raised as a record tells it: its class, its message, the line of a user's file, notes."""
-    told = first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
-    return " ".join([told, *getattr(error, "__notes__", ())])
+    """The text of a method's error in records: its class, its message, the line of a user's file, and its notes."""
+    text = first_line(message(error)) if isinstance(error, BadResult) else f"{reason(error)}{line_of(error)}"
+    return " ".join([text, *getattr(error, "__notes__", ())])
 
 
 def line_of(error: BaseException) -> str:
-    """The line of a user's file from which an error came, `` (mine.py, line 7)``; empty where none is in its trace."""
+    """The last line of a user's file in an error's traceback, as `` (mine.py, line 7)``; empty if there is none."""
     lines = [
         (Path(frame.f_code.co_filename).name, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -174,19 +173,19 @@ def line_of(error: BaseException) -> str:
 
 
 def _where(path: Path | str, error: BaseException) -> str:
-    """The file, and the line of it in which an import ended."""
+    """The file, and the line at which its import failed."""
     if isinstance(error, SyntaxError):
         return f"{path}, line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}, line {lines[-1]}" if lines else str(path)
 
 
-def _told(error: BaseException) -> str:
+def _import_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else reason(error)
 
 
-def _offered(text: bytes) -> Any:
-    """What a file defines, in words, without importing it."""
+def _defined(text: bytes) -> str:
+    """The functions that a file defines, in words, without importing it."""
     try:
         names = [
             node.name

@@ -1,7 +1,7 @@
-"""Methods that installed packages bring: entry points of the group ``attnprobe.methods``.
+"""Methods of installed packages: entry points of the group ``attnprobe.methods``.
 
-The value of an entry point is a function as `user` takes it. ``ATTNPROBE_LOAD_PLUGINS=`` (empty) loads none, and a list
-of names with commas only those entry points, or those of these packages.
+An entry point refers to a user's function (see `claims`). ``ATTNPROBE_LOAD_PLUGINS=`` (empty) loads none. A
+comma-separated list loads only the entry points of these names or packages.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ VARIABLE = "ATTNPROBE_LOAD_PLUGINS"
 
 
 def found() -> dict[str, EntryPoint]:
-    """The entry points that are there and wanted, by name; nothing is imported."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted is not None and not wanted.strip():
+    """The installed entry points that ``ATTNPROBE_LOAD_PLUGINS`` allows, by name. Nothing is imported."""
+    allowed = os.environ.get(VARIABLE)
+    if allowed is not None and not allowed.strip():
         return {}
-    names = None if wanted is None else {name.strip() for name in wanted.split(",")}
+    names = None if allowed is None else {name.strip() for name in allowed.split(",")}
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     return {
         point.name: point
@@ -42,7 +42,7 @@ def from_plugin(point: EntryPoint) -> Method:
     """The method of an entry point.
 
     Raises:
-        UsageError: it cannot be imported, or is no method; one line names it and its package.
+        UsageError: it cannot be imported or is not a method; one line names it and its package.
     """
     package = f"{point.dist.name} {point.dist.version}" if point.dist else None
     where = f"the method '{point.name}' of {package or point.value}"
@@ -56,7 +56,7 @@ def from_plugin(point: EntryPoint) -> Method:
             raise TypeError(f"{where} has no source file")
         file = Path(source)
         sha256 = digest(contents(file))
-    except (TypeError, UsageError):  # compiled: its package's version stands for it
+    except (TypeError, UsageError):  # compiled: the hash is of its package's version
         file, sha256 = Path(point.value), digest({Path(point.value): (package or "").encode()})
     try:
         return as_method(function, point.name, Provenance(file.name, sha256, package))
@@ -65,7 +65,7 @@ def from_plugin(point: EntryPoint) -> Method:
 
 
 def every(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], list[str]]:
-    """The methods of all entry points, and a line for each that cannot be had."""
+    """The methods of all entry points, and an error line for each that fails to load."""
     methods, lines = [], []
     for point in found().values() if points is None else points:
         try:

@@ -1,4 +1,4 @@
-"""The operator of a function that is linear in V and shows only its output, recovered from what it does to I."""
+"""The operator of a function that is linear in V, recovered by applying the function to the identity."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ...rng import generator
 
 __all__ = ["LARGEST", "Recovered"]
 
-LARGEST = 2**31  # bytes of a matrix that is held
+LARGEST = 2**31  # bytes of the largest matrix to recover
 
 
 class Recovered(Operator):
-    """``B~`` with ``B~ E = f(E)`` for the columns E of the identity, (h, n_q, n_k); held once it is first used.
+    """``B~`` with ``B~ E = f(E)`` for the columns E of the identity, (h, n_q, n_k); computed at first use and stored.
 
-    ``f`` is called ``n_k / p_v`` times with blocks of I as wide as V, the last filled up with zeros. Before any number
-    is taken from it, ``f(X) = B~ X`` is checked for V itself and for a random X: to the square root of the dtype's eps,
-    relative to ``‖f(X)‖_F`` of the head, so that rounding passes and a function that looks at V does not.
+    ``f`` is called ``n_k / p_v`` times with blocks of I as wide as V, the last one padded with zeros. Then ``f(X) = B~
+    X`` is checked for V itself and for a random X. The tolerance is the square root of the dtype's eps, relative to
+    ``‖f(X)‖_F`` of the head: rounding passes, a function that depends on the values of V fails.
 
     Args:
-        apply: f, (h, n_k, p_v) to (h, n_q, p_v). qkv: whose V it is. name: for what is said of a false claim.
+        apply: f, from (h, n_k, p_v) to (h, n_q, p_v). qkv: the inputs with V. name: the function's name in errors.
 
     Raises:
-        BadResult: when it is first used, where f is not linear in V.
+        BadResult: at first use, if f is not linear in V.
     """
 
     def __init__(self, apply: Callable[[Tensor], Tensor], qkv: QKV, name: str) -> None:
@@ -44,7 +44,7 @@ class Recovered(Operator):
 
     @cached_property
     def held(self) -> Dense:
-        """The matrices, checked."""
+        """The matrices, after the check of linearity."""
         h, n_q, n_k = self.shape
         width = self.v.shape[2]
         matrix = self.v.new_empty(h, n_q, n_k)
@@ -58,17 +58,17 @@ class Recovered(Operator):
         return Dense(matrix)
 
     def _check(self, matrix: Tensor) -> None:
-        """Refuse a function that is not the matrix: one that is not linear, or chooses by what V holds."""
+        """Refuse a function whose outputs differ from ``matrix`` times its inputs."""
         random = torch.randn(self.v.shape, generator=generator(0, "linearity"), dtype=torch.float64)
-        for what, x in (("V", self.v), ("a random V", random.to(self.v))):
-            got, wanted = self.apply(x).double(), matrix.double() @ x.double()
-            error, size = (y.norm(dim=(1, 2)) for y in (got - wanted, got))
-            bad = error > torch.finfo(self.dtype).eps ** 0.5 * size  # NaN is another matter: a diverged output
+        for label, x in (("V", self.v), ("a random V", random.to(self.v))):
+            output, product = self.apply(x).double(), matrix.double() @ x.double()
+            error, size = (y.norm(dim=(1, 2)) for y in (output - product, output))
+            bad = error > torch.finfo(self.dtype).eps ** 0.5 * size  # false for NaN: a diverged output is not refused
             if bad.any():
                 head = int(bad.nonzero()[0])
                 raise BadResult(
-                    f"{self.name} says that it is linear in V, and is not: its output for {what} differs from that of "
-                    f"its own matrix, recovered from blocks of the identity, by {float(error[head] / size[head]):.2g} "
+                    f"{self.name} claims to be linear in V, and is not: its output for {label} differs from the output "
+                    f"of its matrix, recovered from blocks of the identity, by {float(error[head] / size[head]):.2g} "
                     f"of its norm (head {head} of {self.shape[0]}); drop linear_in_v"
                 )
 

@@ -1,4 +1,4 @@
-"""What ``attnprobe new-method`` writes: a method that works, in the form that docstrings have here, and its test."""
+"""The files of ``attnprobe new-method``: a working method with a complete docstring, and its test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...files import writing
 
 __all__ = ["write_method"]
 
-METHOD = '''"""{title}: what it does, in a sentence. Replace this method, which averages keys, by your own."""
+METHOD = '''"""{title}: one sentence about the method. Replace this example, which averages keys, by your own."""
 
 import torch
 
@@ -34,8 +34,8 @@ def {name}(q, k, v, d, scale):
         ``out_i = Σ_s w_is u_s``,   ``w_is ∝ c_s exp(scale · q_i · m_s)``.
 
     Args:
-        q, k, v: (h, n_q, p), (h, n_k, p), (h, n_k, p_v), on any device and of any dtype. scale: applied here, once.
-        d: how many segments.
+        q, k, v: (h, n_q, p), (h, n_k, p), (h, n_k, p_v), on any device and of any dtype.
+        d: the number of segments. scale: the factor on Q Kᵀ, applied here.
 
     Returns:
         The output, (h, n_q, p_v). ``2 n d p`` multiply-adds a head.
@@ -49,7 +49,7 @@ def {name}(q, k, v, d, scale):
     return torch.softmax(scores, -1) @ values
 '''
 
-TEST = '''"""{title}: what every method must do, and that it is what its formula says."""
+TEST = '''"""{title}: the contract of every method, and the formula."""
 
 import torch
 from {name} import {name}
@@ -58,18 +58,18 @@ from attnprobe import QKV, approximate
 from attnprobe.testing import check_method
 
 
-def test_it_does_what_every_method_must():
+def test_it_keeps_the_contract():
     check_method({name})
 
 
-def test_it_is_its_formula():
+def test_it_equals_its_formula():
     q, k, v = torch.randn(3, 1, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    wanted = torch.zeros_like(v)
+    expected = torch.zeros_like(v)
     segments = [[0, 1, 2], [3, 4], [5, 6]]  # of 7 keys
     for i in range(7):
         weights = [len(s) * torch.exp(0.5 * q[0, i] @ k[0, s].mean(0)) for s in segments]
-        wanted[0, i] = sum(w * v[0, s].mean(0) for w, s in zip(weights, segments)) / sum(weights)
-    assert torch.allclose(approximate({name}, QKV(q, k, v), d=3).output, wanted)
+        expected[0, i] = sum(w * v[0, s].mean(0) for w, s in zip(weights, segments)) / sum(weights)
+    assert torch.allclose(approximate({name}, QKV(q, k, v), d=3).output, expected)
 '''
 
 
@@ -77,11 +77,11 @@ def write_method(name: str, folder: str | Path = ".") -> tuple[Path, Path]:
     """Write ``NAME.py`` and ``test_NAME.py`` and return their paths; nothing is overwritten.
 
     Raises:
-        UsageError: a name that is no function's or that of a module that is there already, a file that exists, a
-            folder that cannot be written to.
+        UsageError: the name is not a valid name of a function, or is the name of an installed module; a file exists;
+            the folder cannot be written to.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
-        raise UsageError(f"'{name}' is no name of a function; use letters, digits and _, such as my_method")
+        raise UsageError(f"'{name}' cannot name a function; use letters, digits and _, such as my_method")
     with writing(folder):
         folder = Path(folder).expanduser()
         files = folder / f"{name}.py", folder / f"test_{name}.py"
@@ -89,7 +89,7 @@ def write_method(name: str, folder: str | Path = ".") -> tuple[Path, Path]:
             if file.exists():
                 raise UsageError(f"{file} exists; choose another name, or remove it")
     if find_spec(name) is not None:
-        raise UsageError(f"'{name}' is the name of a module that Python finds already; choose another")
+        raise UsageError(f"'{name}' is the name of an installed module; choose another name")
     title = name.replace("_", " ").strip().capitalize() or name
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ def test_the_window_is_its_literal_mask(n_q, n_k, sinks, causal):
     qkv = make(n=n_q, n_k=n_k)
     for d in range(5, n_q + n_k + 5):
         if d <= sinks:
-            with pytest.raises(Unsupported, match=f"window: d={d} leaves no window beside sinks={sinks}"):
+            with pytest.raises(Unsupported, match=f"window: d={d} leaves no window with sinks={sinks}"):
                 approximate("window", qkv, d, sinks=sinks)
             continue
         approx = approximate("window", qkv, d, sinks=sinks, causal=causal)
@@ -79,7 +79,7 @@ def test_longformer_is_its_literal_mask(n_q, n_k, g):
     qkv = make(n=n_q, n_k=n_k)
     for d in range(3, n_q + n_k + 2):
         if d < 1 + 2 * g:
-            with pytest.raises(Unsupported, match=f"longformer: d={d} leaves no window beside global_tokens={g}"):
+            with pytest.raises(Unsupported, match=f"longformer: d={d} leaves no window with global_tokens={g}"):
                 approximate("longformer", qkv, d, global_tokens=g)
             continue
         approx = approximate("longformer", qkv, d, global_tokens=g)

@@ -220,9 +220,9 @@ def test_the_matrix_of_a_linear_function_is_recovered_and_the_claim_is_checked()
         lambda q, k, v, scale: softmax(q, k, v, scale) * v.norm(),
     ):
         approx = approximate(method(linear_in_v=True)(false), make())
-        with pytest.raises(BadResult, match="says that it is linear in V, and is not.*drop linear_in_v"):
+        with pytest.raises(BadResult, match="claims to be linear in V, and is not.*drop linear_in_v"):
             approx.operator.dense()
-    with pytest.raises(BadResult, match="says linear_in_v.*returned a matrix"):
+    with pytest.raises(BadResult, match="claims linear_in_v.*returned a matrix"):
         approximate(method(linear_in_v=True)(lambda q, k: q @ k.mT), make())
 
 
@@ -247,7 +247,7 @@ def test_options_come_from_annotations_or_defaults():
     assert get(fn).check("softmax", {"f": "2"}) == {"f": 2} and get(fn).check("softmax", {"f": "z"}) == {"f": "z"}
     with pytest.raises(UsageError, match="option 'x' has a default of type tuple"):
         get(lambda v, x=(1, 2): v)
-    with pytest.raises(UsageError, match="'temperature' has no default and is none of q, k, v"):
+    with pytest.raises(UsageError, match="'temperature' has no default; give it one, or use one of q, k, v"):
         get(lambda q, temperature: q)
     with pytest.raises(UsageError, match="is a name or a function"):
         get(3)
@@ -396,7 +396,7 @@ def test_what_breaks_in_a_run_is_a_row_with_its_line(run, qkv, mine):
     (mine.parent / "false.py").write_text("def fn(v):\n    return v.abs()\nfn.linear_in_v = True")
     code, out, _ = run("error", "--qkv", qkv, "--method", "false.py:fn", "--format", "json")
     [row] = [row for row in json.loads(out)["rows"] if row["requested"]]
-    assert code == 4 and row["status"] == "failed" and "is linear in V, and is not" in row["reason"]
+    assert code == 4 and row["status"] == "failed" and "claims to be linear in V, and is not" in row["reason"]
 
 
 def test_numbers_of_an_edited_file_are_never_used_again(run, qkv, mine):
