@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..metrics import input_statistics
+from ..metrics.inputs import INPUT_STATISTICS, input_statistics
 from ..qkv import QKV
 from ..records.append import RecordWriter
 from ..records.file import SCHEMA, cell_key, identity_facts, inputs_path
@@ -56,8 +56,9 @@ class InputKeeper:
         self.there.add(key)
         metrics = {}
         with self.timings("input statistics"), attempt() as tried:  # the cells do not depend on it
-            found = with_smaller_blocks(lambda: input_statistics(qkv))
-            metrics = {name: values.tolist() for name, values in found.items()}
+            make = lambda: with_smaller_blocks(lambda: input_statistics(qkv))
+            statistics = source.remembered("input statistics", n, layer, window, qkv.heads, make)
+            metrics = {name: statistics[name].tolist() for name in INPUT_STATISTICS}
         record = {
             "schema": SCHEMA,
             "key": key,

@@ -104,7 +104,8 @@ class Cache:
                 header = file.read(int.from_bytes(file.read(8), "little"))
         except (OSError, ValueError, KeyError, OverflowError):
             return ""
-        return _words("Q, K, V", json.loads(json.loads(header)["__metadata__"]["facts"]))
+        facts = json.loads(json.loads(header)["__metadata__"]["facts"])
+        return _words(facts["what"], facts)
 
     def entries(self) -> list[Entry]:
         """Every entry, the least recently used first."""

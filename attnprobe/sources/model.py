@@ -202,7 +202,7 @@ class ModelSource(Source):
                 tensors = {"q": one.q, "k": one.k, "v": one.v}
                 proved = {"scale": one.scale, "causal": one.causal, "delta": one.delta}
                 named = {name: self.facts[name] for name in ("model", "weights", "text")}
-                facts = {"proved": proved, **named, "layer": layer, "n": n, "window": window}
+                facts = {"what": "Q, K, V", "proved": proved, **named, "layer": layer, "n": n, "window": window}
                 self.cache.keep_tensors(key_of(self.identity, n, window, layer), tensors, facts)
         return captured
 
@@ -218,6 +218,24 @@ class ModelSource(Source):
                 q, k, v = (tensors[axis].to(self.device) for axis in "qkv")
                 captured[layer] = Captured(q, k, v, **facts["proved"])
         return captured
+
+    def remembered(
+        self,
+        what: str,
+        n: int,
+        layer: int,
+        window: int,
+        heads: Sequence[int],
+        make: Callable[[], dict[str, torch.Tensor]],
+    ) -> dict[str, torch.Tensor]:
+        key = key_of(self.identity, n, window, layer, list(heads), what)
+        entry = self.cache.tensors(key)
+        if entry is not None:
+            return {name: tensor.to(self.device) for name, tensor in entry[0].items()}
+        made = make()
+        named = {name: self.facts[name] for name in ("model", "weights", "text")}
+        self.cache.keep_tensors(key, made, {"what": what, **named, "layer": layer, "n": n, "window": window})
+        return made
 
     def segments(self, n: int, window: int) -> list[list[int]]:
         """The token ids of a text window, in segments that the model has positions for.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from ..errors import UsageError
 from ..qkv import QKV
@@ -62,6 +64,11 @@ class ScaledSource(Source):
         found = self.source.qkv(n, layers, window)
         self.facts = {**self.source.facts, "scale_inputs": self.factor}  # some are known once it was read
         return {layer: scaled(qkv, self.factor) for layer, qkv in found.items()}
+
+    def remembered(
+        self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        return self.source.remembered(f"{what}, scores x {self.factor!r}", n, layer, window, heads, make)
 
     def describe(self) -> list[str]:
         root = f"{self.factor**0.5:.6g}"

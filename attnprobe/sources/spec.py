@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import SourceError, UsageError, unknown
 from ..qkv import QKV
@@ -129,6 +130,16 @@ class Source(ABC):
     @abstractmethod
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
         """Q, K, V of ``n`` tokens of text window ``window`` at each of ``layers``, from one forward."""
+
+    def remembered(
+        self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """What ``make`` makes of the Q, K and V of a place and nothing else; some sources keep it between runs.
+
+        Args:
+            what: names it, with every setting that it depends on.
+        """
+        return make()
 
     @abstractmethod
     def describe(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from sources_helpers import bert_config, save, seeded, text_of
 
 from attnprobe.errors import SourceError, UsageError
+from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.records.file import identity_facts
 from attnprobe.sources import SourceSpec, load_qkv, resolve
 from attnprobe.sources.cache import Cache, default_cache
@@ -32,6 +34,9 @@ def model(tmp_path):
     from transformers import BertModel
 
     return save(seeded(lambda: BertModel(bert_config())), tmp_path / "model")
+
+
+FILES = ("records.jsonl", "inputs.jsonl")
 
 
 def source(model, text, notify=lambda line: None, **options):
@@ -222,6 +227,34 @@ def test_a_run_whose_captures_are_there_never_imports_transformers(cache, model,
     assert (loaded, light) == ("True True", "False False")
     assert [record["source"].pop("captured", None) for record in second] == ["cache"] * len(second)
     assert first == second
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_the_exact_output_and_the_input_statistics_are_made_once(scale, cache, model, text_file, tmp_path, monkeypatch):
+    made = []
+
+    def counted(module, name):
+        function = getattr(importlib.import_module(module), name)
+        monkeypatch.setattr(f"{module}.{name}", lambda *args: made.append(name) or function(*args))
+
+    counted("attnprobe.run.inputs", "input_statistics")
+    counted("attnprobe.experiments.error.measure", "exact_output")
+    place = {"model": str(model), "text": text_file, "n": (24,), "methods": ("vmean",), "device": "cpu"}
+
+    def measured(name, **options):
+        options = place | {"out": str(tmp_path / name), "scale_inputs": (scale,)} | options
+        measure_errors(ErrorRequest(**options))
+        folder = tmp_path / name
+        return [json.loads(line)["metrics"] for file in FILES for line in (folder / file).read_text().splitlines()]
+
+    first = measured("first")
+    assert sorted(made) == ["exact_output", "input_statistics"]
+    assert measured("second") == first and len(made) == 2
+    others = {"head": {"head": (1,)}, "scale": {"scale_inputs": (scale + 1,)}, "target": {"target": "gaussian"}}
+    for number, (name, options) in enumerate(others.items(), 1):
+        measured(name, **options)
+        assert made.count("exact_output") == 1 + number, name
+    assert made.count("input_statistics") == 3  # they do not depend on the target
 
 
 def test_the_command_lists_and_clears(cache, model, text_file, run):

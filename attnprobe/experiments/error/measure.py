@@ -133,13 +133,23 @@ class ErrorCells(PlannedCells):
     def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[Cell, Found]]:
         plan = self.plan_of(place)
         self._warm_up(place, inputs, done)
-        bench = _Bench(inputs, plan, self)
+        bench = _Bench(inputs, plan, self, place)
         for batch in plan.batches(self.listed[place], inputs):
             if any(cell.key not in done for cell in batch):
                 batch = [cell for cell in batch if not (done.get(cell.key) or "").startswith(TIMEOUT)]
                 for cell, found in zip(batch, bench.measure(batch, place), strict=True):
                     if cell.key not in done:
                         yield cell, found
+
+    def exact_output(self, place: Place, qkv: QKV) -> Tensor:
+        """The exact output of a place, which a run on other devices adds up in the same order."""
+        target, source = self.plan_of(place).target, self.sources[place.source]
+        make = lambda: {"output": with_smaller_blocks(lambda: exact_output(qkv, target, self.devices))}
+        assert place.layer is not None  # places of plans have one
+        group = place.group
+        return source.remembered(f"exact output, {target}", group.n, place.layer, group.window, qkv.heads, make)[
+            "output"
+        ]
 
     def _warm_up(self, place: Place, qkv: QKV, done: Done) -> None:
         """Run each method once on a few tokens: no cell's time holds the start of a kernel or a thread pool."""
@@ -160,12 +170,12 @@ class ErrorCells(PlannedCells):
 class _Bench:
     """One layer's Q/K/V with its exact output, on which cells are measured."""
 
-    def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells) -> None:
+    def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells, place: Place) -> None:
         self.qkv, self.target, self.tol, self.row_tolerance = qkv, plan.target, plan.tol, plan.row_tolerance
         self.cells, self.timings, self.devices = cells, cells.timings, cells.devices
         self.frameworks: dict[torch.dtype, KernelReference] = {}
         with self.timings("exact attention"):
-            self.wanted = with_smaller_blocks(lambda: exact_output(qkv, plan.target, self.devices))
+            self.wanted = cells.exact_output(place, qkv)
         self.finite = bool(torch.isfinite(self.wanted).all())
         self.values = tail_singular_values(self.wanted) if self.finite else None
         self.reference = ExactOutput.of(self.wanted) if self.finite else None
