@@ -36,8 +36,8 @@ attnprobe reads all of them together.
 [records.schema.json](records.schema.json) is the JSON Schema of a record of any command. This page and the schema are
 generated from the types `Record` in `attnprobe/records/shapes.py` and `attnprobe/experiments/COMMAND/record.py`.
 
-- Lines are only added. If several lines have the same `key`, the last one is valid. But a line with status `ok` is
-  never replaced by a line with another status.
+- attnprobe only adds lines. If several lines have the same `key`, the last one is valid. But a line with status `ok`
+  is never replaced by a line with another status.
 - A number that is not finite is `null`, and `status` gives the reason. Only in `findings` of `theory`, infinity is
   `"inf"` or `"-inf"`, and `null` is NaN.
 - A list of numbers has one entry for each head of `heads`, in that order, unless its line below says otherwise.
