@@ -119,6 +119,7 @@ class Judged(Placed):
 class MethodRow(Judged, Method):
     """A row of a table of methods."""
 
+    weights: ReadOnly[str | None]
     heads: ReadOnly[int]
     windows: ReadOnly[int]
     repeats: ReadOnly[NotRequired[int]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...records.file import LOWER_BOUND
 from ...tables.methods import (
@@ -20,10 +19,10 @@ from ...tables.methods import (
 )
 from ...tables.numbers import method_label, per_cent, significant
 from ...tables.table import Column
+from .rows import ErrorRow
 
 __all__ = ["KERNEL_COLUMNS", "KERNEL_METRICS", "error_columns"]
 
-Row = Any
 
 KERNEL_METRICS = (
     "cosine",
@@ -40,73 +39,73 @@ KERNEL_METRICS = (
 )
 
 
-def _statistic(metric: str, name: str, digits: int = 3) -> Callable[[Row], str]:
+def _statistic(metric: str, name: str, digits: int = 3) -> Callable[[ErrorRow], str]:
     return lambda row: significant(statistic(row, metric, name), digits)
 
 
-def _factor(row: Row) -> str:
+def _factor(row: ErrorRow) -> str:
     factor = row.get("scale_inputs")
     return "" if factor is None else f"{factor:g}"
 
 
-def _budget(row: Row) -> str:
+def _budget(row: ErrorRow) -> str:
     d, realised = row.get("d"), row.get("realised_d")
     used = "" if realised is None or realised == d else f" ({realised:.1f})".replace(".0)", ")")
     return budget(row) + used
 
 
-def _absolute(row: Row) -> str:
+def _absolute(row: ErrorRow) -> str:
     mean, spread = shown(row, "output_spectral", "mean"), shown(row, "output_spectral", "se", 2)
     return f"{mean} ± {spread}" if spread else mean
 
 
-def _relative(row: Row) -> str:
+def _relative(row: ErrorRow) -> str:
     median, low, high = (shown(row, "output_spectral_relative", name, 3) for name in ("median", "p10", "p90"))
     return f"{median} [{low} – {high}]" if median else ""
 
 
-def _matrix(row: Row) -> str:
+def _matrix(row: ErrorRow) -> str:
     if row.get("matrix_skipped"):
         return "–"
     median = shown(row, "matrix_spectral_relative", "median", 3)
     return OPEN + median if is_open(row) and not median.startswith(OPEN) else median
 
 
-def is_open(row: Row) -> bool:
+def is_open(row: ErrorRow) -> bool:
     """Whether an interval of a matrix error did not close."""
     known = statistic(row, "matrix_spectral_relative", "median") is not None
     return known and bool(row.get("matrix_open")) and not row.get("matrix_skipped")
 
 
-def _over_vmean(row: Row) -> str:
+def _over_vmean(row: ErrorRow) -> str:
     ratio = significant((row.get("over_vmean") or {}).get("output_spectral"), 3)
     return OPEN + ratio if ratio and is_fragile(row, "output_spectral", "mean") else ratio
 
 
-def _sum(row: Row, metric: str) -> int:
+def _sum(row: ErrorRow, metric: str) -> int:
     """A count summed over heads, windows and repeats."""
     return round((statistic(row, metric, "mean") or 0.0) * (statistic(row, metric, "count") or 0))
 
 
-def _bad_rows(row: Row) -> str:
+def _bad_rows(row: ErrorRow) -> str:
     return "" if statistic(row, "bad_rows", "mean") is None else str(_sum(row, "bad_rows"))
 
 
-def _guarded_rows(row: Row) -> str:
+def _guarded_rows(row: ErrorRow) -> str:
     return str(_sum(row, "guarded_rows")) if statistic(row, "guarded_rows", "mean") else ""
 
 
-def _delta(row: Row) -> str:
+def _delta(row: ErrorRow) -> str:
     median, most = (significant(statistic(row, "delta", name), 2) for name in ("median", "max"))
     return f"{median} ({most})" if median else ""
 
 
-def _milliseconds(row: Row) -> str:
+def _milliseconds(row: ErrorRow) -> str:
     seconds = None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "median")
     return significant(None if seconds is None else 1e3 * seconds, 3)
 
 
-COLUMNS: tuple[Column[Row], ...] = (
+COLUMNS: tuple[Column[ErrorRow], ...] = (
     Column("method", lambda row: marked(row, label(row))),
     FAMILY,
     Column("scores\ntimes", _factor, "scores times: the factor s of --scale-inputs, Q and K each times √s", spare=9),
@@ -155,25 +154,25 @@ COLUMNS: tuple[Column[Row], ...] = (
 )
 
 
-def error_columns(rows: Sequence[Row]) -> list[Column]:
+def error_columns(rows: Sequence[ErrorRow]) -> list[Column]:
     """The columns that there may be: families and factors only where there are several."""
     scaled = any(row.get("scale_inputs", 1) != 1 for row in rows)
     absent = [*([] if several_families(rows) else ["family"]), *([] if scaled else ["scores times"])]
     return [column for column in COLUMNS if column.title not in absent]
 
 
-def _one_minus_cosine(row: Row) -> str:
+def _one_minus_cosine(row: ErrorRow) -> str:
     """One minus the mean cosine: a cosine near 1 shows nothing but nines."""
     mean = statistic(row, "cosine", "mean")
     return "" if mean is None else significant(max(1 - mean, 0.0), 2)
 
 
-def _within(row: Row) -> str:
+def _within(row: ErrorRow) -> str:
     mean, tolerance = statistic(row, "rows_within", "mean"), row.get("row_tolerance")
     return "" if mean is None else f"{100 * mean:.2f} % ({tolerance:g})"
 
 
-KERNEL_COLUMNS: tuple[Column[Row], ...] = (
+KERNEL_COLUMNS: tuple[Column[ErrorRow], ...] = (
     Column(
         "kernel",
         method_label,

@@ -23,10 +23,10 @@ from ...figures.methods import (
 from ...tables.labels import source_heading
 from ...tables.methods import mark
 from ...tables.table import gathered
+from .rows import ErrorRow
 
 __all__ = ["cost_figure"]
 
-Row = Any
 
 DOWN = 3  # rows of panels of a figure
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -36,7 +36,7 @@ COSTS = (
 )
 
 
-def cost_figure(rows: Sequence[Row], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
+def cost_figure(rows: Sequence[ErrorRow], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
     """Draw the median of ``metric`` against the entries that a method computes and against its time.
 
     A row of panels for each (source, layer, n, target), a line for each method through its budgets in their order, the
@@ -62,7 +62,7 @@ def cost_figure(rows: Sequence[Row], header_line: str, out_dir: str | Path, metr
 
 def _page(
     places: Sequence[tuple[Any, ...]],
-    rows: Sequence[Row],
+    rows: Sequence[ErrorRow],
     metric: str,
     title: str,
     styles: Mapping[str, dict[str, Any]],
@@ -94,7 +94,7 @@ def _page(
 
 def _panel(
     axis: Any,
-    here: Sequence[Row],
+    here: Sequence[ErrorRow],
     metric: str,
     cost: tuple[str, str, float],
     styles: Mapping[str, dict[str, Any]],
@@ -120,16 +120,16 @@ def _panel(
         handles.setdefault(label, point)
 
 
-def _error(row: Row, metric: str) -> float | None:
+def _error(row: ErrorRow, metric: str) -> float | None:
     median = (row["metrics"].get(metric) or {}).get("median")
     return median if median is not None and median <= HUGE else None
 
 
-def _cost(row: Row, name: str, statistic: str, factor: float) -> float | None:
+def _cost(row: ErrorRow, name: str, statistic: str, factor: float) -> float | None:
     """A row's cost; None where it has none that a logarithmic axis can show."""
     value = (row["metrics"].get(name) or {}).get(statistic)
     return factor * value if value else None
 
 
-def _place(row: Row) -> tuple[Any, ...]:
+def _place(row: ErrorRow) -> tuple[Any, ...]:
     return source_heading(row), row.get("layer"), row.get("n"), row.get("target")

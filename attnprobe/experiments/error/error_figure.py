@@ -38,10 +38,10 @@ from ...figures.methods import (
 from ...tables.labels import source_heading
 from ...tables.methods import family, mark
 from ...tables.table import counted, gathered
+from .rows import ErrorRow
 
 __all__ = ["error_figure"]
 
-Row = Any
 Place = tuple[Any, Any, Any, str, str | None]  # layer, n, target, source, and the family where each has a panel
 
 PANELS = 12  # per figure
@@ -50,8 +50,8 @@ MOST_BANDS = 3  # methods; the bands of more run together, and become bars
 
 
 def error_figure(
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
+    rows: Sequence[ErrorRow],
+    bounds: Sequence[ErrorRow],
     header_line: str,
     out_dir: str | Path,
     metric: str = "output_spectral",
@@ -101,8 +101,8 @@ def error_figure(
 
 def _page(
     places: Sequence[Place],
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
+    rows: Sequence[ErrorRow],
+    bounds: Sequence[ErrorRow],
     name: str,
     title: str,
     styles: Mapping[str, dict[str, Any]],
@@ -161,10 +161,15 @@ def _page(
     return figure
 
 
-def _span(rows: Sequence[Row], name: str) -> tuple[float, float]:
+def _median(row: ErrorRow, name: str) -> float:
+    """The median of a row that has one."""
+    return row["metrics"][name]["median"] or 0.0
+
+
+def _span(rows: Sequence[ErrorRow], name: str) -> tuple[float, float]:
     """What the panels of families show: a factor of 1000 about V-Mean's error, or about the middle of all."""
-    middles = [row["metrics"][name]["median"] for row in rows if has(row, name) and row.get("reference")]
-    middles = middles or sorted(row["metrics"][name]["median"] for row in rows if has(row, name))
+    middles = [_median(row, name) for row in rows if has(row, name) and row.get("reference")]
+    middles = middles or sorted(_median(row, name) for row in rows if has(row, name))
     middle = middles[len(middles) // 2]
     return (middle / SPAN, middle * SPAN) if middle > 0 else (0.0, math.inf)
 
@@ -177,12 +182,12 @@ def _beyond(label: str, line: Any, low: float, high: float) -> str:
     return f"{label} (above, {min(values):.0e})" if values and min(values) > high else label
 
 
-def _corner(row: Row) -> tuple[Any, ...]:
+def _corner(row: ErrorRow) -> tuple[Any, ...]:
     """Where methods are compared: layer, n, target, source."""
     return row.get("layer"), row.get("n"), row.get("target"), source_heading(row)
 
 
-def _at(row: Row, place: Place) -> bool:
+def _at(row: ErrorRow, place: Place) -> bool:
     """Whether a panel shows the row; references stand in every family's."""
     if _corner(row) != place[:4]:
         return False
@@ -191,8 +196,8 @@ def _at(row: Row, place: Place) -> bool:
 
 def line_panel(
     axis: Any,
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
+    rows: Sequence[ErrorRow],
+    bounds: Sequence[ErrorRow],
     name: str,
     styles: Mapping[str, dict[str, Any]],
     handles: dict[str, Any],
@@ -220,7 +225,7 @@ def line_panel(
         if found and found[0][0] is None:
             handles[label] = axis.axhline(found[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
         elif found:
-            d = [budget * shift for budget, _ in found]
+            d = [(budget or 0) * shift for budget, _ in found]
             low, middle, high = ([drawable(stats[key]) for _, stats in found] for key in ("p10", "median", "p90"))
             if bands and len(d) > 1:
                 axis.fill_between(d, low, high, color=style["color"], alpha=0.14, linewidth=0)
@@ -238,10 +243,10 @@ def line_panel(
                     axis.plot([x], [y], color=style["color"], marker=style["marker"], **HOLLOW)
         for row in group:
             if crossed(row, name):
-                value = row["metrics"][name]["median"] if has(row, name) else None
+                value = _median(row, name) if has(row, name) else None
                 handles.setdefault(label, Line2D([], [], **style))
                 cross_out(axis, shift * (row["d"] or budgets[0]), value, False, handles, style["color"])
-    positive = [(row["d"], row["metrics"][name]["median"]) for row in bounds if row["d"] in budgets]
+    positive = [(row["d"], _median(row, name)) for row in bounds if row["d"] in budgets]
     positive = [(d, value) for d, value in positive if value > 0]
     if positive:
         look = {"color": GREY, "linestyle": ":", "marker": ".", "linewidth": 1.3}
@@ -250,8 +255,8 @@ def line_panel(
 
 def dot_panel(
     axis: Any,
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
+    rows: Sequence[ErrorRow],
+    bounds: Sequence[ErrorRow],
     name: str,
     styles: Mapping[str, dict[str, Any]],
     handles: dict[str, Any],
@@ -269,7 +274,7 @@ def dot_panel(
                 axis.plot([stats["median"]], [position], **{**style, "linestyle": "", "markersize": 7, **face})
                 axis.plot([drawable(stats["max"])], [position], marker="|", markersize=9, markeredgewidth=1.6, **look)
             if crossed(row, name):
-                x, y = (position, None) if stats is None else (stats["median"], position)
+                x, y = (position, None) if stats is None else (_median(row, name), position)
                 cross_out(axis, x, y, True, handles, style["color"])
     marked = flagged(rows)
     axis.set_yticks(range(len(labels)), [legend_text(label, marked) for label in labels])
@@ -278,8 +283,8 @@ def dot_panel(
     for row in rows:
         if row.get("reference") and has(row, name):
             look = {"color": GREY, "linestyle": "--", "linewidth": 1.3, "zorder": 1.5}
-            handles[text_label(row)] = axis.axvline(row["metrics"][name]["median"], **look)
+            handles[text_label(row)] = axis.axvline(_median(row, name), **look)
     for row in bounds:
-        if (value := row["metrics"][name]["median"]) > 0:
+        if (value := _median(row, name)) > 0:
             look = {"color": GREY, "linestyle": ":", "linewidth": 1.5, "zorder": 1.5}
             handles[f"lower bound, rank {row['d']}"] = axis.axvline(value, **look)

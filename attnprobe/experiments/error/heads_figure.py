@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,16 +15,18 @@ from ...figures.methods import text_label
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 
+if TYPE_CHECKING:
+    from .record import ErrorRecord
+
 __all__ = ["head_figures"]
 
-Record = Any
 Place = tuple[str | None, Any, Any]  # source, n, target
 
 ACROSS, DOWN = 5, 6  # budgets and methods of a figure
 DECADES = 2.0  # of the colour scale on either side of the median, at most
 
 
-def head_figures(records: Sequence[Record], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
+def head_figures(records: Sequence[ErrorRecord], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
     """Draw ``metric`` over layers and heads: a figure for each (source, n, target), a panel per method and budget.
 
     A cell is the mean over windows and repeats of its finite values. One logarithmic colour scale serves a figure; it

@@ -35,17 +35,17 @@ from ...tables.labels import source_heading
 from ...tables.methods import mark
 from ...tables.table import counted, gathered
 from .papers import METRIC, Reference, beside, folded, reference_notes
+from .rows import ErrorRow
 
 __all__ = ["paper_figure"]
 
-Row = Any
 
 ACROSS, DOWN = 4, 4  # panels of a figure
 PAPER = "hollow: paper"
 
 
 def paper_figure(
-    rows: Sequence[Row],
+    rows: Sequence[ErrorRow],
     header_line: str,
     out_dir: str | Path,
     metric: str = METRIC,
@@ -86,7 +86,7 @@ def paper_figure(
 def _page(
     lines: Sequence[tuple[Any, ...]],
     lengths: Sequence[int],
-    rows: Sequence[Row],
+    rows: Sequence[ErrorRow],
     metric: str,
     title: str,
     references: Sequence[Reference],
@@ -131,8 +131,8 @@ def _page(
 
 def _panel(
     axis: Any,
-    here: Sequence[Row],
-    rows: Sequence[Row],
+    here: Sequence[ErrorRow],
+    rows: Sequence[ErrorRow],
     metric: str,
     references: Sequence[Reference],
     styles: Mapping[str, dict[str, Any]],
@@ -186,21 +186,21 @@ def _panel(
     return values
 
 
-def _mean(row: Row, metric: str) -> float | None:
+def _mean(row: ErrorRow, metric: str) -> float | None:
     mean = (row["metrics"].get(metric) or {}).get("mean")
     return mean if mean is not None and mean <= HUGE else None
 
 
-def _line(row: Row) -> tuple[Any, ...]:
+def _line(row: ErrorRow) -> tuple[Any, ...]:
     """The row of panels that a row stands in."""
     return _weights(row), row.get("layer"), row.get("target")
 
 
-def _weights(row: Row) -> str:
+def _weights(row: ErrorRow) -> str:
     return source_heading(row) or (f"weights {row['weights']}" if row.get("weights") else "")
 
 
-def _title(row: Row) -> str:
+def _title(row: ErrorRow) -> str:
     """Which panel this is, in at most two lines."""
     weights = _weights(row).replace("$", r"\$")
     place = [f"layer {row['layer']}", f"n = {row['n']}", *([] if row["target"] == "softmax" else [row["target"]])]

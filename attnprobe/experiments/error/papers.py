@@ -17,6 +17,7 @@ from typing import Any
 from ...errors import UsageError, nearest
 from ...files import MIB, read_regular, reading
 from ...tables.numbers import method_label
+from .rows import ErrorRow
 
 __all__ = [
     "Reference",
@@ -29,7 +30,6 @@ __all__ = [
     "weights_of",
 ]
 
-Row = Any
 
 COLUMNS = ("init", "n", "d", "method", "value", "digitisation_uncertainty")
 LARGEST = 64 * MIB  # of a file
@@ -108,7 +108,7 @@ def folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", plain.lower())
 
 
-def weights_of(init: str, rows: Iterable[Row]) -> str | None:
+def weights_of(init: str, rows: Iterable[ErrorRow]) -> str | None:
     """The run's weights that a paper's word for them means, or None where the run has none such.
 
     >>> weights_of("initialized", [{"weights": "initialized"}, {"weights": "initialized-qkv"}])
@@ -118,7 +118,7 @@ def weights_of(init: str, rows: Iterable[Row]) -> str | None:
     return next((word for word in WEIGHTS.get(init.lower(), (init.lower(),)) if word in there), None)
 
 
-def beside(row: Row, references: Sequence[Reference], rows: Sequence[Row]) -> list[Value]:
+def beside(row: ErrorRow, references: Sequence[Reference], rows: Sequence[ErrorRow]) -> list[Value]:
     """The points that stand beside a row's method at its weights and n, by d: those of layer 0 and target softmax."""
     if row.get("layer") != 0 or row.get("target") != "softmax":
         return []
@@ -132,13 +132,13 @@ def beside(row: Row, references: Sequence[Reference], rows: Sequence[Row]) -> li
     return [found[d] for d in sorted(found)]
 
 
-def reference_rows(rows: Sequence[Row], references: Sequence[Reference]) -> list[dict[str, Any]]:
+def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[dict[str, Any]]:
     """What was measured beside what a paper's figure shows, a row for each point of both."""
     found = []
     for row in rows:
         for value in beside(row, references, rows):
-            stats = row["metrics"].get(METRIC) or {}
-            if row["d"] not in (None, value.d) or stats.get("mean") is None:
+            stats = row["metrics"].get(METRIC)
+            if row["d"] not in (None, value.d) or stats is None or stats["mean"] is None:
                 continue
             ratio = stats["mean"] / value.value if value.value else None
             found.append(
@@ -160,7 +160,7 @@ def reference_rows(rows: Sequence[Row], references: Sequence[Reference]) -> list
     return sorted(found, key=lambda row: (order.index((row["init"], row["source"], row["n"], row["method"])), row["d"]))
 
 
-def reference_notes(rows: Sequence[Row], references: Sequence[Reference]) -> list[str]:
+def reference_notes(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[str]:
     """A line for each file: which weights its words stand for here, and what of it this run lacks."""
     lines = []
     ours = {folded(row["method"]) for row in rows}

@@ -4,23 +4,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+from typing_extensions import TypedDict
 
 from ...records.file import LOWER_BOUND
 from ...tables.labels import identity, scale_of, source_labels
+from ...tables.rows import MethodRow
 from ...tables.statistics import RATIOS, describe, finite, fragile_statistics, per_head, sortable, worst_status
 from ...tables.table import gathered, method_key
 
-__all__ = ["summarise"]
+if TYPE_CHECKING:
+    from .record import ErrorRecord
 
-Record = Any
-Row = Any
+__all__ = ["ErrorRow", "summarise"]
+
 Place = tuple[Any, ...]
 
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
 
 
-def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
+class Kernel(TypedDict, total=False):
+    """How a kernel is judged."""
+
+    kernel_dtype: str | None
+    row_tolerance: float | None
+
+
+class ErrorRow(MethodRow, Kernel):
+    """One method at one budget on one layer, over heads, windows and repeats."""
+
+    method: str
+    layer: int
+    n: int
+    realised_d: float | None
+    scale_inputs: float
+    repeats: int
+    cells: int
+    values: int
+    duplicates: int
+    matrix_open: int | None
+    matrix_skipped: str | None
+    fragile: Mapping[str, Sequence[str]]
+    over_vmean: Mapping[str, float | None]
+
+
+def summarise(records: Iterable[ErrorRecord]) -> tuple[list[ErrorRow], list[ErrorRow]]:
     """The rows of `error`'s JSON and its bounds, from the records of one run.
 
     A row is one (source, method, options, target, n, d, layer); its values run over heads x windows x repeats, and
@@ -46,10 +75,10 @@ def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
     labels = source_labels(records)
     sources, methods = list(labels.values()), list(dict.fromkeys(map(method_key, records)))
 
-    def key(record: Record) -> Place:
+    def key(record: ErrorRecord) -> Place:
         return (*_place(record, labels), method_key(record), record.get("d"))
 
-    def order(some: Sequence[Record]) -> tuple[Any, ...]:
+    def order(some: Sequence[ErrorRecord]) -> tuple[Any, ...]:
         source, *place, method, d = key(some[0])
         is_reference = any(cell.get("reference") for cell in some)
         return sources.index(source), *map(sortable, place), is_reference, methods.index(method), sortable(d)
@@ -63,13 +92,13 @@ def summarise(records: Iterable[Record]) -> tuple[list[Row], list[Row]]:
     return [row for row in rows if row["method"] != LOWER_BOUND], bounds
 
 
-def _place(record: Record, labels: Mapping[str, str | None]) -> tuple[Any, ...]:
+def _place(record: ErrorRecord, labels: Mapping[str, str | None]) -> tuple[Any, ...]:
     """Where methods are compared: source, layer, n, target."""
     label = labels[identity(record.get("source"))]
     return label, record.get("layer"), record.get("n"), record.get("target")
 
 
-def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]) -> Row:
+def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, float]) -> ErrorRow:
     """One row from the cells that differ only in window, repeat and heads."""
     first = cells[0]
     names = sorted({name for cell in cells for name in cell.get("metrics") or {}})  # as in records that were read back
@@ -108,20 +137,25 @@ def _row(cells: list[Record], place: tuple[Any, ...], vmean: Mapping[Any, float]
         "family": first.get("family"),
         "duplicates": max((cell.get("duplicates") or 0 for cell in cells), default=0),
         "matrix_open": _matrix_open(cells),
-        "matrix_skipped": next((cell["matrix_skipped"] for cell in cells if cell.get("matrix_skipped")), None),
-        **{name: first[name] for name in ("kernel_dtype", "row_tolerance") if name in first},
+        "matrix_skipped": next((why for cell in cells if (why := cell.get("matrix_skipped"))), None),
+        **_kernel(first),
         "metrics": metrics,
         "fragile": {name: found for name in names if (found := fragile_statistics(cells, name))},
         "over_vmean": {name: _over_vmean(cells, name, place, vmean) for name in RATIOS if name in metrics},
     }
 
 
-def _matrix_open(cells: list[Record]) -> int | None:
-    measured = [cell["matrix_open"] for cell in cells if isinstance(cell.get("matrix_open"), (list, tuple))]
-    return sum(map(sum, measured)) if measured else None
+def _kernel(record: ErrorRecord) -> Kernel:
+    """What the record of a kernel says of how it is judged."""
+    return cast(Kernel, {name: record[name] for name in Kernel.__annotations__ if name in record})
 
 
-def _vmean_errors(records: Iterable[Record], labels: Mapping[str, str | None]) -> dict[Any, float]:
+def _matrix_open(cells: list[ErrorRecord]) -> int | None:
+    measured = [marks for cell in cells if isinstance(marks := cell.get("matrix_open"), (list, tuple))]
+    return sum(bool(mark) for marks in measured for mark in marks) if measured else None
+
+
+def _vmean_errors(records: Iterable[ErrorRecord], labels: Mapping[str, str | None]) -> dict[Any, float]:
     """V-Mean's error by (metric, source, layer, n, target, window, head)."""
     errors: dict[Any, float] = {}
     for cell in records:
@@ -138,7 +172,9 @@ def _vmean_errors(records: Iterable[Record], labels: Mapping[str, str | None]) -
     return errors
 
 
-def _over_vmean(cells: list[Record], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]) -> float | None:
+def _over_vmean(
+    cells: list[ErrorRecord], name: str, place: tuple[Any, ...], vmean: Mapping[Any, float]
+) -> float | None:
     """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
     if cells[0].get("target") != "softmax":
         return None  # V-Mean's rows sum to 1 and those of C do not: it is no baseline there

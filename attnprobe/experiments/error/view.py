@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...tables.console import Header
 from ...tables.methods import MARKS, OPEN, caption, family, grouped, mark, notes, statistic
@@ -18,14 +18,15 @@ from .heads_figure import head_figures
 from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
-from .rows import summarise
+from .rows import ErrorRow, summarise
+
+if TYPE_CHECKING:
+    from .record import ErrorRecord
 
 __all__ = ["error_legend", "error_tables", "errors_view", "view"]
 
-Row = Any
 
-
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[ErrorRecord]) -> View:
     """What records of ``attnprobe error`` show."""
     rows, bounds = summarise(recorded.records)
     references = reference_rows(rows, recorded.references)
@@ -34,8 +35,8 @@ def view(recorded: Recorded) -> View:
 
 
 def errors_view(
-    rows: Sequence[Row],
-    bounds: Sequence[Row],
+    rows: Sequence[ErrorRow],
+    bounds: Sequence[ErrorRow],
     header: Header,
     figures: Mapping[str, Figure] | None = None,
     beside: Sequence[View] = (),
@@ -55,7 +56,9 @@ def errors_view(
     )
 
 
-def _figures(recorded: Recorded, rows: Sequence[Row], bounds: Sequence[Row]) -> dict[str, Figure]:
+def _figures(
+    recorded: Recorded[ErrorRecord], rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]
+) -> dict[str, Figure]:
     title, records, metric = recorded.header.title, recorded.records, recorded.metric
     relative = metric or f"{METRIC}_relative"
 
@@ -83,7 +86,7 @@ def _figures(recorded: Recorded, rows: Sequence[Row], bounds: Sequence[Row]) -> 
     return figures
 
 
-def error_tables(rows: Sequence[Row], bounds: Sequence[Row]) -> list[Table]:
+def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
     every = [*rows, *bounds]
     columns = error_columns(every)
@@ -92,7 +95,7 @@ def error_tables(rows: Sequence[Row], bounds: Sequence[Row]) -> list[Table]:
     return tables + [table_of(f"kernels · {caption(some)}", some, KERNEL_COLUMNS) for some in grouped(kernels)]
 
 
-def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> str:
+def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> str:
     """What the bounds and the marks mean."""
     parts = []
     if bounds:
@@ -108,7 +111,7 @@ def error_legend(rows: Sequence[Row], bounds: Sequence[Row]) -> str:
     return " ".join(parts)
 
 
-def _is_drawn(row: Row) -> bool:
+def _is_drawn(row: ErrorRow) -> bool:
     """Whether the row has a standard error of weights that are drawn at random."""
     drawn = str(row.get("weights") or "").startswith("initialized")
     return drawn and statistic(row, "output_spectral", "se") is not None
