@@ -10,11 +10,11 @@ from .options import debug_option
 @click.group("cache", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Show the Q, K and V that are kept between runs, or remove them.
+    """List the Q, K and V in the cache, or remove them.
 
-    A run keeps what it captures of a model. The next run on the same weights, text, tokenizer, layer, window and n
-    takes it from there, and does not load transformers. ATTNPROBE_CACHE_DIR names another folder;
-    ATTNPROBE_CACHE_SIZE bounds it (default 4GiB; 0 switches it off). `--no-cache` leaves a run without it.
+    A run stores the Q, K and V that it captures. The next run on the same weights, text, tokenizer, layer, window and n
+    reads them from the cache and does not load transformers. ATTNPROBE_CACHE_DIR is its folder. ATTNPROBE_CACHE_SIZE is
+    its largest size (default 4GiB; 0 turns it off). A run with `--no-cache` does not use it.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_entries)
@@ -23,7 +23,7 @@ def command(context: click.Context) -> None:
 @command.command("list")
 @debug_option
 def list_entries(debug: bool = False) -> None:
-    """Show the folder, its size, and an entry a line, the last used first."""
+    """Show the folder, its size and its entries, the last used first."""
     from datetime import datetime
 
     from ..sources.cache import default_cache
@@ -41,7 +41,7 @@ def list_entries(debug: bool = False) -> None:
 @command.command("clear")
 @debug_option
 def clear(debug: bool) -> None:
-    """Remove every entry."""
+    """Remove all entries."""
     from ..sources.cache import default_cache
     from .streams import answer
 

@@ -231,7 +231,7 @@ class Tensors:
     )
     cache: bool = opt(
         True,
-        "Take Q, K and V that an earlier run captured from the cache, and keep new ones there.",
+        "Read Q, K and V of earlier runs from the cache, and store new ones in it.",
         group=SOURCE,
         flag="--cache/--no-cache",
         role=FOLDER,
