@@ -66,17 +66,17 @@ def load_qkv(
     Args:
         model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv, cache: see
             `SourceSpec`.
-        n: how many tokens; None is 512, or all of a ``qkv`` file.
-        layer: which layer, from 0.
-        window: which stretch of ``n`` tokens, from 0.
-        notify: called with a line for each substitution; prints it to stderr by default.
+        n: the number of tokens; None is 512, or all of a ``qkv`` file.
+        layer: the layer, from 0.
+        window: the index of the text window of ``n`` tokens, from 0.
+        notify: called with a line for each substitution; the default prints it to stderr.
 
     Returns:
-        A `QKV` of (h, n, p) tensors whose ``label`` holds layer, window, n and every fact about the source.
+        A `QKV` of (h, n, p) tensors. Its ``label`` holds layer, window, n and all facts about the source.
 
     Raises:
-        SourceError: a model, text, tokenizer, file or device that is absent, damaged, refused or out of reach.
-        UsageError: a layer or window that does not exist, ``n`` below 2 or longer than the text.
+        SourceError: a model, text, tokenizer, file or device is missing, damaged, refused or unreachable.
+        UsageError: a layer or window that does not exist, or ``n`` below 2 or longer than the text.
 
     >>> qkv = load_qkv(weights="initialized", text="embedded", n=64, device="cpu", notify=lambda line: None)
     >>> qkv.q.shape, qkv.scale, qkv.label["weights"]

@@ -1,7 +1,7 @@
-"""The order in which a source is resolved: what was named, else BERT-base on Wikitext-2, else what is at hand.
+"""Resolves a source: the named model and text, otherwise BERT-base on Wikitext-2, otherwise a local substitute.
 
-What the user named never falls back. What was left open does, unless `strict`, and every substitution is one line
-for the user and one in the source's facts.
+A named model, text or tokenizer never falls back. An unnamed one does, unless `strict`. Every substitution is reported
+in one line to the user and in the source's facts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULT_TEXT = "wikitext-2"
 
 @dataclass
 class _Substitutions:
-    """Where what was left open falls back, or is refused."""
+    """Records the substitutions of unnamed parts, or refuses them if ``strict``."""
 
     strict: bool
     notify: Callable[[str], None]
@@ -57,15 +57,15 @@ class _Substitutions:
 def resolve(
     spec: SourceSpec, *, notify: Callable[[str], None] = lambda line: None, timings: Timings | None = None
 ) -> Source:
-    """The source that a specification means on this machine, with its facts; no weights are loaded yet.
+    """The source of a specification on this machine, with its facts. No weights are loaded yet.
 
     Args:
-        spec: what the user asked for.
+        spec: the user's choices.
         notify: called with one line for each substitution.
-        timings: charged with ``imports``, ``model``, ``tokenising`` and, later, ``forward``.
+        timings: receives the times of ``imports``, ``model``, ``tokenising`` and, later, ``forward``.
 
     Raises:
-        SourceError: something named is absent, damaged, refused or out of reach; or anything is and `strict`.
+        SourceError: a named part is missing, damaged, refused or unreachable; with `strict` also an unnamed part.
     """
     device = choose_device(spec.device)
     if spec.qkv is not None:
@@ -80,7 +80,7 @@ def resolve(
 
     def opened() -> Opened:
         with stage(timings, "imports"):
-            import transformers  # noqa: F401  (its import is charged here)
+            import transformers  # noqa: F401  (its import is timed here)
         with stage(timings, "model"):
             config = bert_base() if folder is None else configuration(folder)
         with stage(timings, "tokenising"):
@@ -155,13 +155,13 @@ def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrai
     """The whole model of a hub id, a directory or ``minilm``, in float32 and evaluation mode, without a text.
 
     Raises:
-        SourceError: it is absent, damaged, refused or out of reach. UsageError: ``weights`` are neither ``pretrained``
-            nor ``initialized``.
+        SourceError: it is missing, damaged, refused or unreachable.
+        UsageError: ``weights`` is neither ``pretrained`` nor ``initialized``.
     """
     if weights not in ("pretrained", "initialized"):
         raise unknown("weights", weights, ("pretrained", "initialized"))
     folder, _ = _model(SourceSpec(model=name, weights=weights), _Substitutions(True, lambda line: None))
-    assert folder is not None  # a model that is named has one
+    assert folder is not None  # a named model has a folder
     if weights == "pretrained":
         return pretrained(folder, torch.float32, whole=True)
     config = configuration(folder)
@@ -170,7 +170,7 @@ def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrai
 
 
 def describe_defaults() -> list[str]:
-    """What an empty `SourceSpec` resolves to right now, one line each, without loading weights."""
+    """The model, text and device of an empty `SourceSpec` on this machine, one line each, without loading weights."""
     lines: list[str] = []
     substitutions = _Substitutions(False, lambda line: lines.append(f"  ({line})"))
     device = choose_device("auto")
@@ -203,22 +203,22 @@ def _text_line() -> list[str]:
 
 
 def _model(spec: SourceSpec, substitutions: _Substitutions) -> tuple[ModelFolder | None, str]:
-    """The model's folder (None: the configuration built in) and the weights that will be used."""
-    wants_tensors = spec.weights != "initialized"
+    """The model's folder (None: the built-in configuration) and the kind of weights to use."""
+    needs_tensors = spec.weights != "initialized"
     if spec.model == MINILM:
         return minilm(), spec.weights
     if spec.model is not None:
         if looks_like_a_path(spec.model):
             return ModelFolder(spec.model, directory(spec.model)), spec.weights
         try:
-            return _snapshot(spec.model, wants_tensors), spec.weights
+            return _snapshot(spec.model, needs_tensors), spec.weights
         except Unreachable as error:
             near = nearest(spec.model, [MINILM, *cached_models()])
             raise SourceError(
                 f"{error}: use --model DIR, --weights initialized without --model, or fetch it beforehand"
                 + (near if "did you mean" in near else "")
             ) from error
-    if not wants_tensors:
+    if not needs_tensors:
         return None, spec.weights
     try:
         return _snapshot(DEFAULT_MODEL, True), spec.weights
@@ -229,13 +229,13 @@ def _model(spec: SourceSpec, substitutions: _Substitutions) -> tuple[ModelFolder
 def _without_hub(
     substitutions: _Substitutions, cause: Exception | None, weights: str = "pretrained"
 ) -> tuple[ModelFolder | None, str]:
-    """The packaged weights, where they are installed and the published ones; else an initialized BERT-base."""
-    missing, found = f"{DEFAULT_MODEL} is out of reach", packaged_weights()
+    """The packaged weights if they are installed and equal the published ones, otherwise an initialized BERT-base."""
+    missing, packaged = f"{DEFAULT_MODEL} is out of reach", packaged_weights()
     way_out = f"use --model DIR or --model {MINILM}"
-    if found["installed"] and found["sha256_ok"]:
+    if packaged["installed"] and packaged["sha256_ok"]:
         substitutions.add(missing, f"the packaged MiniLM weights ({weights})", way_out, cause)
         return minilm(), weights
-    broken = " of the packaged MiniLM, whose sha256 is wrong," if found["installed"] else ""
+    broken = " of the packaged MiniLM, whose sha256 is wrong," if packaged["installed"] else ""
     substitutions.add(missing, f"random weights (an initialized BERT-base){broken}", f"{way_out} ({INSTALL})", cause)
     return None, "initialized"
 
@@ -258,7 +258,7 @@ def _text(spec: SourceSpec, substitutions: _Substitutions) -> Text:
 
 
 def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> Vocabulary | None:
-    """The tokenizer named, the model's own, or for the built-in BERT-base the cached one; None: make one up."""
+    """The named tokenizer, the model's own, or the cached one for the built-in BERT-base; None if there is none."""
     if spec.tokenizer is not None:
         try:
             return open_tokenizer(spec.tokenizer)
@@ -267,14 +267,14 @@ def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> V
     if folder is None:
         cached = cached_tokenizer()
         return None if cached is None else of_folder(DEFAULT_MODEL, cached)
-    found = of_folder(folder.name, folder.path)
+    vocabulary = of_folder(folder.name, folder.path)
     folder.hold()
-    if found is None and weights != "initialized":
+    if vocabulary is None and weights != "initialized":
         raise SourceError(
             f"{folder.name} has no tokenizer (tokenizer.json or vocab.txt), and its trained embedding needs its own: "
             "use --tokenizer"
         )
-    return found
+    return vocabulary
 
 
 def cached_tokenizer(name: str = DEFAULT_MODEL) -> Path | None:

@@ -1,8 +1,8 @@
-"""Files of queries, keys and values: safetensors, written by `save_qkv` or by anyone.
+"""Safetensors files of queries, keys and values, written by `save_qkv` or by other programs.
 
-Ours hold ``layer{L}.window{W}.q``, ``.k`` and ``.v``, each (h, n, p), and one metadata entry ``attnprobe`` with the
-facts of their source. From elsewhere plain ``q``, ``k``, ``v`` of (n, p) or (h, n, p) are taken, with an optional
-bool ``mask`` (n,) and optional metadata entries ``scale`` and ``causal`` (``true`` or ``false``).
+Files of `save_qkv` hold ``layer{L}.window{W}.q``, ``.k`` and ``.v``, each (h, n, p), and a metadata entry ``attnprobe``
+with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of (n, p) or (h, n, p), an optional
+bool ``mask`` (n,), and optional metadata entries ``scale`` and ``causal`` (``true`` or ``false``).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 
 
 def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], windows: int = 1) -> Path:
-    """Write Q, K, V of ``n`` tokens for each of ``layers`` and of ``windows`` text windows; replaces the file at once.
+    """Write Q, K, V of ``n`` tokens for each of ``layers`` and ``windows`` text windows, replacing the file atomically.
 
-    Everything is held in memory until it is written: 3·h·n·p numbers per layer and window.
+    All tensors are in memory until the end: 3·h·n·p numbers per layer and window.
 
     Raises:
         UsageError: the path cannot be written, or see `Source.check`.
@@ -57,13 +57,13 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         for window in range(windows):
             for layer, qkv in source.qkv(n, layers, window).items():
                 if qkv.mask is not None:
-                    raise UsageError(f"{path}: layer {layer} has a mask, which this form of file does not hold")
+                    raise UsageError(f"{path}: layer {layer} has a mask, which this file format cannot store")
                 scales[str(layer)], heads = qkv.scale, qkv.heads
                 causal.add(qkv.causal)
                 for axis in "qkv":
                     tensors[f"layer{layer}.window{window}.{axis}"] = getattr(qkv, axis).cpu().contiguous()
         if len(causal) > 1:
-            raise UsageError(f"{path}: some layers are causal and some are not, which this form of file does not hold")
+            raise UsageError(f"{path}: only some layers are causal, which this file format cannot store")
         facts = {name: fact for name, fact in source.facts.items() if name != "captured"}
         entry = {"schema": SCHEMA, "facts": facts, "scale": scales, "n": n, "heads": list(heads)}
         entry |= {"causal": True} if True in causal else {}
@@ -73,7 +73,7 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Callable[[dict[str, Tensor], dict[str, str]], None]]:
-    """A function that writes ``path``, through a temporary file beside it that is there before the work begins."""
+    """Yields a function that writes ``path`` through a temporary file next to it, which is created at once."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def write(tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -103,19 +103,19 @@ def _unwritable(path: Path, error: Exception) -> UsageError:
 
 
 class FileSource(Source):
-    """Q, K, V from a safetensors file; the model and the text are in its facts, where the file tells them.
+    """Q, K, V from a safetensors file. Its facts hold the model and the text if the file states them.
 
     Raises:
-        SourceError: absent, no safetensors file, or tensors of other names, shapes or dtypes than these.
+        SourceError: the file is missing, is not safetensors, or has tensors of other names, shapes or dtypes.
     """
 
     def __init__(self, spec: SourceSpec, device: torch.device, *, notify: Callable[[str], None] = lambda line: None):
         self.path, self.device, self.dtype = path_of(str(spec.qkv)), device, DTYPES[spec.dtype]
         self.name = str(spec.qkv)
         if not self.path.is_file():
-            what = "is a directory" if self.path.is_dir() else "does not exist"
-            raise SourceError(f"--qkv {self.name} {what}: name a safetensors file with {FORMS}")
-        with reading(self.name, SourceError):  # a header of anything
+            fault = "is a directory" if self.path.is_dir() else "does not exist"
+            raise SourceError(f"--qkv {self.name} {fault}: name a safetensors file with {FORMS}")
+        with reading(self.name, SourceError):  # a damaged header may raise anything
             with self._opened() as file:
                 names = list(file.keys())
                 self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
@@ -133,8 +133,8 @@ class FileSource(Source):
                 notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
         origin = self.entry.get("facts")
         if "mask" in self._shapes and self._shapes["mask"] != (self.n,):
-            has = self._shapes["mask"]
-            raise SourceError(f"{self.name}: mask: needs shape ({self.n},), dtype bool; it has shape {has}")
+            shape = self._shapes["mask"]
+            raise SourceError(f"{self.name}: mask: needs shape ({self.n},), dtype bool; it has shape {shape}")
         self.facts = {
             "qkv": self.name,
             "qkv_sha256": sha256_of(self.path),
@@ -150,7 +150,7 @@ class FileSource(Source):
 
     @property
     def head_numbers(self) -> tuple[int, ...]:
-        """As the file names them, where it does; else those that every layer has."""
+        """The head numbers that the file states, otherwise those that every layer has."""
         numbers = self.entry.get("heads")
         if isinstance(numbers, list) and all(isinstance(number, int) for number in numbers):
             return tuple(numbers)
@@ -176,7 +176,7 @@ class FileSource(Source):
                     raise UsageError(f"n={n}: {self.name} holds {tokens} tokens; choose a smaller n")
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
-        """The first ``n`` tokens of each layer, bit for bit where the dtype is the file's own.
+        """The first ``n`` tokens of each layer, bit for bit if the dtype is that of the file.
 
         Raises:
             UsageError: see `Source.check`.
@@ -242,7 +242,7 @@ class FileSource(Source):
         return self._shape(layer, window, "q")[1]
 
     def _find_places(self) -> set[tuple[int, int]]:
-        """The (layer, window) pairs that are there, each whole and of fitting shapes."""
+        """The (layer, window) pairs of the file. It refuses incomplete pairs and shapes that do not match."""
         names = list(self._shapes)
         has = f"it has {', '.join(name[:80] for name in names[:8]) or 'no tensors'}{' …' if len(names) > 8 else ''}"
         ours = [match for name in names if (match := OURS.fullmatch(name))]
@@ -265,7 +265,7 @@ class FileSource(Source):
         return places
 
     def _read_entry(self, metadata: dict[str, str]) -> dict[str, Any]:
-        """What the metadata say: ours, or from elsewhere a scale."""
+        """The metadata: our entry, or the scale and causal entries of another program."""
         if ENTRY not in metadata:
             return {name: metadata[name] for name in ("scale", "causal") if name in metadata}
         try:
@@ -287,10 +287,10 @@ class FileSource(Source):
             raise SourceError(f"{self.name}: its scale {scale!r} is not a number") from error
 
     def _is_causal(self) -> bool:
-        told = self.entry.get("causal", False)
-        if str(told).lower() not in ("true", "false"):
-            raise SourceError(f"{self.name}: its causal {told!r} is neither true nor false")
-        return str(told).lower() == "true"
+        causal = self.entry.get("causal", False)
+        if str(causal).lower() not in ("true", "false"):
+            raise SourceError(f"{self.name}: its causal {causal!r} is neither true nor false")
+        return str(causal).lower() == "true"
 
     def _dtype_name(self, name: str, dtype: str) -> str:
         if dtype not in STORED:
@@ -299,7 +299,7 @@ class FileSource(Source):
 
 
 def _lines_of(value: Any) -> list[str]:
-    """A list of lines as metadata should hold it; nothing where it holds something else."""
+    """The strings of a list in the metadata; empty if it is not a list."""
     return [line for line in value if isinstance(line, str)] if isinstance(value, list) else []
 
 

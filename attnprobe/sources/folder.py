@@ -1,4 +1,4 @@
-"""A model's directory: which files it must hold, and one clear line for each way in which it can be wrong."""
+"""A model's directory: its required files, with a one-line error for each fault."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .spec import path_of
 
 __all__ = ["ModelFolder", "Seal", "directory", "looks_like_a_path", "settings_sha256", "sha256_of"]
 
-LARGEST = 64 * MIB  # of a configuration, or of the list of a model's shards
-MOST = {"layer": 10_000, "head": 100_000, "expert": 100_000, "label": 1_000_000}  # by a word in a setting's name
+LARGEST = 64 * MIB  # the size limit of a configuration and of the list of a model's shards
+MOST = {"layer": 10_000, "head": 100_000, "expert": 100_000, "label": 1_000_000}  # by a word in the setting's name
 SETTINGS = ("*.json", "*.txt", "*.model")  # configuration and tokenizer
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
@@ -29,7 +29,7 @@ def sha256_of(path: Path) -> str:
 
 
 def looks_like_a_path(name: str) -> bool:
-    """Whether ``name`` can only be a path, or is one: a hub id is ``NAME`` or ``OWNER/NAME``.
+    """Whether ``name`` is a path: it cannot be a hub id (``NAME`` or ``OWNER/NAME``), or it exists.
 
     >>> looks_like_a_path("bert-base-cased"), looks_like_a_path("google-bert/bert-base-cased")
     (False, False)
@@ -44,7 +44,7 @@ def directory(name: str) -> Path:
     """The directory that a path-like argument names.
 
     Raises:
-        SourceError: it does not exist or is a file; the line names the nearest one that does exist.
+        SourceError: it does not exist (the line offers the nearest name) or is a file.
     """
     path = path_of(name)
     if path.is_dir():
@@ -68,38 +68,38 @@ def settings_sha256(folder: Path) -> str:
 
 
 class Seal:
-    """Files that are hashed before they are read, and must be the same once they were.
+    """Files that are hashed before they are read, and checked to be unchanged afterwards.
 
     Attributes:
-        sha256: of the files, see `combined_sha256`.
+        sha256: the hash of the files, see `combined_sha256`.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = list(files)
-        self._stamps = self._now()  # before the hash: a write during it shows too
+        self._stamps = self._now()  # before hashing, to detect a write during it
         self.sha256 = combined_sha256(self.files)
 
     def hold(self) -> None:
-        """Refuse files that are others than those that were hashed.
+        """Refuse files that changed since they were hashed.
 
         Raises:
-            SourceError: naming them.
+            SourceError: the files changed; the line names them.
         """
         if self._now() != self._stamps and combined_sha256(self.files) != self.sha256:
             names = ", ".join(str(file) for file in self.files)
             raise SourceError(f"{names}: changed while it was read; run again")
 
     def _now(self) -> list[tuple[int, ...]]:
-        found = [file.stat() if file.exists() else None for file in self.files]
-        return [(s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) if s else () for s in found]
+        stats = [file.stat() if file.exists() else None for file in self.files]
+        return [(s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) if s else () for s in stats]
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A directory with a model, under the name that the user gave it (messages use that name).
+    """A directory with a model, under the user's name for it, which messages use.
 
     Attributes:
-        seals: what was hashed of it, and holds for what is read of it.
+        seals: the hashes of its files, which must still hold after they are read.
     """
 
     name: str
@@ -108,14 +108,14 @@ class ModelFolder:
     seals: tuple[Seal, ...] = ()
 
     def sealed(self) -> ModelFolder:
-        """The same with a seal on its tensors, which comes last."""
+        """The same folder with a seal on its tensors, as the last seal."""
         files = self.tensors()
-        there = [seal for seal in self.seals if seal.files == files]
+        of_tensors = [seal for seal in self.seals if seal.files == files]
         others = [seal for seal in self.seals if seal.files != files]
-        return replace(self, seals=(*others, *(there or [Seal(files)])))
+        return replace(self, seals=(*others, *(of_tensors or [Seal(files)])))
 
     def hold(self) -> None:
-        """Refuse a directory whose files changed since they were hashed: for after they were read."""
+        """Refuse a directory whose files changed since they were hashed. Call it after reading them."""
         for seal in self.seals:
             seal.hold()
 
@@ -123,7 +123,7 @@ class ModelFolder:
         """The contents of config.json.
 
         Raises:
-            SourceError: there is none, or it is not JSON.
+            SourceError: the file is missing or is not JSON.
         """
         file = self.path / "config.json"
         if not file.is_file():
@@ -139,22 +139,22 @@ class ModelFolder:
         """The safetensors files, each with a header that fits its length.
 
         Raises:
-            SourceError: there are none, a shard is missing, or one is damaged.
+            SourceError: there are no files, or a shard is missing or damaged.
         """
-        whole, index = self.path / "model.safetensors", self.path / "model.safetensors.index.json"
-        if whole.is_file():
-            files = [whole]
+        single, index = self.path / "model.safetensors", self.path / "model.safetensors.index.json"
+        if single.is_file():
+            files = [single]
         elif index.is_file():
             files = [self.path / shard for shard in self._shards(index)]
         else:
             pickled = [path.name for pattern in PICKLES for path in sorted(self.path.glob(pattern))]
             if pickled:
-                way_out = f", only {pickled[0]}: convert it first (load it where it is trusted, then save_pretrained)"
+                way_out = f", only {pickled[0]}: convert it first (load it if you trust it, then save_pretrained)"
             else:
                 way_out = ": --weights initialized needs only config.json"
             raise SourceError(f"{self.name} has no model.safetensors{way_out}")
         for file in files:
-            self._whole(file)
+            self._check_header(file)
         return files
 
     def _shards(self, index: Path) -> list[str]:
@@ -162,13 +162,13 @@ class ModelFolder:
             shards = sorted(set(read_json(index, LARGEST)["weight_map"].values()))
             for shard in shards:
                 if not isinstance(shard, str) or shard in ("", ".", "..") or set(shard) & {"/", "\\", "\0"}:
-                    raise ValueError(f"a shard's name is {shown(shard)}, and not that of a file beside it")
+                    raise ValueError(f"a shard's name is {shown(shard)}, not that of a file in the same directory")
         for shard in shards:
             if not (self.path / shard).is_file():
                 raise SourceError(f"{self.name}/{shard} is missing ({index.name} lists it)")
         return shards
 
-    def _whole(self, file: Path) -> None:
+    def _check_header(self, file: Path) -> None:
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -179,14 +179,14 @@ class ModelFolder:
 
 
 def _refuse_counts(settings: Any, where: str = "") -> None:
-    """Refuse a configuration of more layers, heads, experts or labels than a model can have: each is built."""
+    """Refuse a configuration with an absurd number of layers, heads, experts or labels, before any is built."""
     for name, value in settings.items():
         if isinstance(value, dict):
             _refuse_counts(value, f"{where}{name}.")
         elif isinstance(value, (int, float)):
             for word, most in MOST.items():
                 if word in name and value > most:
-                    raise ValueError(f"{where}{name} is {shown(value)}, and more than {most}")
+                    raise ValueError(f"{where}{name} is {shown(value)}, which is more than {most}")
 
 
 def combined_sha256(files: Sequence[Path]) -> str:

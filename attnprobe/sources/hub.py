@@ -1,8 +1,8 @@
-"""The model hub: whether it can be reached, what its cache holds, and downloads.
+"""The model hub: its reachability, its cache, and downloads.
 
-Without a network each miss costs 20 to 50 seconds of retries inside the hub's client. So the cache is looked into
-first; then the hub's host is probed once per process, for two seconds at most; and where it does not answer, nothing
-tries again. A user who set ``HF_HUB_OFFLINE`` or a proxy decides instead of the probe.
+Without a network, each miss costs 20 to 50 seconds of retries in the hub's client. So the cache comes first. Then the
+hub's host is probed once per process, for two seconds at most, and not tried again if it does not answer. If the user
+set ``HF_HUB_OFFLINE`` or a proxy, that decides instead of the probe.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ TENSORS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.sa
 
 
 class Unreachable(SourceError):
-    """The hub did not answer and its cache does not hold what was asked for."""
+    """The hub did not answer, and its cache does not hold the model or text."""
 
 
-#: what is known about each endpoint in this process
+#: whether each endpoint answered in this process
 _answers: dict[str, bool] = {}
 
 
 def hub_reachable(timeout: float = 2.0) -> bool:
-    """Whether the model hub can be asked, found out once per process in at most ``timeout`` seconds.
+    """Whether the model hub answers, determined once per process in at most ``timeout`` seconds.
 
-    ``HF_HUB_OFFLINE`` decides where it is set, and behind a proxy the answer is yes until a download fails. Otherwise
-    a TCP connection to the host of ``HF_ENDPOINT`` (default: huggingface.co) is tried in a thread of its own, because
-    looking up a name can hang. A "no" sets ``HF_HUB_OFFLINE=1`` for the libraries that read it later, unless the user
-    chose the endpoint.
+    ``HF_HUB_OFFLINE`` decides if it is set. Behind a proxy the answer is yes until a download fails. Otherwise a TCP
+    connection to the host of ``HF_ENDPOINT`` (default: huggingface.co) is tried in a separate thread, because a name
+    look-up can hang. A "no" sets ``HF_HUB_OFFLINE=1`` for libraries that read it later, unless the user chose the
+    endpoint.
     """
     for name in OFFLINE:
         if os.environ.get(name):
@@ -98,29 +98,29 @@ def cached_folder(name: str, *files: str) -> Path | None:
             paths = [try_to_load_from_cache(repository, file) for file in files]
         except HFValidationError as error:
             raise SourceError(f"'{name}' is neither a directory nor a hub id") from error
-        found = [Path(path) for path in paths if isinstance(path, str)]
-        if found and len(found) == len(paths):
-            return found[0].parent
+        cached = [Path(path) for path in paths if isinstance(path, str)]
+        if cached and len(cached) == len(paths):
+            return cached[0].parent
     return None
 
 
 def cached_models() -> list[str]:
-    """The hub ids whose files (some, at least a configuration) are in the hub's cache, sorted."""
+    """The hub ids in the hub's cache with at least a configuration, sorted."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folders = Path(HF_HUB_CACHE).glob("models--*")
-    found = (folder for folder in folders if any(folder.glob("snapshots/*/config.json")))
-    return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in found)
+    models = (folder for folder in folders if any(folder.glob("snapshots/*/config.json")))
+    return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in models)
 
 
 def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
-    """The local folder with hub id ``name``: from the cache where it is complete, else downloaded.
+    """The local folder of hub id ``name``: the cached one if it is complete, otherwise downloaded.
 
-    ``weights`` asks for the safetensors files too. Only what a model needs is fetched, and no code.
+    With ``weights`` it includes the safetensors files. Only the files that a model needs are fetched, and no code.
 
     Raises:
-        Unreachable: neither cached nor within reach.
-        SourceError: the hub has no such model, or does not give it out.
+        Unreachable: it is not cached, and the hub does not answer.
+        SourceError: the hub has no such model or restricts access to it.
     """
     folder = cached_folder(name, "config.json")
     if folder is not None and _complete(folder, weights, tokenizer):
@@ -137,13 +137,13 @@ def fetch(name: str, *, weights: bool, tokenizer: bool = True) -> Path:
         raise SourceError(f"'{name}' is gated: accept its terms on the hub and log in, or use --model DIR") from error
     except RepositoryNotFoundError as error:
         raise SourceError(f"the hub has no model '{name}' (or it is private)") from error
-    except Exception as error:  # the client's own and its HTTP library's, which differ by version
+    except Exception as error:  # errors of the client and of its HTTP library differ by version
         gave_no_answer()
         raise Unreachable(f"cannot reach the hub for '{name}' ({type(error).__name__})") from error
 
 
 def _complete(folder: Path, weights: bool, tokenizer: bool) -> bool:
-    """Whether a snapshot, which may be partial, holds what is needed."""
+    """Whether a snapshot, which may be partial, holds the required files."""
     if weights:
         try:
             ModelFolder(folder.name, folder).tensors()

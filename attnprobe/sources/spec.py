@@ -1,4 +1,4 @@
-"""What the user asked for, and the interface that every source answers with."""
+"""The user's specification of a source, and the interface of every source."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """Where Q, K, V shall come from; ``None`` is "the default", which may fall back where `strict` is false.
+    """The origin of Q, K, V. ``None`` is the default, which may fall back to a substitute unless `strict`.
 
     Args:
         model: a hub id, a directory, or the word ``minilm`` (the packaged MiniLM weights).
         weights: ``pretrained``, ``initialized`` (every weight random) or ``initialized-qkv`` (pretrained, with
             W_Q, W_K and W_V of every layer random).
         weights_seed: the seed of random weights.
-        text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose that the package carries) or a file.
-        split: which split of Wikitext-2.
+        text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose in the package) or a file.
+        split: the split of Wikitext-2.
         tokenizer: a hub id, a directory, or a ``vocab.txt`` or ``tokenizer.json`` file.
-        positions: what happens beyond the model's positions: ``segment``, ``wrap`` or ``interpolate``.
+        positions: the policy beyond the model's positions: ``segment``, ``wrap`` or ``interpolate``.
         device: ``auto`` (cuda if present), ``cpu``, ``cuda`` or ``cuda:N``.
-        dtype: of the tensors handed out; the model itself runs in float32 (float64 for ``float64``).
-        strict: refuse every substitution instead of noting it.
-        qkv: a safetensors file with Q, K, V; then there is no model and no text.
-        cache: take what an earlier run captured from the user's cache, and keep there what this one captures.
+        dtype: the dtype of Q, K and V; the model itself runs in float32 (float64 for ``float64``).
+        strict: fail instead of falling back to a substitute.
+        qkv: a safetensors file with Q, K, V, in place of a model and a text.
+        cache: read captured tensors from the user's cache, and write new ones to it.
 
     Raises:
         UsageError: a word that is not among these.
@@ -77,13 +77,13 @@ class SourceSpec:
             raise unknown("device", str(self.device), ("auto", "cpu", "cuda", "cuda:0"))
         for what in ("model", "text", "tokenizer", "qkv"):
             if getattr(self, what) is not None:
-                object.__setattr__(self, what, str(getattr(self, what)))  # a pathlib.Path is welcome
+                object.__setattr__(self, what, str(getattr(self, what)))  # accepts a pathlib.Path
                 if not getattr(self, what).strip():
                     raise UsageError(f"{what}: the name is empty")
         if self.qkv is not None:
             for what in ("model", "text", "tokenizer"):
                 if getattr(self, what) is not None:
-                    raise UsageError(f"--qkv {self.qkv} stands instead of a model and a text: drop --{what}")
+                    raise UsageError(f"--qkv {self.qkv} replaces the model and the text: drop --{what}")
             defaults = {"weights": "pretrained", "weights_seed": 0, "split": "test", "positions": "segment"}
             for what, default in defaults.items():
                 if getattr(self, what) != default:
@@ -92,14 +92,14 @@ class SourceSpec:
 
 
 class Source(ABC):
-    """A place that Q, K, V come from: a model reading a text, or a file.
+    """An origin of Q, K, V: a model that reads a text, or a file.
 
     Attributes:
-        facts: everything that determines the tensors, as JSON-able values, for records and titles.
-        layers: how many layers there are (in a file: one more than its highest).
-        available: the layers that can be asked for, which is what "all" means.
-        heads: how many heads a layer has.
-        device: where the tensors are.
+        facts: everything that determines the tensors, as JSON values, for records and titles.
+        layers: the number of layers (in a file: one more than the highest).
+        available: the layers that exist, which "all" selects.
+        heads: the number of heads of a layer.
+        device: the device of the tensors.
     """
 
     facts: dict[str, Any]
@@ -107,11 +107,11 @@ class Source(ABC):
     heads: int
     device: torch.device
 
-    default_n: int = 512  #: the sequence length where none is asked for; a file's own is all its tokens
+    default_n: int = 512  #: the default sequence length; for a file all its tokens
 
     @property
     def head_numbers(self) -> tuple[int, ...]:
-        """The heads that can be asked for, by their numbers."""
+        """The numbers of the heads that exist."""
         return tuple(range(self.heads))
 
     @property
@@ -120,7 +120,7 @@ class Source(ABC):
 
     @abstractmethod
     def check(self, n: int, windows: int, layers: Sequence[int]) -> None:
-        """Refuse an impossible request before any forward: ``windows`` is how many are wanted.
+        """Refuse an impossible request for ``windows`` text windows, before any forward.
 
         Raises:
             UsageError: ``n < 2``, ``n`` tokens times ``windows`` longer than the text, or a layer that does
@@ -143,11 +143,11 @@ class Source(ABC):
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """Every fact about the source, one line each, for a person."""
+        """The facts about the source, one line each, for display."""
 
 
 def check_sizes(n: int, windows: int) -> None:
-    """The part of `Source.check` that holds everywhere."""
+    """The part of `Source.check` that is common to all sources."""
     if n < 2:
         raise UsageError(f"n={n}: attention needs at least 2 tokens")
     if windows < 1:
@@ -155,12 +155,12 @@ def check_sizes(n: int, windows: int) -> None:
 
 
 def check_memory(numbers: int, what: str) -> None:
-    """Refuse float32 numbers that this machine's memory cannot hold, before they are made.
+    """Refuse float32 tensors larger than this machine's memory, before they are allocated.
 
-    Where the system does not tell its memory, nothing is refused.
+    Nothing is refused on systems that do not report their memory.
 
     Raises:
-        UsageError: naming both sizes.
+        UsageError: they are too large; the line has both sizes.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -172,22 +172,22 @@ def check_memory(numbers: int, what: str) -> None:
 
 
 def path_of(name: str) -> Path:
-    """The path that a user's words name, with ``~`` expanded.
+    """The path of a user's ``name``, with ``~`` expanded.
 
     Raises:
-        SourceError: a name that can be no path here: too long, or the home of nobody.
+        SourceError: the name cannot be a path: it is too long, or its ``~USER`` does not exist.
     """
     try:
         path = Path(name).expanduser()
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:
         shown = name if len(name) <= 80 else f"{name[:77]}..."
-        raise SourceError(f"'{shown}' is no path: {getattr(error, 'strerror', None) or error}") from error
+        raise SourceError(f"'{shown}' is not a valid path: {getattr(error, 'strerror', None) or error}") from error
     return path
 
 
 def choose_device(name: str) -> torch.device:
-    """The torch device that ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` means here.
+    """The torch device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` on this machine.
 
     Raises:
         SourceError: a CUDA device that this machine does not have.
@@ -207,6 +207,6 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def stage(timings: Timings | None, name: str) -> Iterator[None]:
-    """Charge a block to a stage of ``timings``, where there are timings."""
+    """Time a block as a stage of ``timings``, if there are timings."""
     with timings(name) if timings is not None else nullcontext():
         yield

@@ -1,4 +1,4 @@
-"""What would be captured of a model: every attention module by name, its sizes and its mask, or why it is refused."""
+"""A survey of a model's attention modules: name, sizes, mask, and whether Q, K, V can be captured."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ COLUMNS = ("layer", "module", "class", "heads", "kv", "p", "scale", "mask", "del
 def survey(name: str, weights: str = "pretrained") -> list[str]:
     """Lines about every attention call of a model, from one forward over 32 tokens (or one image).
 
-    ``mask`` is what that input shows, with a wider window as the model states it. ``delta`` is the relative distance of
-    exact attention, rebuilt from what was captured, from the model's own; the last column says whether Q, K, V and a
-    padding mask describe the call, so that a method can run on it (on a causal one, a method with a causal form), or
-    why not.
+    ``mask`` is the mask of that input; a window wider than the input is taken from the model's configuration. ``delta``
+    is the relative distance between exact attention, rebuilt from the captured tensors, and the model's own. The last
+    column says whether Q, K, V and a padding mask describe the call, so that methods can run on it (on a causal call,
+    methods with a causal form), or why not.
 
     Raises:
-        SourceError: the model is absent, goes round transformers' attention interface, or reads neither text nor
-            images.
+        SourceError: the model is missing, bypasses transformers' attention interface, or reads neither text nor images.
     """
     model = open_model(name, weights)
-    calls, whole = capture_all(model, example(model, name), name)
+    calls, difference = capture_all(model, example(model, name), name)
     rows = [COLUMNS, *(_row(call) for call in calls.values())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     silent = bypassing(model, [path for path, _ in calls])
     lines += [f"refused: {path}: {type(module).__name__} made no call through the interface" for path, module in silent]
     head = f"{name}: {type(model).__name__}, weights {weights}, {len(calls)} attention calls"
-    return [head, *lines, f"outputs under capture differ from its own by {whole:.1e}"]
+    return [head, *lines, f"outputs under capture differ from its own by {difference:.1e}"]
 
 
 def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
         height, width = (size, size) if isinstance(size, int) else size
         return {main: torch.randn(1, getattr(config, "num_channels", 3), height, width, generator=draws)}
     if main != "input_ids":
-        raise SourceError(f"{name}: a {config.model_type} reads {main}; doctor feeds text and images alone")
+        raise SourceError(f"{name}: a {config.model_type} reads {main}; doctor has only text and images")
     words = config.get_text_config().vocab_size
     batch = {main: torch.randint(words // 2, words, (1, TOKENS), generator=draws)}  # special tokens come first
     if config.is_encoder_decoder:

@@ -1,4 +1,4 @@
-"""Texts: a user's file, Wikitext-2, or the prose that the package carries."""
+"""Texts: a user's file, Wikitext-2, or the prose in the package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["EMBEDDED", "Text", "embedded", "open_text", "prepared", "settled", "
 EMBEDDED = "embedded"
 EMBEDDED_FILE = Path(__file__).with_name("embedded.txt")
 EMBEDDED_SHA256 = "3ba6561d0056ac519ae2e66aac12fe3a80a0ebff32263186f4895966272877fd"
-READINGS = 64  # times that the embedded text may be read, one reading after the other
+READINGS = 64  # how many times in a row the embedded text may be read
 DATASET = "Salesforce/wikitext"
 WORDS = (*WIKITEXT, EMBEDDED)
 
@@ -32,8 +32,8 @@ class Text:
     """Lines to be tokenised one by one.
 
     Attributes:
-        name: what records and titles call it. readings: how often it may be read from its start, where more tokens are
-            wanted than it has.
+        name: its name in records and titles.
+        readings: how many times in a row it may be read to give more tokens than it has.
     """
 
     name: str
@@ -47,7 +47,7 @@ def open_text(name: str, split: str = "test") -> Text:
     """The text that the user named.
 
     Raises:
-        SourceError: a file that is absent, empty or not UTF-8; a data set out of reach.
+        SourceError: a file that is missing, empty or not UTF-8; a data set that cannot be reached.
     """
     if name == EMBEDDED:
         return embedded()
@@ -56,10 +56,10 @@ def open_text(name: str, split: str = "test") -> Text:
 
 
 def embedded() -> Text:
-    """The prose that the package carries: 42,626 English words, frozen, a paragraph a line.
+    """The prose in the package: 42,626 English words, frozen, one paragraph per line.
 
     Raises:
-        SourceError: the file is not the one that the package was published with.
+        SourceError: the file is not the published one.
     """
     data = EMBEDDED_FILE.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
@@ -72,8 +72,8 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
     """Wikitext-2 from the hub or the cache of ``datasets``; ``wikitext-2:tokenised`` has ``<unk>`` for rare words.
 
     Raises:
-        Unreachable: neither cached nor within reach.
-        SourceError: it arrived without lines, or ``datasets`` is not installed.
+        Unreachable: it is not cached, and the hub does not answer.
+        SourceError: the split is empty, or ``datasets`` is not installed.
     """
     lost = f"cannot reach the hub for Wikitext-2 ('{name}'): use --text FILE or --text {EMBEDDED}"
     reachable = hub_reachable()
@@ -96,7 +96,7 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
 
 @contextmanager
 def settled(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
-    """Quiet, and without a try of the network where it would only be retried; restored after the block."""
+    """Silence ``datasets`` inside the block, and keep it off the network if ``offline``."""
     bars, level = datasets.is_progress_bar_enabled(), datasets.logging.get_verbosity()
     before = datasets.config.HF_HUB_OFFLINE
     datasets.disable_progress_bars()
@@ -112,7 +112,7 @@ def settled(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
 
 
 def prepared(configuration: str, dataset: str = DATASET) -> bool:
-    """Whether the cache of ``datasets`` holds this configuration, found without importing ``datasets``."""
+    """Whether the cache of ``datasets`` holds this configuration, without importing ``datasets``."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     cache = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")).expanduser()
     return any((cache / dataset.replace("/", "___") / configuration).glob("*/*/*.arrow"))

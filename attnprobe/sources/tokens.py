@@ -1,8 +1,8 @@
-"""From a text to windows of segments: which token ids stand where.
+"""Cuts the tokens of a text into windows of segments.
 
-A segment holds as many tokens as the model has positions: ``[CLS]``, text, ``[SEP]`` where the tokenizer has them.
-A window of ``n`` tokens is ``⌈n / positions⌉`` segments, the last one shorter, and starts in the text where the
-window before it ended. The rule for what lies beyond the positions changes positions only, never these tokens.
+A segment holds as many tokens as the model has positions: ``[CLS]``, text, ``[SEP]`` if the tokenizer has these. A
+window of ``n`` tokens is ``⌈n / positions⌉`` segments, of which the last may be shorter. It starts in the text where
+the window before it ended. The policy for long sequences changes positions only, not these tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH = 256  # lines tokenised at a time
 
 
 class TokenStream:
-    """The token ids of a text, line by line, made only as far as they are asked for."""
+    """The token ids of a text, tokenised line by line as far as needed."""
 
     def __init__(self, text: Text, vocabulary: Vocabulary) -> None:
         self.text, self.vocabulary = text, vocabulary
@@ -27,7 +27,7 @@ class TokenStream:
         self._line = 0
 
     def first(self, count: int) -> list[int]:
-        """The first ``count`` ids, the text read over again where it may be; fewer mean that there are no more."""
+        """The first ``count`` ids, with the text repeated as far as allowed; fewer if the text is too short."""
         while len(self.ids) < count and self._line < len(self.text.lines):
             lines = self.text.lines[self._line : self._line + BATCH]
             self._line += len(lines)
@@ -44,7 +44,7 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class Layout:
-    """How ``n`` tokens are cut into segments of at most ``positions`` tokens (None: one segment, however long).
+    """The cut of ``n`` tokens into segments of at most ``positions`` tokens (None: one segment of any length).
 
     >>> layout = Layout(positions=5, before=(101,), after=(102,))
     >>> layout.window(list(range(20)), n=7, window=0)
@@ -63,7 +63,7 @@ class Layout:
         return [longest] * (n // longest) + ([n % longest] if n % longest else [])
 
     def text_tokens(self, n: int) -> int:
-        """How many tokens of text stand among ``n``."""
+        """The number of text tokens among ``n`` tokens, without special tokens."""
         return sum(self._text(length) for length in self.lengths(n))
 
     def window(self, ids: list[int], n: int, window: int) -> list[list[int]]:
@@ -78,7 +78,7 @@ class Layout:
         return segments
 
     def _text(self, length: int) -> int:
-        """A tail too short for the special tokens and one word holds text only."""
+        """The text tokens of a segment. One too short for the special tokens and a text token holds only text."""
         specials = len(self.before) + len(self.after)
         return length - specials if length > specials else length
 
@@ -87,10 +87,10 @@ def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> s
     """Refuse ``windows`` windows of ``n`` tokens that are longer than the text.
 
     Returns:
-        A line that says so where the text is read more than once; None where once is enough.
+        A notice if the text is read more than once, otherwise None.
 
     Raises:
-        UsageError: naming how many tokens are needed, how many there are, and a way out.
+        UsageError: the text is too short; the line has the tokens needed, the tokens present, and a way out.
     """
     each = layout.text_tokens(n)
     have = len(stream.first(each * windows))
@@ -98,9 +98,9 @@ def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> s
         once = len(stream.ids)
         again = f"the text '{stream.text.name}' is read again from its start after {once} tokens"
         return again if have > once else None
-    asked = f"n={n}" + (f" in {windows} windows" if windows > 1 else "")
+    request = f"n={n}" + (f" in {windows} windows" if windows > 1 else "")
     fits = have // each
     way = f"choose at most {fits} windows" if fits else "choose a smaller n"
     raise UsageError(
-        f"{asked} needs {each * windows} tokens, but the text '{stream.text.name}' has {have}: {way} or a longer text"
+        f"{request} needs {each * windows} tokens, but the text '{stream.text.name}' has {have}: {way} or a longer text"
     )

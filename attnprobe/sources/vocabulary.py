@@ -1,8 +1,8 @@
-"""Tokenizers: from a tokenizer.json, a WordPiece vocab.txt, a model's directory, or made from the text itself.
+"""Tokenizers: from a tokenizer.json, a WordPiece vocab.txt, a model's directory, or built from the text itself.
 
-Everything ends as a ``tokenizers.Tokenizer`` without truncation and padding (some published files carry both, and
-would cut and fill every line). A ``vocab.txt`` is read here because ``BertTokenizerFast(vocab_file=…)`` of
-transformers 5 maps every word to [UNK] without a word.
+All become a ``tokenizers.Tokenizer`` without truncation and padding (some published files set both, which would cut and
+pad every line). A ``vocab.txt`` is read here because ``BertTokenizerFast(vocab_file=…)`` of transformers 5 silently
+maps every word to [UNK].
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Vocabulary", "fallback_vocabulary", "of_folder", "open_tokenizer", "wordpiece"]
 
-LARGEST = 256 * MIB  # of a tokenizer
+LARGEST = 256 * MIB  # the size limit of a tokenizer
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LONGEST = 1_000_000  # above it, a model_max_length only means "unset"
-COUNTED = 4_000_000  # characters that the fallback vocabulary is counted over
+LONGEST = 1_000_000  # a larger model_max_length means "unset"
+COUNTED = 4_000_000  # the first characters of the text, whose words make the fallback vocabulary
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer and what has to be known about it.
+    """A tokenizer with its name, hash, length limit and special tokens.
 
     Args:
-        name: what records and titles call it.
-        tokenizer: the machine itself.
-        sha256: of the file that it was made from.
-        longest: its ``model_max_length``, where that means something.
+        name: its name in records and titles.
+        tokenizer: the tokenizer itself.
+        sha256: the hash of its file.
+        longest: its ``model_max_length``, if it is set.
     """
 
     name: str
@@ -67,21 +67,21 @@ class Vocabulary:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        """What a tokenizer without its unknown token raises, or one whose pattern has no end."""
+        """Turns the exceptions of a defective tokenizer into a `SourceError`."""
         with reading(f"tokenizer {self.name}", SourceError, " cannot be used"), _silenced():
             yield
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The token ids of each line by itself, without special tokens."""
+        """The token ids of each line separately, without special tokens."""
         with self._used():
             return [encoding.ids for encoding in self.tokenizer.encode_batch(list(lines), add_special_tokens=False)]
 
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Drop what compiled code prints to stderr in the block: a panic prints its own trace."""
+    """Discard the stderr output of compiled code inside the block: a panic prints its own trace."""
     try:
-        kept = os.dup(2)
+        saved = os.dup(2)
     except OSError:  # closed
         yield
         return
@@ -90,37 +90,37 @@ def _silenced() -> Iterator[None]:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def open_tokenizer(name: str) -> Vocabulary:
     """The tokenizer that the user named: a file, a directory or a hub id.
 
     Raises:
-        SourceError: absent, out of reach, or nothing that this can read.
+        SourceError: it is missing, unreachable, or of an unknown format.
     """
     if name == MINILM:
         packaged = minilm()
-        found = of_folder(name, packaged.path)
+        vocabulary = of_folder(name, packaged.path)
         packaged.hold()
-        if found is None:
+        if vocabulary is None:
             raise SourceError(f"the packaged weights hold no tokenizer: {packaged.path}")
-        return found
+        return vocabulary
     path = path_of(name)
     if path.is_file():
         return _of_json(name, path) if path.suffix == ".json" else _of_vocabulary_file(name, path)
     if path.suffix in (".txt", ".json"):
         raise SourceError(f"no such tokenizer file: {name}")
     folder = directory(name) if looks_like_a_path(name) else fetch(name, weights=False)
-    found = of_folder(name, folder)
-    if found is None:
+    vocabulary = of_folder(name, folder)
+    if vocabulary is None:
         raise SourceError(f"{name} has no tokenizer: no tokenizer.json and no vocab.txt")
-    return found
+    return vocabulary
 
 
 def of_folder(name: str, folder: Path) -> Vocabulary | None:
-    """The tokenizer that lies in a model's directory; None where no file of one is there."""
+    """The tokenizer in a model's directory; None if the directory has no tokenizer file."""
     longest = _longest(folder)
     if (folder / "tokenizer.json").is_file():
         return _of_json(name, folder / "tokenizer.json", longest)
@@ -139,7 +139,7 @@ def of_folder(name: str, folder: Path) -> Vocabulary | None:
 
 
 def wordpiece(tokens: Sequence[str], *, cased: bool) -> Tokenizer:
-    """BERT's tokenizer over ``tokens``, whose order is their ids.
+    """BERT's tokenizer over ``tokens``, numbered in their order.
 
     >>> tokenizer = wordpiece(["[UNK]", "[CLS]", "[SEP]", "a", "##b"], cased=True)
     >>> tokenizer.encode("ab a c").tokens
@@ -158,10 +158,10 @@ def wordpiece(tokens: Sequence[str], *, cased: bool) -> Tokenizer:
 
 
 def fallback_vocabulary(text: Text, size: int) -> Vocabulary:
-    """A cased WordPiece vocabulary of the text's own words, at most ``size`` entries, the same in every run.
+    """A cased WordPiece vocabulary of the text's own words, with at most ``size`` entries, the same in every run.
 
-    The five special tokens, the characters, the ``##`` characters, then the words by (-count, word). (The training
-    of WordPiece in ``tokenizers`` is not deterministic.)
+    It holds the five special tokens, the characters, the ``##`` characters, then the words by (-count, word). (The
+    training of WordPiece in ``tokenizers`` is not deterministic.)
     """
     from tokenizers import normalizers, pre_tokenizers
 
@@ -217,7 +217,7 @@ def _longest(folder: Path) -> int | None:
 
 
 def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The special tokens that the tokenizer puts before and after a text."""
+    """The special tokens that the tokenizer adds before and after a text."""
     bare, full = tokenizer.encode("a", add_special_tokens=False).ids, tokenizer.encode("a").ids
     for start in range(len(full) - len(bare) + 1):
         if full[start : start + len(bare)] == bare:
@@ -229,6 +229,6 @@ def _unknown(tokenizer: Tokenizer) -> int | None:
     token = getattr(tokenizer.model, "unk_token", None)
     if token is not None:
         return tokenizer.token_to_id(token)
-    if hasattr(tokenizer.model, "nbest_size"):  # Unigram, which tells its unknown id only in its JSON
+    if hasattr(tokenizer.model, "nbest_size"):  # Unigram, whose unknown id is only in its JSON
         return json.loads(tokenizer.to_str())["model"].get("unk_id")
     return None

@@ -1,7 +1,7 @@
 """Models and their weights: pretrained from a directory, random, or pretrained with random W_Q, W_K, W_V.
 
-Random weights are drawn per parameter, from a generator named after the parameter. So they do not depend on how many
-layers are built, on the device, or on torch's global state, which stays untouched.
+Random weights are drawn for each parameter, from a generator seeded by the parameter's name. So they do not depend on
+the number of layers built, on the device, or on torch's global random state, which does not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 QKV_STD = 0.02  # the papers' "initialized": W_Q, W_K, W_V ~ N(0, 0.02²)
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "q_lin", "k_lin", "v_lin")
-#: model types that are a plain stack of layers, so that building fewer changes nothing below
+#: model types that are a plain stack of layers, so that the first layers can be built without the others
 STACKS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 
 
@@ -45,10 +45,10 @@ def bert_base() -> PreTrainedConfig:
 
 
 def configuration(folder: ModelFolder) -> PreTrainedConfig:
-    """The configuration that lies in a model's directory.
+    """The configuration in a model's directory.
 
     Raises:
-        SourceError: there is none, or it is for a model that transformers does not know (no remote code is run).
+        SourceError: it is missing, or transformers does not know the model (remote code is never run).
     """
     from transformers import AutoConfig
 
@@ -57,19 +57,21 @@ def configuration(folder: ModelFolder) -> PreTrainedConfig:
         with quiet():
             config = AutoConfig.from_pretrained(folder.path, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each configuration class validates in its own way
-        what = f"model type '{kind}'" if kind else "no model_type"
-        raise SourceError(f"{folder.name}/config.json: {what}: transformers cannot load it: {_line(error)}") from error
+        subject = f"model type '{kind}'" if kind else "no model_type"
+        raise SourceError(
+            f"{folder.name}/config.json: {subject}: transformers cannot load it: {_line(error)}"
+        ) from error
     folder.hold()
     return config
 
 
 def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) -> PreTrainedModel:
-    """The model in a directory, from safetensors only, in evaluation mode; of an encoder-decoder the encoder alone.
+    """The model in a directory, from safetensors only, in evaluation mode.
 
-    ``whole`` keeps the decoder.
+    Of an encoder-decoder it is the encoder; ``whole`` keeps the decoder.
 
     Raises:
-        SourceError: weights that are pickled, damaged, missing, or of another shape than config.json says.
+        SourceError: the weights are pickled, damaged, missing, or have other shapes than in config.json.
     """
     from transformers import AutoModel
 
@@ -81,11 +83,12 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) 
 
 
 def language_kind(config: PreTrainedConfig) -> str | None:
-    """Which words a model of this configuration predicts: ``causal`` the next, ``masked`` hidden ones; None is none."""
+    """The kind of language model: ``causal`` predicts the next word, ``masked`` predicts masked words; None neither."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-    told = " ".join(getattr(config, "architectures", None) or ())
-    causal = "CausalLM" in told or "LMHead" in told or bool(getattr(config, "is_decoder", False))
+    architectures = " ".join(getattr(config, "architectures", None) or ())
+    is_decoder = bool(getattr(config, "is_decoder", False))
+    causal = "CausalLM" in architectures or "LMHead" in architectures or is_decoder
     if getattr(config, "is_encoder_decoder", False):
         return None
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not causal:
@@ -94,10 +97,10 @@ def language_kind(config: PreTrainedConfig) -> str | None:
 
 
 def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTrainedModel, str | None]:
-    """The model in a directory with its head that predicts words, of `language_kind`; see `pretrained` for the rest.
+    """The model in a directory with its language-model head of `language_kind` ``kind``; otherwise as `pretrained`.
 
     Returns:
-        The model and None; where the weights hold no such head, the model without one and what is missing.
+        The model and None. If the weights hold no such head: the model without a head, and the reason.
     """
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -113,7 +116,7 @@ def with_head(folder: ModelFolder, dtype: torch.dtype, kind: str) -> tuple[PreTr
 
 
 def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
-    """The model that a class of transformers makes of a directory, and the weights that are not there."""
+    """The model of a directory loaded by a class of transformers, and the names of missing weights."""
     folder.tensors()
     try:
         with quiet(), torch.random.fork_rng(devices=[]):
@@ -127,8 +130,8 @@ def _from_folder(auto: Any, folder: ModelFolder, dtype: torch.dtype) -> tuple[Pr
                 dtype=dtype,
             )
     except Exception as error:  # OSError, ValueError, RuntimeError, SafetensorError, KeyError by model and file
-        what = "a weight's shape differs from what config.json says" if "mismatch" in message(error) else _line(error)
-        raise SourceError(f"{folder.name}: its weights cannot be loaded: {what}") from error
+        cause = "a weight's shape differs from config.json" if "mismatch" in message(error) else _line(error)
+        raise SourceError(f"{folder.name}: its weights cannot be loaded: {cause}") from error
     folder.hold()
     return model, sorted(info["missing_keys"])
 
@@ -137,19 +140,19 @@ def _incomplete(folder: ModelFolder, missing: list[str]) -> SourceError:
     files = folder.tensors()
     where = files[0].name if len(files) == 1 else "its safetensors files"
     more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-    return SourceError(f"{folder.name}: {where} lacks {missing[0]}{more}; it is not the whole model")
+    return SourceError(f"{folder.name}: {where} lacks {missing[0]}{more}; the model is incomplete")
 
 
 def initialized(
     config: PreTrainedConfig, seed: int, layers: int, dtype: torch.dtype, name: str, *, whole: bool = False
 ) -> PreTrainedModel:
-    """The model of a configuration with every weight random.
+    """The model of a configuration with random weights.
 
-    Weights of two and more axes (Linear, Embedding) are N(0, initializer_range²) with a zero padding row; normalising
-    weights are 1 and everything else of one axis is 0. Draws are float32 for every ``dtype``.
+    Weights of two or more axes (Linear, Embedding) are N(0, initializer_range²), with a zero padding row. Weights of
+    normalisations are 1, and all other parameters of one axis are 0. Draws are float32 for every ``dtype``.
 
     Args:
-        layers: at least the first ``layers`` layers are built, where the model is a plain stack; else all.
+        layers: the number of layers to build if the model is a plain stack; other models are built in full.
         whole: keep the decoder of an encoder-decoder.
     """
     from transformers import AutoModel
@@ -160,11 +163,11 @@ def initialized(
     try:
         with quiet(), torch.random.fork_rng(devices=[]), _without_drawing(config):
             model = AutoModel.from_config(config, trust_remote_code=False, attn_implementation="eager")
-    except Exception as error:  # a configuration that does not fit together
+    except Exception as error:  # a contradictory configuration
         raise SourceError(f"{name}: transformers cannot build this model: {_line(error)}") from error
     std = float(getattr(config, "initializer_range", None) or 0.02)
     if not 0 < std < float("inf"):
-        raise SourceError(f"{name}: the initializer_range {std} of its configuration is no positive number")
+        raise SourceError(f"{name}: the initializer_range {std} of its configuration is not a positive number")
     paddings = {
         f"{path}.weight": module.padding_idx
         for path, module in model.named_modules()
@@ -181,20 +184,20 @@ def initialized(
 
 
 def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
-    """W_Q, W_K and W_V of every layer ~ N(0, 0.02²), their biases 0, in place.
+    """Replace W_Q, W_K and W_V of every layer by N(0, 0.02²) and their biases by 0, in place.
 
     Raises:
-        UsageError: the model keeps them under other names, or fused into one matrix.
+        UsageError: the model has them under other names, or fused into one matrix.
     """
-    found = {word: 0 for word in PROJECTIONS}
+    redrawn = {word: 0 for word in PROJECTIONS}
     for path, module in model.named_modules():
         word = path.rpartition(".")[2]
-        if word in found and isinstance(module, torch.nn.Linear):
-            found[word] += 1
+        if word in redrawn and isinstance(module, torch.nn.Linear):
+            redrawn[word] += 1
             _draw(module.weight, seed, f"{path}.weight", QKV_STD)
             if module.bias is not None:
                 module.bias.data.zero_()
-    counts = {sum(found[word] for word in PROJECTIONS[axis::3]) for axis in range(3)}
+    counts = {sum(redrawn[word] for word in PROJECTIONS[axis::3]) for axis in range(3)}
     if len(counts) != 1 or counts == {0}:
         raise UsageError(
             f"{name}: --weights initialized-qkv needs separate query, key and value matrices, and this "
@@ -208,18 +211,18 @@ def _draw(parameter: torch.Tensor, seed: int, name: str, std: float) -> None:
 
 
 def _encoder(model: PreTrainedModel, whole: bool, name: str) -> PreTrainedModel:
-    """The half that reads a text, or all of it, without gradients."""
+    """The encoder of an encoder-decoder, or the ``whole`` model, without gradients."""
     from transformers import PreTrainedModel
 
     if not whole and getattr(model.config, "is_encoder_decoder", False):
         kind, model = model.config.model_type, model.get_encoder()
         if not isinstance(model, PreTrainedModel):
-            raise SourceError(f"{name}: config.json says is_encoder_decoder, and a {kind} is none; set it to false")
+            raise SourceError(f"{name}: config.json says is_encoder_decoder, but a {kind} is not one; set it to false")
     return model.eval().requires_grad_(False)
 
 
 def _without_drawing(config: PreTrainedConfig) -> AbstractContextManager[None]:
-    """Skip transformers' own draws, which take longer than ours, for models whose constructor sets every buffer."""
+    """Skip transformers' own random weights, which are replaced, for models whose constructor sets every buffer."""
     from transformers import initialization
 
     skips = config.model_type in STACKS and hasattr(initialization, "no_init_weights")

@@ -90,7 +90,7 @@ def test_truncated_weights(copy, text_file, keep):
 def test_missing_weights_are_not_made_up(copy, text_file):
     rewrite(copy, lambda tensors: tensors.pop("encoder.layer.1.attention.self.query.weight"))
     line = refused(copy, text_file)
-    assert "model.safetensors lacks encoder.layer.1.attention.self.query.weight; it is not the whole model" in line
+    assert "model.safetensors lacks encoder.layer.1.attention.self.query.weight; the model is incomplete" in line
 
 
 def test_several_missing_weights_are_counted(copy, text_file):
@@ -164,7 +164,7 @@ def test_cuda_where_there_is_none(tiny_bert, text_file):
         ({"split": "tset"}, "did you mean 'test'"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"model": " "}, "model: the name is empty"),
-        ({"qkv": "a.safetensors", "text": "embedded"}, "stands instead of a model and a text: drop --text"),
+        ({"qkv": "a.safetensors", "text": "embedded"}, "replaces the model and the text: drop --text"),
     ],
 )
 def test_words_that_mean_nothing(changes, says):
