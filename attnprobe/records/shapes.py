@@ -70,7 +70,7 @@ Facts = Annotated[dict[str, Any], BeforeValidator(shallow)]
 
 
 class Source(TypedDict, total=False):
-    """The facts of a source that reports read; others stand beside them."""
+    """The facts of a source that reports read; a source may have more."""
 
     weights: str | None
     weights_seed: Seed | None

@@ -17,7 +17,7 @@ OF_ALL_HEADS = ("seconds", "exact_seconds", "peak_bytes", "flops", "leading_flop
 
 
 class Machine(TypedDict):
-    """Where it was measured."""
+    """The machine."""
 
     device: str
     cpu: str | None
@@ -27,7 +27,7 @@ class Machine(TypedDict):
 
 
 class Versions(TypedDict):
-    """With what it was measured."""
+    """The versions."""
 
     torch: str | None
     python: str
@@ -80,7 +80,7 @@ def _rows(record: BenchRecord) -> Iterator[dict[str, Any]]:
 
 
 COLUMNS = {
-    "seconds": "of all heads together, the median of the rounds",
+    "seconds": "time of all heads together, the median of the rounds",
     "exact_seconds": "the same of exact attention",
     **{name: "of all heads together" for name in OF_ALL_HEADS[2:]},
     "METRIC": "each other metric of the head, by its name",

@@ -16,7 +16,7 @@ PER_HEAD = ("d", "below", "error", "held", "settled", "again", "lower", "upper")
 
 
 class Found(TypedDict):
-    """What was found at one ε: an entry for each head."""
+    """The result for one ε: an entry for each head."""
 
     epsilon: Annotated[Number, Field(description="the largest error allowed")]
     d: Annotated[list[Budget | None], Field(description="the smallest budget found; null if none is enough")]
@@ -41,7 +41,7 @@ class Tried(TypedDict):
 
 
 class Refused(TypedDict):
-    """A budget that a method could not take."""
+    """A budget that a method does not support."""
 
     d: Budget | None
     reason: str | None
@@ -87,7 +87,7 @@ def _rows(record: BudgetRecord) -> Iterator[dict[str, Any]]:
 
 COLUMNS = {
     "epsilon": "the largest error allowed; a cell has a row for each ε and head",
-    "metric": "the error that ε bounds",
+    "metric": "the metric that ε limits",
     **{name: "as in the record" for name in ("delta", "seeds", "needed", "least", "most")},
     **{name: "as in the record, of the head" for name in PER_HEAD},
 }

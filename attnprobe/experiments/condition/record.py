@@ -39,20 +39,20 @@ class Matrix(TypedDict):
 
     matrix: Annotated[str, Field(description="its name: A, B, C, B~ or a core")]
     inverted: Annotated[bool, Field(description="whether the method inverts it")]
-    size: Annotated[Count, Field(description="its rows")]
+    size: Annotated[Count, Field(description="its number of rows")]
     metrics: Annotated[Numbers, Field(description="its numbers by name, one entry for each head")]
     start: NotRequired[Annotated[str | None, Field(description="the start of the iteration of its inverse")]]
 
 
 class Metrics(TypedDict, total=False):
-    """What is measured beside the matrices."""
+    """Numbers that belong to no single matrix."""
 
     output_spectral_relative: PerHead
     sensitivity: dict[str, list[PerHead]]
 
 
 class ConditionRecord(Place):
-    """The condition numbers of the exact matrices, or of those of one method at one budget."""
+    """The condition numbers of the exact matrices, or of the matrices of one method at one budget."""
 
     method: NotRequired[Annotated[str | None, Field(description="the method; null for the exact matrices")]]
     matrices: Annotated[list[Matrix], Field(description="the matrices, with their condition numbers")]
@@ -89,7 +89,7 @@ def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
 
 COLUMNS = {
     "matrix": "the matrix; a cell has a row for each matrix and head",
-    "size": "its rows",
+    "size": "its number of rows",
     "inverted": "whether the method inverts it",
     "error": "the relative spectral output error of the method",
     "NUMBER": "each number of the matrix, by its name: `cond`, `flag`, `rank`, `cond_eff`, `duplicates`, …",

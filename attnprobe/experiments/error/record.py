@@ -49,7 +49,7 @@ def _rows(record: ErrorRecord) -> Iterator[dict[str, Any]]:
 
 COLUMNS = {
     "METRIC": "each metric of the head, by its name",
-    "matrix_kind": "what proves the upper end of the matrix error's interval",
-    "matrix_open": "whether that interval ended wider than the tolerance",
+    "matrix_kind": "the argument for the upper end of the matrix error's interval",
+    "matrix_open": "whether that interval is wider than the tolerance",
 }
 SHAPE = Shape(ErrorRecord, _problems, _rows, COLUMNS)

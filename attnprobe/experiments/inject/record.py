@@ -14,7 +14,7 @@ __all__ = ["SHAPE", "InjectRecord"]
 
 
 class Budgets(TypedDict):
-    """Budgets head by head, in short."""
+    """A summary of the budgets of heads."""
 
     mean: Number | None
     heads: Count
@@ -22,7 +22,7 @@ class Budgets(TypedDict):
 
 
 class InjectRecord(Record):
-    """What a model does with a method in the place of exact attention, in one window."""
+    """The drift of a model with a method in place of exact attention, in one text window."""
 
     method: Annotated[str, Field(description="the method")]
     layer: Annotated[
@@ -66,10 +66,10 @@ def _rows(record: InjectRecord) -> Iterator[dict[str, Any]]:
 
 
 COLUMNS = {
-    "layer": "the layer that was replaced alone; empty for several together",
+    "layer": "the layer that was replaced alone; empty if several were replaced together",
     "layers": "the layers that were replaced, comma-separated",
     "METRIC": "each metric of the whole model, by its name, the same in all rows of a cell",
-    "tokens": "tokens of the window that count",
+    "tokens": "number of tokens that are not padding",
     "local_layer": "a layer that was replaced; a cell has a row for each such layer and head",
     "local": "the output error of the head on that layer's own Q, K, V",
 }

@@ -67,8 +67,8 @@ def _rows(record: SpectrumRecord) -> Iterator[dict[str, Any]]:
 COLUMNS = {
     **{name: "as in the record" for name in SCALARS if not name.startswith("d_")},
     "d_spectral[ε]": "the rank at which the spectral error is ε, a column for each ε",
-    "d_frobenius[ε]": "that at which the Frobenius error is ε",
+    "d_frobenius[ε]": "the rank at which the Frobenius error is ε",
     "singular_values": "the list of values",
-    "eigenvalues": "the list of values, of `--kind eigen`",
+    "eigenvalues": "the list of values with `--kind eigen`",
 }
 SHAPE = Shape(SpectrumRecord, per_head, _rows, COLUMNS)

@@ -64,7 +64,7 @@ def _rows(record: StabilityRecord) -> Iterator[dict[str, Any]]:
 
 COLUMNS = {
     **{name: "as in the record" for name in ("task", "batch", "rate", "eps")},
-    "step": "the step of the training, from 1 on; a cell has a row for each step, and none for heads",
+    "step": "the step of the training, from 1; a cell has a row for each step, not for each head",
     "METRIC": "each metric of the step, by its name",
 }
 SHAPE = Shape(StabilityRecord, rows=_rows, columns=COLUMNS)

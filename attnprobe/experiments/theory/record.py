@@ -51,7 +51,7 @@ class Refused(TypedDict):
 
 
 class TheoryRecord(Place):
-    """What was found of one theorem, of one method where it is about any."""
+    """The findings for one theorem, and for one method if the theorem is about any method."""
 
     theorem: Annotated[str, Field(description="the theorem")]
     paper: Annotated[str, Field(description="its paper")]
@@ -93,12 +93,12 @@ def _rows(record: TheoryRecord) -> Iterator[dict[str, Any]]:
 COLUMNS = {
     "theorem": "the theorem; a cell has a row for each statement and head",
     "paper": "its paper",
-    "says": "what it says",
+    "says": "the statement",
     "at[NAME]": "a parameter of the statement",
-    "assumption": "what it assumes",
-    "promise": "what it promises",
+    "assumption": "the assumption",
+    "promise": "the bound as a formula",
     "sense": "`at most` or `at least`",
     **{name: "as in the record, of the head" for name in PER_HEAD},
-    "details[NAME]": "another number of the check, or a curve as a list",
+    "details[NAME]": "another number of the evaluation, or a curve as a list",
 }
 SHAPE = Shape(TheoryRecord, _problems, _rows, COLUMNS)
