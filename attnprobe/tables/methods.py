@@ -24,6 +24,7 @@ __all__ = [
     "mark",
     "marked",
     "notes",
+    "reference_label",
     "several_families",
     "shown",
     "statistic",
@@ -75,14 +76,17 @@ def budget(row: Judged) -> str:
     return "" if row.get("d") is None else str(row["d"])
 
 
+def reference_label(row: Method) -> str:
+    """The method's label; of a reference in words what it is."""
+    return "V-Mean (reference)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
+
+
 def label(row: MethodRow) -> str:
-    """The method's label, and in words what the reference rows are."""
+    """The method's label, and in words what references and lower bounds are."""
     if row["method"] == LOWER_BOUND:
         beyond = "≥ " if statistic(row, "output_spectral", "max") == 0 else ""
         return f"lower bound, rank {beyond}{row['d']}"
-    if row["method"] == "vmean" and row.get("reference"):
-        return "V-Mean (reference)"
-    return method_label(row)
+    return reference_label(row)
 
 
 def mark(row: MethodRow) -> str:

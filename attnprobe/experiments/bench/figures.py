@@ -24,11 +24,10 @@ from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
 from ...tables.table import gathered, grouped_by
 from .growth import FIT_FROM, exponent
-from .rows import ERROR, EXACT, frontier
+from .rows import ERROR, EXACT, BenchRow, frontier
 
 __all__ = ["bench_figures"]
 
-Row = Any
 Draw = Callable[[str], Any]  # a figure under a title
 
 COSTS = {  # heading, factor, label
@@ -41,7 +40,7 @@ BLACK = {"color": "black", "linewidth": 2.0, "marker": "o", "markersize": 3.5, "
 EXACT_LABEL = "exact attention, fused"
 
 
-def bench_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list[Path]:
+def bench_figures(rows: Sequence[BenchRow], title: str, out_dir: str | Path) -> list[Path]:
     """Draw what was measured, for each (source, layer, target).
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, where there are several n; exact
@@ -65,7 +64,7 @@ def bench_figures(rows: Sequence[Row], title: str, out_dir: str | Path) -> list[
     return paths
 
 
-def _growths(rows: Sequence[Row]) -> Iterator[tuple[str, Draw]]:
+def _growths(rows: Sequence[BenchRow]) -> Iterator[tuple[str, Draw]]:
     """Each cost against n, for each budget."""
     for d in list(dict.fromkeys(row["d"] for row in rows if row["d"] is not None)) or [None]:
         budget = "" if d is None else f", d = {d}"
@@ -77,7 +76,7 @@ def _growths(rows: Sequence[Row]) -> Iterator[tuple[str, Draw]]:
                 yield f"{COSTS[cost][0]}" + ("" if d is None else f"-d{d}"), draw
 
 
-def _paretos(rows: Sequence[Row]) -> Iterator[tuple[str, Draw]]:
+def _paretos(rows: Sequence[BenchRow]) -> Iterator[tuple[str, Draw]]:
     """Error against costs, for each n."""
     for some in grouped_by(rows, "n"):
         if sum(map(_is_drawn, some)) > 1:
@@ -85,7 +84,7 @@ def _paretos(rows: Sequence[Row]) -> Iterator[tuple[str, Draw]]:
             yield f"pareto-n{some[0]['n']}", lambda title, some=some, lead=lead: _pareto(some, title, lead)
 
 
-def _lead(rows: Sequence[Row]) -> str:
+def _lead(rows: Sequence[BenchRow]) -> str:
     """What all panels of a figure share."""
     first, heads = rows[0], max(row["heads"] for row in rows)
     parts = [source_heading(first), f"layer {first['layer']}", f"{heads} head{'s' * (heads != 1)}"]
@@ -104,7 +103,7 @@ def _canvas(
     return figure, axes, inches
 
 
-def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
+def _growth(rows: Sequence[BenchRow], cost: str, title: str, lead: str) -> Any:
     """One cost against n."""
     _, factor, label = COSTS[cost]
     kept = [row for row in rows if row[cost]]
@@ -152,16 +151,16 @@ def _growth(rows: Sequence[Row], cost: str, title: str, lead: str) -> Any:
     return figure
 
 
-def _slope(rows: Sequence[Row], cost: str) -> float | None:
+def _slope(rows: Sequence[BenchRow], cost: str) -> float | None:
     """The exponent of a method's cost."""
     return exponent({row["n"]: row[cost] for row in rows})
 
 
-def _of(rows: Sequence[Row], name: str | None) -> list[Row]:
+def _of(rows: Sequence[BenchRow], name: str | None) -> list[BenchRow]:
     return [row for row in rows if name is None or family(row) == name]
 
 
-def _curve(rows: Sequence[Row], cost: str, factor: float) -> tuple[list[int], list[float]]:
+def _curve(rows: Sequence[BenchRow], cost: str, factor: float) -> tuple[list[int], list[float]]:
     points = sorted((row["n"], factor * row[cost]) for row in rows)
     return [n for n, _ in points], [value for _, value in points]
 
@@ -186,19 +185,19 @@ def _log_axes(axis: Any, lengths: Sequence[int]) -> None:
     axis.grid(color="#e3e3e3", linewidth=0.6)
 
 
-def _is_drawn(row: Row) -> bool:
+def _is_drawn(row: BenchRow) -> bool:
     return not row["reference"] and bool(row["error"]) and math.isfinite(row["error"])
 
 
-def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
+def _pareto(rows: Sequence[BenchRow], title: str, lead: str) -> Any:
     """Error against every cost that was measured, a panel each."""
     points = [row for row in rows if _is_drawn(row)]
     costs = [cost for cost in COSTS if any(row[cost] for row in points)]
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
-    highest = SPAN * (vmean or sorted(row["error"] for row in points)[len(points) // 2])
+    highest = SPAN * (vmean or sorted(row["error"] or 0.0 for row in points)[len(points) // 2])
     styles = _family_styles(points)
     told = f"{lead}: median output error against cost; steps: the frontier, whose methods are named"
-    told += "; at the upper edge: beyond it" if any(row["error"] > highest for row in points) else ""
+    told += "; at the upper edge: beyond it" if any((row["error"] or 0.0) > highest for row in points) else ""
     lines = -(-len(styles) // legend_columns(list(styles), 2.75 * max(3, len(costs))))
     figure, axes, inches = _canvas((1, len(costs)), len(costs), 3.6, 0.17 * lines, title, told, sharey=True)
     handles: dict[str, Any] = {}
@@ -212,7 +211,8 @@ def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
             handles["V-Mean"] = axis.axhline(vmean, **look)
         axis.set_xlabel(COSTS[cost][2])
         axis.set_ylabel(symbol(ERROR) if index == 0 else "")
-    low, high = min(row["error"] for row in points), max([vmean or 0, *(row["error"] for row in points)])
+    errors = [row["error"] or 0.0 for row in points]
+    low, high = min(errors), max(vmean or 0, *errors)
     axes[0].set_ylim(low / 1.6, min(highest, 1.6 * high))
     for axis in axes:
         axis.set_xscale("log")
@@ -225,7 +225,7 @@ def _pareto(rows: Sequence[Row], title: str, lead: str) -> Any:
     return figure
 
 
-def _family_styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def _family_styles(rows: Sequence[BenchRow]) -> dict[str, dict[str, Any]]:
     """A colour for each family and, within it, a marker for each method."""
     families = list(dict.fromkeys(map(family, rows)))
     styles: dict[str, dict[str, Any]] = {}
@@ -236,7 +236,7 @@ def _family_styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _cloud(
-    axis: Any, rows: Sequence[Row], cost: str, highest: float, styles: Mapping[str, Any], handles: dict[str, Any]
+    axis: Any, rows: Sequence[BenchRow], cost: str, highest: float, styles: Mapping[str, Any], handles: dict[str, Any]
 ) -> None:
     """The points of all methods, those of one joined through its budgets, and the frontier."""
     factor = COSTS[cost][1]
@@ -258,7 +258,10 @@ def _cloud(
 
 
 def _name_frontier(
-    axis: Any, rows: Sequence[Row], best: Sequence[tuple[float, float]], at: Callable[[Row], tuple[float, float]]
+    axis: Any,
+    rows: Sequence[BenchRow],
+    best: Sequence[tuple[float, float]],
+    at: Callable[[BenchRow], tuple[float, float]],
 ) -> None:
     """The names of the methods on the frontier, each once, at its cheapest point there."""
     named: set[str] = set()

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...tables.rows import Statistics
+from ...tables.rows import Judged, Placed, Statistics, part
 from ...tables.statistics import describe
 from .gates import GATED
+from .rows import BenchRow, BenchSummary
 
 __all__ = ["bench_judged"]
 
-Row = Any
 
 EACH_N = tuple(name for name in GATED.names if name not in GATED.whole)
 
 
-def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[Any]:
+def bench_judged(rows: Iterable[BenchRow], summary: Iterable[BenchSummary]) -> list[Judged]:
     """Rows for `check`: one for each row of `bench_rows`, and one without n for each entry of `bench_summary`.
 
     A row's ``metrics`` describe `EACH_N`: times and ratios over the rounds, what has no rounds as one value, and errors
@@ -24,16 +24,18 @@ def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[Any]:
     so that a gate on an exponent looks at entries alone.
     """
     rows = list(rows)
-    found = []
+    found: list[Judged] = []
     for row in rows:
-        errors = {name: {**described, "of": row["heads"]} for name, described in row["metrics"].items()}
-        found.append({**row, "judges": EACH_N, "metrics": {**errors, **_costs(row)}})
+        errors: dict[str, Statistics] = {
+            name: {**described, "of": row["heads"]} for name, described in row["metrics"].items()
+        }
+        found.append({**part(Placed, row), "judges": EACH_N, "metrics": {**errors, **_costs(row)}})
     asked = {_who(row) for row in rows if row["requested"]}
     for entry in summary:
         grown = {name: _described([entry[name]]) for name in GATED.whole}
         found.append(
             {
-                **entry,
+                **part(Placed, entry),
                 "n": None,
                 "status": "ok",
                 "requested": _who(entry) in asked,
@@ -44,11 +46,11 @@ def bench_judged(rows: Iterable[Row], summary: Iterable[Row]) -> list[Any]:
     return found
 
 
-def _who(row: Row) -> tuple[Any, ...]:
+def _who(row: BenchRow | BenchSummary) -> tuple[Any, ...]:
     return row["method"], str(row["options"]), row["d"], row["source"], row["layer"], row["target"], row["backward"]
 
 
-def _costs(row: Row) -> dict[str, Any]:
+def _costs(row: BenchRow) -> dict[str, Statistics]:
     single = {name: _described([row[name]]) for name in ("peak_bytes", "flops", "visited_fraction")}
     return {"seconds": _described(row["seconds_rounds"]), "ratio_to_exact": _described(row["ratio_rounds"]), **single}
 

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 from ...tables.labels import identity, source_labels
 from ...tables.numbers import method_label, significant
+from ...tables.rows import MethodRow, part
 from ...tables.statistics import describe, fragile_statistics
 from ...tables.table import grouped_by
 from .growth import exponent, faster_from, growth
 
-__all__ = ["COSTS", "EXACT", "bench_choices", "bench_rows", "bench_summary", "conditions", "disturbances", "frontier"]
+if TYPE_CHECKING:
+    from .record import BenchRecord
 
-Record = Any
-Row = Any
+__all__ = [
+    "COSTS",
+    "EXACT",
+    "BenchRow",
+    "BenchSummary",
+    "Choice",
+    "bench_choices",
+    "bench_rows",
+    "bench_summary",
+    "conditions",
+    "disturbances",
+    "frontier",
+]
+
 
 EXACT = "exact"  # exact attention by torch's fused kernel
 ERROR = "output_spectral_relative"
@@ -23,7 +39,106 @@ COSTS = ("seconds", "peak_bytes", "flops")
 PLACE = ("source", "layer", "target", "backward")
 
 
-def bench_rows(records: Iterable[Record]) -> list[Row]:
+class Method(TypedDict):
+    """What was timed, as in the record."""
+
+    method: str
+    options: Mapping[str, object]
+    target: str | None
+    family: str | None
+    cost: str | None
+    n: int
+    d: int | None
+    layer: int
+    backward: bool | None
+    gradient: str | None
+    status: str
+    reason: str | None
+    reference: bool
+    requested: bool
+
+
+class BenchRow(MethodRow, Method):
+    """The cost of one method at one n."""
+
+    rounds: int
+    seconds: float | None
+    seconds_spread: float | None
+    seconds_rounds: list[float]
+    ratio_to_exact: float | None
+    ratio_rounds: list[float]
+    ratio_spread: float | None
+    peak_bytes: float | None
+    flops: float | None
+    leading_flops: float | None
+    visited: float | None
+    visited_fraction: float | None
+    error: float | None
+    load: float | None
+    noise_floor: NotRequired[float | None]
+
+
+class Grown(TypedDict):
+    """What the rows of an entry have in common."""
+
+    method: str
+    options: Mapping[str, object]
+    family: str | None
+    target: str | None
+    weights: str | None
+    source: str | None
+    layer: int
+    backward: bool | None
+    d: int | None
+    reference: bool
+
+
+class BenchSummary(Grown):
+    """How the costs of one method grow with n."""
+
+    growth: str
+    time_exponent: float | None
+    memory_exponent: float | None
+    time_exponent_spread: float | None
+    faster_from: float | None
+    smaller_from: float | None
+    lengths: int
+    memory_lengths: int
+    longest_n: int | None
+
+
+class ChoicePlace(TypedDict):
+    """Where there is a choice."""
+
+    source: str | None
+    layer: int
+    target: str | None
+    backward: bool | None
+    weights: str | None
+    n: int
+
+
+class Chosen(TypedDict):
+    """The best method; nothing where none is within the limit."""
+
+    method: str | None
+    options: Mapping[str, object]
+    d: int | None
+    seconds: float | None
+    ratio_to_exact: float | None
+    peak_bytes: float | None
+    error: float | None
+
+
+class Choice(ChoicePlace, Chosen):
+    """The best method within a limit, of so many."""
+
+    limit: str
+    value: float
+    of: int
+
+
+def bench_rows(records: Sequence[BenchRecord]) -> list[BenchRow]:
     """The rows of the JSON contract, one for each (method, options, n, d, layer).
 
     ``seconds`` is the median of ``seconds_rounds`` and ``seconds_spread`` half the range between their quartiles;
@@ -33,20 +148,20 @@ def bench_rows(records: Iterable[Record]) -> list[Row]:
     each.
     ``error`` is the median over heads of ‖E‖₂/‖BV‖₂; ``metrics`` describes each error over heads.
     """
-    records = list(records)
     labels = source_labels(records)
     rows = [_row(record, labels[identity(record.get("source"))]) for record in records]
     floors = {(*_place(row), row["n"]): row["ratio_to_exact"] for row in rows if row["method"] == EXACT}
     for row in rows:
         row["noise_floor"] = floors.get((*_place(row), row["n"]))
         if row["method"] == EXACT and row["ratio_rounds"]:
-            row |= {"ratio_to_exact": 1.0, "ratio_rounds": [1.0] * len(row["ratio_rounds"]), "ratio_spread": 0.0}
+            row["ratio_to_exact"], row["ratio_spread"] = 1.0, 0.0
+            row["ratio_rounds"] = [1.0] * len(row["ratio_rounds"])
     return rows
 
 
-def _row(record: Record, label: str | None) -> Row:
+def _row(record: BenchRecord, label: str | None) -> BenchRow:
     metrics = record["metrics"]
-    times, exact = metrics.get("seconds") or [], metrics.get("exact_seconds") or []
+    times, exact = _numbers(metrics.get("seconds")), _numbers(metrics.get("exact_seconds"))
     ratios = [ours / theirs for ours, theirs in zip(times, exact, strict=False) if theirs]
     windows = [0] * len(record["heads"])
     described = {
@@ -54,25 +169,9 @@ def _row(record: Record, label: str | None) -> Row:
         for name, values in sorted(metrics.items())
         if name.startswith("output_") or name == "bad_rows"
     }
-    visited = [value for value in metrics.get("visited") or [] if value is not None]
-    names = (
-        "method",
-        "options",
-        "target",
-        "family",
-        "cost",
-        "n",
-        "d",
-        "layer",
-        "backward",
-        "gradient",
-        "status",
-        "reason",
-        "reference",
-        "requested",
-    )
+    visited = _numbers(metrics.get("visited"))
     return {
-        **{name: record.get(name) for name in names},
+        **part(Method, record),
         "weights": (record.get("source") or {}).get("weights"),
         "source": label,
         "heads": len(record["heads"]),
@@ -89,16 +188,20 @@ def _row(record: Record, label: str | None) -> Row:
         "leading_flops": _one(metrics.get("leading_flops")),
         "visited": sum(visited) if visited else None,
         "visited_fraction": sum(visited) / len(visited) / record["n"] ** 2 if visited else None,
-        "error": (described.get(ERROR) or {}).get("median"),
+        "error": described[ERROR]["median"] if ERROR in described else None,
         "metrics": described,
         "fragile": {name: found for name in described if (found := fragile_statistics([record], name))},
         "load": record.get("load"),
     }
 
 
-def _place(row: Row) -> tuple[Any, ...]:
+def _place(row: BenchRow) -> tuple[Any, ...]:
     """Where costs are compared."""
     return tuple(row[name] for name in PLACE)
+
+
+def _numbers(values: Sequence[float | None] | None) -> list[float]:
+    return [value for value in values or () if value is not None]
 
 
 def _one(values: Sequence[float | None] | None) -> float | None:
@@ -113,7 +216,7 @@ def _spread(values: Sequence[float]) -> float | None:
     return (third - first) / 2
 
 
-def bench_summary(rows: Iterable[Row]) -> list[Row]:
+def bench_summary(rows: Iterable[BenchRow]) -> list[BenchSummary]:
     """One entry per (source, layer, target, backward, method, options, d): how time and memory grow with n.
 
     ``time_exponent`` and ``memory_exponent`` are those of `exponent`, ``time_exponent_spread`` that of the rounds;
@@ -125,22 +228,24 @@ def bench_summary(rows: Iterable[Row]) -> list[Row]:
     found = []
     for some in groups:
         theirs = exact.get(_place(some[0]), [])
-        names = ("method", "options", "family", "target", "weights", "source", "layer", "backward", "d", "reference")
-        entry = {name: some[0][name] for name in names}
-        entry["growth"] = growth(some[0]["cost"] or "")
-        for name, cost in (("time", "seconds"), ("memory", "peak_bytes")):
-            entry[f"{name}_exponent"] = exponent(_at(some, cost))
-        entry["time_exponent_spread"] = _exponent_spread(some)
-        for name, cost in (("faster_from", "seconds"), ("smaller_from", "peak_bytes")):
-            entry[name] = None if some is theirs else faster_from(_at(some, cost), _at(theirs, cost))
-        entry["lengths"] = len(_at(some, "seconds"))
-        entry["memory_lengths"] = len(_at(some, "peak_bytes"))
-        entry["longest_n"] = max(_at(some, "seconds"), default=None)
+        seconds, memory = _at(some, "seconds"), _at(some, "peak_bytes")
+        entry: BenchSummary = {
+            **part(Grown, some[0]),
+            "growth": growth(some[0]["cost"] or ""),
+            "time_exponent": exponent(seconds),
+            "memory_exponent": exponent(memory),
+            "time_exponent_spread": _exponent_spread(some),
+            "faster_from": None if some is theirs else faster_from(seconds, _at(theirs, "seconds")),
+            "smaller_from": None if some is theirs else faster_from(memory, _at(theirs, "peak_bytes")),
+            "lengths": len(seconds),
+            "memory_lengths": len(memory),
+            "longest_n": max(seconds, default=None),
+        }
         found.append(entry)
     return found
 
 
-def _exponent_spread(rows: Sequence[Row]) -> float | None:
+def _exponent_spread(rows: Sequence[BenchRow]) -> float | None:
     """The spread of the exponents of the rounds, each fitted alone."""
     rounds = min((len(row["seconds_rounds"]) for row in rows if row["seconds"]), default=0)
     each = [exponent({row["n"]: row["seconds_rounds"][i] for row in rows if row["seconds"]}) for i in range(rounds)]
@@ -148,34 +253,33 @@ def _exponent_spread(rows: Sequence[Row]) -> float | None:
     return _spread(known) if len(known) == len(each) else None
 
 
-def _at(rows: Sequence[Row], cost: str) -> dict[int, float]:
-    return {row["n"]: row[cost] for row in rows if row[cost]}
+def _at(rows: Sequence[BenchRow], cost: Literal["seconds", "peak_bytes"]) -> dict[int, float]:
+    return {row["n"]: value for row in rows if (value := row[cost])}
 
 
-def bench_choices(rows: Iterable[Row], epsilons: Sequence[float], under_ms: Sequence[float]) -> list[Row]:
+def bench_choices(rows: Iterable[BenchRow], epsilons: Sequence[float], under_ms: Sequence[float]) -> list[Choice]:
     """For each (source, layer, target, n): the fastest method under each error, and the smallest error under each time.
 
     An entry's ``limit`` is ``error`` or ``ms`` and ``value`` its value; ``method`` is None where none is within it.
     Methods alone are chosen from, not references; a row whose error is not finite is out.
     """
     timed = [row for row in rows if not row["reference"] and row["status"] == "ok" and row["seconds"]]
-    found = []
+    found: list[Choice] = []
     for some in grouped_by([row for row in timed if row["error"] is not None], *PLACE, "n"):
-        limits = [("error", value, [row for row in some if row["error"] <= value], "seconds") for value in epsilons]
-        limits += [("ms", value, [row for row in some if 1e3 * row["seconds"] <= value], "error") for value in under_ms]
+        error = lambda row: row["error"]
+        seconds = lambda row: row["seconds"]
+        limits = [("error", value, [row for row in some if error(row) <= value], seconds) for value in epsilons]
+        limits += [("ms", value, [row for row in some if 1e3 * seconds(row) <= value], error) for value in under_ms]
         for limit, value, within, least in limits:
-            place = {name: some[0][name] for name in (*PLACE, "weights", "n")}
-            best = min(within, key=lambda row, name=least: row[name], default=None)
-            names = ("method", "options", "d", "seconds", "ratio_to_exact", "peak_bytes", "error")
-            found.append(
-                {
-                    **place,
-                    "limit": limit,
-                    "value": value,
-                    "of": len(some),
-                    **{name: best and best[name] for name in names},
-                }
-            )
+            best: Mapping[str, object] = min(within, key=least, default={})
+            choice: Choice = {
+                **part(ChoicePlace, some[0]),
+                "limit": limit,
+                "value": value,
+                "of": len(some),
+                **part(Chosen, best),
+            }
+            found.append(choice)
     return found
 
 
@@ -192,15 +296,15 @@ def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
     return kept
 
 
-def conditions(records: Iterable[Record]) -> list[str]:
+def conditions(records: Iterable[BenchRecord]) -> list[str]:
     """The lines that say where and how times were taken; more than one where a run was gone on with elsewhere."""
     records = [record for record in records if record.get("machine")]
     lines = []
     for here in grouped_by(records, "machine", "versions"):
         facts, known = here[0]["machine"], here[0]["versions"]
-        clocks = sorted({round(r["clock_mhz"]) for r in here if r.get("clock_mhz")})
+        clocks = sorted({round(clock) for r in here if (clock := r.get("clock_mhz"))})
         clock = f", {clocks[0]} MHz" if len(clocks) == 1 else f", {clocks[0]} – {clocks[-1]} MHz" if clocks else ""
-        loads = [r["load"] for r in here if r.get("load") is not None]
+        loads = [load for r in here if (load := r.get("load")) is not None]
         load = f", load average {min(loads):g} – {max(loads):g}" if loads else ""
         rounds = sorted({len(r["metrics"].get("seconds") or []) for r in here} - {0})
         lines.append(
@@ -212,22 +316,23 @@ def conditions(records: Iterable[Record]) -> list[str]:
     return lines
 
 
-def disturbances(records: Iterable[Record], rows: Sequence[Row]) -> list[str]:
+def disturbances(records: Iterable[BenchRecord], rows: Sequence[BenchRow]) -> list[str]:
     """Warnings of times that other programs disturbed: a load above the cores, or a spread above its median."""
     warnings = []
-    loads = [(r["load"], r["machine"]["cores"]) for r in records if r.get("machine") and r.get("load") is not None]
+    loads = [(load, r["machine"]["cores"]) for r in records if r.get("machine") and (load := r.get("load")) is not None]
     if busy := [(load, cores) for load, cores in loads if cores and load > cores]:
         load, cores = max(busy)
         warnings.append(
             f"load average {load:g} exceeds the {cores} cores: other programs ran, so times are too long; "
             "measure again on a quiet machine"
         )
-    if wild := [row for row in rows if row["seconds"] and (row["seconds_spread"] or 0) > row["seconds"]]:
-        worst = max(wild, key=lambda row: row["seconds_spread"] / row["seconds"])
-        time, spread = (significant(1e3 * worst[name], 3) for name in ("seconds", "seconds_spread"))
-        who = method_label(worst) + ("" if worst["d"] is None else f" d={worst['d']}")
+    times = [(row["seconds"], row["seconds_spread"] or 0.0, row) for row in rows if row["seconds"]]
+    if wild := [(spread / time, time, spread, row) for time, spread, row in times if spread > time]:
+        _, time, spread, worst = max(wild, key=lambda one: one[0])
+        name = method_label(worst) + ("" if worst["d"] is None else f" d={worst['d']}")
+        ends = " ± ".join(significant(1e3 * value, 3) for value in (time, spread))
         warnings.append(
-            f"the rounds of {len(wild)} of {sum(bool(row['seconds']) for row in rows)} times spread by more than their "
-            f"median, most {who} at n = {worst['n']}, {time} ± {spread} ms: these times are unreliable"
+            f"the rounds of {len(wild)} of {len(times)} times spread by more than their median, most {name} at "
+            f"n = {worst['n']}, {ends} ms: these times are unreliable"
         )
     return warnings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...grammar.lists import parse_positive
 from ...tables.labels import source_heading
@@ -15,10 +15,10 @@ from ...tables.methods import (
     caption,
     family,
     grouped,
-    label,
     mark,
     marked,
     notes,
+    reference_label,
     several_families,
     shown,
 )
@@ -28,16 +28,29 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from .gate_rows import bench_judged
 from .growth import FIT_FROM
-from .rows import ERROR, EXACT, bench_choices, bench_rows, bench_summary, conditions, disturbances
+from .rows import (
+    ERROR,
+    EXACT,
+    BenchRow,
+    BenchSummary,
+    Choice,
+    bench_choices,
+    bench_rows,
+    bench_summary,
+    conditions,
+    disturbances,
+)
+
+if TYPE_CHECKING:
+    from .record import BenchRecord
 
 __all__ = ["bench_legend", "bench_tables", "view"]
 
-Row = Any
 
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # where no manifest says
 
 
-def view(recorded: Recorded) -> View:
+def view(recorded: Recorded[BenchRecord]) -> View:
     """What records of ``attnprobe bench`` show, with the conditions of their times in the header."""
     from .figures import bench_figures
 
@@ -69,7 +82,7 @@ def _limits(config: Mapping[str, Any], name: str) -> list[float]:
     return parse_positive(limits, name.replace("_", "-")) if isinstance(limits, str) else list(limits)
 
 
-def bench_legend(rows: Sequence[Row]) -> str:
+def bench_legend(rows: Sequence[BenchRow]) -> str:
     """What the rows and the marks mean, in one paragraph."""
     parts = []
     if any(row["backward"] for row in rows):
@@ -79,7 +92,7 @@ def bench_legend(rows: Sequence[Row]) -> str:
     return " ".join(parts)
 
 
-def bench_tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[Row]) -> list[Table]:
+def bench_tables(rows: Sequence[BenchRow], summary: Sequence[BenchSummary], choices: Sequence[Choice]) -> list[Table]:
     """Costs, for each place and n, all with the same columns; growth; and choices, for each place and limit."""
     columns = COSTS if several_families(rows) else [column for column in COSTS if column is not FAMILY]
     tables = [table_of(caption(some), some, columns, notes(some), rows, family) for some in grouped(rows)]
@@ -92,40 +105,46 @@ def bench_tables(rows: Sequence[Row], summary: Sequence[Row], choices: Sequence[
     return tables
 
 
-def _where(row: Row) -> str:
+def _where(row: BenchSummary | Choice) -> str:
     return joined(source_heading(row), f"layer {row['layer']}", f"target {row['target']}")
 
 
-def _by_family(some: Sequence[Row]) -> list[Row]:
+def _by_family(some: Sequence[BenchSummary]) -> list[BenchSummary]:
     """Methods by family, then references."""
     families = list(dict.fromkeys(family(row) for row in some if not row["reference"]))
     return sorted(some, key=lambda row: len(families) if row["reference"] else families.index(family(row)))
 
 
-def _name(row: Row) -> str:
-    return "exact (fused)" if row["method"] == EXACT else label(row)
+def _name(row: BenchRow | BenchSummary) -> str:
+    return "exact (fused)" if row["method"] == EXACT else reference_label(row)
 
 
-def _number(name: str, factor: float = 1.0) -> Callable[[Row], str]:
-    """A cell of a field in units of ``1 / factor``."""
-    return lambda row: "" if row[name] is None else significant(factor * row[name], 3)
+def _scaled(value: float | None, factor: float = 1.0) -> str:
+    """A number in units of ``1 / factor``."""
+    return "" if value is None else significant(factor * value, 3)
 
 
-def _time(row: Row) -> str:
+def _milliseconds(row: BenchRow | Choice) -> str:
+    return _scaled(row["seconds"], 1e3)
+
+
+def _mib(row: BenchRow | Choice) -> str:
+    return _scaled(row["peak_bytes"], 2.0**-20)
+
+
+def _time(row: BenchRow) -> str:
     spread = row["seconds_spread"]
-    return MILLISECONDS(row) + ("" if spread is None else f" ± {significant(1e3 * spread, 2)}")
+    return _milliseconds(row) + ("" if spread is None else f" ± {significant(1e3 * spread, 2)}")
 
 
-def _ratio(row: Row) -> str:
+def _ratio(row: BenchRow) -> str:
     if row["method"] == EXACT or row["ratio_to_exact"] is None:
         return ""
     spread = row["ratio_spread"]
     return significant(row["ratio_to_exact"], 3) + ("" if spread is None else f" ± {significant(spread, 2)}")
 
 
-MILLISECONDS = _number("seconds", 1e3)
-MIB = _number("peak_bytes", 2.0**-20)
-COSTS: tuple[Column[Row], ...] = (
+COSTS: tuple[Column[BenchRow], ...] = (
     Column("method", lambda row: marked(row, _name(row))),
     FAMILY,
     Column.of("d"),
@@ -139,14 +158,14 @@ COSTS: tuple[Column[Row], ...] = (
         _ratio,
         "time / exact: over exact attention by torch's fused kernel in the same dtype and round",
     ),
-    Column("memory\nMiB", MIB, "memory: peak beyond Q, K and V"),
+    Column("memory\nMiB", _mib, "memory: peak beyond Q, K and V"),
     Column(
         "GFLOP\ncounted",
-        _number("flops", 1e-9),
+        lambda row: _scaled(row["flops"], 1e-9),
         "GFLOP: of matrix products, counted, and as the leading cost says, two a multiply-add",
         spare=1,
     ),
-    Column("GFLOP\nleading", _number("leading_flops", 1e-9), spare=2),
+    Column("GFLOP\nleading", lambda row: _scaled(row["leading_flops"], 1e-9), spare=2),
     Column(
         "visited\nof n²",
         lambda row: per_cent(row["visited_fraction"]),
@@ -159,19 +178,19 @@ COSTS: tuple[Column[Row], ...] = (
 )
 
 
-def _exponent(name: str) -> Callable[[Row], str]:
+def _exponent(name: Literal["time_exponent", "memory_exponent"]) -> Callable[[BenchSummary], str]:
     return lambda row: "" if row[name] is None else f"{row[name]:.2f}"
 
 
-def _time_exponent(row: Row) -> str:
+def _time_exponent(row: BenchSummary) -> str:
     spread = row["time_exponent_spread"]
     return _exponent("time_exponent")(row) + ("" if spread is None else f" ± {spread:.2f}")
 
 
-def _crossing(name: str, lengths: str) -> Callable[[Row], str]:
+def _crossing(name: str, lengths: str) -> Callable[[BenchSummary], str]:
     """The n from which on a method costs less; known only where several n were measured."""
 
-    def cell(row: Row) -> str:
+    def cell(row: BenchSummary) -> str:
         if row["method"] == EXACT or not row[lengths]:
             return ""
         return f"> {row['longest_n']}" if row[name] is None else f"{row[name]:.0f}"
@@ -184,7 +203,7 @@ EXPONENTS = (
     f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost"
 )
 FROM = "faster, smaller from n: less time, less memory than exact attention from there on"
-GROWTH: tuple[Column[Row], ...] = (
+GROWTH: tuple[Column[BenchSummary], ...] = (
     Column("method", _name),
     Column.of("d"),
     Column("claimed", lambda row: row["growth"]),
@@ -195,18 +214,18 @@ GROWTH: tuple[Column[Row], ...] = (
 )
 
 
-def _choices(limit: str) -> tuple[Column[Row], ...]:
+def _choices(limit: str) -> tuple[Column[Choice], ...]:
     return (
         Column.of("n"),
         Column(limit, lambda row: f"{row['value']:g}"),
         Column("method", lambda row: f"none of {row['of']}" if row["method"] is None else method_label(row)),
         Column.of("d"),
-        Column("time ms", MILLISECONDS),
-        Column("time / exact", _number("ratio_to_exact")),
-        Column("MiB", MIB),
+        Column("time ms", _milliseconds),
+        Column("time / exact", lambda row: _scaled(row["ratio_to_exact"])),
+        Column("MiB", _mib),
         Column(
             "error",
-            _number("error"),
+            lambda row: _scaled(row["error"]),
             "error: median of ‖E‖₂ / ‖BV‖₂ over heads; references are not chosen from",
         ),
     )
