@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,7 +76,18 @@ def peaks(measure: Measure, sizes: Sizes) -> None:
     for name, dtype in kinds.items():
         if name != "tf32" or measure.device.type == "cuda":
             subject = Subject("plain product", n, 1, n, name, 2.0 * n**3)
-            measure.row(subject, lambda name=name, dtype=dtype: product(n, dtype, name == "tf32", measure.device))
+            make = lambda name=name, dtype=dtype: product(n, dtype, name == "tf32", measure.device)
+            measure.row(subject, make, lambda _: clock(measure.device))
+
+
+def clock(device: torch.device) -> dict[str, float]:
+    """The clock of the GPU's processors just after work, where nvidia-smi tells it."""
+    if device.type == "cuda":
+        command = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+        with suppress(OSError, subprocess.SubprocessError, ValueError):
+            printed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+            return {"MHz": float(printed.split()[0])}
+    return {}
 
 
 def product(n: int, dtype: torch.dtype, tf32: bool, device: torch.device) -> Callable[[], Tensor]:
@@ -183,6 +196,51 @@ def pass_at(measure: Measure, n: int, heads: int, dtype: str, sizes: Sizes) -> N
     one = measure.row(Subject("forward", n, heads, p, dtype, 4.0 * heads * n * n * p), forward)
     products = Subject("EᵀE pass", n, heads, p, dtype, heads * one_pass(n, p, COLUMNS))
     measure.row(products, normal, lambda _: {FORWARD: one.seconds} if one.seconds else {})
+
+
+def fused(measure: Measure, sizes: Sizes) -> None:
+    """Exact ``B V`` and passes by the Triton kernels, which a program gets by ``ATTNPROBE_KERNELS=triton``."""
+    for n, heads in sizes.reference:
+        for dtype in ("float64", "float32"):
+            fused_at(measure, n, heads, dtype, sizes)
+
+
+def fused_at(measure: Measure, n: int, heads: int, dtype: str, sizes: Sizes) -> None:
+    p, device = sizes.p, measure.device
+
+    def product() -> Callable[[], Tensor]:
+        qkv = drawn(n, heads, p, device)
+        b = exact(qkv).to(getattr(torch, dtype))
+        return by_triton(lambda: b @ qkv.v, device)
+
+    def normal() -> Callable[[], Tensor]:
+        qkv, op = inputs_and_operator(n, heads, sizes, device)
+        matrices = Differences(exact(qkv), [op], torch.float64)
+        x = torch.randn(heads, n, COLUMNS, device=device).double()
+        return by_triton(lambda: matrices.normal(x, torch.arange(heads)), device)
+
+    subject = Subject("attnprobe, fused", n, heads, p, dtype, 4.0 * heads * n * n * p)
+    facts = lambda out: {DIFFERENCE: difference(drawn(n, heads, p, device), out)}
+    one = measure.row(subject, product, facts)
+    if dtype == "float64" and (n, heads) in sizes.passes:
+        products = Subject("EᵀE pass, fused", n, heads, p, dtype, heads * one_pass(n, p, COLUMNS))
+        measure.row(products, normal, lambda _: {FORWARD: one.seconds} if one.seconds else {})
+
+
+def by_triton(once: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+    """The call with the Triton kernels."""
+    if device.type != "cuda":
+        raise Unsupported("the Triton kernels run on a GPU")
+
+    def chosen() -> Tensor:
+        before = os.environ.get("ATTNPROBE_KERNELS", "")
+        os.environ["ATTNPROBE_KERNELS"] = "triton"
+        try:
+            return once()
+        finally:
+            os.environ["ATTNPROBE_KERNELS"] = before
+
+    return chosen
 
 
 def in_forwards(row: Row) -> float | None:
@@ -374,6 +432,7 @@ SECTIONS: dict[str, Callable[[Measure, Sizes], None]] = {
     "peaks": peaks,
     "reference": reference,
     "pass": passes,
+    "fused": fused,
     "norms": norms,
     "spectra": spectra,
     "methods": methods,

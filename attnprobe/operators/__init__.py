@@ -9,6 +9,7 @@ from .base import Operator
 from .blocks import BLOCK_MEMORY, block_rows, head_blocks, row_blocks, row_groups
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Scaled, Stacked, Sum
+from .fused import is_fused, kernels
 from .precision import full_precision, ordered_sums
 from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
@@ -37,6 +38,8 @@ __all__ = [
     "full_precision",
     "head_blocks",
     "in_spans",
+    "is_fused",
+    "kernels",
     "located",
     "ordered_sums",
     "row_blocks",

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .base import Operator
 from .blocks import head_blocks
+from .fused import Shifts, fused_apply, fused_apply_transpose, is_fused
 from .precision import full_precision
 
 __all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
@@ -17,6 +18,8 @@ CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 class Streamed(Operator):
     """A matrix whose rows are made from ``q``, ``k`` and used at once, O(n) memory per row of a block.
 
+    Products go block by block, or in tiles of the Triton kernels where `is_fused` says so.
+
     Args:
         last: the last key that each query sees, (n_q,) int64: scores of later keys are -∞. None is all keys.
     """
@@ -26,6 +29,7 @@ class Streamed(Operator):
         self.last = None if last is None else last.to(q.device)
         self.shape = (q.shape[0], q.shape[1], k.shape[1])
         self.dtype, self.device = q.dtype, q.device
+        self.normaliser: tuple[Tensor, Tensor] | None = None  # of fused products: largest scores and sums, (h, n_q)
 
     def heads(self, some: slice) -> Streamed:
         return type(self)(self.q[some], self.k[some], self.scale, self.last)
@@ -50,6 +54,10 @@ class Streamed(Operator):
         """`rows`, made in ``out``, (h, stop - start, n_k): memory that stays in the cache from block to block."""
         return self._block(slice(None), start, stop, out)
 
+    def shifts(self) -> Shifts | None:
+        """What is taken from the scores before exp; None where each row is divided by its sum."""
+        raise NotImplementedError
+
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k), in ``out`` where it is given."""
         raise NotImplementedError
@@ -61,6 +69,8 @@ class Streamed(Operator):
 
     @full_precision()
     def _apply(self, x: Tensor) -> Tensor:
+        if is_fused(self, x):
+            return fused_apply(self, x)
         out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])  # (h, n_q, c)
         for heads, start, stop, block in self._blocks():
             out[heads, start:stop] = block @ x[heads]
@@ -68,6 +78,8 @@ class Streamed(Operator):
 
     @full_precision()
     def _apply_transpose(self, y: Tensor) -> Tensor:
+        if is_fused(self, y):
+            return fused_apply_transpose(self, y)
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])  # (h, n_k, c)
         for heads, start, stop, block in self._blocks():
             out[heads] += block.mT @ y[heads, start:stop]
@@ -89,6 +101,9 @@ class SoftmaxAttention(Streamed):
     tensor([[[1.],
              [1.]]])
     """
+
+    def shifts(self) -> None:
+        return None
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         return torch.softmax(self.scores(heads, start, stop, out), dim=-1, out=out)
@@ -135,6 +150,9 @@ class UnnormalisedAttention(Streamed):
             out[heads] = torch.maximum(out[heads], self.scores(heads, start, stop).amax((1, 2)))
         return out
 
+    def shifts(self) -> Shifts:
+        return Shifts(self.shift[:, None].expand(self.shape[:2]), None)
+
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         return self.scores(heads, start, stop, out).sub_(self.shift[heads, None, None]).exp_()
 
@@ -154,6 +172,9 @@ class GaussianAttention(Streamed):
     def __init__(self, q: Tensor, k: Tensor, scale: float, last: Tensor | None = None) -> None:
         super().__init__(q, k, scale, last)
         self.half_q, self.half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))  # (h, n)
+
+    def shifts(self) -> Shifts:
+        return Shifts(self.half_q, self.half_k, at_most_one=True)
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponent = self.scores(heads, start, stop, out)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from .. import __version__
+from ..operators import kernels
 from ..sources import cached_models, describe_defaults, hub_reachable, packaged_weights
 
 __all__ = ["clock_mhz", "device_name", "examine", "git_commit", "machine", "threads", "versions"]
@@ -33,11 +34,20 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """The versions of attnprobe, Python, the platform and the packages that can change a number."""
+    """The versions of attnprobe, Python, the platform and the packages that can change a number.
+
+    ``kernels`` is there where other kernels than torch's make exact products.
+
+    Raises:
+        UsageError: an unknown name in ``ATTNPROBE_KERNELS``.
+    """
     found = {"attnprobe": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
+    if kernels() == "triton":
+        with suppress(PackageNotFoundError):
+            found["kernels"] = f"triton {version('triton')}"
     return found
 
 

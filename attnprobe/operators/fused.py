@@ -1,0 +1,97 @@
+"""Which kernels make the products of exact attention, as ``ATTNPROBE_KERNELS`` says: torch's, or those of Triton."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from .attention import Streamed
+
+__all__ = ["Shifts", "fused_apply", "fused_apply_transpose", "is_fused", "kernels"]
+
+VARIABLE = "ATTNPROBE_KERNELS"
+KERNELS = ("torch", "triton")
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """A matrix ``exp(S_ij - rows_i - columns_j)``; ``rows`` (h, n_q), ``columns`` (h, n_k), None is zeros.
+
+    ``at_most_one``: exponents above 0, which rounding makes, are 0.
+    """
+
+    rows: Tensor | None
+    columns: Tensor | None
+    at_most_one: bool = False
+
+
+def kernels() -> str:
+    """The kernels that are chosen: ``torch``, the default, or ``triton``.
+
+    Raises:
+        UsageError: another name in ``ATTNPROBE_KERNELS``.
+    """
+    name = os.environ.get(VARIABLE) or KERNELS[0]
+    if name not in KERNELS:
+        raise unknown(VARIABLE, name, KERNELS)
+    return name
+
+
+def is_fused(op: Streamed, *operands: Tensor) -> bool:
+    """Whether the Triton kernels make products of ``op``.
+
+    They do where they are chosen, in float32 and float64, on CUDA, without gradients. Under ``TRITON_INTERPRET=1``
+    Triton runs them on a CPU instead.
+
+    Raises:
+        UsageError: as `kernels`; ``triton`` where it is not installed.
+    """
+    if kernels() != "triton" or op.dtype not in (torch.float32, torch.float64):
+        return False
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (op.q, op.k, *operands)):
+        return False
+    if op.device.type != ("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"):
+        return False
+    try:
+        import triton  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]  (optional)
+    except ImportError as error:
+        raise UsageError(f"{VARIABLE}=triton: Triton is not installed; pip install 'attnprobe[triton]'") from error
+    return True
+
+
+def fused_apply(op: Streamed, x: Tensor) -> Tensor:
+    """``op @ x``, (h, n_q, c): one sweep over the keys for each tile of rows."""
+    from .triton_kernels import normalised_product, shifted_product
+
+    q, shifts = op.q * op.scale, op.shifts()
+    if shifts is None:
+        product = normalised_product(q, op.k, x, op.last)[0]
+    else:
+        product = shifted_product(q, op.k, x, shifts, op.last, transposed=False)
+    return product.to(op.dtype)
+
+
+def fused_apply_transpose(op: Streamed, y: Tensor) -> Tensor:
+    """``opᵀ @ y``, (h, n_k, c): one sweep over the queries for each tile of keys.
+
+    Of a normalised matrix, ``Σ_i exp(S_ij - m_i) y_i / D_i`` with the largest score m_i of each row and its sum D_i.
+    Those take a sweep of their own, once for an operator.
+    """
+    from .triton_kernels import normalised_product, shifted_product
+
+    q, shifts = op.q * op.scale, op.shifts()
+    if shifts is None:
+        if op.normaliser is None:
+            one = torch.ones(op.shape[0], op.shape[2], 1, dtype=op.dtype, device=op.device)
+            op.normaliser = normalised_product(q, op.k, one, op.last)[1:]
+        largest, total = op.normaliser
+        shifts, y = Shifts(largest, None), (y / total[..., None]).to(op.dtype)
+    flipped = Shifts(shifts.columns, shifts.rows, shifts.at_most_one)
+    return shifted_product(op.k, q, y, flipped, op.last, transposed=True).to(op.dtype)

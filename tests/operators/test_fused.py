@@ -1,0 +1,87 @@
+"""Fused products: those of Triton's interpreter are torch's, and the choice of kernels is one of a list."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnprobe import UsageError
+from attnprobe.operators import SoftmaxAttention, is_fused, kernels
+
+SUPPORT = Path(__file__).parents[1] / "support"
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed (pip install 'attnprobe[triton]')"
+)
+
+
+def run(script: str, *arguments: str, **variables: str) -> dict:
+    """What a script of the tests prints, in a process of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
+    command = [sys.executable, "-W", "error::SyntaxWarning", str(SUPPORT / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs_triton
+@pytest.mark.parametrize(("dtype", "same", "large"), [("float64", 1e-13, 1e-13), ("float32", 1e-5, 1e-2)])
+def test_interpreted_products_are_those_of_torch(dtype, same, large):
+    found = run("interpreted.py", dtype)
+    wrong = {name: off for name, off in found["differences"].items() if not off <= (large if "large" in name else same)}
+    assert len(found["differences"]) > 60 and not wrong
+    facts = found["facts"]
+    assert facts.pop("row sums") < same
+    assert facts.pop("dtype") == f"torch.{dtype}"
+    assert facts.pop("rows of NaN") == [3]
+    assert facts.pop("half") is False
+    assert facts and all(facts.values()), facts
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", ["80", "90"])
+def test_kernels_compile_for_a_gpu_that_is_not_here(chip, tmp_path):
+    """Machine code of an A100 or H100: float64 on tensor cores, within 100 KiB of shared memory."""
+    found = run("compiled.py", chip, TRITON_CACHE_DIR=str(tmp_path))
+    assert len(found) == 4
+    for name, facts in found.items():
+        assert facts["shared_kib"] <= 100, name
+        assert facts["tensor_cores"], name
+
+
+def test_an_unknown_name_is_refused_with_the_list(monkeypatch):
+    op = SoftmaxAttention(torch.zeros(1, 2, 4), torch.zeros(1, 5, 4), 0.5)
+    monkeypatch.setenv("ATTNPROBE_KERNELS", "cuda")
+    with pytest.raises(UsageError, match="ATTNPROBE_KERNELS 'cuda'.*torch, triton"):
+        op @ torch.ones(1, 5, 1)
+
+
+@pytest.mark.parametrize("value", ["", "torch", "triton"])
+def test_torch_serves_a_cpu_whatever_is_chosen(monkeypatch, value):
+    monkeypatch.setenv("ATTNPROBE_KERNELS", value)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    op = SoftmaxAttention(torch.zeros(1, 2, 4), torch.zeros(1, 5, 4), 0.5)
+    assert kernels() == (value or "torch") and not is_fused(op)
+    assert torch.equal(op @ torch.ones(1, 5, 1), torch.ones(1, 2, 1))
+
+
+def test_triton_that_is_not_installed_is_said(monkeypatch):
+    monkeypatch.setenv("ATTNPROBE_KERNELS", "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setitem(sys.modules, "triton", None)
+    op = SoftmaxAttention(torch.zeros(1, 2, 4), torch.zeros(1, 5, 4), 0.5)
+    with pytest.raises(UsageError, match=r"Triton is not installed; pip install 'attnprobe\[triton\]'"):
+        op @ torch.ones(1, 5, 1)
+
+
+def test_importing_the_package_imports_no_triton_kernels():
+    code = "import sys, attnprobe.operators; sys.exit('attnprobe.operators.triton_kernels' in sys.modules)"
+    environment = os.environ | {"ATTNPROBE_KERNELS": "triton"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
