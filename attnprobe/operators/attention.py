@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,7 @@ from .base import Operator
 from .blocks import head_blocks
 from .fused import Shifts, fused_apply, fused_apply_transpose, is_fused
 from .precision import full_precision
+from .underflow import exp_, least_exponent, softmax
 
 __all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
 
@@ -62,6 +66,18 @@ class Streamed(Operator):
         """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k), in ``out`` where it is given."""
         raise NotImplementedError
 
+    def _lowest(self) -> Tensor:
+        """A lower bound of the exponents of each head that an exponential is made of, (h,), found in O(n p)."""
+        raise NotImplementedError
+
+    @cached_property
+    def _underflows(self) -> list[bool]:
+        """Whether exponentials of a head may be subnormal; flat heads, which are most, need not be looked at again."""
+        least = least_exponent(self.q, self.shape[2])
+        if least == -math.inf:
+            return [False] * self.shape[0]
+        return [not bool(lowest > least) for lowest in self._lowest()]  # NaN may be anything
+
     def _blocks(self):
         """``(heads, start, stop, block)`` over the whole matrix."""
         for heads, start, stop in head_blocks(self, CPU_BLOCK):
@@ -105,8 +121,16 @@ class SoftmaxAttention(Streamed):
     def shifts(self) -> None:
         return None
 
+    def _lowest(self) -> Tensor:
+        k = self.k.detach()
+        spread = 2 * _largest_norm(k - k.mean(1, keepdim=True))  # a row's scores differ by no more than that times ‖q‖
+        return -abs(self.scale) * _largest_norm(self.q) * spread
+
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        return torch.softmax(self.scores(heads, start, stop, out), dim=-1, out=out)
+        scores = self.scores(heads, start, stop, out)
+        if any(self._underflows[heads]):
+            return softmax(scores, out)
+        return torch.softmax(scores, dim=-1, out=out)
 
     @full_precision()
     def log_normalizer(self) -> Tensor:
@@ -153,8 +177,12 @@ class UnnormalisedAttention(Streamed):
     def shifts(self) -> Shifts:
         return Shifts(self.shift[:, None].expand(self.shape[:2]), None)
 
+    def _lowest(self) -> Tensor:
+        return -abs(self.scale) * _largest_norm(self.q) * _largest_norm(self.k) - self.shift
+
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        return self.scores(heads, start, stop, out).sub_(self.shift[heads, None, None]).exp_()
+        exponents = self.scores(heads, start, stop, out).sub_(self.shift[heads, None, None])
+        return exp_(exponents) if any(self._underflows[heads]) else exponents.exp_()
 
 
 class GaussianAttention(Streamed):
@@ -176,7 +204,16 @@ class GaussianAttention(Streamed):
     def shifts(self) -> Shifts:
         return Shifts(self.half_q, self.half_k, at_most_one=True)
 
+    def _lowest(self) -> Tensor:
+        return -abs(self.scale) / 2 * (_largest_norm(self.q) + _largest_norm(self.k)) ** 2
+
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponent = self.scores(heads, start, stop, out)
         exponent = exponent.sub_(self.half_q[heads, start:stop, None]).sub_(self.half_k[heads, None, :])
-        return exponent.clamp_(max=0).exp_()
+        exponent = exponent.clamp_(max=0)
+        return exp_(exponent) if any(self._underflows[heads]) else exponent.exp_()
+
+
+def _largest_norm(x: Tensor) -> Tensor:
+    """The largest norm of a row of each head, (h,)."""
+    return x.detach().norm(dim=-1).amax(-1)

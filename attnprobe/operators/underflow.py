@@ -1,0 +1,60 @@
+"""Exponentials without subnormal numbers, with which a CPU multiplies up to a hundred times slower.
+
+A float below ``tiny`` (1.2e-38 in float32, 2.2e-308 in float64) is subnormal. A sharp head has many such weights beside
+its large ones. They become exact zeros before they reach a product:
+
+- an exponential below ``tiny`` in `exp_`,
+- a weight of a softmax over n keys whose exponential is below ``n · tiny`` in `softmax`: at most ``n · tiny`` itself.
+
+So a matrix of n_q x n_k weights changes by at most ``n_k · tiny · sqrt(n_q n_k)`` in the spectral and the Frobenius
+norm: 2e-31 for n = 4096 in float32, where a norm that is measured is certain to 1e-7 of ‖B‖₂ at best. Weights that are
+kept do not change at all. Half precision keeps its subnormals, which are not small. So do GPUs, which multiply them at
+full speed. No flush-to-zero mode is relied on or set.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["exp_", "least_exponent", "softmax"]
+
+KINDS = (torch.float32, torch.float64)
+
+
+def least_exponent(x: Tensor, keys: int = 1) -> float:
+    """The exponent below which an exponential is made zero in the dtype and on the device of ``x``; -∞ where none is.
+
+    Args:
+        keys: how many exponentials a weight is divided by the sum of.
+    """
+    if x.device.type != "cpu" or x.dtype not in KINDS:
+        return -math.inf
+    return math.log(torch.finfo(x.dtype).tiny) + math.log(keys)
+
+
+def softmax(scores: Tensor, out: Tensor | None = None) -> Tensor:
+    """The softmax over the last axis, which may overwrite ``scores`` where no gradient is asked for.
+
+    The weights that are not zero are those of ``torch.softmax`` to the last bit.
+
+    >>> softmax(torch.tensor([[0.0, -90.0]])), torch.softmax(torch.tensor([[0.0, -90.0]]), -1)
+    (tensor([[1., 0.]]), tensor([[1.0000e+00, 8.1940e-40]]))
+    """
+    least = least_exponent(scores, scores.shape[-1])
+    if least > -math.inf and scores.numel():
+        largest = scores.detach().amax(-1, keepdim=True)
+        if scores.detach().amin() < largest.amax() + least:
+            scores = scores - largest if scores.requires_grad else scores.sub_(largest)
+            scores = torch.nn.functional.threshold(scores, least, -math.inf)
+    return torch.softmax(scores, -1, out=out)
+
+
+def exp_(exponents: Tensor) -> Tensor:
+    """The exponentials of exponents up to 0, in their place."""
+    least = least_exponent(exponents)
+    if least > -math.inf and exponents.numel() and exponents.detach().amin() < least:
+        exponents = torch.nn.functional.threshold(exponents, least, -math.inf, inplace=not exponents.requires_grad)
+    return exponents.exp_()
