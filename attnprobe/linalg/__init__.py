@@ -1,1 +1,1 @@
-"""Inverses of small cores, norms of tall matrices, k-means and weighted sampling."""
+"""Linear algebra of the project: inverses, norms, spectra, certificates, sketches, sampling and hashing."""

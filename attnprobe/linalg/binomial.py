@@ -1,4 +1,4 @@
-"""The probability of an event from how often it happened."""
+"""Confidence intervals of a probability from the frequency of an event."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ CONFIDENCE = 0.95
 
 
 def clopper_pearson(happened: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The exact interval of Clopper & Pearson (1934) of a probability, after ``happened`` of ``trials``.
+    """The exact interval of Clopper & Pearson (1934) for a probability, after ``happened`` of ``trials``.
 
-    The lower end is the p at which so many or more have probability ``(1 - confidence)/2``, the upper end that of so
-    many or fewer: quantiles of beta distributions. It covers the truth with at least ``confidence``, whatever it is.
+    The lower end is the p at which ``happened`` or more have probability ``(1 - confidence)/2``; the upper end is the p
+    for ``happened`` or fewer. Both are quantiles of beta distributions. The interval covers any true probability with
+    at least ``confidence``.
 
     Raises:
-        UsageError: counts that do not fit, or a confidence outside (0, 1).
+        UsageError: impossible counts, or a confidence outside (0, 1).
 
     >>> [round(end, 4) for end in clopper_pearson(4, 20)]
     [0.0573, 0.4366]

@@ -1,8 +1,8 @@
-"""Condition numbers that mean something: float64, a flag and a rank where the matrix is numerically singular.
+"""Condition numbers in float64, with a flag and a rank in place of a value if the matrix is numerically singular.
 
-float32 does not saturate at 1e7 but returns noise between 1e7 and 1e13, off either way; float64 does the same beyond
-1e16, where what looks like a huge condition number is a singular matrix and its rounding. So a value is given only
-where it is one, and `certified_condition` proves it by ball arithmetic.
+float32 does not saturate at 1e7 but returns noise between 1e7 and 1e13, too low or too high. float64 does the same
+beyond 1e16, where a huge condition number is only a singular matrix with rounding. So a value is returned only if it is
+above rounding, and `certified_condition` proves it by ball arithmetic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLOSED = 1e-9  # relative width of a certified interval
 
 @dataclass(frozen=True)
 class Certified:
-    """What ball arithmetic proves of the float64 matrix as it is: ``lower ≤ σ₁/σ_m ≤ upper``, at ``bits`` of precision.
+    """A proof by ball arithmetic for the float64 matrix: ``lower ≤ σ₁/σ_m ≤ upper``, at ``bits`` of precision.
 
     An exactly singular matrix has both ends infinite; ``rank`` is then its exact rank over the rational numbers.
     """
@@ -51,10 +51,10 @@ class Condition:
         value: ``σ₁/σ_m``; None where it carries a flag.
         flag: ``singular (>4e12)`` where ``σ₁/σ_m`` is not below ``1/(m eps)``: then entries rounded to float64 cannot
             tell it from infinity; ``singular (exact rank 12)`` where a certificate says so; ``zero``; ``not finite``.
-        rank: how many singular values exceed ``m eps σ₁``.
-        cond_eff: ``σ₁/σ_rank``: the condition on the range of the matrix.
+        rank: the number of singular values above ``m eps σ₁``.
+        cond_eff: ``σ₁/σ_rank``, the condition on the range of the matrix.
         values: all singular values, descending, float64.
-        certified: the proved interval, where one was asked for.
+        certified: the proved interval, with ``precise``.
     """
 
     value: float | None
@@ -155,7 +155,7 @@ def certified_condition(matrix: Tensor) -> Certified:
 
 
 def repeats(rows: Tensor) -> int:
-    """How many rows of a matrix equal an earlier one bit by bit.
+    """The number of rows of a matrix that equal an earlier row bit by bit.
 
     >>> repeats(torch.tensor([[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]]))
     1

@@ -1,4 +1,4 @@
-"""``E_c = B - B~_c`` for many approximations of one exact matrix, applied without holding any of them."""
+"""``E_c = B - B~_c`` for many approximations of one exact matrix, applied without storing any of these matrices."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Dimension:
     probes: int
 
     def band(self, errors: float = 5.0) -> tuple[Tensor, Tensor]:
-        """Where ``d_stat`` is said to lie: the bracket, and so many standard errors around it.
+        """The interval for ``d_stat``: the bracket widened by ``errors`` standard errors.
 
         With 16 probes Student's t puts 1.6e-4 outside of 5 standard errors, and 1.2e-3 outside of 4.
         """
@@ -124,7 +124,7 @@ def statistical_dimension(
     dtype: torch.dtype | None = None,
     seed: int = 0,
 ) -> Dimension:
-    """``d_stat`` of positive semidefinite operators by stochastic Lanczos quadrature, with what is known of its error.
+    """``d_stat`` of positive semidefinite operators by stochastic Lanczos quadrature, with bounds of its error.
 
     ``Tr f(A) = E[zᵀ f(A) z]`` for z of independent random signs; each form lies between a Gauss-Radau and a Gauss rule.
     Lanczos goes on until the brackets of all λ are narrower than ``tol`` of the value or a quarter of the standard

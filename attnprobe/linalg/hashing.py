@@ -14,7 +14,7 @@ COUNTS = 2**20  # numbers of a table of tokens x buckets at a time
 
 
 def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, ...]:
-    """How many buckets each factor of the hash has: ``(buckets,)``, or for None as transformers chooses for Reformer.
+    """The number of buckets of each factor of the hash: ``(buckets,)``, or for None the choice of transformers.
 
     That is the largest power of two ``2^t`` up to ``2 ⌊n / chunk⌋``; above ``2 max(⌊√⌊n/chunk⌋⌋, chunk)`` it is split
     into two hashes of ``2^⌊t/2⌋`` and ``2^⌈t/2⌉`` buckets, so that hashing costs ``n p √(n/chunk)`` and not ``n² p /
@@ -38,7 +38,7 @@ def bucket_counts(n: int, chunk: int, buckets: int | None = None) -> tuple[int, 
 
 
 def cross_polytope(x: Tensor, rotations: Tensor, counts: tuple[int, ...]) -> Tensor:
-    """``argmax [x Rᵀ, -x Rᵀ]`` for each head and round, (h, rounds, n) int64: what share a direction share a bucket.
+    """``argmax [x Rᵀ, -x Rᵀ]`` for each head and round, (h, rounds, n) int64: similar directions share a bucket.
 
     With two factors it is ``b_1 + counts_1 b_2`` of the hash of each. Lengths do not matter. Source: Andoni et al.
     2015; Kitaev et al. 2020, section 2.
@@ -62,9 +62,9 @@ def cross_polytope(x: Tensor, rotations: Tensor, counts: tuple[int, ...]) -> Ten
 
 
 def look_back(order: Tensor, chunk: int) -> Tensor:
-    """A list (N,) cut into chunks, each after the one before it, (m, 2 chunk) int64; the first follows the last.
+    """The chunks of a list (N,), each preceded by the chunk before it, cyclically; (m, 2 chunk) int64.
 
-    The last chunk is what is left; -1 is an empty slot. A list of one chunk stands alone, (1, chunk).
+    The last chunk may be shorter; -1 is an empty slot. A list of one chunk has no predecessor: (1, chunk).
 
     >>> look_back(torch.tensor([4, 3, 2, 1, 0]), 2)
     tensor([[ 0, -1,  4,  3],
@@ -77,12 +77,11 @@ def look_back(order: Tensor, chunk: int) -> Tensor:
 
 
 def look_back_causally(own: Tensor, of_key: Tensor, buckets: int, width: int) -> Tensor:
-    """What each query sees of the keys up to it, sorted by bucket and place: the ``width`` before its own, (n, width).
+    """The ``width`` keys before each query among the keys up to it, sorted by bucket and position, (n, width).
 
-    The keys ``j ≤ i`` are put in the order of their buckets, and in a bucket in that of their places. Query i stands
-    behind the last key of its bucket and looks back from there: at its bucket's latest key first, then at earlier ones,
-    then at the bucket before, where the first follows the last. -1 is an empty slot. No key behind i, which would move
-    the chunks of `look_back`, has a say.
+    The keys ``j ≤ i`` are sorted by bucket, and within a bucket by position. Query i takes the place after the last key
+    of its bucket and looks back: first at the latest key of its bucket, then at earlier ones, then at the bucket
+    before, cyclically. -1 is an empty slot. Unlike in `look_back`, the result does not depend on keys after i.
 
     Args:
         own, of_key: the buckets of the queries and of the keys, (n,) each, below ``buckets``.
@@ -119,7 +118,7 @@ def look_back_causally(own: Tensor, of_key: Tensor, buckets: int, width: int) ->
 
 
 def inverse(order: Tensor) -> Tensor:
-    """The place of each number in the permutations ``order`` (…, n).
+    """The inverse permutations: the index of each number in ``order`` (…, n).
 
     >>> inverse(torch.tensor([2, 0, 1]))
     tensor([1, 2, 0])

@@ -1,7 +1,7 @@
 """Inverses of the d x d cores, always in float64.
 
-Which inverse is used is a parameter of a method, never a detail: six steps of the iteration below leave a residual of
-0.9 to 0.99 on attention cores and act as a strong regulariser; the true pseudo-inverse is often much worse.
+The choice of the inverse is a parameter of a method. Six steps of the iteration below leave a residual of 0.9 to 0.99
+on attention cores and act as a strong regulariser. The true pseudo-inverse is often much worse.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def truncated_pinv(a: Tensor, rtol: float | None = None) -> Tensor:
 
 
 def residual(a: Tensor, z: Tensor) -> Tensor:
-    """``‖I - A Z‖_F / √d``, (h,) float64: 0 for an inverse, 1 where nothing was inverted.
+    """``‖I - A Z‖_F / √d``, (h,) float64: 0 for an inverse, 1 for Z = 0.
 
-    For a pseudo-inverse of rank ``r`` it is ``√(1 - r/d)``: the share of the core that was cut off.
+    For a pseudo-inverse of rank ``r`` it is ``√(1 - r/d)``.
     """
     a, z = a.double(), z.double()
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)

@@ -37,10 +37,10 @@ def projected(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def next_block(q: Tensor, b: Tensor, v: Tensor, scale: Tensor, noise: torch.Generator) -> Tensor:
-    """The block after V from ``d = Q B``, what of ``A V_k`` lies outside V, (N, m, s).
+    """The next block after V, (N, m, s), from ``d = Q B``, the part of ``A V_k`` outside V.
 
-    Where the space is exhausted d is rounding, and Q holds directions of V again: there d is moved by one rounding of
-    A at random first, and what lies in V taken out once more.
+    If the space is exhausted, d is rounding and Q has directions of V again. Then d is perturbed at random by one
+    rounding of A, and projected outside V once more.
 
     Args:
         q, b: the QR factors of d. scale: the size of A, (N,).

@@ -27,9 +27,9 @@ class Forms:
     """``v_iᵀ A (A + λ_j I)⁻¹ v_i`` of c unit vectors and L values of λ, each (c, L) float64.
 
     Attributes:
-        lower, upper: the Gauss-Radau and the Gauss rule, in exact arithmetic on either side of the form.
-        rounding: what the rounding of the products may add outside of them.
-        steps: of the Lanczos recursion. top: the largest Ritz value, an estimate of ‖A‖₂ from below.
+        lower, upper: the Gauss-Radau and the Gauss rule, which enclose the form in exact arithmetic.
+        rounding: the bound of the rounding of the products, to add on both sides.
+        steps: the steps of the Lanczos recursion. top: the largest Ritz value, a lower bound of ‖A‖₂.
     """
 
     lower: Tensor

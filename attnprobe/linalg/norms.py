@@ -16,9 +16,9 @@ PLAIN = 1e-125, 1e125  # norms within come from squares of which none that count
 def output_norms(e: Tensor) -> tuple[Tensor, Tensor]:
     """Spectral and Frobenius norm of each (n, p) matrix of ``e`` (h, n, p), as float64 (h,), (h,).
 
-    From the p x p Gram matrix, added up in float64 over chunks of rows: its largest eigenvalue and its trace are
-    accurate to 1e-15 relative (small eigenvalues would not be, and are not read). A matrix that holds a value that
-    is not finite has norms NaN. Cost ``n p²``.
+    They come from the p x p Gram matrix, summed in float64 over chunks of rows. Its largest eigenvalue and its trace
+    are accurate to 1e-15 relative (small eigenvalues would not be, and are not used). The norms of a matrix with a
+    value that is not finite are NaN. Cost ``n p²``.
 
     >>> [float(x) for x in output_norms(torch.diag(torch.tensor([3.0, 4.0]))[None])]
     [4.0, 5.0]
@@ -38,7 +38,7 @@ def output_norms(e: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_norms(x: Tensor) -> Tensor:
-    """The norm of each row of ``x`` (…, p), (…), as float64; rows are scaled first where their squares would be lost.
+    """The norm of each row of ``x`` (…, p), as (…) float64. Rows whose squares would under- or overflow are scaled.
 
     >>> row_norms(torch.tensor([[3.0, 4.0], [3e-200, 4e-200], [3e170, 4e170]], dtype=torch.float64)).tolist()
     [5.0, 5e-200, 5e+170]

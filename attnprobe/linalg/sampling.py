@@ -1,4 +1,4 @@
-"""Choosing rows: by weight (with or without replacement), by ridge leverage score, and k-means. All in float64."""
+"""Choice of rows: weighted sampling with or without replacement, ridge leverage scores, k-means. All in float64."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _ridge_scores(x: Tensor, rows: Tensor, landmarks: Tensor, weights: Tensor, r
 def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 10) -> Tensor:
     """``count`` centroids of the rows of ``x`` (N, p) after ``steps`` of Lloyd's algorithm, (count, p) float64.
 
-    Starts from distinct random rows; an empty cluster keeps its centroid. Cost ``N count p`` a step.
+    It starts from distinct random rows. An empty cluster keeps its centroid. Cost ``N count p`` a step.
     """
     x = x.double()
     centroids = x[torch.randperm(x.shape[0], generator=generator, device="cpu")[:count].to(x.device)]

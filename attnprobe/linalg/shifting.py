@@ -11,11 +11,11 @@ __all__ = ["shifted", "span"]
 def shifted(
     kernel: Tensor, columns: Tensor, two_stage: bool = True, values: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """H, M, δ with ``H M Hᵀ + δ I`` the spectral shifting of a symmetric (N, N) ``kernel``; H is (N, d), M (d, d).
+    """H (N, d), M (d, d) and δ, with ``H M Hᵀ + δ I`` the spectral shifting of a symmetric (N, N) ``kernel``.
 
-    ``C~ U C~ᵀ = P K P - δ P`` with P = H Hᵀ the projector on the range of C~. Where the rank of C~ is below d the last
-    columns of H are zero. d̄ and δ are 0 where nothing is left: d = N, rank C~ = N. ``values`` are the eigenvalues of
-    the kernel in ascending order, (N,), where they are at hand already.
+    ``C~ U C~ᵀ = P K P - δ P`` with P = H Hᵀ the projector on the range of C~. If the rank of C~ is below d, the last
+    columns of H are zero. d̄ is 0 for d = N, and δ is 0 for rank C~ = N. ``values`` are the eigenvalues of the kernel in
+    ascending order, (N,), to avoid computing them again.
     """
     total, d = len(kernel), len(columns)
     sampled = kernel[:, columns]

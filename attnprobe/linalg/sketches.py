@@ -1,6 +1,6 @@
 """Random sketches S (n, d) with ``E[S Sᵀ] = I``: Gaussian, Hadamard, count, sparse and accumulated. All in float64.
 
-Each is drawn on the CPU and held dense, ``n d`` numbers, whatever its structure: they are compared for their error.
+Each is drawn on the CPU and stored densely, ``n d`` numbers, because only its error is measured, not its speed.
 """
 
 from __future__ import annotations

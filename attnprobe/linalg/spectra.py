@@ -1,8 +1,8 @@
-"""Spectra of one matrix: all values in float64 where it can be held, the leading ones of an operator where not.
+"""Spectra of one matrix: all values of a dense matrix in float64, or the leading values of an operator.
 
-Effective ranks are functions of a spectrum alone, and stand here too: stable rank ``‖·‖_F² / σ₁²``, entropy rank
-``exp(-Σ p log p)`` and participation ratio ``1 / Σ p²`` with p the shares ``w / Σ w`` of weights w, which are ``σ²``
-for singular values and ``|λ|`` for eigenvalues.
+Effective ranks depend only on the spectrum and are here too: stable rank ``‖·‖_F² / σ₁²``, entropy rank ``exp(-Σ p log
+p)`` and participation ratio ``1 / Σ p²``, with p the shares ``w / Σ w`` of weights w. The weights are ``σ²`` for
+singular values and ``|λ|`` for eigenvalues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_PASSES = 12
 
 
 def held(op: Operator) -> Tensor:
-    """The matrix of an operator of one head in float64, (n_q, n_k), filled block by block: ``8 n_q n_k`` bytes."""
+    """The dense matrix of an operator of one head in float64, (n_q, n_k), computed by blocks: ``8 n_q n_k`` bytes."""
     sharp = op.to(torch.float64)
     out = torch.empty(op.shape[1:], dtype=torch.float64, device=op.device)
     for start, stop in row_blocks(op.shape[1], block_rows(out, op.shape[2], ROWS)):
@@ -84,7 +84,7 @@ def eigenvalues(matrix: Tensor, symmetric: bool = False) -> Tensor:
 
 @dataclass(frozen=True)
 class Leading:
-    """The k largest singular values of one matrix, with what is proved of them. All (k,) float64.
+    """The k largest singular values of one matrix with proved bounds. All (k,) float64.
 
     Attributes:
         values: ``√θ_i`` of the largest Ritz values of ``EᵀE``; none is above the singular value of its rank, up to
@@ -196,7 +196,7 @@ def _trace_ends(theta: Tensor, c: Tensor, frobenius2: float, rounding: Tensor) -
 
 
 def stable_rank(values: Tensor, frobenius2: float | None = None) -> float | None:
-    """``‖·‖_F² / σ₁²``; None for a matrix of zeros. ``frobenius2`` where not all values are known.
+    """``‖·‖_F² / σ₁²``; None for a zero matrix. Pass ``frobenius2`` if not all values are known.
 
     >>> stable_rank(torch.tensor([2.0, 1.0, 1.0]))
     1.5
@@ -228,7 +228,7 @@ def participation_ratio(weights: Tensor) -> float | None:
 
 
 def rank_for(weights: Tensor, share: float, total: float | None = None) -> int | None:
-    """The fewest leading weights (descending) whose sum is ``share`` of ``total``; None where these do not reach it.
+    """The least number of leading weights (descending) with sum ``share`` of ``total``; None if they do not reach it.
 
     >>> rank_for(torch.tensor([8.0, 1.0, 1.0]), 0.9)
     2
@@ -241,7 +241,7 @@ def rank_for(weights: Tensor, share: float, total: float | None = None) -> int |
 
 
 def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius2: float | None = None) -> int | None:
-    """The smallest d whose best rank-d approximation has a relative error of at most ε; None where it is not known.
+    """The smallest d whose best rank-d approximation has a relative error of at most ε; None if it is unknown.
 
     By Eckart, Young and Mirsky that error is ``σ_{d+1} / σ₁`` in the ``spectral`` norm and
     ``(Σ_{i>d} σ_i²)^½ / ‖·‖_F`` in the ``frobenius`` norm.

@@ -31,10 +31,10 @@ class Interval:
     """``lower ≤ ‖E‖₂ ≤ upper`` of N matrices, each (N,).
 
     Attributes:
-        value: the largest Ritz value, the estimate itself: where the interval closes it is far better than its width.
+        value: the estimate, the largest Ritz value. In a closed interval it is far more accurate than the width.
         lower: deterministic, ``value`` rounded down. upper: fails with probability at most δ (kind ``B`` or
             ``apriori``) or not at all (``A``, ``frobenius``).
-        passes: how many products with ``EᵀE`` it took. kind: which bound is the upper end.
+        passes: the number of products with ``EᵀE``. kind: the bound that gives the upper end.
     """
 
     value: Tensor

@@ -20,12 +20,12 @@ CPU_BLOCK = 64  # rows of one head: a block of 64 x n stays in the L2 cache
 
 
 class Streamed(Operator):
-    """A matrix whose rows are made from ``q``, ``k`` and used at once, O(n) memory per row of a block.
+    """A matrix whose rows are computed from ``q`` and ``k`` when needed, O(n) memory per row of a block.
 
     Products go block by block, or in tiles of the Triton kernels where `is_fused` says so.
 
     Args:
-        last: the last key that each query sees, (n_q,) int64: scores of later keys are -∞. None is all keys.
+        last: the last key that each query sees, (n_q,) int64: scores of later keys are -∞. None means all keys.
     """
 
     def __init__(self, q: Tensor, k: Tensor, scale: float, last: Tensor | None = None) -> None:

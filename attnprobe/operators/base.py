@@ -1,4 +1,4 @@
-"""What every operator can do."""
+"""The interface of every operator."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Operator:
         return self._apply(ones)[..., 0]
 
     def heads(self, some: slice) -> Operator:
-        """The operator of these heads, without a copy."""
+        """The operator of a slice of the heads, without a copy."""
         raise NotImplementedError
 
     def to(self, dtype: torch.dtype) -> Operator:

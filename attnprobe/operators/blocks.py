@@ -1,4 +1,4 @@
-"""How many rows of a matrix are made at once: what a CPU's cache holds, or a share of another device's free memory."""
+"""The size of blocks of rows: by the cache on a CPU, by a share of the free memory on another device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNTOLD = 2**28  # bytes of a block on a device that does not say how much memory
 
 
 class OnDevice(Protocol):
-    """A tensor or an operator: what has a dtype and is on a device."""
+    """A tensor or an operator: it has a dtype and a device."""
 
     @property
     def dtype(self) -> torch.dtype: ...
@@ -43,7 +43,7 @@ class BlockMemory:
         self.halvings = 0
 
     def halve(self) -> None:
-        """Make blocks half as large for the rest of the process: what is done where memory ran out."""
+        """Halve the blocks for the rest of the process, after memory ran out."""
         self.halvings += 1
 
     def bytes(self, device: torch.device) -> int:

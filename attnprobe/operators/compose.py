@@ -1,4 +1,4 @@
-"""Operators made of operators: sums, diagonal scalings, heads put together, rows replaced, padding."""
+"""Operators composed of operators: sums, diagonal scalings, joined heads, replaced rows, padding."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Scaled(Operator):
 
 
 class Stacked(Operator):
-    """The heads of several operators, one after the other: (h₁ + h₂ + …, n_q, n_k).
+    """The heads of several operators, concatenated: (h₁ + h₂ + …, n_q, n_k).
 
     >>> from attnprobe.operators import RankOne
     >>> one = RankOne(torch.ones(1, 2), torch.ones(1, 3))
@@ -129,7 +129,7 @@ class RowOverride(Operator):
     Args:
         base: (h, n_q, n_k).
         index: (h, u) int64, the rows to replace, each at most once per head; a negative number is an empty slot.
-        rows: (h, u, n_k), the rows that stand there instead; those of empty slots are not used.
+        rows: (h, u, n_k), the new rows; those of empty slots are not used.
     """
 
     def __init__(self, base: Operator, index: Tensor, rows: Operator) -> None:
@@ -185,7 +185,7 @@ class RowOverride(Operator):
 
 
 class Padded(Operator):
-    """An operator on the valid tokens, put back among padding: padded rows and columns are zero.
+    """An operator on the valid tokens, extended to all tokens: padded rows and columns are zero.
 
     Args:
         operator: (h, n', n') on the n' valid tokens.

@@ -1,4 +1,4 @@
-"""Rows of one long sequence in spans, which several devices make side by side."""
+"""Spans of the rows of one long sequence, computed by several devices in parallel."""
 
 from __future__ import annotations
 

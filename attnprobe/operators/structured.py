@@ -1,4 +1,4 @@
-"""Operators with structure of their own: dense, low rank, rank one, sparse, few columns, identity."""
+"""Structured operators: dense, low rank, rank one, sparse, few columns, identity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
 
 
 class Dense(Operator):
-    """A matrix held as it is, (h, n_q, n_k): for tests, small n, and the override of few rows."""
+    """A dense matrix, (h, n_q, n_k), for tests, small n, and the replacement of few rows."""
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix = matrix
