@@ -1,4 +1,4 @@
-"""What a method returns."""
+"""The result of a method."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Approximation"]
 
 @dataclass(frozen=True, eq=False)
 class Approximation:
-    """An approximate attention: its operator, its output, and everything needed to replay and to judge it.
+    """An approximate attention: its operator, its output, its draws and its diagnostics.
 
     Attributes:
-        operator: the implicit ``B~`` (or ``C~``), (h, n_q, n_k); None where only an output is known.
+        operator: the implicit ``B~`` (or ``C~``), (h, n_q, n_k); None if only an output is known.
         output: ``B~ V`` in the dtype of the Q/K/V, (h, n_q, p_v).
-        draws: every random draw, by name (see `attnprobe.methods`).
-        cores: every d x d matrix that was inverted, before and after scaling.
-        inverses: the inverses as used, under the names of `cores`.
+        draws: all random draws, by name (see `attnprobe.methods`).
+        cores: the d x d matrices that were inverted, before and after scaling.
+        inverses: the inverses used, under the names of `cores`.
         diagnostics: numbers per head, (h,): ``realised_d``, ``visited``, ``bad_rows``, ``inverse_residual``, …
-        no_operator: why there is no operator, where there is none.
+        no_operator: the reason for a missing operator.
     """
 
     operator: Operator | None
@@ -45,7 +45,7 @@ class Approximation:
         return cls(operator, (operator @ qkv.v).to(qkv.dtype), **parts)
 
     def matrix(self) -> Operator:
-        """The operator of a method that has one.
+        """The operator.
 
         Raises:
             Unsupported: the method gives an output and no operator.
@@ -57,26 +57,26 @@ class Approximation:
     def __repr__(self) -> str:
         parts = [f"output={tuple(self.output.shape)}", f"operator={self.operator!r}"]
         for name in ("draws", "cores"):
-            if held := getattr(self, name):
-                parts.append(f"{name}={', '.join(held)}")
+            if tensors := getattr(self, name):
+                parts.append(f"{name}={', '.join(tensors)}")
         numbers = {name: [round(float(x), 6) for x in values] for name, values in self.diagnostics.items()}
         return f"Approximation({', '.join(parts)}, diagnostics={numbers})"
 
     def lost_rows(self) -> Tensor:
-        """How many rows of the output hold a value that is not finite, (h,) int64."""
-        sums = self.output.sum(-1, dtype=torch.float64)  # several times faster to look at than all values
+        """The number of output rows with a value that is not finite, (h,) int64."""
+        sums = self.output.sum(-1, dtype=torch.float64)  # several times faster to check than all values
         if torch.isfinite(sums).all():
             return torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
         return (~torch.isfinite(self.output)).any(-1).sum(-1)
 
     def draws_hash(self) -> str | None:
-        """SHA-256 of the draws (16 hex digits), None where nothing was drawn."""
+        """SHA-256 of the draws (16 hex digits); None if there are none."""
         if not self.draws:
             return None
         digest = hashlib.sha256()
         for name in sorted(self.draws):
             tensor = self.draws[name].detach().cpu()
             digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            for head in tensor:  # one after the other: sketches are large
+            for head in tensor:  # one at a time, because sketches are large
                 digest.update(head.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]

@@ -1,10 +1,10 @@
-"""A method in place of a model's attention: ``injected`` for a block, ``register_attention`` by name.
+"""Replaces a model's attention by a method: ``injected`` for a block, ``register_attention`` by name.
 
-transformers hands every attention call over with its mask (see `attnprobe.hooks.interface`). A call that Q, K, V and
-a padding mask describe goes to the method row by row, on the valid tokens, in float32 at least; gradients flow through
-it. A causal call goes to methods that have a causal form, and one with a window, a bias, a cap or sinks to the exact
-``softmax``, which computes what the model says. For every other method it is refused; nothing is left out without a
-word.
+transformers hands over every attention call with its mask (see `attnprobe.hooks.interface`). If Q, K, V and a padding
+mask describe the call, the method gets it row by row, on the valid tokens, in float32 or wider; gradients flow through.
+A causal call needs a method with a causal form. A call with a window, a bias, a cap or sinks needs the exact
+``softmax``, which computes it as the model does. Any other method refuses such a call; no part of a call is silently
+ignored.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Replacement:
             raise UsageError(f"{entry.name} needs a budget: pass d ({entry.budget})")
 
     def __call__(self, call: AttentionCall) -> Tensor:
-        """The output that takes the place of the call's own, (b, n_q, h, p_v) in its dtype.
+        """The output that replaces the call's own, (b, n_q, h, p_v) in its dtype.
 
         Raises:
             Unsupported: the method cannot take the call's mask, extras or length; the line names the module.
@@ -68,7 +68,7 @@ class _Replacement:
         return self._of_heads(call)
 
     def _by_head(self, call: AttentionCall, budgets: Mapping[int | tuple[int, int], int | None]) -> Tensor:
-        """The output with a budget of its own for each head: heads of equal budget run together."""
+        """The output with a separate budget for each head. Heads of equal budget run together."""
         groups: dict[int | None, list[int]] = {}
         for head in range(call.heads):
             place = (call.number, head) if (call.number, head) in budgets else call.number
@@ -82,11 +82,11 @@ class _Replacement:
         return output
 
     def _of_heads(self, call: AttentionCall, heads: Sequence[int] | None = None) -> Tensor:
-        """The output of some heads, all by default, (b, n_q, heads, p_v)."""
+        """The output of ``heads``, all by default, (b, n_q, heads, p_v)."""
         wide = torch.promote_types(call.q.dtype, torch.float32)
         full = replace(call, **{name: getattr(call, name).to(wide) for name in "qkv"})
         if call.beyond() is not None and self.method.name == EXACT and self.target == EXACT:
-            exact = _as_the_model_says(full).to(call.q.dtype)
+            exact = _exact_with_extras(full).to(call.q.dtype)
             return exact if heads is None else exact[:, :, list(heads)]
         try:
             rows = [self._row(full, row, heads) for row in range(len(call.q))]
@@ -104,10 +104,14 @@ class _Replacement:
         ).output
 
     def _qkv(self, call: AttentionCall, row: int) -> QKV:
-        """What the method takes: Q, K, V of a causal call where the method has a causal form."""
-        entry, why = self.method, call.beyond()
-        if why is not None:
-            raise Unsupported(f"{call.module}: {why}, and {entry.name} has no form for it")
+        """The inputs of the method for one row.
+
+        Raises:
+            Unsupported: the method cannot take the call.
+        """
+        entry, feature = self.method, call.beyond()
+        if feature is not None:
+            raise Unsupported(f"{call.module}: {feature}, and {entry.name} has no form for it")
         if call.causal and not entry.is_causal:
             entry.check_causal(True)
             raise Unsupported(f"attention is causal, and {entry.name} looks ahead")
@@ -121,14 +125,14 @@ class _Replacement:
         return call.qkv(row)
 
     def _asks_for_causal(self) -> bool:
-        """Whether the method's own option ``causal``, where it has one, is on."""
+        """Whether the method has an option ``causal`` and it is on."""
         option = self.method.options.get("causal")
         return option is not None and option.coerce(self.options.get("causal", option.default), self.method.name)
 
 
 @dataclass(eq=False)
 class _Injection:
-    """What is injected into one model: which calls, and where in a forward it is."""
+    """The injection into one model: its calls, and the state of the current forward."""
 
     replacement: _Replacement
     wanted: Selection
@@ -141,7 +145,7 @@ class _Injection:
     masks: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
 
     def begin(self, *_: Any) -> None:
-        """A forward of the model, or of a model in it, begins."""
+        """A forward of the model or of a submodel begins."""
         if self.depth == 0:
             self.calls = 0
             self.masks.clear()
@@ -154,9 +158,9 @@ class _Injection:
             self.masks.clear()
 
     def next(self, module: nn.Module) -> tuple[str, int, int]:
-        """The name of the module, 0, and the number of this call; outside of a forward a module is called again."""
+        """The name of the module, 0, and the number of this call, or of the module's first call outside a forward."""
         path = self.names[id(module)]
-        if self.depth == 0:  # gradient checkpoints compute a forward twice
+        if self.depth == 0:  # gradient checkpointing calls modules again after the forward
             return path, 0, self.first.get(path, 0)
         number = self.calls
         self.calls += 1
@@ -174,7 +178,7 @@ def replaced(
     target: str = "softmax",
     **options: Any,
 ) -> Tensor:
-    """What a method gives in place of a captured call, (b, n_q, h, p_v): the output that `injected` would hand on.
+    """A method's output for a captured call, (b, n_q, h, p_v), as in `injected`.
 
     Raises:
         UsageError, Unsupported: as in `injected`.
@@ -193,26 +197,26 @@ def injected(
     target: str = "softmax",
     **options: Any,
 ) -> Iterator[PreTrainedModel]:
-    """Within the block ``model`` computes its attention by a method; behind it, by its own again.
+    """Inside the block ``model`` computes its attention by a method. Afterwards it uses its own attention again.
 
-    Every row of a batch is approximated by itself on its valid tokens, with the draws of ``seed``, the layer's and the
-    head's number: it gets what it would get alone, and every forward gets the same. Outputs at padded tokens are 0
-    before the output projection. Half precision is computed in float32. Calls that are not chosen go to the model's
-    own eager attention. Gradients flow to Q, K and V; attention dropout, which is the model's own, is left out. A token
-    that is generated behind a cache of keys is a query by itself: methods that go by the places of tokens, such as a
-    window, are refused there, and take ``use_cache=False``.
+    Every row of a batch is approximated separately on its valid tokens. Draws depend on ``seed``, the layer and the
+    head, so a row gives the same result alone, in a batch, and in every forward. Outputs at padded tokens are 0 before
+    the output projection. Half precision is computed in float32. Calls that are not selected use the model's own eager
+    attention. Gradients flow to Q, K and V. Attention dropout is left out. During generation with a cache of keys the
+    query is a single token: methods that depend on token positions, such as a window, refuse it and need
+    ``use_cache=False``.
 
     Args:
-        model: any model that goes through transformers' attention interface.
-        method, d, seed, target, options: as in `approximate`. ``d`` may also be a mapping of budgets, by layer or by
-            (layer, head): heads of equal budget run together, and None keeps exact attention.
-        layer: which attention calls, in the order of the forward: ``"all"``, numbers and ranges (``"0-5"``, ``[0, 3]``)
+        model: any model that uses transformers' attention interface.
+        method, d, seed, target, options: as in `approximate`. ``d`` may also map a layer or a (layer, head) to its
+            budget. Heads of equal budget run together, and None keeps exact attention.
+        layer: the attention calls, in the order of the forward: ``"all"``, numbers and ranges (``"0-5"``, ``[0, 3]``)
             or patterns of module names (``"decoder.*.encoder_attn"``).
 
     Raises:
         SourceError: the model bypasses the interface. UsageError: an unknown method or option, or a layer that no
-            forward in the block reached. Unsupported, in a forward: what the method cannot take, such as a causal mask
-            without a causal form, or a budget above the tokens of a row; the line names the module.
+            forward in the block reached. Unsupported, in a forward: the method cannot take the call, for example a
+            causal mask without a causal form, or a budget above the tokens of a row; the line names the module.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(
@@ -268,14 +272,14 @@ def register_attention(
 ) -> str:
     """Register a method with transformers; returns the name for ``model.set_attn_implementation``.
 
-    Like `injected` in every layer, for models that keep the method, such as in training. Draws depend on the layer
-    that a module states (``layer_idx``; 0 where it states none).
+    It acts like `injected` in every layer, for models that keep the method, for example in training. Draws depend on
+    the module's ``layer_idx`` (0 if it has none).
 
     Args:
         name: ``attnprobe-METHOD`` by default. Registering a name again replaces it.
 
     Raises:
-        UsageError: an unknown method or option, or a budget that is missing.
+        UsageError: an unknown method or option, or a missing budget.
 
     >>> register_attention("skyformer", d=4)
     'attnprobe-skyformer'
@@ -301,9 +305,9 @@ def _injected_attention(
     dropout: float = 0.0,
     **extras: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls within `injected`."""
+    """The attention function inside `injected`."""
     injection = _injections.get(module)
-    if injection is None:  # another model took over the name from a configuration that it shares
+    if injection is None:  # another model shares the configuration and so the name of this function
         raise SourceError(f"{type(module).__name__} has no method injected: leave `injected` before using its model")
     where = injection.next(module)
     if not injection.wanted.takes(where[2], where[0]):
@@ -325,13 +329,13 @@ def _registered_attention(
     dropout: float = 0.0,
     **extras: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls under a name of `register_attention`."""
+    """The attention function of `register_attention`."""
     number = getattr(module, "layer_idx", None)
     where = (type(module).__name__, 0, number if isinstance(number, int) else 0)
     return replacement(call_of(module, query, key, value, attention_mask, scaling, extras, where)), None
 
 
-def _as_the_model_says(call: AttentionCall) -> Tensor:
+def _exact_with_extras(call: AttentionCall) -> Tensor:
     """Exact attention with the call's mask, bias, cap and sinks in the dtype of Q, (b, n_q, h, p_v), by blocks."""
     k, v = repeated(call.k, call.heads), repeated(call.v, call.heads)
     cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]

@@ -18,21 +18,21 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, eq=False, init=False)
 class QKV:
-    """Queries, keys and values of every head of one layer, as the model computed them.
+    """Queries, keys and values of every head of one layer.
 
     Args:
-        q: queries, ``(h, n_q, p)``; ``(n_q, p)`` is taken as one head.
+        q: queries, ``(h, n_q, p)``; ``(n_q, p)`` counts as one head.
         k: keys, ``(h, n_k, p)``, on the same device and of the same dtype.
         v: values, ``(h, n_k, p_v)``.
-        scale: the factor on ``Q Kᵀ``; ``None`` is ``1/√p``. It is applied exactly once, by the attention.
-        mask: ``(n,)`` bool, true at valid tokens (a padding mask; needs ``n_q == n_k``); ``None`` is all valid.
+        scale: the factor on ``Q Kᵀ``; ``None`` is ``1/√p``. The attention applies it exactly once.
+        mask: ``(n,)`` bool, true at valid tokens (a padding mask; needs ``n_q == n_k``); ``None`` means all valid.
         heads: the original numbers of the heads, kept by `select`; ``None`` is ``0 … h-1``.
-        label: where the tensors came from (``layer``, ``window`` and the source's facts).
-        causal: query i sees the keys up to i alone (needs ``n_q == n_k``), so that the exact attention of these
-            tensors is the causal one; methods without a causal form refuse them.
+        label: the origin of the tensors (``layer``, ``window`` and the source's facts).
+        causal: query i sees only the keys up to i (needs ``n_q == n_k``). The exact attention is then causal, and
+            methods without a causal form refuse the inputs.
 
     Raises:
-        UsageError: an axis that does not fit, a dtype that is no floating point, devices that differ,
+        UsageError: an axis that does not fit, a dtype that is not floating point, different devices,
             or a value that is not finite. The message names the tensor and the axis.
 
     >>> qkv = QKV(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4), torch.ones(2, 5, 3))
@@ -66,9 +66,9 @@ class QKV:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
         for name, tensor in (("k", k), ("v", v)):
             for what in ("dtype", "device"):
-                ours, other = getattr(tensor, what), getattr(q, what)
-                if ours != other:
-                    raise UsageError(f"{name}: {what} {ours} differs from q's {other}")
+                value, of_q = getattr(tensor, what), getattr(q, what)
+                if value != of_q:
+                    raise UsageError(f"{name}: {what} {value} differs from q's {of_q}")
             if tensor.shape[0] != q.shape[0]:
                 raise UsageError(f"{name}: {tensor.shape[0]} heads, but q has {q.shape[0]}")
         if k.shape[2] != q.shape[2]:
@@ -89,7 +89,7 @@ class QKV:
         if mask is not None:
             object.__setattr__(self, "mask", self._checked_mask(mask))
         if causal and self.n_q != self.n_k:
-            raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: causal attention needs as many of both")
+            raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: causal attention needs equal numbers")
 
     def _checked_mask(self, mask: Tensor) -> Tensor:
         if mask.dtype != torch.bool or mask.shape != (self.n_k,) or self.n_q != self.n_k:
@@ -127,9 +127,9 @@ class QKV:
 
     @property
     def n(self) -> int:
-        """Tokens, where there are as many queries as keys."""
+        """Tokens, if there are as many queries as keys."""
         if self.n_q != self.n_k:
-            raise UsageError(f"{self.n_q} queries and {self.n_k} keys: this needs as many of both")
+            raise UsageError(f"{self.n_q} queries and {self.n_k} keys: this needs equal numbers")
         return self.n_q
 
     @property
@@ -152,16 +152,16 @@ class QKV:
 
     @property
     def layer(self) -> int | str:
-        """The layer that `label` names; 0 where it names none."""
+        """The layer in `label`; 0 by default."""
         return self.label.get("layer", 0)
 
     @property
     def window(self) -> int:
-        """The text window that `label` names; 0 where it names none."""
+        """The text window in `label`; 0 by default."""
         return self.label.get("window", 0)
 
     def select(self, heads: Iterable[int]) -> QKV:
-        """The heads with these *original* numbers, which they keep.
+        """The heads with these *original* numbers. They keep their numbers.
 
         >>> QKV(*torch.ones(3, 4, 5, 2)).select([3, 1]).heads
         (3, 1)
@@ -174,12 +174,12 @@ class QKV:
         return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], heads=tuple(heads))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QKV:
-        """The same tensors elsewhere or in another dtype."""
+        """The same tensors on another device or in another dtype."""
         q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.k, self.v))
         return replace(self, q=q, k=k, v=v)
 
     def compressed(self) -> QKV:
-        """Only the valid tokens, without a mask: the form in which every method runs."""
+        """The valid tokens only, without a mask."""
         if self.mask is None:
             return self
         q, k, v = (x[:, self.mask] for x in (self.q, self.k, self.v))
@@ -187,7 +187,7 @@ class QKV:
 
 
 def _three_axes(name: str, x: Tensor) -> Tensor:
-    """``x`` as (h, n, p), refused where it is not floating point, has an empty axis or is not finite."""
+    """``x`` as (h, n, p). It refuses a dtype that is not floating point, an empty axis, and values not finite."""
     if not isinstance(x, Tensor):
         raise UsageError(f"{name}: a torch.Tensor is needed, got {type(x).__name__}")
     if x.dim() == 2:

@@ -1,4 +1,4 @@
-"""The exact attention that everything is compared with."""
+"""Exact attention, the reference of all errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
     """The exact operator, (h, n_q, n_k), in the dtype of ``qkv``.
 
     ``softmax`` is ``B = softmax(scale · Q Kᵀ)``; ``gaussian`` is ``C_ij = exp(-‖q_i - k_j‖² · scale/2)``. With a
-    padding mask, padded rows and columns are zero; of causal inputs, entries above the diagonal, and a row of B is a
-    softmax over the keys up to its own. Nothing n x n is held.
+    padding mask, padded rows and columns are zero. For causal inputs, entries above the diagonal are zero, and a row of
+    B is a softmax over the keys up to its own. No n x n matrix is stored.
 
     Raises:
         UsageError: an unknown target.
@@ -41,19 +41,19 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
 
 
 def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.device | str] | None = None) -> Tensor:
-    """``B V`` or ``C V`` in float64, (h, n_q, p_v), whatever the dtype of ``qkv``.
+    """``B V`` or ``C V`` in float64, (h, n_q, p_v), for any dtype of ``qkv``.
 
-    Head by head, so that the float64 copies are of one head only. On a CPU the softmax output is torch's fused
-    kernel; elsewhere, where float64 has no fused kernel, and for ``gaussian``, a loop over row blocks. Cost
-    ``2 h n_q n_k p`` multiply-adds, memory O(h n p). Agrees with the dense float64 formula to 1e-15 relative.
+    It runs head by head, so that only one head is copied to float64. On a CPU the softmax output comes from torch's
+    fused kernel. On other devices, where float64 has no fused kernel, and for ``gaussian``, it is a loop over blocks of
+    rows. Cost ``2 h n_q n_k p`` multiply-adds, memory O(h n p). Accurate to 1e-15 relative.
 
     Args:
-        devices: make the rows on these side by side, in spans of 2048 queries, each with a copy of one head's keys and
-            values, and gather them where ``qkv`` is. No sum goes over rows: the output is the same for any number of
-            devices of one kind, and differs from that without, which is None, by the rounding of other blocks.
+        devices: compute the rows on these devices in parallel, in spans of 2048 queries, each with a copy of one head's
+            keys and values, and gather them on the device of ``qkv``. No sum goes over rows, so the output is the same
+            for any number of devices of one kind. It differs by rounding from the output without ``devices``.
 
     Raises:
-        UsageError: an unknown target, or ``devices`` that are not there.
+        UsageError: an unknown target, or ``devices`` that do not exist.
     """
     if target not in TARGETS:
         raise unknown("target", target, TARGETS)
@@ -65,22 +65,22 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
             in_spans(inner.n_q, inner.device, places, begin, lambda nothing: None)
     if qkv.mask is None:
         return out
-    whole = out.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
-    whole[:, qkv.mask] = out
-    return whole
+    padded = out.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
+    padded[:, qkv.mask] = out
+    return padded
 
 
 def _rows_of(
     qkv: QKV, target: str, head: int, out: Tensor, split: bool, device: torch.device
 ) -> Callable[[int, int], None]:
-    """What makes rows of one head of ``out`` on ``device``."""
-    some, last = slice(head, head + 1), last_seen(qkv)
-    there = lambda x: x.to(device).double().contiguous() if split else x.double()
-    k, v = there(qkv.k[some]), there(qkv.v[some])
+    """A function that computes rows of one head of ``out`` on ``device``."""
+    one, last = slice(head, head + 1), last_seen(qkv)
+    on_device = lambda x: x.to(device).double().contiguous() if split else x.double()
+    k, v = on_device(qkv.k[one]), on_device(qkv.v[one])
     fused = target == "softmax" and device.type == "cpu" and not (split and qkv.causal)
 
     def work(start: int, stop: int) -> None:
-        q = there(qkv.q[some, start:stop])
+        q = on_device(qkv.q[one, start:stop])
         if fused:
             rows = attention(q, k, v, qkv.scale, qkv.causal)
         else:
@@ -92,17 +92,17 @@ def _rows_of(
 
 
 def last_seen(qkv: QKV) -> Tensor | None:
-    """The last key that each query sees, (n,) int64: itself, where Q, K, V are causal; None is all keys."""
+    """The last key that each query sees, (n,) int64: its own for causal Q, K, V; None if it sees all keys."""
     return torch.arange(qkv.n_q, device=qkv.device) if qkv.causal else None
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
-    """``softmax(scale · q kᵀ) v`` by torch's fused kernel, in the dtype given; (h, n, p) tensors.
+    """``softmax(scale · q kᵀ) v`` by torch's fused kernel, for (h, n, p) tensors in their own dtype.
 
-    ``causal`` hides the keys behind each query.
+    ``causal`` hides the keys after each query.
 
-    The kernel is reached only by 4-D tensors whose head dimensions agree: 3-D tensors, or ``p_v ≠ p``, silently
-    take a path that holds n x n (1.7 GiB at n = 4096 with 12 heads). So the smaller dimension is padded with zero
+    torch uses the kernel only for 4-D tensors with equal head dimensions. 3-D tensors, or ``p_v ≠ p``, silently take a
+    path that stores n x n matrices (1.7 GiB at n = 4096 with 12 heads). So the smaller dimension is padded with zero
     columns, which change neither the scores nor the other columns of the output.
     """
     p, p_v = q.shape[-1], v.shape[-1]

@@ -1,8 +1,8 @@
-"""The one door to randomness.
+"""The only source of random numbers.
 
-Every draw comes from a CPU generator whose seed is a hash of labels: the user's seed, the method, the layer, the
-text window and the head's original number. So a draw is the same on any device, in any order, and whether heads
-are batched or looped; different budgets and options of one method share it. Nothing seeds torch's global state.
+Every draw comes from a CPU generator whose seed is a hash of labels: the user's seed, the method, the layer, the text
+window and the head's original number. So a draw does not depend on the device, on the order of calls, or on the
+batching of heads. All budgets and options of a method share it. torch's global state is never seeded.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Streams:
     window: int = 0
 
     def head(self, index: int, *labels: str) -> torch.Generator:
-        """The generator of original head ``index``; further labels name independent draws of the same head."""
+        """The generator of the head with original number ``index``. Further labels give independent draws of a head."""
         return generator(self.seed, self.method, self.layer, self.window, int(index), *labels)
 
     def shared(self, *labels: str) -> torch.Generator:
-        """One generator for all heads, for methods whose authors share draws over heads."""
+        """One generator for all heads, for methods whose authors share draws between heads."""
         return generator(self.seed, self.method, self.layer, self.window, "shared", *labels)

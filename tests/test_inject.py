@@ -13,7 +13,7 @@ from tiny_models import VALID, N
 from attnprobe import QKV, approximate, capture, injected, register_attention
 from attnprobe.errors import SourceError, Unsupported, UsageError
 from attnprobe.hooks import call
-from attnprobe.inject import _as_the_model_says
+from attnprobe.inject import _exact_with_extras
 from attnprobe.methods import METHODS
 from attnprobe.rng import generator
 
@@ -74,11 +74,11 @@ def test_one_row_of_a_mask_is_every_blocks(built, monkeypatch):
     one = next(iter(capture(model, batch).values()))
     row = batch["attention_mask"].bool()[:, None, None]
     full = replace(one, visible=row.expand(-1, -1, one.q.shape[2], -1))
-    whole, rounded = full.output(), _as_the_model_says(full)
+    whole, rounded = full.output(), _exact_with_extras(full)
     monkeypatch.setattr(call, "BLOCK_BYTES", 2048)
     narrow = replace(one, visible=row)
     assert torch.allclose(narrow.output(), whole, rtol=0, atol=1e-12)
-    assert torch.allclose(_as_the_model_says(narrow), rounded, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(_exact_with_extras(narrow), rounded, rtol=1e-5, atol=1e-5)
 
 
 def context(model, path, batch, *arguments, **options):

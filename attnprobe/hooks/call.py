@@ -1,4 +1,4 @@
-"""One attention call of a model, with everything that its exact attention needs."""
+"""One attention call of a model, with all inputs of its exact attention."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class AttentionCall:
     """One call of one attention module: ``softmax(cap(scale · Q Kᵀ) + bias) V`` over the visible keys.
 
     Attributes:
-        module, call: the module's qualified name, and which of its calls this is (ALBERT has one module for all).
-        number: which attention call of the forward this is, from 0: what ``--layer`` counts.
+        module, call: the module's qualified name, and the index of this call of it (ALBERT has one module for all).
+        number: the index of this attention call in the forward, from 0, as in ``--layer``.
         kind: the module's class.
         q: (b, h, n_q, p). k: (b, h_kv, n_k, p). v: (b, h_kv, n_k, p_v). All after RoPE and norms; h is a multiple of
             h_kv, and consecutive heads share keys.
-        scale: what the model passed.
-        visible: which keys each query sees, (b, 1 or h, n_q, n_k) bool; None is all.
-        bias: added to the scores, (b or 1, 1 or h, n_q or 1, n_k); None is nothing.
-        softcap: c of ``cap(s) = c tanh(s / c)``; None is no cap.
-        sinks: a further score of each head, (h,), whose key has no value; None is none.
-        pattern: what ``visible`` is: padding, causal, a window.
-        cross: the queries are other tokens than the keys.
-        window: the sliding window that the model states, which hides nothing in shorter inputs; None is none.
-        delta: relative Frobenius distance of this attention, in float64, from what the model computed.
+        scale: the scale that the model passed.
+        visible: the keys that each query sees, (b, 1 or h, n_q, n_k) bool; None means all.
+        bias: added to the scores, (b or 1, 1 or h, n_q or 1, n_k); None for no bias.
+        softcap: c of ``cap(s) = c tanh(s / c)``; None for no cap.
+        sinks: one more score of each head, (h,), whose key has no value; None for no sinks.
+        pattern: the form of ``visible``: padding, causal, a window.
+        cross: whether the queries and the keys are different tokens (cross attention).
+        window: the sliding window of the model, which hides nothing in shorter inputs; None for no window.
+        delta: relative Frobenius distance of this attention, in float64, from the model's own output.
     """
 
     module: str
@@ -67,14 +67,14 @@ class AttentionCall:
         return self.k.shape[1]
 
     def facts(self) -> list[str]:
-        """Sizes, scale, mask and what else the model does to its scores, in words."""
+        """The sizes, scale, mask and further features of the call, in words."""
         (b, h, n_q, p), (_, h_kv, n_k, p_v) = self.q.shape, self.v.shape
         facts = [f"batch={b}", f"h={h}" if h == h_kv else f"h={h} (kv {h_kv})"]
         facts += [f"n={n_q}" if n_q == n_k else f"n_q={n_q}, n_k={n_k}", f"p={p}" if p == p_v else f"p={p}, p_v={p_v}"]
         return [*facts, f"scale={self.scale:.6g}", f"mask={self.pattern}", *self.extras()]
 
     def extras(self) -> list[str]:
-        """What stands beside the scale and the mask: ``cross``, ``bias``, ``softcap=50``, ``sinks``, a wider window."""
+        """The features besides scale and mask: ``cross``, ``bias``, ``softcap=50``, ``sinks``, a wider window."""
         extras = ["cross"] if self.cross else []
         extras += [f"window={self.window}"] if self.window and self.pattern.left is None else []
         extras += ["bias"] if self.bias is not None else []
@@ -83,17 +83,17 @@ class AttentionCall:
 
     @property
     def causal(self) -> bool:
-        """Whether each token sees itself and all valid ones before it and no other: no window, no cache before them."""
-        alone = self.q.shape[2] == self.k.shape[2] and not self.cross
-        return alone and self.pattern.causal and self.pattern.right == 0 and self.pattern.left is None
+        """Whether each token sees exactly itself and all valid tokens before it, without a window or a cache."""
+        same_tokens = self.q.shape[2] == self.k.shape[2] and not self.cross
+        return same_tokens and self.pattern.causal and self.pattern.right == 0 and self.pattern.left is None
 
     @property
     def cached(self) -> bool:
-        """Whether the queries are the last of the tokens whose keys there are, the earlier ones kept in a cache."""
+        """Whether the queries are only the last tokens, and the earlier keys come from a cache."""
         return not self.cross and self.q.shape[2] < self.k.shape[2]
 
     def beyond(self) -> str | None:
-        """Why Q, K, V, a padding mask and whether they are causal do not describe this call; None where they do."""
+        """The reason why a `QKV` (Q, K, V, padding mask, causal flag) cannot describe this call; None if it can."""
         if self.bias is not None:
             return "it adds a bias to its scores"
         if self.softcap is not None:
@@ -106,11 +106,11 @@ class AttentionCall:
         return None if plain else f"{self.pattern} attention is not supported yet"
 
     def output(self) -> Tensor:
-        """The exact attention of this call in float64, (b, n_q, h, p_v), made in blocks of rows."""
+        """The exact attention of this call in float64, (b, n_q, h, p_v), computed in blocks of rows."""
         return torch.cat([rows for _, _, rows, _ in self.output_blocks()], dim=1)
 
     def output_blocks(self) -> Iterator[tuple[int, int, Tensor, float]]:
-        """``(start, stop, rows, largest score)``; queries that see no key have rows of 0."""
+        """Yields ``(start, stop, rows, largest score)``. The rows of queries without visible keys are 0."""
         k, v = (repeated(x.double(), self.heads) for x in (self.k, self.v))
         cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
         for start, stop in blocks(self.q, k, bytes_each=8):
@@ -127,16 +127,16 @@ class AttentionCall:
             yield start, stop, rows, largest
 
     def qkv(self, row: int = 0) -> QKV:
-        """Q, K, V of one batch row, heads repeated, with its padding mask, causal where it is: what methods take.
+        """The inputs of a method for one batch row: Q, K, V with repeated heads, its padding mask, and its causal flag.
 
-        In self-attention a padded key is a padded query; in cross attention padded keys are left out.
+        In self-attention a padded key is also a padded query. In cross attention padded keys are removed.
 
         Raises:
             Unsupported: the call has a mask, bias, cap or sinks that a `QKV` does not hold.
         """
-        why = self.beyond()
-        if why is not None:
-            raise Unsupported(f"{self.module}: {why}, and a method that gets its Q, K and V alone would miss it")
+        reason = self.beyond()
+        if reason is not None:
+            raise Unsupported(f"{self.module}: {reason}, and a method that gets only Q, K and V would miss it")
         q, k, v = self.q[row], repeated(self.k, self.heads)[row], repeated(self.v, self.heads)[row]
         mask = None if self.pattern.keys is None else self.pattern.keys[row]
         if mask is not None and bool(mask.all()):
@@ -158,9 +158,10 @@ def exact_rows(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, float]:
-    """Exact attention of some queries over all keys, (b, n_q, h, p_v), and the largest |score|; heads already equal.
+    """Exact attention of the given queries over all keys, (b, n_q, h, p_v), and the largest |score|.
 
-    ``softmax([c tanh(S / c) + bias, sink]) [V; 0]`` with hidden keys at -∞. A query that sees no key has output 0.
+    ``softmax([c tanh(S / c) + bias, sink]) [V; 0]`` with hidden keys at -∞. Q, K and V have equal numbers of heads. The
+    output of a query without visible keys is 0.
     """
     scores = (q * scale) @ k.mT  # (b, h, n_q, n_k)
     largest = float(scores.detach().abs().amax())
@@ -180,7 +181,7 @@ def exact_rows(
 
 
 def repeated(x: Tensor, heads: int) -> Tensor:
-    """Keys or values (b, h_kv, n, ·) as every head sees them, (b, h, n, ·)."""
+    """Keys or values (b, h_kv, n, ·) repeated for every head, (b, h, n, ·)."""
     groups = heads // x.shape[1]
     return x.repeat_interleave(groups, dim=1) if groups > 1 else x
 

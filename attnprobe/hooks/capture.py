@@ -1,9 +1,8 @@
-"""Reading Q, K, V out of a running model, and proving that they are what its attention used.
+"""Captures Q, K, V of a running model, and verifies that they determine its attention.
 
-Our function in transformers' attention interface computes what the model's own eager function computes, so the model
-goes on as it would, and keeps Q, K, V, the mask and the model's own extras (a bias, a cap, sinks) of the calls that
-are wanted. Whether that is all of it is proved: exact attention, rebuilt in float64 from what was captured, must equal
-what the model computed.
+A function in transformers' attention interface calls the model's own eager attention, so the forward does not change.
+It records Q, K, V, the mask and further inputs (a bias, a cap, sinks) of the selected calls. Each capture is verified:
+exact attention, rebuilt in float64 from the captured tensors, must equal the model's own output.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _active: ContextVar[_Recorder | None] = ContextVar("attnprobe_capture", default=
 
 
 class _Finished(Exception):
-    """Ends a forward behind the last call that is wanted."""
+    """Ends a forward after the last selected call."""
 
 
 def capture(
@@ -45,19 +44,19 @@ def capture(
     inputs: Mapping[str, Any],
     layers: str | int | Iterable[str | int] | None = None,
 ) -> dict[tuple[str, int], AttentionCall]:
-    """Run ``model(**inputs)`` and return its attention calls, each proved, by module name and call.
+    """Run ``model(**inputs)`` and return its attention calls, each verified, by module name and call.
 
-    Any model that goes through transformers' attention interface: encoders, decoders, encoder-decoders, images. Each
-    call holds Q, K, V after RoPE and norms, the scale, mask, bias, cap and sinks as the model has them, and ``delta``,
-    the relative distance of the attention rebuilt from them from the model's own.
+    It takes any model that uses transformers' attention interface: encoders, decoders, encoder-decoders, images. Each
+    call holds Q, K, V after RoPE and norms, the scale, mask, bias, cap and sinks of the model, and ``delta``, the
+    relative distance of the rebuilt attention from the model's own.
 
     Args:
-        model: in evaluation mode. inputs: what its forward takes.
+        model: in evaluation mode. inputs: the arguments of its forward.
         layers: numbers of attention calls in the order of the forward (``"0-5"``), patterns of module names
-            (``"decoder.*.encoder_attn"``), or None for all. A forward is left behind the last number.
+            (``"decoder.*.encoder_attn"``), or None for all. With numbers, the forward stops after the last one.
 
     Raises:
-        SourceError: the model bypasses the interface, or does something else than is captured; or its forward fails.
+        SourceError: the model bypasses the interface or computes more than is captured, or its forward fails.
         UsageError: a layer that was never reached, or a model in training mode.
 
     >>> from transformers import BertConfig, BertModel
@@ -79,39 +78,38 @@ def capture(
 def capture_all(
     model: PreTrainedModel, inputs: Mapping[str, Any], name: str | None = None
 ) -> tuple[dict[tuple[str, int], AttentionCall], float]:
-    """Every attention call of a forward, and how far the model's outputs under capture lie from its own eager run.
+    """All attention calls of a forward, and the distance of the model's outputs under capture from its eager outputs.
 
-    That distance, relative and the largest over the output tensors, is what would show a mask that never arrived:
-    each call is proved with the mask that it got.
+    The distance is relative, the largest over the output tensors. It reveals a mask that never arrived at the
+    interface: the verification of a single call uses the mask that the call got.
 
     Raises:
         SourceError: see `capture`.
     """
     recorder = _Recorder(name or type(model).__name__, Selection(), _names(model))
     with torch.no_grad():
-        ours = _run(recorder, model, lambda: model(**inputs))
+        captured = _run(recorder, model, lambda: model(**inputs))
         with switched(model, "eager", recorder.model):
-            own = model(**inputs)
-    pairs = [(a, b) for a, b in zip(ours.to_tuple(), own.to_tuple(), strict=True) if isinstance(a, Tensor)]
-    away = [float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-300)) for a, b in pairs]
-    return recorder.by_name(), max(away)
+            eager = model(**inputs)
+    pairs = [(a, b) for a, b in zip(captured.to_tuple(), eager.to_tuple(), strict=True) if isinstance(a, Tensor)]
+    distances = [float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-300)) for a, b in pairs]
+    return recorder.by_name(), max(distances)
 
 
 def capture_layers(
     model: PreTrainedModel, name: str, layers: Iterable[int], forward: Callable[[], Any]
 ) -> dict[int, AttentionCall]:
-    """Run ``forward``, a call of ``model``, and return the calls ``layers``: full or causal self-attention alone.
+    """Run ``forward``, a call of ``model``, and return the calls ``layers``, only full or causal self-attention.
 
     Args:
         model: any transformers model, in evaluation mode.
-        name: what messages call it.
-        layers: numbers of attention calls in the order in which the forward makes them.
-        forward: it is left at the last wanted layer by an exception of our own.
+        name: the model's name in messages.
+        layers: numbers of attention calls in the order of the forward.
+        forward: calls the model; an exception stops it after the last selected layer.
 
     Raises:
-        SourceError: the model bypasses the interface, masks single tokens, or computes something else than
-            ``softmax(scale · Q Kᵀ) V``, over all tokens or those up to each; its forward fails; or a layer was never
-            reached.
+        SourceError: the model bypasses the interface, masks single tokens, or computes more than ``softmax(scale · Q
+            Kᵀ) V`` over all tokens or over the tokens up to each; its forward fails; a layer was never reached.
     """
     recorder = _Recorder(name, Selection(layers), _names(model), plain=True)
     _run(recorder, model, forward)
@@ -123,7 +121,7 @@ def capture_layers(
 
 @dataclass
 class _Recorder:
-    """Counts attention calls (call number = layer) and keeps the wanted ones."""
+    """Counts attention calls (call number = layer) and records the selected ones."""
 
     model: str
     wanted: Selection
@@ -142,7 +140,7 @@ class _Recorder:
         return {(call.module, call.call): call for call in self.captured.values()}
 
     def next(self, module: torch.nn.Module) -> tuple[str, int, int]:
-        """The name of the module, which call of it this is, and which of all."""
+        """The name of the module, the index of this call of it, and the index among all calls."""
         path = self.names.get(id(module), type(module).__name__)
         call, number = self.by_module.get(path, 0), self.calls
         self.by_module[path], self.calls = call + 1, number + 1
@@ -155,7 +153,7 @@ def _names(model: torch.nn.Module) -> dict[int, str]:
 
 
 def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]) -> Any:
-    """What ``forward`` returns with its attention recorded; None where it was left early."""
+    """Run ``forward`` with its attention recorded, and return its result; None if it was stopped early."""
     result = None
     put(NAME, _attention)
     token = _active.set(recorder)
@@ -166,7 +164,7 @@ def _run(recorder: _Recorder, model: PreTrainedModel, forward: Callable[[], Any]
         pass
     except (SourceError, UsageError):
         raise
-    except Exception as error:  # whatever a model raises that does not read its inputs as we feed them
+    except Exception as error:  # a model may raise anything on inputs that it does not support
         raise SourceError(f"{recorder.model}: its forward failed ({reason(error)})") from error
     finally:
         _active.reset(token)
@@ -185,7 +183,7 @@ def _attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls: query (b, h, n, p), key and value (b, h_kv, n, ·), mask additive (b, 1, n, n)."""
+    """The function that transformers calls: query (b, h, n, p), key and value (b, h_kv, n, ·), mask (b, 1, n, n)."""
     recorder = _active.get()
     eager = eager_of(module)
 
@@ -200,12 +198,12 @@ def _attention(
     if recorder is not None:
         path, call, number = recorder.next(module)
         if recorder.wanted.takes(number, path):
-            found = call_of(
+            captured = call_of(
                 module, query, key, value, attention_mask, scaling, kwargs, (path, call, number), recorder.masks
             )
             if recorder.plain:
-                _check_plain(recorder, found)
-            recorder.captured[number] = _proved(recorder, found, output, _softmax_in_float32(eager))
+                _check_plain(recorder, captured)
+            recorder.captured[number] = _verified(recorder, captured, output, _softmax_in_float32(eager))
         if number == recorder.wanted.last:
             raise _Finished
     return output, None
@@ -222,9 +220,9 @@ def call_of(
     where: tuple[str, int, int],
     masks: dict[tuple[int, bool], tuple[Any, ...]] | None = None,
 ) -> AttentionCall:
-    """An attention call as transformers hands it over, not proved yet; ``where`` is its module, call and number.
+    """The attention call that transformers hands over, not yet verified. ``where`` is its module, call and number.
 
-    ``masks`` keeps what is known of a mask: models pass one tensor to all layers.
+    ``masks`` caches the analysis of a mask, because models pass one tensor to all layers.
     """
     path, call, number = where
     visible, bias, pattern, cross = _mask_of(module, path, query, key, mask, {} if masks is None else masks)
@@ -262,12 +260,12 @@ def _mask_of(
     mask: Tensor | None,
     masks: dict[tuple[int, bool], tuple[Any, ...]],
 ) -> tuple[Tensor | None, Tensor | None, Pattern, bool]:
-    """What a mask hides and adds, its pattern, and whether the call is cross attention."""
+    """The visible keys and the bias of a mask, its pattern, and whether the call is cross attention."""
     n_q, n_k = query.shape[2], key.shape[2]
     stated = is_cross(module, path, n_q, n_k, causal=True)  # as far as the module itself says
     if (id(mask), stated) not in masks:
         visible, bias = split_mask(mask, (query.shape[0], n_q, n_k))
-        masks[id(mask), stated] = (visible, bias, pattern_of(visible, stated), mask)  # held: its id stays its own
+        masks[id(mask), stated] = (visible, bias, pattern_of(visible, stated), mask)  # a reference keeps the id unique
     visible, bias, pattern, _ = masks[id(mask), stated]
     cross = is_cross(module, path, n_q, n_k, pattern.causal or pattern.band)
     return visible, bias, pattern, cross
@@ -278,23 +276,23 @@ def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
     n_q, n_k = call.q.shape[2], call.k.shape[2]
     if n_q != n_k:
         raise recorder.refuse(call.number, f"{n_q} queries, {n_k} keys: self-attention is needed")
-    why = call.beyond()
-    if why is None and call.pattern.keys is not None:
-        why = "masked attention is not supported yet"
-    if why is not None:
-        raise recorder.refuse(call.number, f"{why}, only softmax(scale · Q Kᵀ) V over all tokens, or causal")
+    fault = call.beyond()
+    if fault is None and call.pattern.keys is not None:
+        fault = "masked attention is not supported yet"
+    if fault is not None:
+        raise recorder.refuse(call.number, f"{fault}, only softmax(scale · Q Kᵀ) V over all tokens, or causal")
 
 
 @cache
 def _softmax_in_float32(eager: Callable[..., Any]) -> bool:
-    """Whether a model's eager attention takes its softmax in float32 whatever the dtype, as Llama's and its kin do."""
+    """Whether a model's eager attention computes its softmax in float32 for every dtype, as Llama and others do."""
     return re.search(r"softmax\(.*dtype=torch\.float32", inspect.getsource(eager)) is not None
 
 
-def _proved(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: bool) -> AttentionCall:
-    """The captured call, once it is shown that what was captured gives the model's own output.
+def _verified(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: bool) -> AttentionCall:
+    """The captured call with its ``delta``, after the check that it reproduces the model's own output.
 
-    ``coarse``: that output has been through float32, and can be rebuilt no nearer.
+    ``coarse``: the model's softmax was in float32, which limits the accuracy.
     """
     for letter, tensor in (("Q", call.q), ("K", call.k), ("V", call.v)):
         if not bool(torch.isfinite(tensor).all()):
@@ -302,7 +300,7 @@ def _proved(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: bo
     delta, largest = _distance(call, output)
     dtype = torch.float32 if coarse and call.q.dtype == torch.float64 else call.q.dtype
     eps = torch.finfo(dtype).eps
-    allowed = max(TOLERANCE.get(dtype, 1e-2), eps * largest)  # a score s is only known to about s·eps
+    allowed = max(TOLERANCE.get(dtype, 1e-2), eps * largest)  # a score s has an error of about s·eps
     if not delta < allowed:
         raise recorder.refuse(
             call.number,
@@ -315,7 +313,7 @@ def _proved(recorder: _Recorder, call: AttentionCall, output: Tensor, coarse: bo
 def _distance(call: AttentionCall, output: Tensor) -> tuple[float, float]:
     """Relative Frobenius distance of exact attention (float64) to ``output``, and the largest score.
 
-    Queries that see no key are left out: softmax of nothing is whatever a kernel makes of it.
+    Queries without visible keys are left out, because their softmax depends on the kernel.
     """
     difference = norm = largest = 0.0
     sees = None if call.visible is None else call.visible.any(-1)  # (b, 1 or h, n_q)
@@ -332,7 +330,7 @@ def _distance(call: AttentionCall, output: Tensor) -> tuple[float, float]:
 
 
 def _query_rows(x: Any, n_q: int, n_k: int, start: int, stop: int) -> Any:
-    """The rows of anything shaped like scores, (…, n_q, n_k); everything else as it is."""
+    """The query rows of a tensor shaped like scores, (…, n_q, n_k); anything else unchanged."""
     if isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2] == n_q and x.shape[-1] == n_k:
         return x[..., start:stop, :]
     return x

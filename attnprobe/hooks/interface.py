@@ -1,7 +1,7 @@
 """transformers' attention interface: register a function, switch a model to it and back, and name its calls.
 
 transformers ≥ 5 hands every attention call to a registered function, after RoPE and the norms of q and k, before heads
-are repeated. A mask function must stand under the same name, else masks vanish without a word.
+are repeated. A mask function must be registered under the same name, otherwise masks vanish silently.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)  # in the name o
 
 
 def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
-    """Register ``function`` under ``name``, with the mask function that eager attention gets."""
+    """Register ``function`` under ``name``, with the mask function of eager attention."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
@@ -39,18 +39,18 @@ def put(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
 
 @contextmanager
 def switched(model: PreTrainedModel, name: str, called: str | None = None) -> Iterator[None]:
-    """Send a model's attention calls to the function registered as ``name``, and to its own again after the block.
+    """Send a model's attention calls to the function registered as ``name`` inside the block, then restore its own.
 
-    ``called`` is what messages call the model.
+    ``called`` is the model's name in messages.
 
     Raises:
-        SourceError: the model does not go through the interface.
+        SourceError: the model does not use the interface.
     """
     before = {id(config): (config, config._attn_implementation) for config in _configurations(model)}
     with quiet():
         try:
             model.set_attn_implementation(name)
-        except ValueError as error:  # a model that takes no implementation but some of its own
+        except ValueError as error:  # the model accepts only implementations of its own
             _restore(before)
             raise bypassed(model, called) from error
     try:
@@ -62,7 +62,7 @@ def switched(model: PreTrainedModel, name: str, called: str | None = None) -> It
 
 
 def bypassed(model: PreTrainedModel, called: str | None = None) -> SourceError:
-    """The refusal of a model whose attention does not go through the interface."""
+    """The error for a model whose attention does not use the interface."""
     names = sorted({type(module).__name__ for _, module in bypassing(model, ())})
     return SourceError(
         f"{called or type(model).__name__} bypasses transformers' attention interface ({type(model).__name__} made no "
@@ -83,7 +83,7 @@ def eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Any]]:
     """The eager attention function of the file that defines a module.
 
     Raises:
-        SourceError: it has none.
+        SourceError: the file has none.
     """
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
@@ -94,10 +94,10 @@ def eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Any]]:
 
 
 def is_cross(module: nn.Module, path: str, n_q: int, n_k: int, causal: bool) -> bool:
-    """Whether the queries of a call are other tokens than its keys, so that a padded key is no padded query.
+    """Whether a call is cross attention, so that a padded key is not a padded query.
 
-    As the module says (``is_cross_attention``), or its class or name; a decoder's attention that is not causal is cross
-    attention too. Fewer queries than keys in causal attention are new tokens behind a cache.
+    The module's ``is_cross_attention``, its class or its name decides. Non-causal attention of a decoder is cross
+    attention too. Causal attention with fewer queries than keys has new tokens after a cache.
     """
     if getattr(module, "is_cross_attention", False) or CROSS.search(f"{type(module).__name__} {path}"):
         return True
@@ -107,20 +107,20 @@ def is_cross(module: nn.Module, path: str, n_q: int, n_k: int, causal: bool) -> 
 
 
 class Selection:
-    """Which attention calls are wanted: ``all``, numbers in the order of the forward, or patterns of module names.
+    """A selection of attention calls: ``all``, numbers in the order of the forward, or patterns of module names.
 
-    >>> some = Selection("0-1, decoder.*")
-    >>> some.takes(1, "encoder.0"), some.takes(2, "encoder.1"), some.takes(9, "decoder.5.self_attn")
+    >>> selection = Selection("0-1, decoder.*")
+    >>> selection.takes(1, "encoder.0"), selection.takes(2, "encoder.1"), selection.takes(9, "decoder.5.self_attn")
     (True, False, True)
     """
 
-    def __init__(self, wanted: str | int | Iterable[str | int] | None = None) -> None:
-        self.everything = wanted is None or wanted == "all"
+    def __init__(self, layers: str | int | Iterable[str | int] | None = None) -> None:
+        self.everything = layers is None or layers == "all"
         self.numbers: set[int] = set()
         self.patterns: list[str] = []
-        if wanted is None or self.everything:
+        if layers is None or self.everything:
             return
-        parts = [wanted] if isinstance(wanted, int) else wanted.split(",") if isinstance(wanted, str) else wanted
+        parts = [layers] if isinstance(layers, int) else layers.split(",") if isinstance(layers, str) else layers
         for part in parts:
             if isinstance(part, str) and not NUMBERS.fullmatch(part):
                 self.patterns.append(part.strip())
@@ -131,14 +131,14 @@ class Selection:
 
     @property
     def last(self) -> int | None:
-        """The number of the last wanted call; None where it is not known beforehand."""
+        """The number of the last selected call; None if it is not known beforehand."""
         return None if self.everything or self.patterns else max(self.numbers)
 
     def takes(self, number: int, path: str) -> bool:
         return self.everything or number in self.numbers or any(fnmatchcase(path, p) for p in self.patterns)
 
     def missing(self, seen: Iterable[tuple[int, str]]) -> str | None:
-        """What was asked for and is not among the numbers and names seen: ``layer 7``, or a pattern."""
+        """The first selected number or pattern that no call in ``seen`` matches: ``layer 7``, or the pattern."""
         seen = list(seen)
         absent = sorted(self.numbers - {number for number, _ in seen})
         if absent:

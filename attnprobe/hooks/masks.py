@@ -1,6 +1,6 @@
-"""What an attention mask hides, told from its values: padding, the future, what lies outside of a window.
+"""Recognises an attention mask from its values: padding, causal, a sliding window.
 
-A mask arrives as numbers added to the scores. Numbers near the most negative one hide a key; all others are a bias.
+A mask arrives as numbers to add to the scores. Numbers near the most negative one hide a key; all others are a bias.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["FULL", "Pattern", "pattern_of", "split_mask"]
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """A query at place c sees the valid keys from ``c - left`` to ``c + right``; c is n_k - n_q + its number.
+    """A query at position c = n_k - n_q + its number sees the valid keys from ``c - left`` to ``c + right``.
 
     Attributes:
-        keys: the valid keys of each batch row, (b, n_k) bool; None is all.
-        left, right: None where nothing ends on that side.
-        regular: whether that is all of the mask; if not, the mask is one of its own.
+        keys: the valid keys of each batch row, (b, n_k) bool; None means all.
+        left, right: None if that side is unbounded.
+        regular: whether this describes the whole mask; otherwise the mask is custom.
     """
 
     keys: Tensor | None = None
@@ -30,12 +30,12 @@ class Pattern:
 
     @property
     def causal(self) -> bool:
-        """No query sees a key behind it."""
+        """Whether no query sees a later key."""
         return self.regular and self.right is not None and self.right <= 0
 
     @property
     def band(self) -> bool:
-        """Something else than whole keys is hidden."""
+        """Whether the mask hides more than padding."""
         return not self.regular or self.left is not None or self.right is not None
 
     def __str__(self) -> str:
@@ -54,10 +54,10 @@ FULL = Pattern()
 
 
 def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor | None, Tensor | None]:
-    """The keys that each query sees, bool, and what is added to their scores; each (b, 1 or h, n_q, n_k) or None.
+    """The visible keys of each query (bool) and the bias of their scores, each (b, 1 or h, n_q, n_k) or None.
 
     Args:
-        mask: as a model passes it, additive or bool, any shape that broadcasts. sizes: b, n_q, n_k.
+        mask: the model's mask, additive or bool, of any shape that broadcasts. sizes: b, n_q, n_k.
     """
     if mask is None:
         return None, None
@@ -73,7 +73,7 @@ def split_mask(mask: Tensor | None, sizes: tuple[int, int, int]) -> tuple[Tensor
 
 
 def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
-    """What a mask (b, 1 or h, n_q, n_k) of visible keys is. Rows of padded queries, which mean nothing, do not count.
+    """The pattern of a mask (b, 1 or h, n_q, n_k) of visible keys. Rows of padded queries are ignored.
 
     >>> str(pattern_of(torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()))
     'causal'
@@ -90,7 +90,7 @@ def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
     rows = seen.any(2)  # (b, n_q)
     if n_q == n_k and not cross:
         rows = rows & keys
-    place = torch.arange(n_k, device=seen.device)
+    position = torch.arange(n_k, device=seen.device)
     centre = torch.arange(n_k - n_q, n_k, device=seen.device)  # (n_q,)
     first, last = seen.byte().argmax(2), n_k - 1 - seen.flip(2).byte().argmax(2)
     lowest, highest = keys.byte().argmax(1)[:, None], (n_k - 1 - keys.flip(1).byte().argmax(1))[:, None]
@@ -98,11 +98,11 @@ def pattern_of(visible: Tensor | None, cross: bool = False) -> Pattern:
     left = int(torch.where(rows, centre - first, -n_k).max())
     ends_right = bool((rows & (highest > centre + right)).any())
     ends_left = bool((rows & (lowest < centre - left)).any())
-    told = keys[:, None].expand_as(seen)
+    described = keys[:, None].expand_as(seen)
     if ends_right:
-        told = told & (place <= (centre + right)[:, None])
+        described = described & (position <= (centre + right)[:, None])
     if ends_left:
-        told = told & (place >= (centre - left)[:, None])
-    regular = not bool(((told != seen) & rows[..., None]).any())
+        described = described & (position >= (centre - left)[:, None])
+    regular = not bool(((described != seen) & rows[..., None]).any())
     all_keys = bool(keys.all())
     return Pattern(None if all_keys else keys, left if ends_left else None, right if ends_right else None, regular)

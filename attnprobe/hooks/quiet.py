@@ -1,4 +1,4 @@
-"""Calls of transformers without what it logs."""
+"""Silences transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["quiet"]
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' log lines, progress bars and warnings in a block, and restore them after it."""
+    """Silence transformers' log lines, progress bars and warnings inside the block."""
     import warnings
     from logging import CRITICAL
 

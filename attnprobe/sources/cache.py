@@ -56,8 +56,8 @@ class Entry:
 class Cache:
     """Entries in a folder, of which the least recently used are removed beyond a size.
 
-    Nothing that goes wrong in the folder ends a run: an entry that cannot be read is made again, one that cannot be
-    written is not kept, and ``notify`` is told.
+    Faults of the folder never end a run: an unreadable entry is computed again, an unwritable one is not stored, and
+    ``notify`` gets a line.
 
     Args:
         folder: made when the first entry is kept. largest: the bytes of all entries; 0 keeps and reads nothing.
@@ -69,16 +69,16 @@ class Cache:
     notify: Callable[[str], None] = lambda line: None
 
     def facts(self, key: str) -> dict[str, Any] | None:
-        """The facts that were kept under a key; None where there are none."""
+        """The facts of a key; None if there are none."""
         data = self._bytes(key, ".json")
         return None if data is None else parse_json(data)
 
     def keep_facts(self, key: str, facts: Mapping[str, Any]) -> None:
-        """Keep JSON facts under a key, in place of those that were there."""
+        """Store JSON facts under a key, replacing earlier ones."""
         self._keep(key, ".json", json.dumps(facts, sort_keys=True).encode())
 
     def tensors(self, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The tensors that were kept under a key, on the CPU, and the facts beside them; None where there are none."""
+        """The tensors of a key, on the CPU, and their facts; None if there are none."""
         from safetensors.torch import load
 
         data = self._bytes(key, ".safetensors")
@@ -88,7 +88,7 @@ class Cache:
         return load(data), json.loads(header["__metadata__"]["facts"])
 
     def keep_tensors(self, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Keep tensors and JSON facts under a key, in place of those that were there."""
+        """Store tensors and JSON facts under a key, replacing earlier ones."""
         from safetensors.torch import save
 
         if self.largest:
@@ -96,7 +96,7 @@ class Cache:
             self._keep(key, ".safetensors", save(stored, {"facts": json.dumps(facts, sort_keys=True)}))
 
     def label(self, entry: Entry) -> str:
-        """What an entry holds, in words; empty where it cannot be read."""
+        """The contents of an entry, in words; empty if it cannot be read."""
         try:
             with entry.path.open("rb") as file:
                 if entry.path.suffix == ".json":
@@ -117,7 +117,7 @@ class Cache:
         return sorted(found, key=lambda entry: (entry.used, entry.path.name))
 
     def clear(self) -> int:
-        """Remove every entry; how many there were."""
+        """Remove every entry, and return their number."""
         entries = self.entries()
         for entry in entries:
             entry.path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class Cache:
             yield from self.folder.glob(f"{key}-*{suffix}")
 
     def _bytes(self, key: str, suffix: str) -> bytes | None:
-        """The bytes of the entry of a key, whose hash is that of its name; a damaged one is removed."""
+        """The bytes of the entry of a key, if their hash is the one in its name. A damaged entry is removed."""
         if not self.largest:
             return None
         for path in self._files(key, suffix):
@@ -181,9 +181,9 @@ NO_CACHE = Cache(Path(), largest=0)
 
 
 def default_cache(notify: Callable[[str], None] = lambda line: None) -> Cache:
-    """The user's cache: ``captures`` in ``ATTNPROBE_CACHE_DIR``, or else in ``attnprobe`` below ``$XDG_CACHE_HOME``.
+    """The user's cache: ``$ATTNPROBE_CACHE_DIR/captures``, otherwise ``$XDG_CACHE_HOME/attnprobe/captures``.
 
-    Without either it is below ``~/.cache``.
+    If neither variable is set, it is ``~/.cache/attnprobe/captures``.
 
     Raises:
         UsageError: ``ATTNPROBE_CACHE_SIZE`` is not a size.

@@ -192,7 +192,7 @@ class ModelSource(Source):
         return {layer: self._labelled(layer, n, window, one) for layer, one in captured.items()}
 
     def _read(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured]:
-        """What one forward gives, which the cache then holds."""
+        """Q, K and V of one forward, which are then stored in the cache."""
         segments = self.segments(n, window)
         model = self._loaded()
         with stage(self.timings, "forward"):

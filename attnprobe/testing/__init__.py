@@ -1,4 +1,4 @@
-"""The conformance kit: what every method must do, for your own in a test or by ``attnprobe check``."""
+"""The conformance kit: the properties of every method, for your own methods in tests or by ``attnprobe check``."""
 
 from . import claims  # noqa: F401  (puts the tags' properties beside the others)
 from .cases import Case, Fault

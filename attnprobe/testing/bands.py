@@ -1,6 +1,6 @@
-"""How far rounding may move an entry: eps times the norms that the computation passes through.
+"""Bounds of rounding: eps times the norms of the factors in the computation.
 
-These are worst-case bounds; typical errors are 100 times smaller.
+They are worst-case bounds; typical errors are 100 times smaller.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["entry_band", "eps", "factor_of", "magnitude", "output_band"]
 
 
 def magnitude(operator: Operator) -> torch.Tensor:
-    """What rounding can scale with, (h, n_q, n_k): the operator with norms in place of its factors' entries.
+    """The scale of rounding of each entry, (h, n_q, n_k): the operator with norms in place of its factors' entries.
 
-    A product of factors is accurate to eps times the product of their norms, not of the result: for ``L M R`` entry
-    (i, j) has ``‖L_i‖ ‖M‖_F ‖R_j‖``, which is far more than ``|(L M R)_ij|`` where M is an inverse with cancellation.
-    Factors without a middle are features, each made from its own token with a relative error of its own: ``|L| |R|``,
-    which has no slack at all where they are positive. Where R has orthonormal rows they come from a decomposition of
-    the whole matrix instead, whose error has one size for all entries; and so it has where L, or L with R beside it, is
-    an orthonormal basis of sampled columns.
+    A product of factors is accurate to eps times the product of their norms, not of the result. For ``L M R`` entry (i,
+    j) has ``‖L_i‖ ‖M‖_F ‖R_j‖``, which is far above ``|(L M R)_ij|`` if M is an inverse with cancellation. Factors
+    without a middle are features, each computed from its own token with its own relative error: ``|L| |R|``, which
+    equals the result for positive factors. There are two exceptions, where the error has one size for all entries: R
+    with orthonormal rows, from a decomposition of the whole matrix; and L, or L above Rᵀ, as an orthonormal basis of
+    sampled columns.
     """
     if isinstance(operator, LowRank):
         rows, columns = operator.left.double().norm(dim=2)[:, :, None], operator.right.double().norm(dim=1)[:, None]
@@ -67,13 +67,13 @@ def _is_basis(operator: LowRank) -> bool:
 
 
 def factor_of(qkv: QKV) -> float:
-    """How many eps of `magnitude` an operator of ``qkv`` may lose.
+    """The allowed error of an operator of ``qkv``, in eps of `magnitude`.
 
-    An exponent is a sum of p products of size at most G, the largest of ``s|q||k|`` and ``s(|q|² + |k|²)/2``: its
+    An exponent is a sum of p products of size at most G, the larger of ``s|q||k|`` and ``s(|q|² + |k|²)/2``. Its
     absolute error is below ``(p + 4) G`` eps, and so is the relative error of its exponential. Two such factors, twice
-    for a normaliser, give 4; the products add one eps per summand, at most n_q + n_k of each of three products. (A
-    random feature has ``|w| |x'|`` in its exponent, which is at most ``2 |w| √G`` for the pair: it fits as long as
-    ``|w|`` is below ``1.5 √G``, or twice that since torch's eps is two roundings.)
+    for a normaliser, give the 4. The products add one eps per summand, at most n_q + n_k for each of three products. (A
+    random feature has ``|w| |x'|`` in its exponent, at most ``2 |w| √G`` for the pair. This is covered for ``|w|``
+    below ``1.5 √G``, or twice that because torch's eps is two roundings.)
     """
     q, k = (float(x.double().norm(dim=-1).max()) for x in (qkv.q, qkv.k))
     growth = qkv.scale * max(q * k, (q * q + k * k) / 2)
@@ -85,10 +85,10 @@ def eps(dtype: torch.dtype) -> float:
 
 
 def entry_band(operator: Operator, qkv: QKV, dtype: torch.dtype) -> torch.Tensor:
-    """The allowed error of each entry of an operator made in ``dtype``, (h, n_q, n_k).
+    """The allowed error of each entry of an operator computed in ``dtype``, (h, n_q, n_k).
 
-    Beside its own error an entry has that of its row's normaliser: relative, and as large as the errors of the row's
-    entries together.
+    Besides its own error, an entry has the relative error of its row's normaliser, which is the sum of the errors in
+    the row.
     """
     size = magnitude(operator)
     size = size + operator.dense().double().abs() * size.sum(-1, keepdim=True)
@@ -96,6 +96,6 @@ def entry_band(operator: Operator, qkv: QKV, dtype: torch.dtype) -> torch.Tensor
 
 
 def output_band(approx: Approximation, qkv: QKV, dtype: torch.dtype) -> torch.Tensor:
-    """The allowed error of each entry of its output: that of the operator, and rounding to the output's dtype."""
+    """The allowed error of each entry of the output: that of the operator, plus rounding to the output's dtype."""
     inner = entry_band(approx.matrix(), qkv, dtype) @ qkv.v.double().abs()
     return inner + eps(qkv.dtype) * approx.output.double().abs()

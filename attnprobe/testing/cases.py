@@ -1,4 +1,4 @@
-"""One run of a method on small seeded inputs, and how far its numbers may be off."""
+"""One run of a method on small seeded inputs, with the allowed errors of its results."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .inputs import make
 __all__ = ["Case", "Fault", "Skip", "demand"]
 
 
-BY_OUTPUT = ("user", "kernel")  # what passes within is not known
+BY_OUTPUT = ("user", "kernel")  # kinds whose computation is not known
 
 
 class Fault(AssertionError):
-    """A property that does not hold, in words."""
+    """A property does not hold; the message says how."""
 
 
 class Skip(Exception):
-    """A property that does not apply to a method, and why."""
+    """A property does not apply to a method; the message says why."""
 
 
 def demand(holds: Any, otherwise: str) -> None:
-    """Raise `Fault` where something does not hold."""
+    """Raise `Fault` with the message ``otherwise`` unless ``holds``."""
     if not bool(holds):
         raise Fault(otherwise)
 
@@ -43,9 +43,9 @@ def demand(holds: Any, otherwise: str) -> None:
 class Case:
     """A method with its target and options, the shape of its inputs, the size of their scores, a dtype and a seed.
 
-    What is wider than 64 bits knows nothing of: entries of operators are compared within `entry_band`, whose norms are
-    those of the factors. What passes within a user's function is not known, so there a result may be off by the square
-    root of the dtype's eps, of the largest entry of its head: half the digits.
+    Entries of operators are compared within `entry_band`, which follows from the norms of the factors. The computation
+    inside a user's function is not known, so its results may differ by half the digits: the square root of the dtype's
+    eps times the largest entry of the head.
     """
 
     method: Method
@@ -61,13 +61,13 @@ class Case:
     seed: int = 0
 
     def qkv(self, **changes: Any) -> QKV:
-        """The inputs, of another shape or dtype where asked for."""
+        """The inputs, with ``changes`` of shape, dtype, score or seed."""
         shape = {name: getattr(self, name) for name in ("h", "n", "p", "p_v", "score", "dtype", "seed")}
         return make(**shape | changes)
 
     @property
     def budget(self) -> int | None:
-        """d, or the least that the method takes; None for a method without a budget."""
+        """d, or the method's smallest budget if that is larger; None for a method without a budget."""
         return None if self.method.budget is None else max(self.d, self.method.least)
 
     def run(
@@ -84,13 +84,17 @@ class Case:
         )
 
     def operator(self, approx: Approximation) -> Operator:
-        """The operator of an approximation; without one the property does not apply."""
+        """The operator of an approximation.
+
+        Raises:
+            Skip: there is none, so the property does not apply.
+        """
         if approx.operator is None:
             raise Skip(f"it {approx.no_operator}")
         return approx.operator
 
     def band(self, approx: Approximation, qkv: QKV, dtype: torch.dtype | None = None) -> Tensor:
-        """How far an entry of the operator may be off, (h, n_q, n_k)."""
+        """The allowed error of each entry of the operator, (h, n_q, n_k)."""
         operator = self.operator(approx)
         dtype = dtype or operator.dtype
         if self.method.kind not in BY_OUTPUT:
@@ -98,13 +102,13 @@ class Case:
         return _half_the_digits(operator.dense(), dtype)
 
     def output_band(self, approx: Approximation, qkv: QKV) -> Tensor:
-        """How far an entry of the output may be off, (h, n_q, p_v)."""
+        """The allowed error of each entry of the output, (h, n_q, p_v)."""
         if self.method.kind not in BY_OUTPUT:
             return output_band(approx, qkv, approx.matrix().dtype)
         return _half_the_digits(approx.output, qkv.dtype)
 
     def compare(self, ours: Approximation, other: Approximation, qkv: QKV, what: str) -> None:
-        """Demand that two results are the same but for rounding: their matrices, or their outputs without any."""
+        """Demand that two results agree up to rounding: their matrices, or their outputs if there is no matrix."""
         if ours.operator is None or other.operator is None:
             pairs = (ours.output, other.output, self.output_band(ours, qkv))
         else:
@@ -113,25 +117,25 @@ class Case:
         self.near(*pairs, what)
 
     def near(self, got: Tensor, wanted: Tensor, band: Tensor, what: str) -> None:
-        """Demand that entries are off by no more than ``band``."""
+        """Demand that entries differ by at most ``band``."""
         error = (got.double() - wanted.double()).abs()
         if (error <= band).all():
             return
         worst = torch.where(error <= band, torch.zeros_like(error), error.nan_to_num(nan=float("inf")))
         place = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
-        here = tuple(place)
-        raise Fault(f"{what}: at {_named(place)} {float(got[here]):.6g} against {float(wanted[here]):.6g}")
+        index = tuple(place)
+        raise Fault(f"{what}: at {_named(place)} {float(got[index]):.6g} against {float(wanted[index]):.6g}")
 
     def random(self, *shape: int) -> Tensor:
-        """Normal numbers in float64, the same for the same shape."""
+        """Normal numbers in float64, the same for equal shapes."""
         return torch.randn(shape, generator=generator(self.seed, "check", *shape), dtype=torch.float64)
 
     def with_(self, **changes: Any) -> Case:
-        """Another case."""
+        """This case with changed fields."""
         return replace(self, **changes)
 
     def refused(self) -> str | None:
-        """Why the method cannot take this case's budget and length; None where it can."""
+        """The reason why the method cannot take this case's budget and length; None if it can."""
         try:
             self.method.check_budget(self.budget, self.n, self.n)
         except UsageError as error:

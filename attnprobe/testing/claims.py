@@ -1,4 +1,4 @@
-"""What methods claim by their tags, each a property that applies to those that have the tag."""
+"""The properties behind the tags of methods; each applies to methods with the tag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["claim"]
 
 
 def claim(tag: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """A property that only methods with a tag have."""
+    """Register a property for methods with ``tag``."""
     return in_kit(tag.replace("_", "-"), TAGS[tag], tag=tag, **where)
 
 
@@ -35,7 +35,7 @@ def deterministic(case: Case) -> None:
 def row_sums_one(case: Case) -> None:
     qkv = case.qkv()
     approx = case.run(qkv)
-    if approx.operator is None:  # what it makes of a V of ones
+    if approx.operator is None:  # the output for a V of ones
         ones = replace(qkv, v=torch.ones_like(qkv.v))
         approx = case.run(ones)
         case.near(approx.output, torch.ones_like(approx.output), case.output_band(approx, ones), "row sums and 1")

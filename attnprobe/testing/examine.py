@@ -1,4 +1,4 @@
-"""Every property on every case, and what fails made small."""
+"""Checks every property on every case, and reduces a failing case to a small one."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ SMALLER = {
     "p": (1, 2, 4),
     "p_v": (1, 2, 3),
 }
-TRIES = 300  # runs of a property until what fails counts as small
+TRIES = 300  # runs of a property for the reduction of a failing case
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one property against one target.
+    """The result of one property against one target.
 
-    ``status`` is ok | failed | skipped, ``cases`` how many were tried, ``reason`` why it failed or was skipped,
-    ``case`` the smallest that fails, ``replay`` the command that runs just this.
+    Attributes:
+        status: ok | failed | skipped. cases: the number of cases run. reason: why it failed or was skipped.
+        case: the smallest failing case found. replay: the command that runs only this case.
     """
 
     property: str
@@ -58,46 +59,46 @@ def examine(
     fixed: Mapping[str, Any] | None = None,
     progress: Callable[[float, int, str], None] = lambda done, total, label: None,
 ) -> list[Verdict]:
-    """Prove every property of a method, each at score scale 1 and 6, in float32 and float64 where it says no other.
+    """Check every property of a method, by default at score scales 1 and 6, in float32 and float64.
 
-    A property of which a case fails is tried again on fewer heads, tokens, dimensions and a smaller budget, for as long
-    as it fails in the same way, so that what is reported is small. Inputs are normal numbers from a seed.
+    A failing case is reduced to fewer heads, tokens and dimensions and a smaller budget while it fails in the same way,
+    so that the reported case is small. Inputs are seeded normal numbers.
 
     Args:
-        method: as `attnprobe.approximate` takes it, with options behind a colon in a name.
-        only: names of properties. target: of its targets one; None is each.
+        method: as in `attnprobe.approximate`; options follow a colon in a name.
+        only: names of properties; empty for all. target: one of the method's targets; None for all.
         fixed: fields of `Case` that are not varied.
 
     Raises:
-        UsageError: an unknown method, option, property, target or impossible size.
+        UsageError: an unknown method, option, property or target, or an impossible size.
     """
     name, listed = parts(method) if isinstance(method, str) else (method, None)
     entry = get(name)
-    wanted = list(only) or list(PROPERTIES)
-    for one in wanted:
+    selected = list(only) or list(PROPERTIES)
+    for one in selected:
         if one not in PROPERTIES:
             raise unknown("property", one, PROPERTIES)
     targets = entry.targets if target is None else (target,)
     given = dict(pair.split("=", 1) for pair in (listed or "").split(",") if "=" in pair)
     if listed is not None and len(given) != len(listed.split(",")):
         raise UsageError(f"{name}: '{listed}' are no options; write {name}:OPTION=VALUE")
-    found, total = [], len(targets) * len(wanted)
+    verdicts, total = [], len(targets) * len(selected)
     for one in targets:
         options = entry.check(one, given)
-        for key in wanted:
-            progress(len(found), total, key)
+        for key in selected:
+            progress(len(verdicts), total, key)
             base = Case(entry, one, options)
-            spelt = method if isinstance(method, str) else None
-            found.append(_verdict(PROPERTIES[key], base, dict(fixed or {}), spelt))
+            name_and_options = method if isinstance(method, str) else None
+            verdicts.append(_verdict(PROPERTIES[key], base, dict(fixed or {}), name_and_options))
     progress(total, total, "")
-    return found
+    return verdicts
 
 
 def check_method(method: str | Method | Callable[..., Any], **settings: Any) -> list[Verdict]:
-    """`examine` for a test: raises where a property fails, with each failure's smallest case.
+    """`examine` for a test: raises if a property fails, with the smallest case of each failure.
 
     Args:
-        settings: ``only`` and ``target`` as `examine` takes them; the rest are fields of `Case`, which are then fixed.
+        settings: ``only`` and ``target`` as in `examine`; others are fixed fields of `Case`.
 
     Raises:
         AssertionError: a property does not hold.
@@ -119,55 +120,55 @@ def check_method(method: str | Method | Callable[..., Any], **settings: Any) -> 
     return verdicts
 
 
-def _verdict(one: Property, base: Case, fixed: dict[str, Any], spelt: str | None) -> Verdict:
-    """What becomes of one property."""
+def _verdict(one: Property, base: Case, fixed: dict[str, Any], method: str | None) -> Verdict:
+    """The verdict on one property. ``method`` is the user's name of the method, for the replay command."""
     verdict = partial(Verdict, one.name, one.says, base.target)
     if one.tag is not None and not base.method.claims(one.tag, base.target):
         return verdict("skipped", reason="not claimed")
-    why, tried = None, 0
+    skip_reason, count = None, 0
     for case in _cases(one, base, fixed):
-        error = _tried(one, case)
+        error = _run_case(one, case)
         if isinstance(error, Skip):
-            why = why or message(error)
+            skip_reason = skip_reason or message(error)
             continue
-        tried += 1
+        count += 1
         if error is not None:
-            small = case if fixed else _shrunk(one, case, error)
-            error = _tried(one, small)
+            small = case if fixed else _reduced(one, case, error)
+            error = _run_case(one, small)
             return verdict(
                 "failed",
-                cases=tried,
-                reason=_said(error),
+                cases=count,
+                reason=_error_text(error),
                 case=_facts(small),
-                replay=spelt and _replay(one, small, spelt),
+                replay=method and _replay(one, small, method),
             )
-    if not tried:
-        return verdict("skipped", reason=why)
-    return verdict("ok", cases=tried)
+    if not count:
+        return verdict("skipped", reason=skip_reason)
+    return verdict("ok", cases=count)
 
 
 def _cases(one: Property, base: Case, fixed: Mapping[str, Any]) -> Iterator[Case]:
-    """The cases of a property, without those that are fixed otherwise."""
+    """The cases of a property, with the ``fixed`` fields in place of its own dtypes and scores."""
     for dtype in (fixed["dtype"],) if "dtype" in fixed else one.dtypes:
         for score in (fixed["score"],) if "score" in fixed else one.scores:
             yield replace(base, **{**fixed, "dtype": dtype, "score": score})
 
 
-def _tried(one: Property, case: Case) -> Exception | None:
-    """What a property raises on a case: a `Fault`, a `Skip`, what the method raises, or nothing."""
-    if (why := case.refused()) is not None:
-        return Skip(why)
+def _run_case(one: Property, case: Case) -> Exception | None:
+    """The exception of a property on a case: a `Fault`, a `Skip` or an error of the method; None if it holds."""
+    if (refusal := case.refused()) is not None:
+        return Skip(refusal)
     try:
         one.hold(case)
     except Unsupported as error:
         return Skip(message(error))
-    except Exception as error:  # whatever a method raises is a failure of its property
+    except Exception as error:  # any exception of a method is a failure of the property
         return error
     return None
 
 
-def _shrunk(one: Property, case: Case, error: Exception) -> Case:
-    """The smallest case found that fails in the same way, one size after the other until none helps."""
+def _reduced(one: Property, case: Case, error: Exception) -> Case:
+    """A small case that fails in the same way: each size is reduced in turn until no reduction still fails."""
     same = lambda other: type(other) is type(error) and not isinstance(other, Skip)
     left, before = TRIES, None
     while before != case and left > 0:
@@ -181,13 +182,13 @@ def _shrunk(one: Property, case: Case, error: Exception) -> Case:
                     break
                 changes = {name: value} | ({"d": min(case.d, value)} if name == "n" else {})
                 left -= 1
-                if same(_tried(one, replace(case, **changes))):
+                if same(_run_case(one, replace(case, **changes))):
                     case = replace(case, **changes)
                     break
     return case
 
 
-def _said(error: Exception | None) -> str:
+def _error_text(error: Exception | None) -> str:
     if error is None:
         return "fails only now and then"
     return first_line(message(error)) if isinstance(error, Fault) else f"{reason(error)}{line_of(error)}"
@@ -204,9 +205,9 @@ def _words(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _replay(one: Property, case: Case, spelt: str) -> str:
-    """The command that runs a property on a case alone."""
+def _replay(one: Property, case: Case, method: str) -> str:
+    """The command that runs one property on one case."""
     names = {"h": "heads", "p_v": "p-v"}
     sizes = [f"--{names.get(name, name)} {value}" for name, value in _facts(case).items()]
-    several = [f"--target {case.target}"] if len(case.method.targets) > 1 else []
-    return " ".join(["attnprobe check", shlex.quote(spelt), "--only", one.name, *several, *sizes])
+    target = [f"--target {case.target}"] if len(case.method.targets) > 1 else []
+    return " ".join(["attnprobe check", shlex.quote(method), "--only", one.name, *target, *sizes])

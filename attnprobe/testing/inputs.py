@@ -1,7 +1,7 @@
 """Seeded inputs for checks and tests.
 
-Scores ``s q·k`` of standard normal Q and K have standard deviation 1 whatever p; ``score`` scales it. At 6 a row of
-B has a few large entries and the entries of C reach 1e-20, which is where clamps and missing shifts show.
+Scores ``s q·k`` of standard normal Q and K have standard deviation 1 for every p; ``score`` scales it. At 6 a row of B
+has a few large entries and the entries of C reach 1e-20, which reveals clamps and missing shifts.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ def permuted(qkv: QKV, order: torch.Tensor) -> QKV:
 
 
 def one_head(qkv: QKV, row: int) -> QKV:
-    """Head ``row`` alone, in float64."""
+    """Only head ``row``, in float64."""
     return qkv.select([qkv.heads[row]]).to(dtype=torch.float64)

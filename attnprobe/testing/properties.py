@@ -1,6 +1,6 @@
-"""What every method must do, each a function of a `Case` that raises `Fault` where it does not hold.
+"""The properties of every method, each a function of a `Case` that raises `Fault` if the property does not hold.
 
-The project's own tests demand the same of every built-in method, with the same functions.
+The project's own tests check every built-in method with the same functions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEEDS = range(5)
 
 @dataclass(frozen=True)
 class Property:
-    """A property: its name, what it says, the function that proves it, and the cases on which it is proved."""
+    """A property: its name, its statement, the function that checks it, and the cases on which it is checked."""
 
     name: str
     says: str
@@ -45,7 +45,7 @@ PROPERTIES: dict[str, Property] = {}
 
 
 def in_kit(name: str, says: str, **where: Any) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """Put the decorated function into the kit; further keywords are fields of `Property`."""
+    """A decorator that enters a function in `PROPERTIES`. Further keywords are fields of `Property`."""
 
     def put(function: Callable[[Case], None]) -> Callable[[Case], None]:
         PROPERTIES[name] = Property(name, says, function, **where)
@@ -133,7 +133,7 @@ def scale(case: Case) -> None:
 
 
 def scaled(case: Case) -> tuple[QKV, Approximation, Approximation]:
-    """Q and K at scale 4s, and the method on them and on 2Q and 2K at s; factors of two are exact."""
+    """Q and K at scale 4s, the result on them, and the result on 2Q and 2K at s. Factors of two are exact."""
     qkv = case.qkv()
     steeper = replace(qkv, scale=4 * qkv.scale)
     return steeper, case.run(steeper), case.run(replace(qkv, q=2 * qkv.q, k=2 * qkv.k))
@@ -155,7 +155,7 @@ def by_seed(case: Case) -> None:
 
 
 def _numpy_state() -> tuple[bytes, int]:
-    """The key of numpy's global generator, and how far it has read it."""
+    """The key and the position of numpy's global generator."""
     state: dict[str, Any] = dict(np.random.get_state(legacy=False))["state"]
     return state["key"].tobytes(), state["pos"]
 
@@ -299,8 +299,8 @@ def budget(case: Case) -> None:
         / len(SEEDS)
         for d in (small, large)
     )
-    told = f"the mean error is {few:.3g} at d={small} and {many:.3g} at d={large}: more budget does not help"
-    demand(many <= WORSE * few, told)
+    fault = f"the mean error is {few:.3g} at d={small} and {many:.3g} at d={large}: more budget does not help"
+    demand(many <= WORSE * few, fault)
 
 
 WORSE = 1.05

@@ -49,7 +49,7 @@ def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dty
 
 
 def landmark_diagnostics(qkv: QKV, operator: Operator, a: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """The counts of rows of B~ with a sum that is not positive, of landmarks and of scores, and ``‖I - A Z‖``."""
+    """``bad_rows`` (rows of B~ with a sum that is not positive), ``‖I - A Z‖``, the landmarks, and the scores."""
     d = a.shape[-1]
     return {
         "bad_rows": (~(operator.row_sums() > 0)).sum(-1),
