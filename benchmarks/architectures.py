@@ -44,7 +44,7 @@ padding mask.
 REFUSED = """
 Refused by name, because their attention does not go through transformers' interface:
 
-| architecture | class | what it says |
+| architecture | class | error |
 | --- | --- | --- |
 """
 
