@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ...tables.labels import identity, source_labels
-from ...tables.numbers import method_label, significant
 from ...tables.rows import MethodRow, part
 from ...tables.statistics import describe, fragile_statistics
 from ...tables.table import grouped_by
@@ -27,8 +26,6 @@ __all__ = [
     "bench_choices",
     "bench_rows",
     "bench_summary",
-    "conditions",
-    "disturbances",
     "frontier",
 ]
 
@@ -294,45 +291,3 @@ def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
         if not kept or error < kept[-1][1]:
             kept.append((cost, error))
     return kept
-
-
-def conditions(records: Iterable[BenchRecord]) -> list[str]:
-    """The lines that say where and how times were taken; more than one where a run was gone on with elsewhere."""
-    records = [record for record in records if record.get("machine")]
-    lines = []
-    for here in grouped_by(records, "machine", "versions"):
-        facts, known = here[0]["machine"], here[0]["versions"]
-        clocks = sorted({round(clock) for r in here if (clock := r.get("clock_mhz"))})
-        clock = f", {clocks[0]} MHz" if len(clocks) == 1 else f", {clocks[0]} – {clocks[-1]} MHz" if clocks else ""
-        loads = [load for r in here if (load := r.get("load")) is not None]
-        load = f", load average {min(loads):g} – {max(loads):g}" if loads else ""
-        rounds = sorted({len(r["metrics"].get("seconds") or []) for r in here} - {0})
-        lines.append(
-            f"machine: {facts['device']}, {facts['cpu']}{clock}, {facts['threads']} threads of {facts['cores']} cores, "
-            f"{facts['system']}{load}"
-        )
-        told = f"timed: medians of {', '.join(map(str, rounds))} interleaved rounds" if rounds else "timed: nothing"
-        lines.append(f"{told}, torch {known['torch']}, Python {known['python']}, attnprobe {known['attnprobe']}")
-    return lines
-
-
-def disturbances(records: Iterable[BenchRecord], rows: Sequence[BenchRow]) -> list[str]:
-    """Warnings of times that other programs disturbed: a load above the cores, or a spread above its median."""
-    warnings = []
-    loads = [(load, r["machine"]["cores"]) for r in records if r.get("machine") and (load := r.get("load")) is not None]
-    if busy := [(load, cores) for load, cores in loads if cores and load > cores]:
-        load, cores = max(busy)
-        warnings.append(
-            f"load average {load:g} exceeds the {cores} cores: other programs ran, so times are too long; "
-            "measure again on a quiet machine"
-        )
-    times = [(row["seconds"], row["seconds_spread"] or 0.0, row) for row in rows if row["seconds"]]
-    if wild := [(spread / time, time, spread, row) for time, spread, row in times if spread > time]:
-        _, time, spread, worst = max(wild, key=lambda one: one[0])
-        name = method_label(worst) + ("" if worst["d"] is None else f" d={worst['d']}")
-        ends = " ± ".join(significant(1e3 * value, 3) for value in (time, spread))
-        warnings.append(
-            f"the rounds of {len(wild)} of {len(times)} times spread by more than their median, most {name} at "
-            f"n = {worst['n']}, {ends} ms: these times are unreliable"
-        )
-    return warnings

@@ -37,9 +37,8 @@ from .rows import (
     bench_choices,
     bench_rows,
     bench_summary,
-    conditions,
-    disturbances,
 )
+from .timing import conditions, disturbances
 
 if TYPE_CHECKING:
     from .record import BenchRecord

@@ -13,7 +13,8 @@ from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
-from .rows import ConditionRow, ConditionSummary, Iterated, MeasuredRow, is_iterated, is_measured
+from .rows import ConditionRow, MeasuredRow, is_measured
+from .summary import ConditionSummary, Iterated, is_iterated
 
 __all__ = ["condition_figures"]
 

@@ -11,13 +11,13 @@ from ...tables.rows import Quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
-from .rows import (
+from .rows import condition_rows
+from .summary import (
     Changed,
     Conditioned,
     ConditionSummary,
     Iterated,
     Scaled,
-    condition_rows,
     conditions_summary,
     is_changed,
     is_conditioned,

@@ -20,7 +20,8 @@ from attnprobe.experiments.bench.calls import Work
 from attnprobe.experiments.bench.gate_rows import bench_judged
 from attnprobe.experiments.bench.gates import GATED as BENCH
 from attnprobe.experiments.bench.growth import exponent, faster_from, growth
-from attnprobe.experiments.bench.rows import bench_choices, bench_rows, bench_summary, disturbances, frontier
+from attnprobe.experiments.bench.rows import bench_choices, bench_rows, bench_summary, frontier
+from attnprobe.experiments.bench.timing import disturbances
 from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS

@@ -17,7 +17,8 @@ from showing import view_of
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
 from attnprobe.experiments.condition import ConditionRequest, measure_conditions
-from attnprobe.experiments.condition.rows import condition_rows, conditions_summary
+from attnprobe.experiments.condition.rows import condition_rows
+from attnprobe.experiments.condition.summary import conditions_summary
 from attnprobe.experiments.condition.view import condition_legend
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
