@@ -178,7 +178,8 @@ def _launched(
     a, b = a.contiguous(), b.contiguous()
     row, column = (None if one is None else one.to(a.dtype).contiguous() for one in (shifts.rows, shifts.columns))
     hidden = 0 if last is None else hidden
-    launch: Any = _product[(triton.cdiv(n_a, TILES[a.dtype][0]), h)]
+    kernel: Any = _product
+    launch = kernel[(triton.cdiv(n_a, TILES[a.dtype][0]), h)]
     out = torch.empty(h, n_a, c, dtype=torch.float64, device=a.device)
     for first in range(0, c, MOST_COLUMNS):
         some = x[:, :, first : first + MOST_COLUMNS].contiguous()
