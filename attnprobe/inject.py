@@ -135,7 +135,7 @@ class _Injection:
     """The injection into one model: its calls, and the state of the current forward."""
 
     replacement: _Replacement
-    wanted: Selection
+    selection: Selection
     names: dict[int, str]
     calls: int = 0
     depth: int = 0
@@ -255,7 +255,7 @@ def injected(
         return
     if not injection.seen:
         raise bypassed(model)
-    missing = injection.wanted.missing(injection.seen)
+    missing = injection.selection.missing(injection.seen)
     if missing:
         most = 1 + max(number for number, _ in injection.seen)
         raise UsageError(f"{type(model).__name__}: {missing} was never reached, it made {most} attention calls")
@@ -310,7 +310,7 @@ def _injected_attention(
     if injection is None:  # another model shares the configuration and so the name of this function
         raise SourceError(f"{type(module).__name__} has no method injected: leave `injected` before using its model")
     where = injection.next(module)
-    if not injection.wanted.takes(where[2], where[0]):
+    if not injection.selection.takes(where[2], where[0]):
         own = eager_of(module)(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **extras)
         return own[0], None
     masks = injection.masks if injection.depth else None

@@ -69,7 +69,7 @@ def capture(
         raise UsageError(f"{type(model).__name__} is in training mode, where dropout is part of it: call model.eval()")
     recorder = _Recorder(type(model).__name__, Selection(layers), _names(model))
     _run(recorder, model, lambda: model(**inputs))
-    missing = recorder.wanted.missing(recorder.seen)
+    missing = recorder.selection.missing(recorder.seen)
     if missing:
         raise UsageError(f"{recorder.model}: {missing} was never reached, it made {recorder.calls} attention calls")
     return recorder.by_name()
@@ -113,7 +113,7 @@ def capture_layers(
     """
     recorder = _Recorder(name, Selection(layers), _names(model), plain=True)
     _run(recorder, model, forward)
-    missing = recorder.wanted.missing(recorder.seen)
+    missing = recorder.selection.missing(recorder.seen)
     if missing:
         raise SourceError(f"{name}: {missing} was never reached, it made {recorder.calls} attention calls")
     return recorder.captured
@@ -124,7 +124,7 @@ class _Recorder:
     """Counts attention calls (call number = layer) and records the selected ones."""
 
     model: str
-    wanted: Selection
+    selection: Selection
     names: dict[int, str]
     plain: bool = False
     calls: int = 0
@@ -197,14 +197,14 @@ def _attention(
     output = torch.cat([rows(*block) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
     if recorder is not None:
         path, call, number = recorder.next(module)
-        if recorder.wanted.takes(number, path):
+        if recorder.selection.takes(number, path):
             captured = call_of(
                 module, query, key, value, attention_mask, scaling, kwargs, (path, call, number), recorder.masks
             )
             if recorder.plain:
                 _check_plain(recorder, captured)
             recorder.captured[number] = _verified(recorder, captured, output, _softmax_in_float32(eager))
-        if number == recorder.wanted.last:
+        if number == recorder.selection.last:
             raise _Finished
     return output, None
 

@@ -181,11 +181,11 @@ class ModelSource(Source):
             SourceError: weights or a model that are refused.
         """
         self.check(n, window + 1, layers)
-        wanted = sorted(set(layers))
-        captured = self._cached(n, wanted, window)
+        numbers = sorted(set(layers))
+        captured = self._cached(n, numbers, window)
         cached = captured is not None
         if captured is None:
-            captured = self._read(n, wanted, window)
+            captured = self._read(n, numbers, window)
         causal = any(one.causal for one in captured.values())  # the forward decides, not the configuration
         facts = {name: fact for name, fact in self.facts.items() if name not in ("causal", "captured")}
         self.facts = facts | ({"causal": True} if causal else {}) | ({"captured": "cache"} if cached else {})

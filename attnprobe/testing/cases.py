@@ -116,15 +116,15 @@ class Case:
             pairs = (ours.operator.dense(), other.operator.dense(), self.band(ours, qkv, dtype))
         self.near(*pairs, what)
 
-    def near(self, got: Tensor, wanted: Tensor, band: Tensor, what: str) -> None:
+    def near(self, got: Tensor, expected: Tensor, band: Tensor, what: str) -> None:
         """Demand that entries differ by at most ``band``."""
-        error = (got.double() - wanted.double()).abs()
+        error = (got.double() - expected.double()).abs()
         if (error <= band).all():
             return
         worst = torch.where(error <= band, torch.zeros_like(error), error.nan_to_num(nan=float("inf")))
         place = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
         index = tuple(place)
-        raise Fault(f"{what}: at {_named(place)} {float(got[index]):.6g} against {float(wanted[index]):.6g}")
+        raise Fault(f"{what}: at {_named(place)} {float(got[index]):.6g} against {float(expected[index]):.6g}")
 
     def random(self, *shape: int) -> Tensor:
         """Normal numbers in float64, the same for equal shapes."""

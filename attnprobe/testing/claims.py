@@ -73,11 +73,11 @@ def exact_at_full_budget(case: Case) -> None:
     d, options = case.method.exact_at(case.n)
     approx = case.run(qkv, d=d, **options)
     if approx.operator is None:
-        wanted = exact_output(qkv, case.target)
-        case.near(approx.output, wanted, case.output_band(approx, qkv), f"at d={d} against exact attention")
+        expected = exact_output(qkv, case.target)
+        case.near(approx.output, expected, case.output_band(approx, qkv), f"at d={d} against exact attention")
         return
-    wanted = exact(qkv.to(dtype=torch.float64), case.target).dense()
-    case.near(approx.operator.dense(), wanted, case.band(approx, qkv), f"at d={d} against exact attention")
+    expected = exact(qkv.to(dtype=torch.float64), case.target).dense()
+    case.near(approx.operator.dense(), expected, case.band(approx, qkv), f"at d={d} against exact attention")
 
 
 @claim("shift_invariant")
@@ -102,8 +102,8 @@ def permutation_equivariant(case: Case) -> None:
         case.near(moved.output, still.output[:, order], case.output_band(still, qkv)[:, order], "permuted tokens")
         return
     dtype = max(case.dtype, moved.operator.dtype, key=eps)
-    wanted, band = (x[:, order][:, :, order] for x in (still.matrix().dense(), case.band(still, qkv, dtype)))
-    case.near(moved.operator.dense(), wanted, band, "permuted tokens")
+    expected, band = (x[:, order][:, :, order] for x in (still.matrix().dense(), case.band(still, qkv, dtype)))
+    case.near(moved.operator.dense(), expected, band, "permuted tokens")
 
 
 @claim("own_scale", scores=(1.0,), dtypes=(torch.float64,))

@@ -68,8 +68,8 @@ def shapes(case: Case) -> None:
             if n_k == case.n:
                 raise
             continue
-        wanted = (qkv.h, qkv.n_q, qkv.p_v)
-        demand(approx.output.shape == wanted, f"the output is {tuple(approx.output.shape)}, not {wanted}")
+        expected = (qkv.h, qkv.n_q, qkv.p_v)
+        demand(approx.output.shape == expected, f"the output is {tuple(approx.output.shape)}, not {expected}")
         demand(approx.output.dtype == qkv.dtype, f"the output is {approx.output.dtype}, not {qkv.dtype}")
         matrix = (qkv.h, qkv.n_q, qkv.n_k)
         demand(
@@ -102,10 +102,10 @@ def large_scores(case: Case) -> None:
 @in_kit("half-precision", "bfloat16 and float16 run, and lie near float64", scores=(0.25,), dtypes=HALF)
 def half_precision(case: Case) -> None:
     qkv = case.qkv()
-    approx, wanted = case.run(qkv), case.run(qkv.to(dtype=torch.float64)).output
+    approx, expected = case.run(qkv), case.run(qkv.to(dtype=torch.float64)).output
     demand(torch.isfinite(approx.output).all(), "the output is not finite")
     # scores of at most 4 lose 4 eps, an inverse with ridge 0.1 amplifies by at most 10: 40 eps, and 2 for its sums
-    error, size = ((approx.output.double() - wanted).norm(dim=(1, 2)), wanted.norm(dim=(1, 2)))
+    error, size = ((approx.output.double() - expected).norm(dim=(1, 2)), expected.norm(dim=(1, 2)))
     demand(
         (error <= 80 * eps(case.dtype) * size).all(),
         f"off by {float((error / size).max()):.2g} of the float64 output, more than 80 eps",
@@ -115,8 +115,8 @@ def half_precision(case: Case) -> None:
 @in_kit("float32", "float32 agrees with float64 on the same numbers", dtypes=(torch.float32,))
 def float32(case: Case) -> None:
     single = case.qkv()
-    ours, wanted = case.run(single), case.run(single.to(dtype=torch.float64))
-    case.near(ours.output, wanted.output, case.output_band(ours, single), "float32 against float64")
+    ours, expected = case.run(single), case.run(single.to(dtype=torch.float64))
+    case.near(ours.output, expected.output, case.output_band(ours, single), "float32 against float64")
 
 
 @in_kit("scale", "the model's scale is applied once: 2Q and 2K at scale s are Q and K at 4s")
@@ -206,19 +206,21 @@ def padding(case: Case) -> None:
     plain = case.qkv()
     noise = torch.where(mask[:, None], 0.0, 1e3).to(plain.dtype)
     padded = QKV(plain.q + noise, plain.k + noise, plain.v + noise, mask=mask)
-    got, wanted = case.run(padded), case.run(padded.compressed())
+    got, expected = case.run(padded), case.run(padded.compressed())
     if case.method.takes_mask:  # its products may be in another order
-        case.near(got.output[:, mask], wanted.output, case.output_band(wanted, padded), "with padding against without")
+        case.near(
+            got.output[:, mask], expected.output, case.output_band(expected, padded), "with padding against without"
+        )
     else:
-        demand(torch.equal(got.output[:, mask], wanted.output), "the output of valid tokens depends on padding")
+        demand(torch.equal(got.output[:, mask], expected.output), "the output of valid tokens depends on padding")
     demand(not got.output[:, ~mask].any(), "the output of padded tokens is not 0")
     if got.operator is None:
         return
     dense = got.operator.dense()
     case.near(
         dense[:, mask][:, :, mask],
-        wanted.matrix().dense(),
-        case.band(wanted, padded.compressed()),
+        expected.matrix().dense(),
+        case.band(expected, padded.compressed()),
         "the matrix with padding against without",
     )
     demand(not dense[:, ~mask].any() and not dense[:, :, ~mask].any(), "rows or columns of padding are not 0")
@@ -235,8 +237,8 @@ def padding(case: Case) -> None:
 def operator(case: Case) -> None:
     qkv = case.qkv()
     approx = case.run(qkv)
-    wanted = case.operator(approx).dense().double() @ qkv.v.double()
-    case.near(approx.output, wanted, case.output_band(approx, qkv), "the output against the operator times V")
+    expected = case.operator(approx).dense().double() @ qkv.v.double()
+    case.near(approx.output, expected, case.output_band(approx, qkv), "the output against the operator times V")
 
 
 @in_kit("linear", "the output is linear in V, and the matrix does not look at V unless the method says so")
