@@ -44,7 +44,7 @@ def measure_and_show(
     if not records:
         note(f"no cell falls to this part of the run; {session.path} is as it was")
         raise ended(records, ())
-    [view] = views(open_run(session.path, measured=records))
+    [view] = views(open_run(session.path, measured=records), style=output.style, caption=output.caption)
     with whatever_fits(session.path) as lost:
         show(view, session.path, output.format_)
         keep_files(view, session.path)

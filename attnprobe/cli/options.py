@@ -16,6 +16,7 @@ from .completion import complete_methods
 __all__ = [
     "click_settings",
     "debug_option",
+    "drawing_options",
     "format_option",
     "kinds_from",
     "origins",
@@ -63,6 +64,7 @@ def taking(options: Sequence[Option]) -> Decorator:
 
 shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
+drawing_options = taking([shown["style"], shown["caption"]])
 
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:

@@ -72,14 +72,15 @@ def whatever_fits(folder: Path) -> Iterator[list[str]]:
 
 
 def pictures(folder: str | Path | None, stem: str) -> list[str]:
-    """The names of the figures of one kind, ``figures/STEM-….svg`` and ``.png``, that this program left in a folder."""
+    """The names of the figures of one kind, ``figures/STEM-….svg`` and the like, that this program left in a folder."""
+    from ..figures.kit import FILES
     from ..records.ownership import produced
 
     if folder is None:
         return []
     with suppress(OSError, RuntimeError):  # a folder that cannot be is refused where it is made
         names = produced(Path(folder).expanduser())
-        return [name for name in names if name.startswith(f"figures/{stem}-") and name.endswith((".svg", ".png"))]
+        return [name for name in names if name.startswith(f"figures/{stem}-") and name.endswith(FILES)]
     return []
 
 
@@ -102,6 +103,7 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
 
 def _drawn(figure: Figure, folder: Path, wanted: bool, named: bool) -> list[Path]:
     """The files of one kind of figure; that there are none is said where it is asked for by name."""
+    from ..figures.kit import FILES
     from ..records.ownership import remove_output, scratch, write_output
 
     older = pictures(folder, figure.stem)
@@ -111,7 +113,8 @@ def _drawn(figure: Figure, folder: Path, wanted: bool, named: bool) -> list[Path
         drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}
     paths = [write_output(folder, name, data) for name, data in drawn.items()]
     for path in paths:
-        note(f"figure: {path}")
+        if path.suffix == FILES[0]:
+            note(f"figure: {path}, and {', '.join(FILES[1:])}")
     if not paths and named:
         note(f"no figure: {figure.nothing}")
     if paths and figure.remark:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import debug_option, format_option, kinds_from, refuse_unknown_format
+from .options import debug_option, drawing_options, format_option, kinds_from, refuse_unknown_format
 
 if TYPE_CHECKING:
     from ..report import Report, Run
+    from ..tables.view import View
 
 EPILOG = """\b
 Examples:
@@ -36,7 +37,7 @@ a run; 4 some records could not be read and are left out; 130 interrupted."""
 @click.option(
     "--metric",
     metavar="NAME",
-    help="The error that figures show. [default: output_spectral, and output_spectral_relative in heads and cost]",
+    help="The error that figures show. [default: output_spectral_relative, and output_spectral in the papers' panels]",
 )
 @click.option(
     "--reference",
@@ -62,6 +63,7 @@ a run; 4 some records could not be read and are left out; 130 interrupted."""
     help="The folder for tables/, figures/ and report.html. With several runs, each has its own folder in it. "
     "[default: the run's folder; required with several runs]",
 )
+@drawing_options
 @format_option
 @debug_option
 def command(
@@ -70,6 +72,8 @@ def command(
     references: tuple[str, ...],
     plots: tuple[str, ...],
     out: str | None,
+    style: str,
+    caption: bool,
     format_: str,
     debug: bool,
 ) -> None:
@@ -82,14 +86,17 @@ def command(
     from ..errors import UsageError, unknown
     from ..experiments.error.gates import GATED
     from ..experiments.error.papers import read_reference
+    from ..figures.drawing import STYLES
     from ..records.ownership import write_output
-    from ..report import html_page, open_run, plot_kinds
+    from ..report import html_page, open_run, plot_kinds, views
     from .streams import note
 
     refuse_unknown_format(format_)
     kinds = kinds_from(plots, (*plot_kinds(), "all", "none"))
     if metric is not None and metric not in GATED.names:
         raise unknown("metric", metric, GATED.names)
+    if style not in STYLES:
+        raise unknown("style", style, STYLES)
     if out is not None and not out.strip():
         raise UsageError("--out has no name; leave it out for the run's own folder")
     if out is None and len(runs) > 1:
@@ -103,7 +110,8 @@ def command(
     page = opened[0].path if out is None else Path(out).expanduser()
     folders = _folders(opened, page)
     reports = [
-        _rebuilt(run, folder, page, format_, kinds, metric, papers) for run, folder in zip(opened, folders, strict=True)
+        _rebuilt(run, views(run, metric, papers, style, caption), folder, page, format_, kinds)
+        for run, folder in zip(opened, folders, strict=True)
     ]
     note(f"page: {write_output(page, 'report.html', html_page(reports))}")
     if any(run.malformed for run in opened):
@@ -124,22 +132,20 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
 
 def _rebuilt(
     run: Run,
+    shown: Sequence[View],
     folder: Path,
     page: Path,
     format_: str,
     kinds: Sequence[str],
-    metric: str | None,
-    papers: Sequence[Any],
 ) -> Report:
     """Print a run's tables, write its tables and figures into a folder, and name them for the page."""
     from ..records.ownership import produced
-    from ..report import Report, plot_kinds, views
+    from ..report import Report, plot_kinds
     from .output import draw, keep_files, show
     from .streams import note
 
     for line in run.notes:
         note(line)
-    shown = views(run, metric, papers)
     figures: list[Path] = []
     for view in shown:
         show(view, folder, format_)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..figures.drawing import Drawing
+from ..run.option import KEYS, options_of
 
 if TYPE_CHECKING:
     from ..gates.check import Gated
@@ -27,6 +31,7 @@ class Recorded(Generic[R]):
         records: in the order of the plan. header: what stands above tables and figures. folder: the run's.
         config: the options of the run, from its manifest. missing: why cells have no map, by their keys.
         metric: what figures of errors show, where that was asked for. references: values of papers.
+        drawing: how figures are drawn.
     """
 
     records: Sequence[R]
@@ -36,6 +41,7 @@ class Recorded(Generic[R]):
     missing: Mapping[str, str] = field(default_factory=dict)
     metric: str | None = None
     references: Sequence[Any] = ()
+    drawing: Drawing = field(default_factory=Drawing)
 
 
 def late(name: str) -> Callable[[], Any]:
@@ -79,3 +85,12 @@ class Experiment:
     keeps: tuple[str, ...] = ()
     listing: Callable[[], Callable[[str], str]] | None = None
     timed: Callable[[], Callable[[Sequence[Any]], Sequence[Any]]] | None = None
+
+    def command_line(self, config: Mapping[str, Any]) -> str:
+        """The command that measures what the ``config`` of a manifest says, without options at their defaults."""
+        words = ["attnprobe", self.name]
+        for option in options_of(self.request):
+            entry = config.get(option.name)
+            if isinstance(entry, Mapping) and option.role == KEYS:
+                words += option.arguments(entry.get("value"))
+        return shlex.join(words)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .kit import plain_ticks
+from .kit import Sheet, plain_ticks
 
 __all__ = ["EMPTY", "colour_bar", "colours", "heat_map"]
 
@@ -38,20 +38,20 @@ def heat_map(
     for numbers, set_ticks in ((heads, axis.set_xticks), (layers, axis.set_yticks)):
         step = -(-len(numbers) // 8)  # at most about eight
         set_ticks([place + 0.5 for place in range(0, len(numbers), step)], [str(one) for one in numbers[::step]])
-    axis.tick_params(length=0, pad=2, labelsize=7.5)
-    axis.set_ylabel("layer" if left else "", fontsize=8)
-    axis.set_xlabel("head" if lowest else "", fontsize=8)
+    axis.tick_params(length=0, pad=2, labelsize="small")
+    axis.set_ylabel("layer" if left else "", fontsize="medium")
+    axis.set_xlabel("head" if lowest else "", fontsize="medium")
     for spine in axis.spines.values():
         spine.set_visible(False)
     return mesh
 
 
 def colour_bar(
-    figure: Any, panels: Sequence[Any], mesh: Any, scale: tuple[float, float], label: str, **look: Any
+    sheet: Sheet, panels: Sequence[Any], mesh: Any, scale: tuple[float, float], label: str, **look: Any
 ) -> None:
     """The colour scale of all panels, with round numbers."""
-    shrink = min(1.0, 3.2 / figure.get_size_inches()[1])
-    bar = figure.colorbar(mesh, ax=list(panels), pad=0.02, shrink=shrink, aspect=24, **look)
+    shrink = min(1.0, 3.2 / sheet.figure.get_size_inches()[1])
+    bar = sheet.figure.colorbar(mesh, ax=list(panels), pad=0.02, shrink=shrink, aspect=24, **look)
     bar.set_label(label)
     bar.outline.set_visible(False)
     plain_ticks(bar.ax.yaxis, scale, DENSE)

@@ -10,16 +10,14 @@ from ..tables.labels import source_heading
 from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.rows import Method, MethodRow
-from .kit import escaped
+from ..tables.table import counted
+from .kit import escaped, sentence
+from .looks import looks_of
 
 __all__ = [
-    "COLOURS",
     "CROSS",
-    "FLAG",
-    "GREY",
     "HOLLOW",
     "HUGE",
-    "MARKERS",
     "MOST_IN_PANEL",
     "cross_out",
     "crossed",
@@ -27,19 +25,19 @@ __all__ = [
     "flagged",
     "has",
     "legend_text",
+    "marks",
     "panel_title",
     "rank_of",
     "scale",
     "styles_of",
     "text_label",
+    "where",
 ]
 
-# Okabe and Ito's colours (black is the references'), each with its own marker: no two lines differ by colour alone
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#7F3C8D")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "*")
-GREY = "#444444"
+
 CROSS = "diverged or failed"
-FLAG = "!: bad rows"
+HOLLOWED = "Points are hollow, and methods have ! in the legend,"
+BAD_ROWS = "where the normaliser of some rows is not positive or lost to rounding."
 HOLLOW = {"markerfacecolor": "none", "markersize": 8, "markeredgewidth": 1.5, "linestyle": "", "zorder": 4}
 HUGE = 1e60  # what matplotlib draws without overflow, and far beyond what a float32 output can be off by
 MOST_IN_PANEL = 8  # methods; the lines of more are drawn family by family
@@ -75,32 +73,26 @@ def scale(
 
 
 def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> dict[str, dict[str, Any]]:
-    """The look of each method, the same in every figure of the rows; references are grey and dashed, and last.
+    """The look of each method (see `looks_of`), family by family; references are grey, without markers, and last.
 
     Args:
         shown: the rows whose methods are wanted, of those that decide on the looks; all by default.
     """
-    styles: dict[str, dict[str, Any]] = {}
-    count = 0
     families = list(dict.fromkeys(family(row) for row in rows if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}
+    looks = looks_of((row["method"] or "", method_label(row)) for row in rows)
+    styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
-        label = text_label(row)
-        if label in styles:
-            continue
-        if row.get("reference"):
-            styles[label] = {"color": GREY, "marker": None, "linestyle": "--", "linewidth": 1.3}
-            continue
-        line = "-" if row["d"] is not None else "-."
-        styles[label] = {
-            "color": COLOURS[count % len(COLOURS)],
-            "marker": MARKERS[count % len(MARKERS)],
-            "linestyle": line,
-        }
-        styles[label] |= {"linewidth": 1.6, "markersize": 5}
-        count += 1
+        styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))
     wanted = set(styles) if shown is None else set(map(text_label, shown))
     return {label: style for label, style in styles.items() if label in wanted}
+
+
+def _style(row: Method, look: Mapping[str, Any]) -> dict[str, Any]:
+    if row.get("reference"):
+        return {**look, "marker": None, "linewidth": 1.3}
+    line = look["linestyle"] if row["d"] is not None else "-."
+    return {**look, "linestyle": line, "linewidth": 1.6, "markersize": 5}
 
 
 def text_label(row: Method) -> str:
@@ -143,11 +135,49 @@ def panel_title(row: MethodRow, budgets: Sequence[int] = ()) -> str:
     return ", ".join([*filter(None, parts), *(f"d = {d}" for d in budgets)])
 
 
-def rank_of(row: MethodRow, budgets: Sequence[int]) -> float:
-    """How large a row's budget is among all, from 0 to 1; 1 where there is one alone."""
-    if row["d"] is None or len(budgets) < 2:
-        return 1.0
-    return budgets.index(row["d"]) / (len(budgets) - 1)
+def where(rows: Sequence[Any], *names: str) -> str:
+    """Where rows are and what they are over, as a sentence of a caption.
+
+    Args:
+        names: what is counted: heads, windows, repeats.
+
+    >>> rows = [{"layer": 0, "n": n, "target": "softmax", "heads": 12} for n in (512, 1024)]
+    >>> where(rows, "heads")
+    'Layer 0, n = 512 and 1024, 12 heads.'
+    """
+    seen = lambda name: [one for one in dict.fromkeys(row.get(name) for row in rows) if one is not None]
+    layers, lengths = sorted(seen("layer")), sorted(seen("n"))
+    parts = list(dict.fromkeys(heading for row in rows if (heading := source_heading(row))))
+    parts += [f"layer{'s' * (len(layers) > 1)} {_listed(layers)}"] if layers else []
+    parts += [f"n = {_listed(lengths)}"] if lengths else []
+    parts += [f"target {one}" for one in seen("target") if one != "softmax"]
+    parts += [counted(rows, *names)] if names else []
+    return sentence(", ".join(parts)) + "."
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """Numbers in words; of many that follow each other the first and the last."""
+    if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join(map(str, values[:-1])) + f" and {values[-1]}" if len(values) > 1 else str(values[0])
+
+
+def marks(rows: Iterable[MethodRow], name: str, bad: str = HOLLOWED) -> list[str]:
+    """Sentences of a caption on the marks that rows of a metric have; ``bad`` is how bad rows are marked."""
+    rows = list(rows)
+    lines = []
+    if flagged(rows):
+        lines.append(f"{bad} {BAD_ROWS}")
+    if any(row.get("reference") and row["method"] == "vmean" for row in rows):
+        lines.append("Dashed: V-Mean, which replaces attention by the mean of V.")
+    if any(crossed(row, name) for row in rows):
+        lines.append("A cross marks rows in which cells diverged or failed.")
+    return lines
+
+
+def rank_of(d: int | None, budgets: Sequence[int]) -> float:
+    """How large a budget is among all, from 0 to 1; 1 where there is one alone."""
+    return 1.0 if d is None or len(budgets) < 2 else budgets.index(d) / (len(budgets) - 1)
 
 
 def drawable(value: float | None) -> float:

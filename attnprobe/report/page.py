@@ -27,6 +27,7 @@ from .run import Run
 __all__ = ["Report", "html_page", "inline_svg"]
 
 NUMBER = re.compile(r"[≈<>≤≥\[( ]*([-−+]?(?:∞|\d+(?:\.\d+)?(?:e[-+]?\d+)?))(?![\w.-])")
+SCALE = 1.5  # of figures, whose type is that of a paper
 MOST_OPEN = 4  # figures of one kind; more are folded, so that the tables stay in reach
 STATES = (*STATUSES, "finished", "interrupted", "running")
 RUN_FACTS = ("git_commit", "device", "threads", "dtype", "start", "end", "status")
@@ -85,7 +86,7 @@ def inline_svg(text: str, prefix: str, label: str) -> str:
     """A figure's SVG as a part of a page: without prolog, comments, metadata and style, its ids its own.
 
     >>> inline_svg('<?xml version="1.0"?><svg width="72pt" height="9pt" viewBox="0 0 72 9"><g id="a"/></svg>', "f", "x")
-    '<svg viewBox="0 0 72 9" style="max-width:72pt" role="img" aria-label="x"><g id="f-a"/></svg>'
+    '<svg viewBox="0 0 72 9" style="max-width:calc(1.5 * 72pt)" role="img" aria-label="x"><g id="f-a"/></svg>'
     """
     for part in (r"<!--.*?-->", r"<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>"):
         text = re.sub(part, "", text, flags=re.S)
@@ -96,7 +97,7 @@ def inline_svg(text: str, prefix: str, label: str) -> str:
     rest = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}-\1)", rest)
     rest = re.sub(r'\b(?:xlink:)?href="#([^"]*)"', rf'href="#{prefix}-\1"', rest).replace("xlink:href=", "href=")
     looks = f' viewBox="{box[1]}"' if box else ""
-    looks += f' style="max-width:{width[1]}"' if width else ""
+    looks += f' style="max-width:calc({SCALE} * {width[1]})"' if width else ""
     label = escape(one_line(label), quote=True)
     return re.sub(r"\n\s*\n+", "\n", f'<svg{looks} role="img" aria-label="{label}"{rest}').strip()
 
@@ -112,6 +113,7 @@ def _run(report: Report, prefix: str) -> dict[str, Any]:
         "name": report.name,
         "commands": " · ".join(view.command for view in views),
         "title": " and ".join(view.title or view.command for view in views),
+        "results": [view.result for view in views if view.result],
         "state": state,
         "state_class": state if state in STATES else "other",
         "when": _when(manifest.get("start"), manifest.get("end")),
@@ -178,13 +180,22 @@ def _figures(paths: Iterable[Path], prefix: str) -> list[dict[str, Any]]:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for index, path in enumerate(paths):
         name, text = path.stem, path.read_text(encoding="utf-8")
+        title, caption = _captioned(path)
         figure = {
             "id": f"{prefix}figure-{index}",
-            "name": name,
-            "svg": Markup(inline_svg(text, f"{prefix}f{index}", name)),
+            "title": title,
+            "caption": caption,
+            "svg": Markup(inline_svg(text, f"{prefix}f{index}", title)),
         }
         kinds.setdefault(name.partition("-")[0], []).append(figure)
     return [{"name": kind, "figures": some, "folded": len(some) > MOST_OPEN} for kind, some in kinds.items()]
+
+
+def _captioned(path: Path) -> tuple[str, str]:
+    """The title of a figure and its caption, without what the page says once: where the run is from."""
+    beside = path.with_suffix(".txt")
+    parts = beside.read_text(encoding="utf-8").split("\n\n") if beside.is_file() else [path.stem]
+    return parts[0].strip(), parts[1].strip() if len(parts) > 1 else ""
 
 
 def _part(view: View, id: str) -> dict[str, Any]:

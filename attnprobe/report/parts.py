@@ -7,6 +7,8 @@ from typing import Any
 
 from ..experiments import EXPERIMENTS, experiment
 from ..experiments.base import Recorded
+from ..figures.drawing import Drawing
+from ..tables.console import Header
 from ..tables.view import View
 from .run import Run
 
@@ -19,17 +21,34 @@ def plot_kinds() -> list[str]:
     return [kind for one in every for kind in (*one.plots, *one.more_plots)]
 
 
-def views(run: Run, metric: str | None = None, references: Sequence[Any] = ()) -> list[View]:
+def views(
+    run: Run,
+    metric: str | None = None,
+    references: Sequence[Any] = (),
+    style: str = "paper",
+    caption: bool = False,
+) -> list[View]:
     """What a run shows, a view for each command that left records.
 
     Args:
         metric: what figures of errors show, beside the output error in the one that the command itself draws.
         references: values of papers, which stand beside those of a run of ``error``.
+        style, caption: see `Drawing`.
     """
     found = []
     for command, records in run.records.items():
         config = run.manifest.get("config") or {}
         header = run.header(records)
-        recorded = Recorded(records, header, run.path, config, run.missing, metric, references)
+        drawing = Drawing(style, caption, _facts(run, command, header))
+        recorded = Recorded(records, header, run.path, config, run.missing, metric, references, drawing)
         found.append(experiment(command).view()(recorded).of_run(run.path))
     return found
+
+
+def _facts(run: Run, command: str, header: Header) -> list[str]:
+    """What captions of figures say of a run: its sources and fallbacks, what measured it, and how."""
+    config, versions = run.manifest.get("config"), run.manifest.get("versions")
+    version = versions.get("attnprobe") if isinstance(versions, dict) else None
+    facts = [*header.facts, *header.warnings]
+    facts += [f"attnprobe {version}"] if version else []
+    return facts + ([experiment(command).command_line(config)] if config else [])

@@ -149,6 +149,21 @@ class Option:
             return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in value)
         return str(value) if self.parse else value
 
+    def arguments(self, text: Any) -> list[str]:
+        """The words of the command line that give a value, as `text` has it; none for the default.
+
+        >>> option = Option("matrix", bool, False, False, True, "", "", "--matrix/--no-matrix")
+        >>> option.arguments(False), option.arguments(True)
+        (['--no-matrix'], [])
+        """
+        text = tuple(text) if isinstance(text, list) else text
+        if text is None or text == self.text(self.default):
+            return []
+        yes, _, no = self.flag.partition("/")
+        if self.kind is bool:
+            return [yes if text else no]
+        return [word for one in (text if isinstance(text, tuple) else (text,)) for word in (yes, str(one))]
+
     def value(self, text: Any, what: str) -> Any:
         """The typed value of what the command line, the environment or a file gives.
 

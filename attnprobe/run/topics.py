@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..figures.drawing import STYLES
 from ..grammar.lists import parse_numbers, parse_positive
 from .option import FOLDER, SHOWN, check_fields, opt, options_of
 
@@ -405,6 +406,21 @@ class Output:
         group=OUTPUT,
         flag="--format",
         metavar="table|json|jsonl|csv|md|latex",
+        role=SHOWN,
+    )
+    style: str = opt(
+        "paper",
+        "The size of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "
+        "points; slide is 16:9 with large type.",
+        group=OUTPUT,
+        metavar="paper|slide",
+        among=tuple(STYLES),
+        role=SHOWN,
+    )
+    caption: bool = opt(
+        False,
+        "Draw each figure's caption below it too; it always stands in a text file beside it.",
+        group=OUTPUT,
         role=SHOWN,
     )
     dry_run: bool = opt(

@@ -41,11 +41,6 @@ class Header:
         """The lines that repeat no warning."""
         return [line for line in self.lines if not any(warning in line for warning in self.warnings)]
 
-    @property
-    def title(self) -> str:
-        """Everything that stands above a figure."""
-        return "\n".join([*self.lines, *self.warnings])
-
 
 def print_header(console: Console, header: Header, terminal: bool) -> None:
     """The source's facts, the warnings, and what the inputs are like, a line each."""

@@ -42,7 +42,8 @@ class View:
     """What the records of one command show.
 
     Attributes:
-        command: its name, in JSON and in the names of files. title: in words, for people.
+        command: its name, in JSON and in the names of files. title: in words, for people. result: what was found, in a
+            sentence or two.
         rows, bounds: a line each in JSONL and CSV, the bounds last. summary, more: what stands beside the rows in JSON.
         tables, legend: for people.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
@@ -55,6 +56,7 @@ class View:
     tables: Sequence[Table]
     legend: str = ""
     title: str = ""
+    result: str = ""
     bounds: Sequence[AnyRow] = ()
     summary: Sequence[AnyRow] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.cli import COMMANDS, cli
+from attnprobe.figures.kit import FILES
 from attnprobe.methods import METHODS, by_family
 from attnprobe.sources.random import RandomSource
 
@@ -85,7 +86,7 @@ def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
     assert sky["heads"] == [0, 1] and len(sky["metrics"]["output_spectral"]) == 2 and sky["draws_hash"]
     tables = {f"{stem}.{kind}" for stem in ("error", "error-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
-    assert {path.suffix for path in (tmp_path / "r/figures").iterdir()} == {".svg", ".png"}
+    assert {path.suffix for path in (tmp_path / "r/figures").iterdir()} == {*FILES}
 
 
 def test_running_again_measures_nothing_and_prints_the_same(run, qkv, tmp_path):

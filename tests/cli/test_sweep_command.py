@@ -338,7 +338,7 @@ def test_the_files_that_are_shipped_hold_together(path):
 def test_the_smoke_sweep_needs_no_hub(run, no_hub):
     code, _, err = run("sweep", CONFIGS / "smoke.yaml", "--out", "r")
     assert code == 0 and {one["status"] for one in read_records("r")} == {"ok"}, err
-    assert Path("r/figures/error-output_spectral.svg").exists()
+    assert Path("r/figures/error-output_spectral_relative.svg").exists()
 
 
 @pytest.mark.parametrize("dry", [True, False], ids=["dry", "run"])

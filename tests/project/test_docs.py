@@ -20,6 +20,7 @@ from sources_helpers import SHARED, bert_config, needs_minilm, needs_shared, see
 import attnprobe
 from attnprobe.cli import COMMANDS, cli
 from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.figures.kit import FILES
 from attnprobe.methods import KERNELS
 from attnprobe.methods import METHODS as BUILT_IN
 from attnprobe.methods.registry import TAGS
@@ -84,7 +85,7 @@ def test_the_page_from_nothing_to_measured_checked_and_plotted(run, no_hub, tmp_
             assert points == {GROUP: {"longest": "kept:longest"}}
         else:
             assert not language
-    assert {path.suffix for path in (tmp_path / "runs/kept/figures").iterdir()} == {".svg", ".png"}
+    assert {path.suffix for path in (tmp_path / "runs/kept/figures").iterdir()} == {*FILES}
 
 
 def test_the_method_and_its_wrong_brother_take_under_fifty_lines():
@@ -133,7 +134,7 @@ def size(request, monkeypatch):
 @needs_minilm
 def test_the_tutorial_from_install_to_a_figure_to_a_gate(run, no_hub, tmp_path, size):
     follow(TUTORIAL, run, tmp_path)
-    assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {".svg", ".png"}
+    assert {path.suffix for path in (tmp_path / "runs/first/figures").iterdir()} == {*FILES}
     assert (tmp_path / "gates.xml").exists()
 
 

@@ -247,7 +247,7 @@ def test_a_users_files_survive_a_run_that_goes_on_and_its_report(name, how, plac
 def test_pictures_of_an_earlier_run_go_and_a_users_do_not(place):
     mine = place / "run/figures/error-annotated.svg"
     mine.write_text("mine")
-    drawn = place / "run/figures/error-output_spectral.svg"
+    drawn = place / "run/figures/error-output_spectral_relative.svg"
     write_output(place / "run", "figures/error-stale.svg", "<svg/>")
     assert drawn.is_file()
     assert command(place, "report", place / "run") == 0

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from error_records import cell
 from report_pages import EVIL, a_folder, page_of, records
+from support.showing import EACH, files_of
 
 from attnprobe.cli import main
 from attnprobe.experiments.error.cost_figure import cost_figure
@@ -21,6 +22,7 @@ from attnprobe.experiments.error.heads_figure import head_figures
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures import kit
+from attnprobe.figures.drawing import Drawing
 from attnprobe.report.page import inline_svg
 from attnprobe.tables.numbers import significant
 from attnprobe.tables.view import FORMATS
@@ -73,11 +75,14 @@ def test_the_page_is_whole_and_has_every_figure_and_number(page):
     names = [one["aria-label"] for tag, one in found.elements if tag == "svg"]
     assert len(figures) == len(names) == 4
     assert names == [
-        "error-output_spectral",
-        "papers-output_spectral",
-        "heads-output_spectral_relative-n64",
-        "cost-output_spectral_relative",
+        "Relative output error (spectral norm) against budget d: median, p10 – p90, maximum",
+        "Output error (spectral norm) against budget d: mean",
+        "Relative output error (spectral norm) head by head: mean over windows and repeats",
+        "Relative output error (spectral norm) against cost: medians",
     ]
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page, flags=re.S)
+    assert "Points are medians, bands run from p10 to p90, and ticks are maxima." in captions[0]
+    assert not any("attnprobe error" in caption for caption in captions)  # where it is from stands once
     rows, bounds = summarise(records())
     for row in [*rows, *bounds]:
         assert significant(row["metrics"]["output_spectral"]["mean"]) in text
@@ -203,14 +208,15 @@ def test_a_page_of_every_command(tmp_path, monkeypatch):
 def pages(monkeypatch):
     """Every figure that is drawn."""
     drawn = []
-    monkeypatch.setattr(kit, "saved", lambda figure, stem, save=kit.saved: drawn.append(figure) or save(figure, stem))
+    save = kit.saved
+    monkeypatch.setattr(kit, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
     return drawn
 
 
 def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
     some = records()
-    paths = head_figures(some, "a source", tmp_path, "output_spectral")
-    assert [path.name for path in paths] == ["heads-output_spectral-n64.svg", "heads-output_spectral-n64.png"]
+    paths = head_figures(some, Drawing(), tmp_path, "output_spectral")
+    assert [path.name for path in paths] == files_of("heads-output_spectral-n64")
     maps = [axis for axis in pages[0].axes if axis.get_visible() and axis.get_title()]
     titles = [axis.get_title() for axis in maps]
     assert titles[:2] == ["skyformer\nd = 16", "d = 32"] and titles[-1] == "V-Mean" and len(titles) == 7
@@ -229,14 +235,16 @@ def test_heat_maps_show_the_mean_of_each_head(tmp_path, pages):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.slow
 def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
-    assert head_figures([one for one in records() if one["layer"] == 0], "", tmp_path, "output_spectral") == []
-    assert head_figures(records(), "", tmp_path, "matrix_spectral") == []
+    assert head_figures([one for one in records() if one["layer"] == 0], Drawing(), tmp_path, "output_spectral") == []
+    assert head_figures(records(), Drawing(), tmp_path, "matrix_spectral") == []
     broken = [cell("skyformer", 16, [None, 0.0, 1.0, 1e9], layer=layer, source={}) for layer in range(3)]
-    assert len(head_figures(broken, "", tmp_path, "output_spectral")) == 2
+    assert len(head_figures(broken, Drawing(), tmp_path, "output_spectral")) == EACH
     several = [*records(), *records(source={"weights": "initialized"})]
-    names = {path.name for path in head_figures(several, "", tmp_path, "output_spectral")}
+    names = {path.name for path in head_figures(several, Drawing(), tmp_path, "output_spectral")}
     assert names == {
-        f"heads-output_spectral-n64-{word}.{kind}" for word in ("pretrained", "initialized") for kind in ("svg", "png")
+        f"heads-output_spectral-n64-{word}.{kind}"
+        for word in ("pretrained", "initialized")
+        for kind in ("svg", "png", "pdf", "txt")
     }
     many = [
         cell(f"m{number}", d, [1.0, 2.0], layer=layer, source={})
@@ -244,13 +252,13 @@ def test_heat_maps_of_what_is_missing_of_several_sources_and_of_many(tmp_path):
         for d in range(1, 8)
         for layer in range(2)
     ]
-    assert len(head_figures(many, "", tmp_path, "output_spectral")) == 2 * 2 * 2
+    assert len(head_figures(many, Drawing(), tmp_path, "output_spectral")) == EACH * 2 * 2
 
 
 def test_cost_shows_each_budget_at_its_entries_and_its_time(tmp_path, pages):
     rows, _ = summarise(records())
-    paths = cost_figure(rows, "a source", tmp_path, "output_spectral")
-    assert [path.name for path in paths] == ["cost-output_spectral.svg", "cost-output_spectral.png"]
+    paths = cost_figure(rows, Drawing(), tmp_path, "output_spectral")
+    assert [path.name for path in paths] == files_of("cost-output_spectral")
     visited, seconds = pages[0].axes[:2]
     points = {
         name: [tuple(float(x[0]) for x in line.get_data()) for line in axis.lines if len(line.get_xdata()) == 1]
@@ -263,17 +271,20 @@ def test_cost_shows_each_budget_at_its_entries_and_its_time(tmp_path, pages):
             assert (pytest.approx(100 * metrics["visited_fraction"]["mean"]), error) in points["visited"]
             assert (pytest.approx(1e3 * metrics["seconds"]["median"]), error) in points["seconds"]
     legend = [text.get_text() for text in pages[0].legends[0].get_texts()]
-    assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean"]
+    assert legend == ["skyformer !", "nystromformer", r"mine_%\$&.py:fn", "V-Mean", "exact attention"]
+    assert [list(line.get_xdata()) for line in visited.lines if line.get_color() == "black"] == [[100.0, 100.0]]
+    assert not [line for line in seconds.lines if line.get_color() == "black"]  # it was not timed
+    assert not [line for line in seconds.lines if len(line.get_xdata()) > 1 and line.get_linestyle() == "-"]
 
 
 @pytest.mark.filterwarnings("error")
 def test_cost_of_what_went_wrong(tmp_path):
     records = [cell("skyformer", d, [0.0, 1e9], seconds=None) for d in (16, 32)]
-    assert cost_figure(summarise(records)[0], "", tmp_path, "output_spectral") == []  # neither entries nor time
+    assert cost_figure(summarise(records)[0], Drawing(), tmp_path, "output_spectral") == []  # neither entries nor time
     records = [cell("skyformer", d, [1.0, 1e9]) for d in (16, 32)] + [cell("x", 16, status="failed", metrics={})]
     records += [cell("linear", None, [1.0, 2.0]), cell("huge", 16, [1.7e308, 1.7e308]), cell("$_", 16, n=128)]
-    assert len(cost_figure(summarise(records)[0], "", tmp_path, "output_spectral")) == 2
-    assert cost_figure(summarise(records[:1])[0], "", tmp_path, "output_spectral") == []
+    assert len(cost_figure(summarise(records)[0], Drawing(), tmp_path, "output_spectral")) == EACH
+    assert cost_figure(summarise(records[:1])[0], Drawing(), tmp_path, "output_spectral") == []
 
 
 def test_a_method_looks_the_same_in_every_figure(tmp_path, pages):
@@ -287,8 +298,8 @@ def test_a_method_looks_the_same_in_every_figure(tmp_path, pages):
     ]
     some += [cell("amm", d, status="failed", metrics={}, family="sketch") for d in (16, 32)]
     rows, bounds = summarise([*some[:8], *some[-2:], *some[8:-2]])
-    assert error_figure(rows, bounds, "", tmp_path) and paper_figure(rows, "", tmp_path)
-    assert cost_figure(rows, "", tmp_path, "output_spectral") and len(pages) >= 3
+    assert error_figure(rows, bounds, Drawing(), tmp_path) and paper_figure(rows, Drawing(), tmp_path)
+    assert cost_figure(rows, Drawing(), tmp_path, "output_spectral") and len(pages) >= 3
     looks = []
     for figure in pages:
         legend = figure.legends[0]

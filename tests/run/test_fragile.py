@@ -18,6 +18,7 @@ from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import errors_view
 from attnprobe.figures import kit
+from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.results import gates_table, junit_xml
 from attnprobe.tables.console import Header
@@ -202,24 +203,24 @@ def test_a_missing_value_fails_a_gate_before_it_is_undecided():
     assert result.failed and "only 1 of 2 values are finite" in result.message
 
 
-def figure_of(monkeypatch, draw):
+def sheet_of(monkeypatch, draw):
     """The figure that a function would have written."""
     drawn = []
-    monkeypatch.setattr(kit, "saved", lambda figure, stem: drawn.append(figure) or [])
+    monkeypatch.setattr(kit, "saved", lambda sheet, *_: drawn.append(sheet) or [])
     draw()
-    (figure,) = drawn
-    return figure
+    (sheet,) = drawn
+    return sheet
 
 
-def texts_of(figure):
-    (legend,) = figure.legends
-    return [text.get_text() for text in legend.get_texts()], figure.get_suptitle()
+def texts_of(sheet):
+    (legend,) = sheet.figure.legends
+    return [text.get_text() for text in legend.get_texts()], sheet.title, " ".join(sheet.caption)
 
 
 def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatch, tmp_path):
     rows, bounds = summarise(records_of())
-    figure = figure_of(monkeypatch, lambda: error_figure(rows, bounds, "", tmp_path))
-    (axis,) = figure.axes
+    sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))
+    (axis,) = sheet.figure.axes
     ticks = [line for line in axis.lines if line.get_marker() == "_"]
     assert [list(line.get_ydata()) for line in ticks] == [[90.0, 90.0]]
     hollow = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
@@ -228,19 +229,19 @@ def test_the_error_figure_shows_maxima_and_which_points_have_bad_rows(monkeypatc
     assert line.get_markevery() == [1]  # the other is filled
     low, high = axis.get_ylim()
     assert low < 1.0 and high > 90.0
-    entries, title = texts_of(figure)
+    entries, title, caption = texts_of(sheet)
     assert entries == ["skyformer !", "V-Mean"]
-    assert "median, p10 – p90 and maximum" in title and "!: bad rows" in title
+    assert "median, p10 – p90, maximum" in title and "Points are hollow, and methods have !" in caption
     rows, bounds = summarise(records_of(rounded=(0.0, 0.0)))
-    figure = figure_of(monkeypatch, lambda: error_figure(rows, bounds, "", tmp_path))
-    entries, title = texts_of(figure)
-    assert entries == ["skyformer", "V-Mean"] and "bad rows" not in title
+    sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))
+    entries, _, caption = texts_of(sheet)
+    assert entries == ["skyformer", "V-Mean"] and "!" not in caption
 
 
 def test_the_dots_of_one_budget_show_them_too(monkeypatch, tmp_path):
     rows, bounds = summarise(records_of()[:1])
-    figure = figure_of(monkeypatch, lambda: error_figure(rows, bounds, "", tmp_path))
-    (axis,) = figure.axes
+    sheet = sheet_of(monkeypatch, lambda: error_figure(rows, bounds, Drawing(), tmp_path))
+    (axis,) = sheet.figure.axes
     assert [text.get_text() for text in axis.get_yticklabels()] == ["skyformer !"]
     assert any(line.get_markerfacecolor() == "none" and line.get_xdata() == [45.5] for line in axis.lines)
 
@@ -248,9 +249,9 @@ def test_the_dots_of_one_budget_show_them_too(monkeypatch, tmp_path):
 @pytest.mark.parametrize("draw, name, statistic", [(paper_figure, "papers", "mean"), (cost_figure, "cost", "median")])
 def test_other_figures_of_errors_name_their_statistic_and_mark_bad_rows(monkeypatch, tmp_path, draw, name, statistic):
     rows, _ = summarise([{**one, "seconds": 0.5} for one in records_of()])
-    figure = figure_of(monkeypatch, lambda: draw(rows, "", tmp_path, metric="output_spectral"))
-    entries, title = texts_of(figure)
-    assert entries[0] == "skyformer !" and "!: bad rows" in title and statistic in title
+    sheet = sheet_of(monkeypatch, lambda: draw(rows, Drawing(), tmp_path, metric="output_spectral"))
+    entries, title, caption = texts_of(sheet)
+    assert entries[0] == "skyformer !" and "have !" in caption and statistic in title
 
 
 def test_the_command_marks_rounded_rows_and_fails_an_undecided_gate_with_strict_alone(run, tmp_path):

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...figures.drawing import Drawing
 from ...figures.kit import (
+    Sheet,
     canvas,
+    chunks,
     drawn,
+    formula,
     legend,
     legend_below,
     legend_columns,
-    letters,
+    legend_inches,
     plain_ticks,
     powers_of_two,
+    sentence,
     symbol,
 )
-from ...figures.methods import COLOURS, GREY, MARKERS, MOST_IN_PANEL, rank_of, styles_of, text_label
+from ...figures.looks import EXACT, GREY, LOOKS
+from ...figures.methods import MOST_IN_PANEL, rank_of, styles_of, text_label
 from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
 from ...tables.table import gathered, grouped_by
 from .growth import FIT_FROM, exponent
-from .rows import ERROR, EXACT, BenchRow, frontier
+from .rows import ERROR, BenchRow, frontier
 
 __all__ = ["bench_figures"]
 
-Draw = Callable[[str], Any]  # a figure under a title
+Draw = Callable[[Any], Sheet]  # of a page
 
 COSTS = {  # heading, factor, label
     "seconds": ("time", 1e3, "time, ms"),
@@ -36,11 +41,12 @@ COSTS = {  # heading, factor, label
     "flops": ("products", 1e-9, "matrix products, GFLOP"),
 }
 SPAN = 4.0  # times V-Mean's error: what lies above is drawn at the edge
-BLACK = {"color": "black", "linewidth": 2.0, "marker": "o", "markersize": 3.5, "zorder": 2.5}
+WIDTH, HEIGHT = 2.1, 2.3  # inches of a panel
+BLACK = {"color": LOOKS[EXACT][0], "marker": LOOKS[EXACT][1], "linewidth": 2.0, "markersize": 3.5, "zorder": 2.5}
 EXACT_LABEL = "exact attention, fused"
 
 
-def bench_figures(rows: Sequence[BenchRow], title: str, out_dir: str | Path) -> list[Path]:
+def bench_figures(rows: Sequence[BenchRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw what was measured, for each (source, layer, target).
 
     ``bench-time-dD`` and ``bench-memory-dD``: cost against n on logarithmic axes, where there are several n; exact
@@ -58,30 +64,43 @@ def bench_figures(rows: Sequence[BenchRow], title: str, out_dir: str | Path) -> 
         source, layer = some[0]["source"], some[0]["layer"]
         here = [row for row in some if row["seconds"]]
         tag = (f"-layer{layer}" if several else "") + file_tag(source)
-        figures = [*_growths(here), *_paretos(here)]
-        for stem, draw in figures:
-            paths += drawn([stem], lambda _, draw=draw: draw(title), Path(out_dir) / f"bench-{stem}{tag}")
+        for stem, pages, draw in [*_growths(here, drawing), *_paretos(here, drawing)]:
+            paths += drawn(pages, draw, Path(out_dir) / f"bench-{stem}{tag}", drawing)
     return paths
 
 
-def _growths(rows: Sequence[BenchRow]) -> Iterator[tuple[str, Draw]]:
-    """Each cost against n, for each budget."""
+def _growths(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
+    """Each cost against n, for each budget: the stem of its files, its pages and how each is drawn."""
     for d in list(dict.fromkeys(row["d"] for row in rows if row["d"] is not None)) or [None]:
         budget = "" if d is None else f", d = {d}"
         mine = [row for row in rows if row["d"] in (None, d)]
         for cost in ("seconds", "peak_bytes"):
             if len({row["n"] for row in mine if row[cost]}) > 1:
                 lead = _lead(rows) + budget
-                draw = lambda title, mine=mine, cost=cost, lead=lead: _growth(mine, cost, title, lead)
-                yield f"{COSTS[cost][0]}" + ("" if d is None else f"-d{d}"), draw
+                draw = lambda page, mine=mine, cost=cost, lead=lead: _growth(mine, page, cost, drawing, lead)
+                most = _across(drawing) * drawing.sizes.down(HEIGHT)
+                pages = chunks(_families([row for row in mine if row[cost] and not row["reference"]]), most)
+                yield f"{COSTS[cost][0]}" + ("" if d is None else f"-d{d}"), pages, draw
 
 
-def _paretos(rows: Sequence[BenchRow]) -> Iterator[tuple[str, Draw]]:
+def _across(drawing: Drawing) -> int:
+    return min(3, drawing.sizes.across(WIDTH))
+
+
+def _families(rows: Sequence[BenchRow]) -> list[str | None]:
+    """The families that have a panel each; of few methods one panel is of all."""
+    if len(set(map(text_label, rows))) <= MOST_IN_PANEL:
+        return [None]
+    return list(dict.fromkeys(map(family, rows)))
+
+
+def _paretos(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
     """Error against costs, for each n."""
     for some in grouped_by(rows, "n"):
         if sum(map(_is_drawn, some)) > 1:
             lead = f"{_lead(rows)}, n = {some[0]['n']}"
-            yield f"pareto-n{some[0]['n']}", lambda title, some=some, lead=lead: _pareto(some, title, lead)
+            draw = lambda page, lead=lead: _pareto(page, drawing, lead)
+            yield f"pareto-n{some[0]['n']}", [some], draw
 
 
 def _lead(rows: Sequence[BenchRow]) -> str:
@@ -93,31 +112,29 @@ def _lead(rows: Sequence[BenchRow]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _canvas(
-    shape: tuple[int, int], panels: int, height: float, extra: float, title: str, told: str, **shared: Any
-) -> Any:
-    """A figure under its title, its panels and its width."""
-    inches = max(6.4, 2.75 * shape[1] + 0.6)
-    lines = textwrap.wrap(told, letters(inches))
-    figure, axes = canvas(title, lines, inches, height * shape[0] + extra + 0.5, shape, panels, **shared)
-    return figure, axes, inches
-
-
-def _growth(rows: Sequence[BenchRow], cost: str, title: str, lead: str) -> Any:
+def _growth(rows: Sequence[BenchRow], families: Sequence[str | None], cost: str, drawing: Drawing, lead: str) -> Sheet:
     """One cost against n."""
     _, factor, label = COSTS[cost]
     kept = [row for row in rows if row[cost]]
     methods = [row for row in kept if not row["reference"]]
-    split = len({text_label(row) for row in methods}) > MOST_IN_PANEL
-    families = list(dict.fromkeys(map(family, methods))) if split else [None]
-    statistic = " (median over rounds)" if cost == "seconds" else ""
-    told = f"{lead}: {label.rpartition(',')[0]}{statistic} against n"
+    split = families[0] is not None
+    what = label.rpartition(",")[0]
+    title = f"{sentence(what)} against n" + (": median over rounds" if cost == "seconds" else "")
+    caption = [f"{title}, on logarithmic axes. Black: exact attention, by the framework's fused kernel."]
+    caption.append("Dotted and dashed guides through its last point grow as n and as n².")
     if any(_slope(some, cost) is not None for some in gathered(methods, text_label)):
-        told += f"; exponents in brackets are fitted for n ≥ {FIT_FROM}"
+        caption.append(f"In brackets: exponents fitted for n ≥ {FIT_FROM}.")
+    caption.append(f"{sentence(lead)}.")
+    most = _across(drawing)
+    shape = (math.ceil(len(families) / most), min(most, len(families)))
+    inches = drawing.sizes.inches(shape[1])
+    styles = styles_of(methods)
     longest = max(len({text_label(row) for row in _of(methods, name)}) for name in families)
-    extra = 0.19 * longest * math.ceil(len(families) / 4) / (1 if split else 2)
-    shape, height = (math.ceil(len(families) / 4), min(4, len(families))), 2.3 if split else 3.4
-    figure, axes, inches = _canvas(shape, len(families), height, extra, title, told, sharex=True, sharey=True)
+    keys = (
+        0.16 * longest * shape[0] if split else legend_inches([*styles, EXACT_LABEL, "V-Mean", "∝ n", "∝ n²"], inches)
+    )
+    sharing = {"sharex": True, "sharey": True}
+    sheet, axes = canvas(drawing, title, caption, HEIGHT * shape[0] + 0.3 + keys, shape, len(families), **sharing)
     lengths = sorted({row["n"] for row in kept})
     exact = _curve([row for row in kept if row["method"] == EXACT], cost, factor)
     vmean = _curve([row for row in kept if row["method"] == "vmean" and row["reference"]], cost, factor)
@@ -131,7 +148,6 @@ def _growth(rows: Sequence[BenchRow], cost: str, title: str, lead: str) -> Any:
             (shared["V-Mean"],) = axis.plot(*vmean, color=GREY, linestyle="--", linewidth=1.2)
         own: dict[str, Any] = {}
         here = _of(methods, name)
-        styles = styles_of(here)
         for some in gathered(here, text_label):
             key = text_label(some[0])
             x, y = _curve(some, cost, factor)
@@ -139,7 +155,7 @@ def _growth(rows: Sequence[BenchRow], cost: str, title: str, lead: str) -> Any:
             own[key + ("" if slope is None else f" ({slope:.2f})")] = axis.plot(x, y, **styles[key])[0]
         _log_axes(axis, lengths)
         axis.set_title(name or "")
-        axis.set_ylabel(label if index % 4 == 0 else "")
+        axis.set_ylabel(label if index % shape[1] == 0 else "")
         axis.set_ylim(lowest / 2, highest * 2)
         axis.set_xlabel("n")
         axis.tick_params(labelbottom=True)
@@ -147,8 +163,8 @@ def _growth(rows: Sequence[BenchRow], cost: str, title: str, lead: str) -> Any:
             legend_below(axis, own, 0.22)
         else:
             shared = {**own, **shared}
-    legend(figure, shared, legend_columns(list(shared), inches))
-    return figure
+    legend(sheet, shared, legend_columns([*shared], inches))
+    return sheet
 
 
 def _slope(rows: Sequence[BenchRow], cost: str) -> float | None:
@@ -189,17 +205,24 @@ def _is_drawn(row: BenchRow) -> bool:
     return not row["reference"] and bool(row["error"]) and math.isfinite(row["error"])
 
 
-def _pareto(rows: Sequence[BenchRow], title: str, lead: str) -> Any:
+def _pareto(rows: Sequence[BenchRow], drawing: Drawing, lead: str) -> Sheet:
     """Error against every cost that was measured, a panel each."""
     points = [row for row in rows if _is_drawn(row)]
     costs = [cost for cost in COSTS if any(row[cost] for row in points)]
     vmean = next((row["error"] for row in rows if row["method"] == "vmean" and row["error"]), None)
     highest = SPAN * (vmean or sorted(row["error"] or 0.0 for row in points)[len(points) // 2])
-    styles = _family_styles(points)
-    told = f"{lead}: median output error against cost; steps: the frontier, whose methods are named"
-    told += "; at the upper edge: beyond it" if any((row["error"] or 0.0) > highest for row in points) else ""
-    lines = -(-len(styles) // legend_columns(list(styles), 2.75 * max(3, len(costs))))
-    figure, axes, inches = _canvas((1, len(costs)), len(costs), 3.6, 0.17 * lines, title, told, sharey=True)
+    styles = styles_of(points)
+    caption = [
+        f"Median of the output error, {formula(ERROR)}, against each cost.",
+        "A line joins the budgets of a method; its markers grow with d.",
+        "Steps: the frontier. Black: the cost of exact attention, by the framework's fused kernel, which has no error.",
+        *(["What is at the upper edge lies beyond it."] * any((row["error"] or 0.0) > highest for row in points)),
+        f"{sentence(lead)}.",
+    ]
+    inches = drawing.sizes.inches(len(costs))
+    tall = 2.6 + legend_inches([*styles, EXACT_LABEL, "V-Mean"], inches)
+    title = "Output error against cost: medians"
+    sheet, axes = canvas(drawing, title, caption, tall, (1, len(costs)), sharey=True)
     handles: dict[str, Any] = {}
     for index, (axis, cost) in enumerate(zip(axes, costs, strict=True)):
         _cloud(axis, points, cost, highest, styles, handles)
@@ -221,18 +244,8 @@ def _pareto(rows: Sequence[BenchRow], title: str, lead: str) -> Any:
         plain_ticks(axis.yaxis, axis.get_ylim())
         axis.grid(color="#e3e3e3", linewidth=0.6)
     order = [*(label for label in styles if label in handles), *(key for key in handles if key not in styles)]
-    legend(figure, {key: handles[key] for key in order}, legend_columns(order, inches), fontsize=8)
-    return figure
-
-
-def _family_styles(rows: Sequence[BenchRow]) -> dict[str, dict[str, Any]]:
-    """A colour for each family and, within it, a marker for each method."""
-    families = list(dict.fromkeys(map(family, rows)))
-    styles: dict[str, dict[str, Any]] = {}
-    for number, name in enumerate(families):
-        for place, label in enumerate(dict.fromkeys(map(text_label, _of(rows, name)))):
-            styles[label] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
-    return styles
+    legend(sheet, {key: handles[key] for key in order}, legend_columns(order, inches))
+    return sheet
 
 
 def _cloud(
@@ -247,35 +260,10 @@ def _cloud(
         label = text_label(some[0])
         axis.plot(*zip(*map(at, some), strict=True), color=styles[label]["color"], linewidth=0.9, alpha=0.45, zorder=2)
         for row in some:
-            size = 4 + 3.5 * rank_of(row, budgets)
+            size = 4 + 3.5 * rank_of(row["d"], budgets)
             look = {**styles[label], "linestyle": "", "markersize": size, "markeredgecolor": "white"}
             (handles[label],) = axis.plot(*at(row), markeredgewidth=0.5, zorder=3, clip_on=False, **look)
     best = frontier(map(at, kept))
     if best:
         x, y = zip(*best, strict=True)
-        axis.plot(x, y, drawstyle="steps-post", color="#222222", linewidth=1.3, alpha=0.8, zorder=1.5)
-        _name_frontier(axis, kept, best, at)
-
-
-def _name_frontier(
-    axis: Any,
-    rows: Sequence[BenchRow],
-    best: Sequence[tuple[float, float]],
-    at: Callable[[BenchRow], tuple[float, float]],
-) -> None:
-    """The names of the methods on the frontier, each once, at its cheapest point there."""
-    named: set[str] = set()
-    for point in best:
-        row = next(row for row in rows if at(row) == point)
-        if (label := text_label(row)) not in named:
-            named.add(label)
-            axis.annotate(
-                label,
-                point,
-                xytext=(-3, -9),
-                textcoords="offset points",
-                fontsize=6.5,
-                ha="left",
-                color="#222222",
-                zorder=4,
-            )
+        axis.plot(x, y, drawstyle="steps-post", color="#222222", linewidth=1.0, alpha=0.8, zorder=1.5)

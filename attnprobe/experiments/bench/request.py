@@ -116,5 +116,5 @@ class BenchRequest(Budgets, Layers, WeightsWord, Reading, Tensors, Dtype, RunReq
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOutput(Output, Gates):
-    plot: bool = plot_option("Draw time and memory against n, and error against cost, into figures/ (SVG and PNG).")
+    plot: bool = plot_option("Draw time and memory against n, and error against cost, into figures/.")
     gates: tuple[str, ...] = gates_option("a statistic (default: mean) over rounds of a requested method")

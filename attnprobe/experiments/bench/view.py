@@ -28,6 +28,7 @@ from ...tables.view import Figure, View
 from ..base import Recorded
 from .gate_rows import bench_judged
 from .growth import FIT_FROM
+from .result import bench_result
 from .rows import (
     ERROR,
     EXACT,
@@ -60,7 +61,7 @@ def view(recorded: Recorded[BenchRecord]) -> View:
     above = recorded.header
     warnings = [*above.warnings, *disturbances(recorded.records, rows)]
     header = replace(above, lines=[*above.lines, *conditions(recorded.records)], warnings=warnings)
-    draw = lambda folder: bench_figures(rows, header.title, folder)
+    draw = lambda folder: bench_figures(rows, recorded.drawing, folder)
     return View(
         "bench",
         header,
@@ -68,6 +69,7 @@ def view(recorded: Recorded[BenchRecord]) -> View:
         bench_tables(rows, summary, choices),
         bench_legend(rows),
         title="Cost of attention approximations",
+        result=bench_result(rows),
         summary=summary,
         more={"choices": choices},
         judged=bench_judged(rows, summary),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...figures.drawing import Drawing
 from ...figures.heat import EMPTY, colour_bar, colours, heat_map
-from ...figures.kit import SYMBOLS, canvas, chunks, drawn, tiles
+from ...figures.kit import Sheet, canvas, chunks, drawn, formula, sentence, tiles
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.table import grouped_by
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["budget_figures"]
 
 ACROSS, DOWN = 4, 6  # of a figure: ε and methods
-PLAIN = {"$": "", r"\|": "‖", r"\tilde{B}": "B~", r"\;": " ", "_2": "₂", "_F": "F", "-": " − "}
-NUMBERED = 16  # heads of a map whose cells say their number
+LEAST = 0.13  # inches of a cell
+NUMBERED = 0.17  # inches of a cell that says its number
 
 
-def budget_figures(records: Sequence[BudgetRecord], title: str, out_dir: str | Path) -> list[Path]:
+def budget_figures(records: Sequence[BudgetRecord], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw d over layers and heads: ``budget-nN`` for each (source, n, target, metric), a map per method and ε.
 
     A cell is the largest d over windows, on one logarithmic colour scale. Hatched: not reached in some window. Grey:
@@ -43,8 +44,11 @@ def budget_figures(records: Sequence[BudgetRecord], title: str, out_dir: str | P
         stem = f"budget-n{first['n']}{file_tag(first['source'])}"
         stem += "".join(file_tag(first[name]) for name in several)
         methods, epsilons = (list(dict.fromkeys(map(of, some))) for of in (method_label, _epsilon))
-        draw = lambda page, some=some: _figure(some, page[0], page[1], title)
-        paths += drawn(tiles(methods, epsilons, DOWN, ACROSS), draw, Path(out_dir) / stem)
+        draw = lambda page, some=some: _figure(some, page[0], page[1], drawing)
+        layers, heads = (len({row[name] for row in some}) for name in ("layer", "head"))
+        down = min(DOWN, drawing.sizes.down(0.6 + LEAST * layers))
+        across = min(ACROSS, drawing.sizes.across(0.5 + LEAST * max(heads, 5)))
+        paths += drawn(tiles(methods, epsilons, down, across), draw, Path(out_dir) / stem, drawing)
     return paths
 
 
@@ -52,22 +56,24 @@ def _epsilon(row: HeadRow) -> float:
     return row["epsilon"]
 
 
-def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[float], title: str) -> Any:
+def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[float], drawing: Drawing) -> Sheet:
     """A map for each of some methods and ε."""
     first = rows[0]
     layers, heads = (sorted({row[name] for row in rows}) for name in ("layer", "head"))
-    numbered = len(heads) <= NUMBERED
-    cell = 0.3 if numbered else 0.15  # inches
-    wide, high = 0.5 + cell * max(len(heads), 5), 0.6 + cell * max(len(layers), 2)
+    wide = (drawing.sizes.inches(len(epsilons)) - 0.9) / len(epsilons)
+    cell = min(0.3, (wide - 0.3) / max(len(heads), 5))  # inches
+    high = 0.5 + cell * max(len(layers), 2)
+    numbered = cell >= NUMBERED
     least, most = min(row["least"] or 1 for row in rows), max(row["most"] or 0 for row in rows)
     target = "" if first["target"] == "softmax" else f"target {first['target']}"
     where = ", ".join(filter(None, [source_heading(first), f"n = {first['n']}", target]))
-    told = [
-        f"{where}: the smallest d with {_symbol(first['metric'])} ≤ ε, head by head",
-        f"hatched: no d up to {most} is enough; ring: the error exceeds ε again at a larger d",
+    caption = [
+        f"The smallest budget d with {formula(first['metric'])} ≤ ε, of each layer and head: the largest over windows.",
+        f"Hatched: no d up to {most} is enough in some window. Ring: the error exceeds ε again at a larger d.",
+        f"Grey: not searched. {sentence(where)}.",
     ]
-    inches, tall = max(6.4, wide * len(epsilons) + 1.9), high * len(methods) + 0.4
-    figure, panels = canvas(title, told, inches, tall, (len(methods), len(epsilons)))
+    title = "Smallest budget d that is enough, head by head: largest over windows"
+    sheet, panels = canvas(drawing, title, caption, high * len(methods) + 0.3, (len(methods), len(epsilons)))
     found = [row["d"] for row in rows if row["d"] is not None]
     low, high = (min(found), max(found)) if found else (1, 2)
     scale = (low, high) if high > low else (low / 1.5, high * 1.5)
@@ -80,18 +86,10 @@ def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[
             mesh = heat_map(axis, values, layers, heads, is_left, down == len(methods) - 1, **look)
             if numbered:
                 _numbers(axis, values, scale, least)
-            name = f"{method}  " if is_left else ""
-            axis.set_title(f"{name}ε = {epsilon:g}", fontsize=8.5, parse_math=False)
-    colour_bar(figure, panels, mesh, scale, "smallest d")
-    return figure
-
-
-def _symbol(metric: str) -> str:
-    """A metric in a line that is no formula."""
-    text = SYMBOLS.get(metric, metric)
-    for tex, plain in PLAIN.items():
-        text = text.replace(tex, plain)
-    return text
+            name = f"{method}\n" if is_left else ""
+            axis.set_title(f"{name}ε = {epsilon:g}", fontsize="medium", parse_math=False)
+    colour_bar(sheet, panels, mesh, scale, "smallest d")
+    return sheet
 
 
 def _marked(axis: Any, some: Sequence[HeadRow], layers: Sequence[int], heads: Sequence[int]) -> Any:
@@ -120,4 +118,4 @@ def _numbers(axis: Any, values: Any, scale: tuple[float, float], least: int) -> 
         if math.isfinite(d):
             colour = "white" if d < middle else "black"
             text = f"{'≤' if d == least > 1 else ''}{d:g}"
-            axis.text(x + 0.5, y + 0.54, text, ha="center", va="center", fontsize=5.8, color=colour, zorder=3)
+            axis.text(x + 0.5, y + 0.54, text, ha="center", va="center", fontsize=5.2, color=colour, zorder=3)

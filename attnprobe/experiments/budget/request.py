@@ -94,4 +94,4 @@ class BudgetRequest(Lengths, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOutput(Output, Gates):
-    plot: bool = plot_option("Draw d over layers and heads into figures/ (SVG and PNG).")
+    plot: bool = plot_option("Draw d over layers and heads into figures/.")

@@ -12,6 +12,7 @@ from ...tables.numbers import brief, method_label, per_cent, significant
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .result import budget_result
 from .rows import BudgetSummary, Counterexample, FoundSummary, HeadRow, budget_rows, budget_summary, has_heads, is_found
 
 if TYPE_CHECKING:
@@ -28,16 +29,17 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
     """What records of ``attnprobe budget`` show."""
     from .figures import budget_figures
 
-    records, title = recorded.records, recorded.header.title
+    records = recorded.records
     rows = budget_rows(records)
     summary = budget_summary(rows)
-    draw = lambda folder: budget_figures(records, title, folder)
+    draw = lambda folder: budget_figures(records, recorded.drawing, folder)
     return View(
         "budget",
         recorded.header,
         rows,
         budget_tables(summary),
         title="The smallest budget that is enough",
+        result=budget_result(rows),
         summary=summary,
         judged=summary,
         figures={"budget": Figure("budget", draw, "nothing was found that could be drawn")},

@@ -7,8 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import drawn, escaped, grid, legend, legend_below
-from ...figures.methods import COLOURS, GREY, MARKERS
+from ...figures.drawing import Drawing
+from ...figures.kit import (
+    Sheet,
+    chunks,
+    columns_of,
+    drawn,
+    escaped,
+    grid,
+    legend,
+    legend_below,
+    legend_columns,
+    sentence,
+)
+from ...figures.looks import COLOURS, GREY, LOOKS
+from ...figures.methods import styles_of, text_label
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.statistics import rank_correlation
@@ -27,24 +40,27 @@ NAMES = {
     "N0": r"$N$ at $\gamma=0$",
     "N": r"$N$ (with $\gamma$)",
 }
-LOOKS = {  # colour and marker: scaled cores share theirs with and without a ridge, filled with one
+NYSTROMFORMER, SKYFORMER = LOOKS["nystromformer"], LOOKS["skyformer"]
+OTHER = (COLOURS[4], "v")
+MATRICES = {  # colour and marker; a core of one method has that method's, with and without a ridge, filled with one
     "A": (GREY, "o"),
     "B": (GREY, "o"),
     "C": (GREY, "o"),
-    "A_S": (COLOURS[3], "D"),
-    "SAS": (COLOURS[1], "s"),
-    "SCS": (COLOURS[0], "o"),
-    "SCS+ridge": (COLOURS[0], "o"),
+    "A_S": NYSTROMFORMER,
+    "SAS": (COLOURS[6], "d"),
+    "SCS": SKYFORMER,
+    "SCS+ridge": SKYFORMER,
     "N0": (COLOURS[2], "^"),
     "N": (COLOURS[2], "^"),
 }
 ORDER = ("A", "B", "C", "A_S", "SAS", "SCS", "SCS+ridge", "N0", "N")
 BAND = (1.05, 1.12, 1.17, 1.30)  # of the axis's logarithm: edge, dots, counts and end of the band of singular matrices
+WIDTH, HEIGHT = 2.1, 2.2  # inches of a panel
 SIX = 6  # steps that Nyströmformer and Skyformer take
 
 
 def condition_figures(
-    rows: Sequence[ConditionRow], summary: Sequence[ConditionSummary], title: str, out_dir: str | Path
+    rows: Sequence[ConditionRow], summary: Sequence[ConditionSummary], drawing: Drawing, out_dir: str | Path
 ) -> list[Path]:
     """Draw what was measured; a figure for each (source, n, d), with a panel for each layer.
 
@@ -72,9 +88,16 @@ def condition_figures(
                 ("condition-iterations", _iterations, list(filter(is_iterated, at))),
             )
             for name, draw, shown in drawings:
-                page = lambda shown, draw=draw, lead=lead: draw(shown, title, lead)
-                paths += drawn([shown] if shown else [], page, Path(out_dir) / f"{name}-{tag}")
+                page = lambda shown, draw=draw, lead=lead: draw(shown, drawing, sentence(lead))
+                paths += drawn(_pages(shown, drawing), page, Path(out_dir) / f"{name}-{tag}", drawing)
     return paths
+
+
+def _pages(rows: Sequence[Any], drawing: Drawing) -> list[list[Any]]:
+    """The rows of each figure, which has a panel for each layer."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    pages = chunks(layers, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
+    return [[row for row in rows if row["layer"] in page] for page in pages]
 
 
 def _label(row: MeasuredRow | Iterated, several: bool) -> str:
@@ -82,7 +105,7 @@ def _label(row: MeasuredRow | Iterated, several: bool) -> str:
     return f"{name}  {escaped(method_label(row))}" if row["method"] and several else name
 
 
-def _conditions(rows: Sequence[MeasuredRow], title: str, lead: str) -> Any:
+def _conditions(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
     """Dots per head: a line for each matrix, a panel for each layer."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     families = {method_label(row) for row in rows if row["method"] and row["matrix"] != "A_S"}
@@ -93,9 +116,17 @@ def _conditions(rows: Sequence[MeasuredRow], title: str, lead: str) -> Any:
     values = [row["cond"] or row["cond_eff"] or 1.0 for row in rows]  # crosses have their place on the axis too
     top = 10 ** math.ceil(math.log10(max(max(values), 10.0)))
     any_flag = any(row["cond"] is None for row in rows)
-    told = f"{lead}: condition number per head, bar: median. Full: inverted by the method; empty: beside it"
-    told += "; x: singular, its condition on its range" if any_flag else ""
-    figure, panels = grid([f"layer {layer}" for layer in layers], 2.9, 0.3 * len(order) + 1.1, title, told)
+    caption = [
+        "Condition number of each matrix: a dot for each head and window, a bar at their median.",
+        "Full dots: the method inverts this matrix. Empty: it stands beside.",
+    ]
+    if any_flag:
+        caption.append("On the right: how many are singular. A cross is the condition number of one on its range.")
+    caption.append(f"{lead}.")
+    title = "Condition numbers head by head; bar: median"
+    names = [f"layer {layer}" for layer in layers]
+    sheet, panels = grid(drawing, title, caption, names, WIDTH, 0.21 * len(order) + 0.8)
+    columns = columns_of(panels)
     for index, (axis, layer) in enumerate(zip(panels, layers, strict=True)):
         for line, key in enumerate(order):
             some = [row for row in rows if row["layer"] == layer and _key(row) == key]
@@ -108,16 +139,16 @@ def _conditions(rows: Sequence[MeasuredRow], title: str, lead: str) -> Any:
         exact = sum(key[0] in EXACT for key in order)
         if 0 < exact < len(order):
             axis.axhline(exact - 0.5, color="#bbbbbb", linewidth=0.8)
-        if index + 3 >= len(layers):
+        if index + columns >= len(layers):
             axis.set_xlabel(r"$\sigma_1/\sigma_m$")
-    return figure
+    return sheet
 
 
 def _strip(axis: Any, line: int, some: Sequence[MeasuredRow], top: float) -> None:
     """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
     if not some:
         return
-    colour, marker = LOOKS.get(some[0]["matrix"], (COLOURS[4], "v"))
+    colour, marker = MATRICES.get(some[0]["matrix"], OTHER)
     filled = some[0].get("inverted") or some[0]["matrix"] in EXACT
     place = lambda index: line + 0.42 * ((index * 0.61803) % 1 - 0.5)
     x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in some]
@@ -143,33 +174,36 @@ def _strip(axis: Any, line: int, some: Sequence[MeasuredRow], top: float) -> Non
         axis.plot(*zip(*drawn, strict=True), linestyle="", marker="x", markersize=4, color=colour, alpha=0.55)
     flagged = len(ranges)
     if flagged:
-        axis.text(top ** BAND[2], line, f"{flagged}/{len(some)}", fontsize=6.5, va="center", ha="left", color="#7a5c3a")
+        axis.text(
+            top ** BAND[2], line, f"{flagged}/{len(some)}", fontsize="x-small", va="center", ha="left", color="#7a5c3a"
+        )
 
 
-def _errors(rows: Sequence[MeasuredRow], title: str, lead: str) -> Any:
+def _errors(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
     """Condition of each inverted core against the method's error, a dot per head."""
     from matplotlib.lines import Line2D
 
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     keys = list(dict.fromkeys(_key(row) for row in rows))
-    told = f"{lead}: condition number against error, one dot per head; ρ: their rank correlation over heads"
-    figure, panels = grid([f"layer {layer}" for layer in layers], 2.9, 2.5, title, told)
+    caption = [
+        "Condition number of the core that a method inverts against the method's relative output error, a dot for "
+        "each head and window.",
+        f"ρ is their rank correlation. {lead}.",
+    ]
+    title = "Condition number against error, head by head; ρ: rank correlation"
+    names = [f"layer {layer}" for layer in layers]
+    sheet, panels = grid(drawing, title, caption, names, WIDTH, HEIGHT + 0.17 * len(keys))
+    columns, styles = columns_of(panels), styles_of([_budgetless(row) for row in rows])
     values = [row["cond"] for row in rows if row["cond"] is not None] or [1.0]
     top = 10 ** math.ceil(math.log10(max(max(values), 10.0)))
     any_flag = any(row["cond"] is None for row in rows)
     for index, (axis, layer) in enumerate(zip(panels, layers, strict=True)):
         handles = {}
-        for number, key in enumerate(keys):
+        for key in keys:
             some = [row for row in rows if row["layer"] == layer and _key(row) == key]
             if not some:
                 continue
-            look = {
-                "color": COLOURS[number % len(COLOURS)],
-                "marker": MARKERS[number % len(MARKERS)],
-                "linestyle": "",
-                "markersize": 5,
-                "alpha": 0.8,
-            }
+            look = {**styles[text_label(_budgetless(some[0]))], "linestyle": "", "markersize": 4.5, "alpha": 0.8}
             axis.plot([row["cond"] or top ** BAND[1] for row in some], [row["error"] for row in some], **look)
             rho = rank_correlation([row["cond"] or math.inf for row in some], [row["error"] or 0.0 for row in some])
             word = "–" if rho is None else f"{rho:+.2f}"
@@ -178,14 +212,14 @@ def _errors(rows: Sequence[MeasuredRow], title: str, lead: str) -> Any:
         _axis(axis, top, any_flag)
         axis.tick_params(labelbottom=True)
         axis.set_xlabel(r"$\sigma_1/\sigma_m$ of the core")
-        if index % 3 == 0:
+        if index % columns == 0:
             axis.set_ylabel(r"error $\|E\|_2/\|BV\|_2$")
         axis.margins(y=0.14)
-        legend_below(axis, handles, 0.24)
-    return figure
+        legend_below(axis, handles, 0.26)
+    return sheet
 
 
-def _iterations(rows: Sequence[Iterated], title: str, lead: str) -> Any:
+def _iterations(rows: Sequence[Iterated], drawing: Drawing, lead: str) -> Sheet:
     """Residual per step: a line for each core, a panel for each layer, and each method where several share cores."""
     from matplotlib.ticker import MaxNLocator
 
@@ -194,15 +228,19 @@ def _iterations(rows: Sequence[Iterated], title: str, lead: str) -> Any:
     several = len({key[0] for key in keys}) < len(keys)
     methods = list(dict.fromkeys(key[1] for key in keys)) if several else [None]
     places = [(layer, method) for method in methods for layer in layers]
-    told = f"{lead}: residual of the Schulz iteration on each core, median and p10 – p90 over heads"
+    caption = [
+        "Residual of the Schulz iteration on each core, step by step: median over heads, with a band from p10 to p90.",
+        f"Dotted: the six steps that the methods take. {lead}.",
+    ]
+    title = "Residual of the Schulz iteration: median and p10 – p90 over heads"
     names = [f"layer {layer}" + (f", {method}" if method else "") for layer, method in places]
-    columns = min(3, len(layers))
-    figure, panels = grid(names, 2.9, 2.5, title, told, columns)
+    sheet, panels = grid(drawing, title, caption, names, WIDTH, HEIGHT, len(layers))
+    columns = columns_of(panels)
     low, handles = 1e-16, {}
     for index, (axis, (layer, method)) in enumerate(zip(panels, places, strict=True)):
         here = [row for row in rows if row["layer"] == layer and method in (None, _key(row)[1])]
         for number, row in enumerate(here):
-            colour, marker = LOOKS.get(row["matrix"], (COLOURS[4], "v"))
+            colour, marker = MATRICES.get(row["matrix"], OTHER)
             dashed = row["matrix"] in ("SCS", "N0")
             curve = {name: [_drawn(x, low) for x in row["residuals"][name]] for name in ("p10", "median", "p90")}
             steps = range(len(curve["median"]))
@@ -225,15 +263,19 @@ def _iterations(rows: Sequence[Iterated], title: str, lead: str) -> Any:
         axis.set_xlim(0, len(rows[0]["residuals"]["median"]) - 1)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.axvline(SIX, color=GREY, linewidth=1.0, linestyle=":")
-        axis.text(SIX, math.sqrt(low), "six steps", fontsize=7.5, color=GREY, ha="right", va="center", rotation=90)
+        axis.text(SIX, math.sqrt(low), "six steps", fontsize="small", color=GREY, ha="right", va="center", rotation=90)
         axis.tick_params(labelbottom=True)
         if index + columns >= len(places):
             axis.set_xlabel("step t")
         if index % columns == 0:
             axis.set_ylabel(r"$\|I-MZ_t\|_F\,/\,\sqrt{d}$")
-    beside = 3 if columns > 1 or len(handles) < 4 else 2
-    legend(figure, handles, beside)
-    return figure
+    legend(sheet, handles, legend_columns([*handles], drawing.sizes.inches(columns)))
+    return sheet
+
+
+def _budgetless(row: MeasuredRow) -> Any:
+    """The row of a core as that of a method, whose points no line joins."""
+    return {**row, "d": None}
 
 
 def _key(row: MeasuredRow | Iterated) -> tuple[str, str]:
@@ -258,7 +300,7 @@ def _axis(axis: Any, top: float, any_flag: bool) -> None:
             "singular",
             ha="center",
             va="top",
-            fontsize=7.5,
+            fontsize="small",
             color="#7a5c3a",
             transform=axis.get_xaxis_transform(),
         )

@@ -72,4 +72,4 @@ class ConditionRequest(Budgets, WeightsWord, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOutput(Output):
-    plot: bool = plot_option("Draw condition numbers, errors and residuals into figures/ (SVG and PNG).")
+    plot: bool = plot_option("Draw condition numbers, errors and residuals into figures/.")

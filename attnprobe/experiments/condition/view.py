@@ -11,6 +11,7 @@ from ...tables.rows import Quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .result import condition_result
 from .rows import condition_rows
 from .summary import (
     Changed,
@@ -43,7 +44,6 @@ def view(recorded: Recorded[ConditionRecord]) -> View:
 
     rows = condition_rows(recorded.records)
     summary = conditions_summary(rows)
-    title = recorded.header.title
     return View(
         "condition",
         recorded.header,
@@ -51,11 +51,12 @@ def view(recorded: Recorded[ConditionRecord]) -> View:
         condition_tables(summary),
         condition_legend(summary),
         title="Condition numbers",
+        result=condition_result(rows),
         summary=summary,
         figures={
             "condition": Figure(
                 "condition",
-                lambda folder: condition_figures(rows, summary, title, folder),
+                lambda folder: condition_figures(rows, summary, recorded.drawing, folder),
                 "nothing was measured that could be drawn",
             )
         },

@@ -6,19 +6,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import canvas, chunks, drawn, legend, legend_columns, plain_ticks, symbol
+from ...figures.drawing import Drawing
+from ...figures.kit import (
+    Sheet,
+    canvas,
+    chunks,
+    drawn,
+    formula,
+    in_words,
+    legend,
+    legend_columns,
+    legend_inches,
+    plain_ticks,
+    sentence,
+    symbol,
+)
+from ...figures.looks import EXACT, LOOKS
 from ...figures.methods import (
-    FLAG,
-    GREY,
     HOLLOW,
     HUGE,
     flagged,
     legend_text,
+    marks,
     panel_title,
     rank_of,
     scale,
     styles_of,
     text_label,
+    where,
 )
 from ...tables.labels import source_heading
 from ...tables.methods import mark
@@ -28,68 +43,84 @@ from .rows import ErrorRow
 __all__ = ["cost_figure"]
 
 
-DOWN = 3  # rows of panels of a figure
+HEIGHT = 2.2  # inches of a panel
 EDGE = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 COSTS = (
     ("visited_fraction", "mean", 100.0, "entries computed, % of n²"),
     ("seconds", "median", 1e3, "time of all heads of a layer, ms"),
 )
+SOFTMAX = "softmax"  # the method that computes exact attention
+EXACT_LABEL = "exact attention"
 
 
-def cost_figure(rows: Sequence[ErrorRow], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
+def cost_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
     """Draw the median of ``metric`` against the entries that a method computes and against its time.
 
     A row of panels for each (source, layer, n, target), a line for each method through its budgets in their order, the
-    markers growing with d. V-Mean, which computes no entry, is a dashed line.
+    markers growing with d. V-Mean, which computes no entry, is a dashed line. Exact attention, whose error is 0, is a
+    black line at the cost of every entry.
 
     Args:
-        header_line: the title: the source and every fallback, in one or more lines.
-        out_dir: where ``cost-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 3 rows of panels).
+        out_dir: where ``cost-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
         The files' paths; none where fewer than two points of requested methods have both an error and a cost.
     """
     kept = [row for row in rows if _error(row, metric) is not None]
     kept.sort(key=lambda row: bool(row.get("reference")))
-    points = [row for row in kept if not row.get("reference") and any(_cost(row, *cost[:3]) for cost in COSTS)]
+    yardstick = lambda row: row.get("reference") or row["method"] == SOFTMAX
+    points = [row for row in kept if not yardstick(row) and any(_cost(row, *cost[:3]) for cost in COSTS)]
     if len(points) < 2:
         return []
     styles = styles_of(rows, kept)
     places = [place for place in dict.fromkeys(map(_place, kept)) if any(_place(row) == place for row in points)]
-    draw = lambda page: _page(page, kept, metric, header_line, styles)
-    return drawn(chunks(places, DOWN), draw, Path(out_dir) / f"cost-{metric}")
+    draw = lambda page: _page(page, kept, metric, drawing, styles)
+    pages = chunks(places, drawing.sizes.down(HEIGHT))
+    return drawn(pages, draw, Path(out_dir) / f"cost-{metric}", drawing)
 
 
 def _page(
     places: Sequence[tuple[Any, ...]],
     rows: Sequence[ErrorRow],
     metric: str,
-    title: str,
+    drawing: Drawing,
     styles: Mapping[str, dict[str, Any]],
-) -> Any:
-    inches = 7.6
-    marked = flagged(rows)
-    told = "median error; markers grow with the budget d" + (f"; hollow, {FLAG}" if marked else "")
-    legend_lines = -(-len(styles) // legend_columns(list(styles), inches))
-    tall, shape = 2.5 * len(places) + 0.6 + 0.19 * legend_lines, (len(places), len(COSTS))
-    figure, panels = canvas(title, [told], inches, tall, shape, sharey="row", sharex="col")
+) -> Sheet:
+    shown = [row for row in rows if _place(row) in places]
+    marked = flagged(shown)
+    inches = drawing.sizes.inches(len(COSTS))
+    tall, shape = HEIGHT * len(places) + 0.3 + legend_inches([*styles, EXACT_LABEL], inches), (len(places), len(COSTS))
+    title = f"{sentence(in_words(metric))} against cost: medians"
+    sheet, panels = canvas(drawing, title, _caption(shown, metric), tall, shape, sharey="row", sharex="col")
     handles: dict[str, Any] = {}
     for place, axes in zip(places, chunks(panels, len(COSTS)), strict=True):
-        here = [row for row in rows if _place(row) == place]
+        here = [row for row in shown if _place(row) == place]
         for (name, statistic, factor, label), axis in zip(COSTS, axes, strict=True):
             _panel(axis, here, metric, (name, statistic, factor), styles, handles)
             axis.set_xlabel(label if place == places[-1] else "")
             axis.set_title(panel_title(here[0]))
-        scale(list(axes), [row["metrics"][metric] for row in here], False)
+        scale(list(axes), [row["metrics"][metric] for row in here if row["method"] != SOFTMAX], False)
         axes[0].set_ylabel(symbol(metric))
     for axis in panels:
         axis.tick_params(labelbottom=True)
         axis.set_xscale("log")
         plain_ticks(axis.xaxis, axis.get_xlim())
         axis.grid(axis="x", color="#dddddd", linewidth=0.6)
-    order = [label for label in styles if label in handles]
-    legend(figure, {legend_text(label, marked): handles[label] for label in order}, legend_columns(order, inches))
-    return figure
+    order = [label for label in [*styles, EXACT_LABEL] if label in handles]
+    legend(sheet, {legend_text(label, marked): handles[label] for label in order}, legend_columns(order, inches))
+    return sheet
+
+
+def _caption(rows: Sequence[ErrorRow], metric: str) -> list[str]:
+    lines = [
+        f"Median of the {in_words(metric)}, {formula(metric)}, against the entries of the n x n matrix that a method "
+        "computes, and against its median time.",
+        "A line joins the budgets of a method; its markers grow with d.",
+        "Black: exact attention, which computes every entry and has no error"
+        + (", at its time here." if any(row["method"] == SOFTMAX for row in rows) else "."),
+        "Times are of single cells without warm-up, and not joined; attnprobe bench measures time.",
+    ]
+    return [*lines, *marks(rows, metric), where(rows, "heads", "windows", "repeats")]
 
 
 def _panel(
@@ -101,19 +132,26 @@ def _panel(
     handles: dict[str, Any],
 ) -> None:
     budgets = sorted({row["d"] for row in here if row["d"] is not None})
-    for group in gathered(here, text_label):
+    exact = [price for row in here if row["method"] == SOFTMAX if (price := _cost(row, *cost))]
+    if cost[0] == "visited_fraction":  # every entry
+        exact = exact or [cost[2]]
+    measured = any(_cost(row, *cost) for row in here)
+    for price in exact[: int(measured)]:
+        handles[EXACT_LABEL] = axis.axvline(price, color=LOOKS[EXACT][0], linewidth=1.3, zorder=1)
+    for group in gathered([row for row in here if row["method"] != SOFTMAX], text_label):
         label = text_label(group[0])
         style = styles[label]
         if group[0].get("reference"):
-            handles[label] = axis.axhline(_error(group[0], metric), color=GREY, linestyle="--", linewidth=1.3, zorder=1)
+            handles[label] = axis.axhline(_error(group[0], metric), **style, zorder=1)
             continue
         points = [(_cost(row, *cost), _error(row, metric), row) for row in group if _cost(row, *cost)]
         if not points:
             continue
         x, y, _ = zip(*points, strict=True)
-        axis.plot(x, y, color=style["color"], linewidth=1.2, alpha=0.7, zorder=2)
+        if cost[0] != "seconds":  # a single timing says too little to join
+            axis.plot(x, y, **{**style, "marker": None}, alpha=0.7, zorder=2)
         for price, error, row in points:
-            size = 4.5 + 4 * rank_of(row, budgets)
+            size = 4.5 + 4 * rank_of(row["d"], budgets)
             look = {"marker": style["marker"], "markersize": size, "color": style["color"], "zorder": 3}
             look |= HOLLOW if mark(row) == "!" else EDGE
             (point,) = axis.plot(price, error, **{**look, "linestyle": ""})

@@ -7,21 +7,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...figures.drawing import Drawing
 from ...figures.kit import (
+    Sheet,
     canvas,
     chunks,
     columns_for,
     drawn,
+    formula,
+    in_words,
     legend,
     legend_below,
     legend_columns,
+    legend_inches,
     powers_of_two,
+    sentence,
     symbol,
 )
+from ...figures.looks import GREY
 from ...figures.methods import (
     CROSS,
-    FLAG,
-    GREY,
     HOLLOW,
     MOST_IN_PANEL,
     cross_out,
@@ -30,14 +35,16 @@ from ...figures.methods import (
     flagged,
     has,
     legend_text,
+    marks,
     panel_title,
     scale,
     styles_of,
     text_label,
+    where,
 )
 from ...tables.labels import source_heading
 from ...tables.methods import family, mark
-from ...tables.table import counted, gathered
+from ...tables.table import gathered
 from .rows import ErrorRow
 
 __all__ = ["error_figure"]
@@ -52,12 +59,11 @@ MOST_BANDS = 3  # methods; the bands of more run together, and become bars
 def error_figure(
     rows: Sequence[ErrorRow],
     bounds: Sequence[ErrorRow],
-    header_line: str,
+    drawing: Drawing,
     out_dir: str | Path,
-    metric: str = "output_spectral",
-    relative: bool = False,
+    name: str = "output_spectral",
 ) -> list[Path]:
-    """Draw ``metric`` against ``d``: one panel per (source, layer, n, target), one line per method.
+    """Draw the metric ``name`` against ``d``: one panel per (source, layer, n, target), one line per method.
 
     More than 8 methods of several families have a panel for each family, all on one scale.
 
@@ -69,14 +75,11 @@ def error_figure(
     per method the median, p10 – p90 and the maximum.
 
     Args:
-        header_line: the title: the source and every fallback, in one or more lines.
-        out_dir: where ``error-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 12 panels).
-        relative: draw ``METRIC_relative``.
+        out_dir: where ``error-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
         The files' paths; none where no method's row holds the metric.
     """
-    name = f"{metric}_relative" if relative and not metric.endswith("_relative") else metric
     kept = [row for row in rows if has(row, name) or crossed(row, name)]
     limits = [row for row in bounds if has(row, name)]
     if not any(has(row, name) for row in kept) or all(row.get("reference") for row in kept):
@@ -91,12 +94,26 @@ def error_figure(
     corners = list(dict.fromkeys(_corner(row) for row in rows))
     corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in kept)]
     places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
-    pages = chunks(places, len(families) if split else PANELS)
+    dots = len(budgets) < 2
+    most = _across(drawing, split) * drawing.sizes.down(_height(styles, split, dots))
+    pages = [page for some in chunks(places, len(families)) for page in chunks(some, most)] if split else None
 
-    def draw(page: Sequence[Place]) -> Any:
-        return _page(page, kept, limits, name, header_line, styles, len(budgets) < 2)
+    def draw(page: Sequence[Place]) -> Sheet:
+        return _page(page, kept, limits, name, drawing, styles, dots)
 
-    return drawn(pages, draw, Path(out_dir) / f"error-{name}")
+    return drawn(pages or chunks(places, min(most, PANELS)), draw, Path(out_dir) / f"error-{name}", drawing)
+
+
+def _across(drawing: Drawing, split: bool) -> int:
+    """How many panels stand side by side at most."""
+    return min(drawing.sizes.across(2.1), 3 if split else 4)
+
+
+def _height(styles: Mapping[str, Any], split: bool, dots: bool) -> float:
+    """The height of a panel in inches."""
+    if dots:
+        return max(1.1, 0.19 * len(styles) + 0.5)
+    return 2.0 + 0.14 * MOST_IN_PANEL / 2 if split else 2.2
 
 
 def _page(
@@ -104,31 +121,31 @@ def _page(
     rows: Sequence[ErrorRow],
     bounds: Sequence[ErrorRow],
     name: str,
-    title: str,
+    drawing: Drawing,
     styles: Mapping[str, dict[str, Any]],
     dots: bool,
-) -> Any:
+) -> Sheet:
     """One figure of up to `PANELS` panels."""
     split = places[0][4] is not None
-    columns = min(4, len(places)) if split else columns_for([place[1] for place in places])
+    most = _across(drawing, split)
+    columns = min(most, len(places) if split else columns_for([place[1] for place in places]))
     lines = math.ceil(len(places) / columns)
-    inches = max(6.4, (2.7 if split else 3.4) * columns + 0.6)
+    inches = drawing.sizes.inches(columns)
     shown = [row for row in rows if any(_at(row, place) for place in places)]
     marked = flagged(shown)
-    told = [f"median, p10 – p90 and maximum (tick) over {counted(rows, 'heads', 'windows', 'repeats')}"]
-    told[0] += f"; hollow, {FLAG}" if marked else ""
-    told += [panel_title(shown[0])] if split else []
-    height = max(1.2, 0.28 * len(styles) + 0.5) if dots else (2.6 if lines > 1 else 3.0)
-    keys = 0.17 * (MOST_IN_PANEL * lines / 2 if split else math.ceil(len(styles) / 4))
+    keys = 0.0 if split else legend_inches([*styles], inches)
     # where a row of panels is a layer or a source, with a column for each n, it has a scale of its own
     rowwise = not split and not dots and lines > 1 and len({place[1] for place in places}) == columns
     sharing = {"sharey": "row" if rowwise else True, "sharex": dots}
-    tall, shape = height * lines + 0.9 + keys, (lines, columns)
-    figure, panels = canvas(title, told, inches, tall, shape, len(places), **sharing)
     budgets = sorted({row["d"] for row in shown if row["d"] is not None})
+    title = sentence(in_words(name)) + ("" if dots else " against budget d") + ": median, p10 – p90, maximum"
+    title += f". {panel_title(shown[0])}" if split else ""
+    caption = _caption(name, shown, bounds, budgets, styles, dots)
+    tall, shape = _height(styles, split, dots) * lines + 0.3 + keys, (lines, columns)
+    sheet, panels = canvas(drawing, title, caption, tall, shape, len(places), **sharing)
     handles: dict[str, Any] = {}
     low, high = _span(shown, name) if split else (0.0, math.inf)
-    label = f"{symbol(name)}  (median, p10 – p90, max)"
+    label = symbol(name)
     for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
         here = [row for row in shown if _at(row, place)]
         limits = [row for row in bounds if _at(row, (*place[:4], None))]
@@ -146,7 +163,7 @@ def _page(
             if split:
                 mine = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
                 mine = {_beyond(legend_text(key, flagged(here)), line, low, high): line for key, line in mine.items()}
-                legend_below(axis, mine, 0.2, ncols=legend_columns(list(mine), inches / columns), columnspacing=1.0)
+                legend_below(axis, mine, 0.22, ncols=legend_columns(list(mine), inches / columns), columnspacing=1.0)
             handles.update(own)
         axis.set_title(place[4] if split else panel_title(here[0], budgets if dots else ()))
     step = columns if rowwise else len(places)
@@ -157,8 +174,28 @@ def _page(
     order = sorted(
         handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
     )
-    legend(figure, {legend_text(key, marked): handles[key] for key in order}, legend_columns(order, inches))
-    return figure
+    legend(sheet, {legend_text(key, marked): handles[key] for key in order}, legend_columns(order, inches))
+    return sheet
+
+
+def _caption(
+    name: str,
+    rows: Sequence[ErrorRow],
+    bounds: Sequence[ErrorRow],
+    budgets: Sequence[int],
+    styles: Mapping[str, dict[str, Any]],
+    dots: bool,
+) -> list[str]:
+    """What the figure draws, in sentences."""
+    spread = "Points are medians, {} run from p10 to p90, and ticks are maxima."
+    several = sum(style["marker"] is not None for style in styles.values()) > MOST_BANDS
+    lines = [f"{sentence(in_words(name))}, {formula(name)}" + ("." if dots else ", against the budget d.")]
+    lines.append(spread.format("bars" if dots or several else "bands"))
+    lines += ["Bars of one d stand side by side."] if several and not dots else []
+    lines += marks(rows, name)
+    if any((row["metrics"][name]["median"] or 0) > 0 for row in bounds if row["d"] in budgets):
+        lines.append("Dotted: the error of the best matrix of rank d.")
+    return [*lines, where(rows, "heads", "windows", "repeats")]
 
 
 def _median(row: ErrorRow, name: str) -> float:

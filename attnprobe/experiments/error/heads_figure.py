@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...figures.drawing import Drawing
 from ...figures.heat import colour_bar, colours, heat_map
-from ...figures.kit import canvas, chunks, drawn, symbol, tiles
+from ...figures.kit import Sheet, canvas, chunks, drawn, formula, in_words, sentence, symbol, tiles
 from ...figures.methods import text_label
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
@@ -26,7 +27,7 @@ ACROSS, DOWN = 5, 6  # budgets and methods of a figure
 DECADES = 2.0  # of the colour scale on either side of the median, at most
 
 
-def head_figures(records: Sequence[ErrorRecord], header_line: str, out_dir: str | Path, metric: str) -> list[Path]:
+def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str | Path, metric: str) -> list[Path]:
     """Draw ``metric`` over layers and heads: a figure for each (source, n, target), a panel per method and budget.
 
     A cell is the mean over windows and repeats of its finite values. One logarithmic colour scale serves a figure; it
@@ -34,8 +35,8 @@ def head_figures(records: Sequence[ErrorRecord], header_line: str, out_dir: str 
     or is not finite.
 
     Args:
-        records: of ``attnprobe error``. header_line: the title: the source and every fallback.
-        out_dir: where ``heads-METRIC-nN.svg`` and ``.png`` are written (``-2``, … beyond 5 budgets or 6 methods).
+        records: of ``attnprobe error``.
+        out_dir: where ``heads-METRIC-nN.svg`` and the like are written (``-2``, … of many budgets or methods).
 
     Returns:
         The files' paths; none where fewer than two layers hold the metric.
@@ -73,10 +74,12 @@ def head_figures(records: Sequence[ErrorRecord], header_line: str, out_dir: str 
         methods = list(dict.fromkeys(method for method, _ in maps))
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
 
-        def draw(page: Any, maps=maps, layers=layers, heads=heads, scale=scale, told=told) -> Any:
-            return _figure(maps, page[0], page[1], layers, heads, scale, metric, header_line, told)
+        def draw(page: Any, maps=maps, layers=layers, heads=heads, scale=scale, told=told) -> Sheet:
+            return _figure(maps, page[0], page[1], layers, heads, scale, metric, drawing, told)
 
-        paths += drawn(tiles(methods, budgets, DOWN, ACROSS), draw, stem)
+        down = min(DOWN, drawing.sizes.down(0.6 + 0.12 * len(layers)))
+        across = min(ACROSS, drawing.sizes.across(0.5 + 0.12 * max(len(heads), 7)))
+        paths += drawn(tiles(methods, budgets, down, across), draw, stem, drawing)
     return paths
 
 
@@ -104,14 +107,20 @@ def _figure(
     heads: Sequence[int],
     scale: tuple[float, float],
     metric: str,
-    title: str,
+    drawing: Drawing,
     told: str,
-) -> Any:
-    cell = min(0.24, max(0.15, (4.6 / len(budgets) - 0.5) / max(len(heads), 7)))  # inches
-    wide, high = 0.5 + cell * max(len(heads), 7), 0.55 + cell * max(len(layers), 5)
-    inches, tall = max(6.4, wide * len(budgets) + 1.9), high * len(methods) + 0.5
-    told = f"{told}: mean over windows and repeats, head by head"
-    figure, panels = canvas(title, [told], inches, tall, (len(methods), len(budgets)))
+) -> Sheet:
+    shape = (len(methods), len(budgets))
+    wide = (drawing.sizes.inches(len(budgets)) - 0.9) / len(budgets)
+    cell = min(0.24, (wide - 0.3) / max(len(heads), 7))  # inches
+    tall = (0.5 + cell * max(len(layers), 5)) * len(methods) + 0.3
+    title = f"{sentence(in_words(metric))} head by head: mean over windows and repeats"
+    caption = [
+        f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
+        "One logarithmic colour scale serves all maps, and what lies beyond it has the colour of its end.",
+        f"Grey: not measured, or not finite. {sentence(told)}.",
+    ]
+    sheet, panels = canvas(drawing, title, caption, tall, shape)
     mesh, look = None, {**colours(scale), "linewidth": 0.3}
     for down, (method, axes) in enumerate(zip(methods, chunks(panels, len(budgets)), strict=True)):
         row = [maps.get((method, d)) for d in budgets]
@@ -126,6 +135,6 @@ def _figure(
             mesh = heat_map(axis, positive, layers, heads, across == first, down == len(methods) - 1, **look)
             budget = "" if (method, d) not in maps or d is None else f"d = {d}"
             name = method if across == first else ""
-            axis.set_title("\n".join(filter(None, [name, budget])) or " ", fontsize=8.5)
-    colour_bar(figure, panels, mesh, scale, symbol(metric), extend="both")
-    return figure
+            axis.set_title("\n".join(filter(None, [name, budget])) or " ", fontsize="medium")
+    colour_bar(sheet, panels, mesh, scale, symbol(metric), extend="both")
+    return sheet

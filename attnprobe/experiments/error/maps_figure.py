@@ -9,25 +9,24 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ...figures.kit import chunks, drawn
+from ...figures.drawing import Drawing
+from ...figures.kit import Sheet, chunks, drawn, sentence
 from ...records.file import exact_map_path, map_path, mapped
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import method_label
 from ...tables.table import gathered
 from .map_scale import Scale
-from .maps_page import HEADS, MapColumn, maps_page
+from .maps_page import MapColumn, columns_beside, heads_drawn, maps_page
 
 __all__ = ["map_figures"]
 
 Record = Any
 
-COLUMNS = 8  # of a figure, the exact one included; more go on in the next figure
-
 
 def map_figures(
     records: Sequence[Record],
     run: str | Path,
-    header_line: str,
+    drawing: Drawing,
     out_dir: str | Path,
     missing: Mapping[str, str] | None = None,
 ) -> list[Path]:
@@ -36,13 +35,12 @@ def map_figures(
     The first column is exact attention, the others are the requested methods at each budget, of the first window and
     the first seed. All panels share one colour scale, logarithmic in the size of a mean and with other colours for
     negative ones; its ends are those of the exact maps. What is smaller, larger or not finite has colours of its own,
-    which a legend names. A column without maps says why. At most the first 12 heads are drawn, and the figure says
-    which are not; beyond 7 methods and budgets it goes on in another one, with the exact column again.
+    which a legend names. A column without maps says why. At most the first 12 heads are drawn, and the caption says
+    which are not; many methods and budgets go on in another figure, with the exact column again.
 
     Args:
         records: of a run of ``attnprobe error``. run: its folder, with ``maps/``.
-        header_line: the title: the source and every fallback, in one or more lines.
-        out_dir: where ``maps-layerL-nN.svg`` and ``.png`` are written (``-2``, … where they go on).
+        out_dir: where ``maps-layerL-nN.svg`` and the like are written (``-2``, … where they go on).
         missing: why a cell has no map, by its key.
 
     Returns:
@@ -63,23 +61,23 @@ def map_figures(
         columns = [_column(record, run, missing or {}) for record in shown]
         if exact is None or all(column.maps is None for column in columns):
             continue
-        target, scale = shown[0]["target"], Scale.of(exact[:HEADS])
+        target, scale = shown[0]["target"], Scale.of(exact[: heads_drawn(drawing)])
         first = MapColumn(("exact " + ("B" if target == "softmax" else "C"),), exact)
         every = [record for record in records if place(record) == place(shown[0])]
-        lines = _told(every, shown, source, exact.shape)
-        pages = [*enumerate(chunks([*zip(columns, shown, strict=True)], COLUMNS - 1), 1)]
+        lines = _caption(every, shown, source, exact.shape, heads_drawn(drawing))
+        pages = [*enumerate(chunks([*zip(columns, shown, strict=True)], columns_beside(drawing) - 1), 1)]
 
-        def draw(page: Any, first=first, shown=shown, scale=scale, lines=lines, pages=pages) -> Any:
+        def draw(page: Any, first=first, shown=shown, scale=scale, lines=lines, pages=pages) -> Sheet:
             number, beside = page
             some, cells = zip(*beside, strict=True)
-            told = lines
+            caption = lines
             if len(pages) > 1:
-                which = f"figure {number} of {len(pages)}"
-                told = [*lines, f"{which} of these methods and budgets, all on one colour scale"]
+                which = f"Figure {number} of {len(pages)}"
+                caption = [*lines, f"{which} of these methods and budgets, all on one colour scale."]
             notes, target = _notes(cells, missing or {}), shown[0]["target"]
-            return maps_page([first, *some], shown[0]["heads"], scale, header_line, told, notes, target)
+            return maps_page([first, *some], shown[0]["heads"], scale, drawing, caption, notes, target)
 
-        paths += drawn(pages, draw, Path(out_dir) / f"maps-layer{layer}-n{n}{file_tag(source)}")
+        paths += drawn(pages, draw, Path(out_dir) / f"maps-layer{layer}-n{n}{file_tag(source)}", drawing)
     return paths
 
 
@@ -123,7 +121,9 @@ def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
     return [f"{name}{' d = ' + ', '.join(d) if all(d) else ''}: {told}" for (name, told), d in budgets.items()]
 
 
-def _told(records: Sequence[Record], here: Sequence[Record], source: str | None, shape: tuple[int, ...]) -> list[str]:
+def _caption(
+    records: Sequence[Record], here: Sequence[Record], source: str | None, shape: tuple[int, ...], heads: int
+) -> list[str]:
     """What figures show of the records of their place, and what they leave out."""
     one, (_, b_q, b_k) = here[0], shape
     n = one["n"]
@@ -137,8 +137,8 @@ def _told(records: Sequence[Record], here: Sequence[Record], source: str | None,
     seeds = len({record["seed"] for record in records})
     parts += [f"window 0 of {windows}"] if windows > 1 else []
     parts += [f"seed {one['seed']}" + (f", the first of {seeds}" if seeds > 1 else "")]
-    lines = [f"{', '.join(parts)}: {what}; queries run downward, keys to the right"]
-    left = one["heads"][HEADS:]
+    lines = [f"{sentence(', '.join(parts))}: {what}; queries run downward, keys to the right."]
+    left = one["heads"][heads:]
     if left:
-        lines.append(f"heads {', '.join(map(str, left))} are not drawn; --head chooses which are")
+        lines.append(f"Heads {', '.join(map(str, left))} are not drawn; --head chooses which are.")
     return lines

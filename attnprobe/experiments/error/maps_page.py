@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ...figures.kit import LINE, letters, title_lines
-from ...figures.methods import GREY
+from ...figures.drawing import Drawing
+from ...figures.kit import Sheet, letters, title_inches, title_lines
+from ...figures.looks import GREY
 from ...tables.numbers import significant
 from .map_scale import ABOVE, BELOW, BROKEN, NEGATIVE, POSITIVE, SMALL, Scale, number, palette, ticks_of
 
-__all__ = ["DPI", "HEADS", "MapColumn", "heading_lines", "maps_page"]
+__all__ = ["DPI", "MapColumn", "columns_beside", "heading_lines", "heads_drawn", "maps_page"]
 
-HEADS = 12  # rows of a figure
+MOST_HEADS = 12  # rows of a figure
+LEAST = 128  # pixels of a panel's side
+LINE = 0.15  # inches of a line of text
 DPI = 160  # of the PNG, whose pixels blocks and gaps are made of
 GAP = 8  # pixels between panels
 LEFT, RIGHT = 0.66, 0.12  # inches beside the panels
@@ -33,35 +36,48 @@ class MapColumn:
     empty: str = ""
 
 
+def heads_drawn(drawing: Drawing) -> int:
+    """How many heads a figure draws."""
+    return min(MOST_HEADS, drawing.sizes.down((LEAST + GAP) / DPI)) if drawing.sizes.fixed else MOST_HEADS
+
+
+def columns_beside(drawing: Drawing) -> int:
+    """How many columns a figure has at most."""
+    return int(((drawing.sizes.wide - LEFT - RIGHT) * DPI) / (LEAST + GAP))
+
+
 def maps_page(
     columns: Sequence[MapColumn],
     heads: Sequence[int],
     scale: Scale,
-    title: str,
-    told: Sequence[str],
+    drawing: Drawing,
+    caption: Sequence[str],
     notes: Sequence[str],
     target: str,
-) -> Any:
+) -> Sheet:
     """One figure, laid out in whole pixels of the PNG so that blocks are squares of one size."""
     from matplotlib.figure import Figure
 
-    heads = heads[:HEADS]
-    side = _side(len(columns), len(heads))  # pixels
-    inches = max(6.4, LEFT + RIGHT + len(columns) * (side + GAP) / DPI)
+    style = drawing.sizes
+    heads = heads[: heads_drawn(drawing)]
+    inches = style.wide
     width = round(inches * DPI)
+    title = f"Exact and approximate attention {'B' if target == 'softmax' else 'C'}, head by head"
+    above = title_lines(title, inches, style.size)
+    below = [part for line in notes for part in _wrapped(line, inches, style.size)]
+    legend = _legend(columns, scale, len(heads))
+    rows = _rows(legend, inches)
+    bottom = round((0.8 + LINE * (len(rows) + len(below)) + (0.06 if below else 0)) * DPI)
+    side = _side(columns, len(heads), drawing, bottom)  # pixels
     start = LEFT * DPI + (width - (LEFT + RIGHT) * DPI - len(columns) * (side + GAP)) / 2
-    above = [*title_lines(title, letters(inches)), *(part for line in told for part in _wrapped(line, inches))]
-    below = [part for line in notes for part in _wrapped(line, inches)]
     headings = [heading_lines(column.heading, side) for column in columns]
     deep = max(map(len, headings))
-    legend = _legend(columns, scale)
-    rows = _rows(legend, inches)
-    top = round((0.1 + LINE * len(above) + 0.1 + 0.15 * deep) * DPI)
-    bottom = round((0.8 + LINE * (len(rows) + len(below)) + (0.06 if below else 0)) * DPI)
-    height = top + len(heads) * (side + GAP) + bottom
-    figure = Figure(figsize=(width / DPI, height / DPI))
-    for line, text in enumerate(above):
-        _text(figure, 0.012, 1 - (0.1 + LINE * line) * DPI / height, text, va="top")
+    top = round((0.2 + title_inches(above, style.size) + LINE * deep) * DPI)
+    needed = top + len(heads) * (side + GAP) + bottom
+    height = max(needed, round(style.tall * DPI)) if style.fixed else needed
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    look = {"va": "top", "fontsize": style.size}
+    figure.text(0.04 / inches, 1 - 0.1 * DPI / height, "\n".join(above), parse_math=False, **look)
     for index, (column, heading) in enumerate(zip(columns, headings, strict=True)):
         left = round(start) + index * (side + GAP)
         _text(
@@ -79,7 +95,7 @@ def maps_page(
             _panel(axis, column, row, scale)
             if index == 0:
                 _text(figure, (left - 9) / width, (low + side / 2) / height, f"head {head}", ha="right", va="center")
-    negative = any((column.maps[:HEADS] <= -scale.low).any() for column in columns if column.maps is not None)
+    negative = any((column.maps[: len(heads)] <= -scale.low).any() for column in columns if column.maps is not None)
     what = "mean weight of a block" if target == "softmax" else "mean entry of a block"
     _bar(figure, scale, what, negative, start / width, len(columns) * (side + GAP) - GAP, width, height, bottom)
     line = bottom - round(0.74 * DPI)
@@ -90,14 +106,15 @@ def maps_page(
     for text in below:
         _text(figure, 0.012, line / height, text, va="center")
         line -= round(LINE * DPI)
-    return figure
+    return Sheet(figure, title, [*caption, *(f"{note}." for note in notes)])
 
 
-def _side(columns: int, heads: int) -> int:
-    """Pixels of a panel's side, a multiple of 64: large where there are few."""
-    if columns <= 2 and heads <= 2:
-        return 6 * 64
-    return 4 * 64 if columns <= 4 and heads <= 6 else 3 * 64
+def _side(columns: Sequence[MapColumn], heads: int, drawing: Drawing, bottom: int) -> int:
+    """Pixels of a panel's side: the largest multiple of 64 for which there is room, and at most six of them."""
+    wide = ((drawing.sizes.wide - LEFT - RIGHT) * DPI) / len(columns) - GAP
+    room = drawing.sizes.tall * DPI - bottom - 0.6 * DPI
+    tall = room / heads - GAP
+    return min(6, max(LEAST // 64, int(min(wide, tall) // 64))) * 64
 
 
 def _panel(axis: Any, column: MapColumn, row: int, scale: Scale) -> None:
@@ -109,7 +126,9 @@ def _panel(axis: Any, column: MapColumn, row: int, scale: Scale) -> None:
     if column.maps is not None:
         axis.imshow(scale.painted(column.maps[row]), interpolation="none", aspect="auto")
     else:
-        axis.text(0.5, 0.5, column.empty, transform=axis.transAxes, ha="center", va="center", fontsize=8, color=GREY)
+        axis.text(
+            0.5, 0.5, column.empty, transform=axis.transAxes, ha="center", va="center", fontsize="small", color=GREY
+        )
 
 
 def _bar(
@@ -127,19 +146,19 @@ def _bar(
     ticks = ticks_of(scale)
     axis.xaxis.set_major_locator(FixedLocator([math.log10(value / scale.low) / span for value in ticks]))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticklabels([number(value) for value in ticks], fontsize=8)
+    axis.set_xticklabels([number(value) for value in ticks], fontsize="small")
     axis.tick_params(length=2.5, pad=2)
     for spine in axis.spines.values():
         spine.set(visible=True, color="#999999", linewidth=0.5)
     signs = "; orange: negative ones of that size" if negative else ""
-    axis.set_xlabel(f"{what}{signs}", fontsize=8, labelpad=2)
+    axis.set_xlabel(f"{what}{signs}", fontsize="small", labelpad=2)
 
 
-def _legend(columns: Sequence[MapColumn], scale: Scale) -> list[tuple[tuple[int, int, int], str]]:
+def _legend(columns: Sequence[MapColumn], scale: Scale, heads: int) -> list[tuple[tuple[int, int, int], str]]:
     """The colours outside the scale that some panel has, and what they mean."""
     low, high = (number(float(significant(end, 2))) for end in (scale.low, scale.high))
     names = {SMALL: f"smaller than {low} (or 0)", ABOVE: f"above {high}", BELOW: f"below −{high}", BROKEN: "not finite"}
-    drawn = [scale.outside(column.maps[:HEADS]) for column in columns if column.maps is not None]
+    drawn = [scale.outside(column.maps[:heads]) for column in columns if column.maps is not None]
     return [(colour, name) for colour, name in names.items() if any(found[colour].any() for found in drawn)]
 
 
@@ -164,20 +183,20 @@ def _keys(figure: Any, entries: Sequence[Any], left: int, middle: int, width: in
 
 def heading_lines(heading: tuple[str, ...], side: int) -> list[str]:
     """A column's heading in lines no wider than its panel: broken after ``:`` and ``,`` where it has to be."""
-    letters = max(8, int(side / DPI * 15.5))
+    most = letters(side / DPI, 7)
     lines = [""]
     for piece in re.findall(r"[^:,]+[:,]?|[:,]", heading[0]):
-        for part in textwrap.wrap(piece, letters, break_on_hyphens=False):
-            if len(lines[-1]) + len(part) > letters and lines[-1]:
+        for part in textwrap.wrap(piece, most, break_on_hyphens=False):
+            if len(lines[-1]) + len(part) > most and lines[-1]:
                 lines.append("")
             lines[-1] += part
     budget = " ".join(heading[1:])
-    return [*lines, *([budget] if len(budget) <= letters else heading[1:])] if budget else lines
+    return [*lines, *([budget] if len(budget) <= most else heading[1:])] if budget else lines
 
 
-def _wrapped(line: str, inches: float) -> list[str]:
-    return textwrap.wrap(line, letters(inches), subsequent_indent="    ")
+def _wrapped(line: str, inches: float, size: float) -> list[str]:
+    return textwrap.wrap(line, letters(inches, size), subsequent_indent="    ")
 
 
 def _text(figure: Any, x: float, y: float, text: str, **look: Any) -> None:
-    figure.text(x, y, text, fontsize=8, parse_math=False, **look)
+    figure.text(x, y, text, fontsize="small", parse_math=False, **look)

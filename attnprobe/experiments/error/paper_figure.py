@@ -6,34 +6,39 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...figures.drawing import Drawing
 from ...figures.kit import (
+    Sheet,
     canvas,
     chunks,
     drawn,
+    formula,
+    in_words,
     legend,
     legend_columns,
-    letters,
+    legend_inches,
     powers_of_two,
+    sentence,
     symbol,
     tiles,
-    title_lines,
 )
+from ...figures.looks import GREY
 from ...figures.methods import (
     CROSS,
-    FLAG,
-    GREY,
     HUGE,
     cross_out,
     crossed,
     flagged,
     legend_text,
+    marks,
     scale,
     styles_of,
     text_label,
+    where,
 )
 from ...tables.labels import source_heading
 from ...tables.methods import mark
-from ...tables.table import counted, gathered
+from ...tables.table import gathered
 from .papers import METRIC, Reference, beside, folded, reference_notes
 from .rows import ErrorRow
 
@@ -41,12 +46,13 @@ __all__ = ["paper_figure"]
 
 
 ACROSS, DOWN = 4, 4  # panels of a figure
+HEIGHT = 2.1  # inches of a panel
 PAPER = "hollow: paper"
 
 
 def paper_figure(
     rows: Sequence[ErrorRow],
-    header_line: str,
+    drawing: Drawing,
     out_dir: str | Path,
     metric: str = METRIC,
     references: Sequence[Reference] = (),
@@ -58,8 +64,7 @@ def paper_figure(
     paper's values, where ``metric`` is the papers' own, in the look of the run's first method of that name.
 
     Args:
-        header_line: the title: the source and every fallback, in one or more lines.
-        out_dir: where ``papers-METRIC.svg`` and ``.png`` are written (``-2``, … beyond 4 x 4 panels).
+        out_dir: where ``papers-METRIC.svg`` and the like are written (``-2``, … where there are many panels).
 
     Returns:
         The files' paths; none where fewer than two budgets were measured and no paper's value stands beside them.
@@ -76,11 +81,13 @@ def paper_figure(
     lengths = sorted({row["n"] for row in rows})
     pages = [
         (some, columns)
-        for some, columns in tiles(lines, lengths, DOWN, ACROSS)
+        for some, columns in tiles(
+            lines, lengths, min(DOWN, drawing.sizes.down(HEIGHT)), min(ACROSS, drawing.sizes.across(1.7))
+        )
         if any(_line(row) in some and row["n"] in columns for row in rows)
     ]
-    draw = lambda page: _page(page[0], page[1], rows, metric, header_line, references, styles)
-    return drawn(pages, draw, Path(out_dir) / f"papers-{metric}")
+    draw = lambda page: _page(page[0], page[1], rows, metric, drawing, references, styles)
+    return drawn(pages, draw, Path(out_dir) / f"papers-{metric}", drawing)
 
 
 def _page(
@@ -88,22 +95,26 @@ def _page(
     lengths: Sequence[int],
     rows: Sequence[ErrorRow],
     metric: str,
-    title: str,
+    drawing: Drawing,
     references: Sequence[Reference],
     styles: Mapping[str, dict[str, Any]],
-) -> Any:
+) -> Sheet:
     from matplotlib.lines import Line2D
 
-    inches = max(6.4, 2.9 * len(lengths) + 0.8)
+    inches = drawing.sizes.inches(len(lengths))
     shown = [row for row in rows if _line(row) in lines and row["n"] in lengths]
     marked = flagged(shown)
-    told = [f"mean over {counted(shown, 'heads', 'windows', 'repeats')}, band: standard error by window"]
-    told[0] += f"; {FLAG}" if marked else ""
-    told += [part for note in reference_notes(rows, references) for part in title_lines(note, letters(inches))]
-    keys = len(styles) + bool(references) + 1
-    legend_lines = -(-keys // max(1, legend_columns(list(styles), inches)))
-    tall = (2.35 if len(lines) > 1 else 2.9) * len(lines) + 0.75 + 0.19 * legend_lines
-    figure, panels = canvas(title, told, inches, tall, (len(lines), len(lengths)), sharey="row")
+    caption = [
+        f"{sentence(in_words(metric))}, {formula(metric)}, against the budget d: means, as the papers draw them."
+    ]
+    if any((row["metrics"].get(metric) or {}).get("se") for row in shown):
+        caption.append("Bands: standard error by text window.")
+    caption += marks(shown, metric, "Points and methods have !")
+    caption += [f"{sentence(note)}." for note in reference_notes(rows, references)]
+    caption.append(where(shown, "heads", "windows", "repeats"))
+    tall = HEIGHT * len(lines) + 0.3 + legend_inches([*styles, *([PAPER] if references else []), CROSS], inches)
+    title = f"{sentence(in_words(metric))} against budget d: mean"
+    sheet, panels = canvas(drawing, title, caption, tall, (len(lines), len(lengths)), sharey="row")
     handles: dict[str, Any] = {}
     for line, axes in zip(lines, chunks(panels, len(lengths)), strict=True):
         values: list[float] = []
@@ -125,8 +136,8 @@ def _page(
     order = [label for label in styles if label in handles]
     order = [*(label for label in order if styles[label]["marker"]), *(x for x in order if not styles[x]["marker"])]
     order += [label for label in (PAPER, CROSS) if label in handles]
-    legend(figure, {legend_text(label, marked): handles[label] for label in order}, legend_columns(order, inches))
-    return figure
+    legend(sheet, {legend_text(label, marked): handles[label] for label in order}, legend_columns(order, inches))
+    return sheet
 
 
 def _panel(
@@ -157,7 +168,7 @@ def _panel(
             low, high = ([m + side * s for m, s in zip(mean, se, strict=True)] for side in (-1, 1))
             axis.fill_between(d, low, high, color=style["color"], alpha=0.18, linewidth=0)
             (handles[label],) = axis.plot(d, mean, **style)
-            for x, y in [(row["d"], _mean(row, metric)) for row in group if mark(row) == "!"]:
+            for x, y in [(row["d"], value) for row, value in means if mark(row) == "!"]:
                 axis.annotate("!", (x, y), (4, 3), textcoords="offset points", color=style["color"], weight="bold")
         for row in group:
             if crossed(row, metric):

@@ -84,7 +84,7 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
 class ErrorOutput(Output, Timed, Gates):
     plots: tuple[str, ...] = opt(
         (),
-        "Draw figures into the run's figures/ (SVG and PNG): errors against d (--plot alone), or maps of the exact "
+        "Draw figures into the run's figures/: errors against d (--plot alone), or maps of the exact "
         "and the approximate matrices; repeatable and comma-separated.",
         group=OUTPUT,
         flag="--plot",

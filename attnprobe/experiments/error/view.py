@@ -18,6 +18,7 @@ from .heads_figure import head_figures
 from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
+from .result import error_result
 from .rows import ErrorRow, summarise
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def errors_view(
         error_tables(rows, bounds),
         error_legend(rows, bounds),
         title="Errors of attention approximations",
+        result=error_result(rows),
         bounds=bounds,
         judged=rows,
         figures=figures or {},
@@ -59,21 +61,21 @@ def errors_view(
 def _figures(
     recorded: Recorded[ErrorRecord], rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]
 ) -> dict[str, Figure]:
-    title, records, metric = recorded.header.title, recorded.records, recorded.metric
-    relative = metric or f"{METRIC}_relative"
+    drawing, records, metric = recorded.drawing, recorded.records, recorded.metric
+    leading = f"{METRIC}_relative"  # of the table too
 
     def errors(folder: Path) -> list[Path]:
-        names = dict.fromkeys([METRIC, metric or METRIC])
-        return [path for name in names for path in error_figure(rows, bounds, title, folder, name)]
+        names = dict.fromkeys([leading, metric or leading])
+        return [path for name in names for path in error_figure(rows, bounds, drawing, folder, name)]
 
     def papers(folder: Path) -> list[Path]:
-        return paper_figure(rows, title, folder, metric or METRIC, recorded.references)
+        return paper_figure(rows, drawing, folder, metric or METRIC, recorded.references)
 
     def maps(folder: Path) -> list[Path]:
-        return map_figures(records, recorded.folder, title, folder, recorded.missing)
+        return map_figures(records, recorded.folder, drawing, folder, recorded.missing)
 
-    heads = lambda folder: head_figures(records, title, folder, relative)
-    cost = lambda folder: cost_figure(rows, title, folder, relative)
+    heads = lambda folder: head_figures(records, drawing, folder, metric or leading)
+    cost = lambda folder: cost_figure(rows, drawing, folder, metric or leading)
     nothing = "no requested method has an error to draw"
     figures = {
         "errors": Figure("error", errors, nothing),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import drawn, grid, legend_below, legend_columns, logarithmic
-from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label
-from ...tables.labels import file_tag, source_heading
+from ...figures.drawing import Drawing
+from ...figures.kit import Sheet, chunks, columns_of, drawn, grid, legend_below, legend_columns, logarithmic
+from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label, where
+from ...tables.labels import file_tag
 from ...tables.methods import family
 from ...tables.statistics import rank_correlation
 from ...tables.table import grouped_by
@@ -19,12 +19,14 @@ __all__ = ["inject_figures"]
 
 Panel = tuple[int | None, str | None]  # a budget, and a family where each has a panel
 
+WIDTH, HEIGHT = 2.2, 2.2  # inches of a panel
+COUNTED = ("windows", "repeats")
 SPAN = 1e4  # below the middle: what is exact but for rounding does not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
 
 
-def inject_figures(rows: Sequence[InjectRow], title: str, out_dir: str | Path) -> list[Path]:
+def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw the rows of layers that were replaced one by one, for each (source, n).
 
     ``inject-layers-nN``: the drift that each layer alone causes, and behind them that of all together; a line for each
@@ -40,18 +42,22 @@ def inject_figures(rows: Sequence[InjectRow], title: str, out_dir: str | Path) -
     for some in grouped_by(drawable, "source", "n"):
         points = [row for row in some if row["layer"] is not None and _local_error(row) > 0]
         n, source = some[0]["n"], some[0]["source"]
-        lead = ", ".join(filter(None, [source_heading(some[0]), f"n = {n}"]))
         alone = any(row["layer"] is not None for row in some)
         for name, draw, shown in (("layers", _profile, some), ("local", _local, points if alone else [])):
             if shown and alone:
                 stem = Path(out_dir) / f"inject-{name}-n{n}{file_tag(source)}"
-                paths += drawn([shown], lambda page, draw=draw, lead=lead: draw(page, title, lead), stem)
+                pages = [(shown, panels) for panels in _pages(shown, drawing)]
+                paths += drawn(pages, lambda page, draw=draw: draw(*page, drawing), stem, drawing)
     return paths
 
 
-def _profile(rows: Sequence[InjectRow], title: str, lead: str) -> Any:
+def _profile(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
     """The drift of each layer by itself, and of all of them."""
-    told = f"{lead}: mean drift of the last hidden states with a method in one layer, and in all layers together"
+    title = "Drift with a method in one layer, and in all: mean over windows and repeats"
+    caption = [
+        "Relative change of the last hidden states, ‖H~ − H‖F / ‖H‖F, with a method in one layer, and in all layers "
+        f"together (all): means. {where([{**row, 'layer': None} for row in rows], *COUNTED)}",
+    ]
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
 
@@ -70,14 +76,19 @@ def _profile(rows: Sequence[InjectRow], title: str, lead: str) -> Any:
         axis.set_xlim(-0.4, len(layers) + 0.7)
         axis.set_xlabel("layer that is replaced")
 
-    return _figure(rows, title, told, draw, dress, DRIFT, lambda key, some: key)
+    return _figure(rows, panels, drawing, (title, caption), draw, dress, lambda key, some: key)
 
 
-def _local(rows: Sequence[InjectRow], title: str, lead: str) -> Any:
+def _local(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
     """Local error against drift, a point for each layer."""
     rho = rank_correlation(*zip(*inject_points(rows), strict=True))
-    word = "" if rho is None else f"; over all {len(rows)} points ρ = {rho:+.2f}"
-    told = f"{lead}: mean local error against mean drift, a point for each layer; ρ: their rank correlation{word}"
+    word = "" if rho is None else f" Over all {len(rows)} points it is {rho:+.2f}."
+    title = "Local error of a layer against the drift that it causes: means; ρ: rank correlation"
+    caption = [
+        "Relative output error of the layer that is replaced, ‖(B − B~)V‖F / ‖BV‖F, against the relative change of the "
+        "last hidden states, ‖H~ − H‖F / ‖H‖F: means, a point for each layer.",
+        f"ρ is their rank correlation.{word} {where([{**row, 'layer': None} for row in rows], *COUNTED)}",
+    ]
 
     def draw(axis: Any, some: Sequence[InjectRow], style: dict[str, Any]) -> Any:
         points = [(_local_error(row), _drift(row)) for row in some]
@@ -93,42 +104,47 @@ def _local(rows: Sequence[InjectRow], title: str, lead: str) -> Any:
         own = rank_correlation(*zip(*inject_points(some), strict=True))
         return key if own is None else f"{key}, ρ = {own:+.2f}"
 
-    return _figure(rows, title, told, draw, dress, DRIFT, name)
+    return _figure(rows, panels, drawing, (title, caption), draw, dress, name)
 
 
 def _figure(
     rows: Sequence[InjectRow],
-    title: str,
-    told: str,
+    panels: Sequence[Panel],
+    drawing: Drawing,
+    words: tuple[str, Sequence[str]],
     draw: Callable[[Any, Sequence[InjectRow], dict[str, Any]], Any],
     dress: Callable[[Any], None],
-    label: str,
     name: Callable[[str, Sequence[InjectRow]], str],
-) -> Any:
+) -> Sheet:
     """Panels on one scale, each with its legend beneath it."""
     styles = styles_of(rows)
-    panels = _panels(rows, len(styles))
     budgets = len({d for d, _ in panels})
-    columns = min(len(panels), budgets if 1 < budgets < 4 else 3)
     lowest = _lowest(rows)
     kept = [_drift(row) for row in rows if _drift(row) >= lowest]
     shown = {panel: [row for row in rows if _in(row, panel)] for panel in panels}
-    looks = {panel: styles_of(some) if panel[1] else styles for panel, some in shown.items()}
-    most = max(math.ceil(len({text_label(row) for row in some}) / 2) for some in shown.values())
-    figure, axes = grid([_heading(panel) for panel in panels], 3.3, 3.0 + 0.19 * most, title, told, columns)
+    most = max(len({text_label(row) for row in some}) for some in shown.values())
+    names = [_heading(panel) for panel in panels]
+    sheet, axes = grid(drawing, *words, names, WIDTH, HEIGHT + 0.16 * most, budgets if 1 < budgets < 4 else 3)
+    columns = columns_of(axes)
     for index, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
         dress(axis)
         handles = {}
-        for key in looks[panel]:
+        for key, style in styles.items():
             some = [row for row in shown[panel] if text_label(row) == key]
             if some:
-                handles[name(key, some) + _beneath(some, lowest)] = draw(axis, some, looks[panel][key])
+                handles[name(key, some) + _beneath(some, lowest)] = draw(axis, some, style)
         axis.set_ylim(min(kept) / 1.6, max(kept) * 1.6)
         axis.tick_params(labelbottom=True)
-        axis.set_ylabel(label if index % columns == 0 else "")
-        beside = min(2, legend_columns(list(handles), 3.3))
-        legend_below(axis, handles, 0.17, columnspacing=1.0, ncols=beside)
-    return figure
+        axis.set_ylabel(DRIFT if index % columns == 0 else "")
+        beside = min(2, legend_columns([*handles], drawing.sizes.inches(columns) / columns))
+        legend_below(axis, handles, 0.2, columnspacing=1.0, ncols=beside)
+    return sheet
+
+
+def _pages(rows: Sequence[InjectRow], drawing: Drawing) -> list[Sequence[Panel]]:
+    """The panels of each figure."""
+    panels = _panels(rows, len({text_label(row) for row in rows}))
+    return chunks(panels, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
 
 
 def _drift(row: InjectRow) -> float:

@@ -107,6 +107,4 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
-    plot: bool = plot_option(
-        "Draw drift by layer, and local error against drift, into figures/ (SVG and PNG). Needs --per-layer."
-    )
+    plot: bool = plot_option("Draw drift by layer, and local error against drift, into figures/. Needs --per-layer.")

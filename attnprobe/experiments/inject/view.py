@@ -19,6 +19,7 @@ from ...tables.table import (
 )
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .result import inject_result
 from .rows import InjectRow, InjectSummary, Profile, inject_rows, inject_summary, is_profile, mean
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def view(recorded: Recorded[InjectRecord]) -> View:
     """What records of ``attnprobe inject`` show."""
     from .figures import inject_figures
 
-    rows, title = inject_rows(recorded.records), recorded.header.title
-    draw = lambda folder: inject_figures(rows, title, folder)
+    rows = inject_rows(recorded.records)
+    draw = lambda folder: inject_figures(rows, recorded.drawing, folder)
     return View(
         "inject",
         recorded.header,
@@ -43,6 +44,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         inject_tables(rows),
         inject_legend(rows),
         title="Drift of a model with a method in it",
+        result=inject_result(rows),
         summary=inject_summary(rows),
         judged=rows,
         figures={"inject": Figure("inject", draw, "no layer was replaced by itself; --per-layer does")},

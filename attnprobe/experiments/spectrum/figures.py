@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...figures.kit import canvas, chunks, columns_for, drawn, escaped, legend, legend_columns
-from ...figures.methods import COLOURS, GREY, MARKERS
+from ...figures.drawing import Drawing
+from ...figures.kit import (
+    Sheet,
+    canvas,
+    chunks,
+    columns_for,
+    drawn,
+    escaped,
+    legend,
+    legend_columns,
+    legend_inches,
+)
+from ...figures.looks import COLOURS, GREY, looks_of
+from ...figures.methods import rank_of, where
+from ...tables.labels import source_heading
+from ...tables.numbers import method_label
+from ...tables.rows import Named, Sourced, part
 from ...tables.table import counted, gathered
 from .rows import SpectrumRow, matrix_label, moduli
 
@@ -20,11 +34,31 @@ __all__ = ["spectrum_figures"]
 Place = tuple[int, int]  # layer, n
 
 PANELS = 12  # per figure
+TITLES = {
+    ("decay", True): "Decay of eigenvalues",
+    ("decay", False): "Decay of singular values",
+    ("cumulative", True): "Cumulative share of eigenvalues",
+    ("cumulative", False): "Cumulative share of squared singular values",
+}
+CAPTIONS = {
+    ("decay", True): "Eigenvalues |λ_i| / |λ_1|",
+    ("decay", False): "Singular values σ_i / σ_1",
+    ("cumulative", True): "The sum of the first i |λ_j| over the sum of all",
+    ("cumulative", False): "The sum of the first i σ_j² over the sum of all",
+}
 LINES = ("-", "--", ":", "-.")  # of the weights
 ROUNDING = 2.0**-52
 FLOOR = ROUNDING / 32  # relative; what lies below is noise, and not drawn
 POINTS = 400  # of a line: more cannot be seen
-EXACT = ("softmax", "unnormalised", "gaussian", "lifted-softmax", "lifted-gaussian", "output")
+EXACT = {  # exact matrices: their colours and markers
+    "softmax": ("black", "o"),
+    "unnormalised": ("#7a7a7a", "s"),
+    "gaussian": (COLOURS[2], "D"),
+    "lifted-softmax": (COLOURS[3], "^"),
+    "lifted-gaussian": (COLOURS[4], "v"),
+    "output": (COLOURS[6], "P"),
+}
+HEIGHT = 2.2  # inches of a panel
 NAMES = {
     "softmax": r"softmax $B$",
     "unnormalised": r"unnormalised $A$",
@@ -35,18 +69,17 @@ NAMES = {
 }
 
 
-def spectrum_figures(rows: Sequence[SpectrumRow], header_line: str, out_dir: str | Path) -> list[Path]:
+def spectrum_figures(rows: Sequence[SpectrumRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``decay`` and ``cumulative``: one panel per (layer, n), one line per matrix and weights.
 
-    ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, both logarithmic; ``cumulative`` is ``Σ_{j≤i} |λ_j| /
-    Σ |λ|`` (or of σ) against i, as in Figure 2 of Beyond Nyströmformer, and has only spectra that are known in full.
-    Lines are medians over heads and windows, bands run from p10 to p90. Colours and markers tell matrices apart, the
-    kind of line tells weights apart.
+    ``decay`` is ``σ_i / σ₁`` (or ``|λ_i| / |λ₁|``) against i, both logarithmic. ``cumulative`` has only spectra that
+    are known in full: ``Σ_{j≤i} σ_j² / Σ σ²`` against i, as in the table's ranks, or ``Σ_{j≤i} |λ_j| / Σ |λ|``, as in
+    Figure 2 of Beyond Nyströmformer. Lines are medians over heads and windows, bands run from p10 to p90. Colours and
+    markers tell matrices apart, the kind of line tells weights apart.
 
     Args:
-        header_line: the title: the sources and every fallback, in one or more lines.
-        out_dir: where ``spectrum-decay.svg`` and ``.png`` and the same of ``cumulative`` are written (``-2``, …
-            beyond 12 panels).
+        out_dir: where ``spectrum-decay.svg`` and the like, and the same of ``cumulative`` are written (``-2``, …
+            where there are many panels).
 
     Returns:
         The files' paths; none where no row has values.
@@ -54,35 +87,39 @@ def spectrum_figures(rows: Sequence[SpectrumRow], header_line: str, out_dir: str
     good = [row for row in rows if row["status"] == "ok" and any(moduli(row)[:1])]
     known = set(map(id, good))
     lost = dict.fromkeys(matrix_label(row) for row in rows if id(row) not in known)
-    if lost:
-        header_line += f"\nnot drawn, as some heads are zero, failed or skipped: {', '.join(lost)}"
     looks = _looks(good)
     paths: list[Path] = []
     for name, kept in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
         places = list(dict.fromkeys((row["layer"], row["n"]) for row in sorted(kept, key=lambda row: row["layer"])))
-        draw = lambda page, name=name, kept=kept: _page(page, kept, name, header_line, looks)
-        paths += drawn(chunks(places, PANELS), draw, Path(out_dir) / f"spectrum-{name}")
+        draw = lambda page, name=name, kept=kept: _page(page, kept, name, drawing, looks, [*lost])
+        most = min(PANELS, min(3, drawing.sizes.across(2.1)) * drawing.sizes.down(HEIGHT))
+        paths += drawn(chunks(places, most), draw, Path(out_dir) / f"spectrum-{name}", drawing)
     return paths
 
 
 def _page(
-    places: Sequence[Place], rows: Sequence[SpectrumRow], name: str, title: str, looks: Mapping[Any, dict]
-) -> Any:
-    columns = columns_for([n for _, n in places])
+    places: Sequence[Place],
+    rows: Sequence[SpectrumRow],
+    name: str,
+    drawing: Drawing,
+    looks: Mapping[Any, dict[str, Any]],
+    lost: Sequence[str],
+) -> Sheet:
+    columns = min(columns_for([n for _, n in places]), drawing.sizes.across(2.1))
     lines = math.ceil(len(places) / columns)
-    inches = max(6.4, 3.3 * columns + 0.6)
+    inches = drawing.sizes.inches(columns)
     shown = [row for row in rows if (row["layer"], row["n"]) in places]
-    told = [_over(shown)]
-    if name == "cumulative" and rows[0]["kind"] != "eigen":
-        told.append("shares of Σσ; the table's ranks are for shares of Σσ²")
     keys = _keys(shown, looks)
-    beside = _in_a_row([re.sub(r"\\bar|[${}]", "", label) for label in keys], inches)
-    tall = (2.5 if lines > 1 else 3.0) * lines + 0.7 + 0.18 * math.ceil(len(keys) / beside)
-    same = name == "decay"
-    figure, panels = canvas(title, told, inches, tall, (lines, columns), len(places), sharey=True, sharex=same)
-    eigen = rows[0]["kind"] == "eigen"
+    same, eigen = name == "decay", rows[0]["kind"] == "eigen"
+    title = f"{TITLES[name, eigen]}: median and p10 – p90"
+    caption = [f"{CAPTIONS[name, eigen]} against the rank i: {_over(shown)}.", *_kinds(shown)]
+    caption.append(where([{**row, "source": None} for row in shown]))
+    if lost:
+        caption.append(f"Not drawn, as some heads are zero, failed or skipped: {', '.join(lost)}.")
+    tall, shape = HEIGHT * lines + 0.3 + legend_inches([*keys], inches), (lines, columns)
+    sheet, panels = canvas(drawing, title, caption, tall, shape, len(places), sharey=True, sharex=same)
     one, top = (r"|\lambda_i|", r"|\lambda_1|") if eigen else (r"\sigma_i", r"\sigma_1")
-    value = one.replace("_i", "_j")
+    value = r"|\lambda_j|" if eigen else r"\sigma_j^2"
     label = f"${one}\\,/\\,{top}$" if same else f"$\\sum_{{j\\leq i}}{value}\\;/\\;\\sum_j{value}$"
     for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
         here = [row for row in shown if (row["layer"], row["n"]) == place]
@@ -94,8 +131,8 @@ def _page(
         axis.set_xlabel("rank i" if index + columns >= len(places) else "")
         axis.set_ylabel(label if index % columns == 0 else "")
     (_decay_scale if same else _cumulative_scale)(panels, shown)
-    legend(figure, keys, beside)
-    return figure
+    legend(sheet, keys, legend_columns([*keys], inches))
+    return sheet
 
 
 def _decay(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> None:
@@ -111,7 +148,7 @@ def _decay(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> N
 
 def _cumulative(axis: Any, rows: Sequence[SpectrumRow], look: Mapping[str, Any]) -> None:
     """Median and band of the growing share, from 0 at rank 0."""
-    sums = np.cumsum(_stacked(rows), axis=1)
+    sums = np.cumsum(_stacked(rows) ** (1 if rows[0]["kind"] == "eigen" else 2), axis=1)
     shares = np.concatenate([np.zeros((len(sums), 1)), sums / sums[:, -1:]], axis=1)
     i = np.unique(np.round(np.linspace(0, sums.shape[1], POINTS)).astype(int))
     band = np.quantile(shares[:, i], [0.1, 0.5, 0.9], axis=0)
@@ -157,7 +194,7 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
             panel.yaxis.set_major_locator(LogLocator(numticks=8))
             panel.yaxis.set_minor_locator(NullLocator())
     if noisy:
-        look = {"fontsize": 7, "color": GREY, "va": "top"}
+        look = {"fontsize": "small", "color": GREY, "va": "top"}
         panels[0].text(1, ROUNDING / 1.5, "float64 rounding", **look)
 
 
@@ -173,22 +210,35 @@ def _cumulative_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> Non
 
 
 def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
-    """The look of each (matrix, weights) in every panel: exact matrices always have the same colours."""
-    labels = list(dict.fromkeys(matrix_label(row) for row in rows))
-    labels.sort(key=lambda label: label not in EXACT)  # stable: exact ones first, as asked for
+    """The look of each (matrix, weights): exact matrices and methods have theirs, weights a kind of line.
+
+    Budgets of a method share its look, and smaller ones are paler.
+    """
+    ordered = sorted(rows, key=lambda row: row["of"] not in EXACT)  # stable: exact ones first, as asked for
+    methods = looks_of((row["of"], method_label(_method(row))) for row in rows if row["of"] not in EXACT)
     weights = list(dict.fromkeys(row.get("weights") for row in rows))
-    return {
-        (label, one): {
-            "color": COLOURS[place % len(COLOURS)],
-            "marker": MARKERS[place % len(MARKERS)],
-            "linestyle": LINES[weights.index(one) % len(LINES)],
-            "linewidth": 1.6 if place < len(COLOURS) else 1.1,
-            "markersize": 4,
-            "place": place,
-        }
-        for place, label in enumerate(labels)
-        for one in weights
-    }
+    found: dict[Any, dict[str, Any]] = {}
+    for place, some in enumerate(gathered(ordered, matrix_label)):
+        row = some[0]
+        of = method_label(_method(row))
+        colour, marker = EXACT.get(row["of"]) or (methods[of]["color"], methods[of]["marker"])
+        budgets = sorted({d for other in rows if method_label(_method(other)) == of and (d := other.get("d"))})
+        for one in weights:
+            found[matrix_label(row), one] = {
+                "color": colour,
+                "marker": marker,
+                "linestyle": LINES[weights.index(one) % len(LINES)],
+                "linewidth": 1.6,
+                "markersize": 4,
+                "alpha": 0.45 + 0.55 * rank_of(row.get("d"), budgets),
+                "place": place,
+            }
+    return found
+
+
+def _method(row: SpectrumRow) -> Named:
+    """What the spectrum is of, as a method."""
+    return {"method": row["of"], "options": row.get("options") or {}}
 
 
 def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
@@ -210,12 +260,6 @@ def _keys(rows: Sequence[SpectrumRow], looks: Mapping[Any, dict[str, Any]]) -> d
     return keys
 
 
-def _in_a_row(labels: Sequence[str], inches: float) -> int:
-    """How many legend entries stand side by side: all where they fit."""
-    whole = sum(0.62 + 0.065 * len(label) for label in labels)
-    return len(labels) if whole <= inches else legend_columns(labels, inches)
-
-
 def _look(row: SpectrumRow) -> tuple[str, Any]:
     """What tells lines apart: matrix and weights."""
     return matrix_label(row), row.get("weights")
@@ -228,6 +272,12 @@ def _stacked(rows: Sequence[SpectrumRow]) -> Any:
     return np.array([one[:shortest] for one in values])
 
 
+def _kinds(rows: Sequence[SpectrumRow]) -> list[str]:
+    """What kinds of line tell apart."""
+    headings = list(dict.fromkeys(heading for row in rows if (heading := source_heading(part(Sourced, row)))))
+    return [f"Kinds of line: {', '.join(headings)}."] if len(headings) > 1 else []
+
+
 def _over(rows: Sequence[SpectrumRow]) -> str:
     counts = {f"{name}s": len({row[name] for row in rows}) for name in ("head", "window")}
-    return f"median and p10 – p90 over {counted([counts])}"
+    return f"median, with a band from p10 to p90, over {counted([counts])}"

@@ -85,4 +85,4 @@ class SpectrumRequest(Lengths, WeightsWords, OnTensors):
 
 @dataclass(frozen=True, kw_only=True)
 class SpectrumOutput(Output, Timed):
-    plot: bool = plot_option("Draw the decay and the cumulative spectrum into figures/ (SVG and PNG).")
+    plot: bool = plot_option("Draw the decay and the cumulative spectrum into figures/.")

@@ -12,6 +12,7 @@ from ...tables.statistics import quantiles
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .result import spectrum_result
 from .rows import SpectrumRow, matrix_label, moduli, spectrum_rows
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
     """What records of ``attnprobe spectrum`` show."""
     from .figures import spectrum_figures
 
-    rows, title = spectrum_rows(recorded.records), recorded.header.title
+    rows = spectrum_rows(recorded.records)
     complete = any(row["complete"] for row in rows)
     remark = "" if complete else "no cumulative figure: only leading values are known"
-    draw = lambda folder: spectrum_figures(rows, title, folder)
+    draw = lambda folder: spectrum_figures(rows, recorded.drawing, folder)
     return View(
         "spectrum",
         recorded.header,
@@ -42,6 +43,7 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
         spectrum_tables(rows),
         spectrum_legend(rows) if rows else "",
         title="Spectra of attention matrices",
+        result=spectrum_result(rows),
         figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...figures.kit import drawn, grid, legend, legend_columns
+from ...figures.drawing import Drawing
+from ...figures.kit import Sheet, chunks, drawn, grid, legend, legend_columns, legend_inches, sentence
 from ...figures.methods import HUGE, styles_of, text_label
 from ...tables.labels import file_tag
 from ...tables.table import gathered, grouped_by
@@ -18,11 +19,12 @@ __all__ = ["stability_figures"]
 
 
 PANELS = {"tau": "instability τ", "loss": "loss", "gradient_norm": "norm of the gradient"}
+HEIGHT = 2.1  # inches of a panel
 CONDITION = "condition number of the inverted core, B or C"
 EXACT = {SELF_ATTENTION: "B", "kernelized": "C"}  # what these have in the place of a core
 
 
-def stability_figures(rows: Sequence[StabilityRow], title: str, out_dir: str | Path) -> list[Path]:
+def stability_figures(rows: Sequence[StabilityRow], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw ``stability-TASK`` for each task: τ, loss, gradient norm and condition numbers over the steps.
 
     A line is the mean over the seeds, geometric for τ and condition numbers, its band their range. The condition number
@@ -38,39 +40,49 @@ def stability_figures(rows: Sequence[StabilityRow], title: str, out_dir: str | P
     for task, some in zip(tasks, places, strict=True):
         stem = f"stability-{task}" + (file_tag(some[0]["source"]) if tasks.count(task) > 1 else "")
         trained = [row for row in some if row["per_step"]]
-        paths += drawn([trained] if trained else [], lambda page: _figure(page, title), Path(out_dir) / stem)
+        pages = _pages(trained, drawing) if trained else []
+        draw = lambda names, trained=trained: _figure(trained, names, drawing)
+        paths += drawn(pages, draw, Path(out_dir) / stem, drawing)
     return paths
 
 
-def _figure(rows: Sequence[StabilityRow], title: str) -> Any:
+def _pages(rows: Sequence[StabilityRow], drawing: Drawing) -> list[Sequence[str]]:
+    """What is drawn over the steps, for each figure."""
+    names = [*PANELS, *([CONDITION] if any(_condition(row) for row in rows) else [])]
+    return chunks(names, 2 * drawing.sizes.down(HEIGHT))
+
+
+def _figure(rows: Sequence[StabilityRow], names: Sequence[str], drawing: Drawing) -> Sheet:
     from matplotlib.ticker import MaxNLocator
 
     first = rows[0]
-    conditions = any(_condition(row) for row in rows)
-    names = [*PANELS.values(), *([CONDITION] if conditions else [])]
     seeds = len({row["seed"] for row in rows})
-    told = (
-        f"{first['task']}, sequences of at most {first['n']} tokens, batches of {first['batch']}: mean and range "
-        f"over {seeds} seed{'s' * (seeds != 1)}"
-    )
-    figure, panels = grid(names, 3.6, 2.6, title, told, columns=2, shared=False)
+    title = f"First steps of training on {first['task']}: mean and range over {seeds} seed{'s' * (seeds != 1)}"
+    caption = [
+        "Step by step: means over the seeds, geometric for τ and condition numbers, and bands over their range.",
+        *(["The condition number is of the core that a method inverts, the median over heads."] * (CONDITION in names)),
+        f"{sentence(first['task'])}, sequences of at most {first['n']} tokens, batches of {first['batch']}.",
+    ]
+    labels = list(dict.fromkeys(map(stability_label, rows)))
+    height = HEIGHT + legend_inches(labels, drawing.sizes.wide) / 2
+    headings = [PANELS.get(name, name) for name in names]
+    sheet, panels = grid(drawing, title, caption, headings, 3.0, height, columns=2, shared=False)
     styles, handles = styles_of(rows), {}
     for some in gathered(rows, text_label):
         style = {**styles[text_label(some[0])], "markersize": 3}
-        for axis, name in zip(panels, PANELS, strict=False):
-            line = _line(axis, [row["per_step"].get(name) or [] for row in some], style, name == "tau")
-            handles.setdefault(stability_label(some[0]).replace("$", r"\$"), line)
-        if conditions:
-            _line(panels[len(PANELS)], [_condition(row) for row in some], style, True)
-    for axis, name in zip(panels, names, strict=False):
-        if name in (PANELS["tau"], CONDITION):
+        for axis, name in zip(panels, names, strict=True):
+            lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in some]
+            line = _line(axis, lists, style, name in ("tau", CONDITION))
+            if line is not None:
+                handles.setdefault(stability_label(some[0]).replace("$", r"\$"), line)
+    for axis, name in zip(panels, names, strict=True):
+        if name in ("tau", CONDITION):
             axis.set_yscale("log")
         axis.set_xlabel("step")
-        axis.set_ylabel({PANELS["tau"]: "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, name))
+        axis.set_ylabel({"tau": "τ", CONDITION: r"$\sigma_1/\sigma_m$"}.get(name, PANELS.get(name)))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    handles = {label: line for label, line in handles.items() if line is not None}
-    legend(figure, handles, legend_columns(list(handles), 8.8))
-    return figure
+    legend(sheet, handles, legend_columns([*handles], drawing.sizes.wide))
+    return sheet
 
 
 def _condition(row: StabilityRow) -> Sequence[float | None]:

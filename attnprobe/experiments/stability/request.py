@@ -129,6 +129,4 @@ class StabilityRequest(Split, Dtype, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityOutput(Output, Gates):
-    plot: bool = plot_option(
-        "Draw instability, loss, gradient and condition numbers over steps into figures/ (SVG and PNG)."
-    )
+    plot: bool = plot_option("Draw instability, loss, gradient and condition numbers over steps into figures/.")

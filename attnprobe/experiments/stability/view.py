@@ -11,6 +11,7 @@ from ...tables.table import Column, Table, counted, grouped_by, joined, reasons,
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .names import SELF_ATTENTION, TASKS, stability_label
+from .result import stability_result
 from .rows import StabilitySummary, stability_rows, stability_summary
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
     summary = stability_summary(rows)
     above = recorded.header
     header = Header(above.source, [*above.lines, *_trained(recorded.records)], above.warnings)
-    draw = lambda folder: stability_figures(rows, header.title, folder)
+    draw = lambda folder: stability_figures(rows, recorded.drawing, folder)
     return View(
         "stability",
         header,
         rows,
         stability_tables(summary),
         title="The first steps of training",
+        result=stability_result(rows),
         summary=summary,
         judged=summary,
         figures={"stability": Figure("stability", draw, "nothing was trained that could be drawn")},

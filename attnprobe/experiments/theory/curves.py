@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...figures.kit import chunks, drawn, grid, legend, legend_columns, logarithmic
-from ...figures.methods import COLOURS
+from ...figures.drawing import Drawing
+from ...figures.kit import Sheet, chunks, columns_of, drawn, grid, legend, legend_columns, logarithmic
+from ...figures.looks import COLOURS, looks_of
 from ...records.file import unspelt
 from ...tables.labels import source_heading, with_source
 from ...tables.numbers import method_label
@@ -39,13 +40,14 @@ class Point(Place, Sourced, Finding):
 
 
 PER_PAGE = 12  # panels
+WIDTH, HEIGHT = 2.1, 2.2  # inches of a panel
 MOST_TICKS = 6
 FEW_DECADES = 100  # an axis that spans less has numbers between the powers of ten too
 STYLES = ("-", "--", ":", "-.")
 GREY = "#999999"
 
 
-def theory_curves(records: Sequence[TheoryRecord], title: str, out_dir: Path) -> list[Path]:
+def theory_curves(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: Path) -> list[Path]:
     """Draw the curves that the findings hold: medians over heads and windows, with bands from p10 to p90.
 
     ``theory-dimension``: Skyformer's d_stat against λ/‖C‖, a line for each n. ``theory-tokens``: d_stat and the d that
@@ -56,33 +58,57 @@ def theory_curves(records: Sequence[TheoryRecord], title: str, out_dir: Path) ->
     points = list(_points(records))
     layer = lambda point: (point["layer"], f"layer {point['layer']}")
     dimension = _first_of([point for point in points if "d_stat" in point["details"] and "epsilon" in point["at"]])
-    paths = _figure(dimension, "theory-dimension", title, DIMENSION, layer, _dimension, out_dir)
+    paths = _figure(dimension, "theory-dimension", drawing, DIMENSION, layer, _dimension, out_dir)
     if len({point["n"] for point in dimension}) > 1:
-        paths += _figure(dimension, "theory-tokens", title, TOKENS, layer, _tokens, out_dir)
+        paths += _figure(dimension, "theory-tokens", drawing, TOKENS, layer, _tokens, out_dir)
     errors = [point for point in points if point["theorem"] == "ma-property" and "errors" in point["details"]]
     for n in dict.fromkeys(point["n"] for point in errors):
         here = [point for point in errors if point["n"] == n]
         for of in dict.fromkeys(str(point["at"].get("of")) for point in here):
             mine = [point for point in here if point["at"].get("of") == of]
             stem = f"theory-ma-{of}-n{n}"
-            paths += _figure(mine, stem, title, f"n = {n}: {MA.get(of, '')}", layer, _failure, out_dir)
+            paths += _figure(mine, stem, drawing, _of_length(MA.get(of, EXCEEDED), n), layer, _failure, out_dir)
     collapse = [point for point in points if point["theorem"] == "rank-collapse"]
     if len({point["layer"] for point in collapse}) > 1:
         length = lambda point: (point["n"], f"n = {point['n']}")
-        paths += _figure(collapse, "theory-layers", title, LAYERS, length, _collapse, out_dir)
+        paths += _figure(collapse, "theory-layers", drawing, LAYERS, length, _collapse, out_dir)
     return paths
 
 
-DIMENSION = "statistical dimension of the lifted kernel against λ, median and p10 – p90 over heads"
-TOKENS = (
-    "statistical dimension (full) and the d that Theorem 2 asks for (dashed) against n, median and p10 – p90 "
-    "over heads; grey: 2n, all rows"
+Words = tuple[str, str]  # title and caption
+DIMENSION = (
+    "Statistical dimension of the lifted kernel against λ: median and p10 – p90 over heads",
+    "Statistical dimension d_stat of the lifted kernel against λ / ‖C‖: median over heads and windows, with a band "
+    "from p10 to p90. Dotted: 2n, all rows.",
 )
-LAYERS = "res: what is left of a matrix but for one row that repeats; median and p10 – p90 over heads"
+TOKENS = (
+    "Statistical dimension against n: median and p10 – p90 over heads",
+    "Statistical dimension of the lifted kernel (full), median over heads and windows with a band from p10 to p90, and "
+    "the d that Theorem 2 asks for (dashed), against n. Grey: 2n, all rows.",
+)
+LAYERS = (
+    "What attention leaves of V beyond rank one: median and p10 – p90 over heads",
+    "res(M) is what is left of M but for one row that repeats: median over heads and windows, with a band from p10 to "
+    "p90, layer by layer.",
+)
+EXCEEDED = (
+    "Share of errors above ε, over seeds and heads",
+    "Share of seeds and heads whose error exceeds ε, relative to the norm. Grey: δ.",
+)
 MA = {
-    "matrix": "share of seeds and heads whose matrix is off by more than ε, relative to its norm; grey: δ",
-    "output": "share of seeds and heads whose output is off by more than ε, relative to its norm; grey: δ",
+    "matrix": (
+        "Share of seeds and heads whose matrix is off by more than ε",
+        "Share of seeds and heads whose matrix is off by more than ε, relative to its norm. Grey: δ.",
+    ),
+    "output": (
+        "Share of seeds and heads whose output is off by more than ε",
+        "Share of seeds and heads whose output is off by more than ε, relative to its norm. Grey: δ.",
+    ),
 }
+
+
+def _of_length(words: Words, n: int) -> Words:
+    return words[0], f"{words[1]} n = {n}."
 
 
 def _points(records: Sequence[TheoryRecord]) -> Iterable[Point]:
@@ -103,8 +129,8 @@ def _first_of(points: Sequence[Point]) -> list[Point]:
 def _figure(
     points: Sequence[Point],
     stem: str,
-    title: str,
-    told: str,
+    drawing: Drawing,
+    words: Words,
     place_of: Callable[[Point], tuple[int, str]],
     draw: Callable[[Any, Sequence[Point]], dict[str, Any]],
     out_dir: Path,
@@ -115,19 +141,20 @@ def _figure(
     place = lambda point: (place_of(point)[0], sources.index(point["source"]))
     panels = sorted(gathered(points, place), key=lambda some: place(some[0]))
 
-    def page(shown: Sequence[Sequence[Point]]) -> Any:
+    def page(shown: Sequence[Sequence[Point]]) -> Sheet:
         names = [", ".join(filter(None, [source_heading(some[0]), place_of(some[0])[1]])) for some in shown]
-        figure, axes = grid(names, 3.1, 2.7, title, told, columns)
+        sheet, axes = grid(drawing, words[0], [words[1]], names, WIDTH, HEIGHT, columns)
         handles: dict[str, Any] = {}
         for index, (axis, some) in enumerate(zip(axes, shown, strict=True)):
             handles |= draw(axis, some)
             axis.tick_params(labelbottom=True)
-            if index % columns:
+            if index % columns_of(axes):
                 axis.set_ylabel("")
-        legend(figure, handles, legend_columns(list(handles), figure.get_figwidth()))
-        return figure
+        legend(sheet, handles, legend_columns([*handles], sheet.figure.get_figwidth()))
+        return sheet
 
-    return drawn(chunks(panels, PER_PAGE), page, out_dir / stem)
+    most = min(PER_PAGE, min(columns, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
+    return drawn(chunks(panels, most), page, out_dir / stem, drawing)
 
 
 def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
@@ -179,6 +206,7 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
         method = point["at"].get("method") or method_label(point)
         groups.setdefault(f"{method} d = {point.get('d')}", []).append(point)
     methods = list(dict.fromkeys(name.split(" d = ")[0] for name in groups))
+    looks = looks_of((label.partition(":")[0], label) for label in methods)
     handles = {}
     for name, some in groups.items():
         once = {point["window"]: point for point in some}  # each ε repeats the errors
@@ -190,7 +218,7 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
         shares = [[sum(x > step for x in errors) / len(errors) for errors in heads] for step in steps]
         place = [key.startswith(name.split(" d = ")[0] + " ") for key in groups]
         style = STYLES[sum(place[: list(groups).index(name)]) % len(STYLES)]
-        colour = COLOURS[methods.index(name.split(" d = ")[0]) % len(COLOURS)]
+        colour = looks[name.split(" d = ")[0]]["color"]
         (handles[name],) = axis.step(
             steps,
             [sum(share) / len(share) for share in shares],

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...figures.kit import chunks, drawn, grid, legend, logarithmic
-from ...figures.methods import COLOURS, GREY, HUGE
+from ...figures.drawing import Drawing
+from ...figures.kit import Sheet, chunks, drawn, grid, legend, legend_columns, logarithmic, sentence
+from ...figures.looks import COLOURS, GREY
+from ...figures.methods import HUGE
 from ...records.file import unspelt
 from ...tables.labels import file_tag, source_heading
 from ...tables.table import grouped_by
@@ -28,6 +30,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "assumption not met": {"marker": "+", "markersize": 5.5},
 }
 PER_PAGE = 12  # panels
+WIDTH, HEIGHT = 2.1, 2.3  # inches of a panel
 NEAR = 100  # a factor that an axis which is not logarithmic shows
 BEYOND = "#f3ece4"  # the bound
 
@@ -39,7 +42,7 @@ class ShownRow(FindingRow):
     measured: float
 
 
-def theory_figures(records: Sequence[TheoryRecord], title: str, out_dir: str | Path) -> list[Path]:
+def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: str | Path) -> list[Path]:
     """Draw what was found, with the curves of `theory_curves`.
 
     ``theory-bounds-nN``, for each (source, n): measured against promised, a panel for each theorem and sense, one point
@@ -60,19 +63,28 @@ def theory_figures(records: Sequence[TheoryRecord], title: str, out_dir: str | P
         budgets = sorted({row["d"] for row in some if row["d"] is not None})
         colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
         lead = ", ".join(filter(None, [source_heading(some[0]), f"n = {some[0]['n']}"]))
-        told = f"{lead}: measured against promised, one point per head and statement; shaded: beyond the bound"
-        draw = lambda page, told=told, colours=colours: _page(page, title, told, colours)
+        caption = [
+            "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
+            "statement.",
+            "Shaded: beyond the bound. Colours are budgets, markers are verdicts.",
+            f"{sentence(lead)}.",
+        ]
+        draw = lambda page, caption=caption, colours=colours: _page(page, drawing, caption, colours)
         stem = Path(out_dir) / f"theory-bounds-n{some[0]['n']}{file_tag(some[0]['source'])}"
-        paths += drawn(chunks(grouped_by(some, "theorem", "sense"), PER_PAGE), draw, stem)
-    return paths + theory_curves(records, title, Path(out_dir))
+        most = min(PER_PAGE, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
+        paths += drawn(chunks(grouped_by(some, "theorem", "sense"), most), draw, stem, drawing)
+    return paths + theory_curves(records, drawing, Path(out_dir))
 
 
-def _page(page: Sequence[Sequence[ShownRow]], title: str, told: str, colours: Mapping[int | None, str]) -> Any:
+def _page(
+    page: Sequence[Sequence[ShownRow]], drawing: Drawing, caption: Sequence[str], colours: Mapping[int | None, str]
+) -> Sheet:
     """A panel for each theorem and sense."""
     from matplotlib.lines import Line2D
 
     names = [some[0]["theorem"] for some in page]
-    figure, panels = grid(names, 3.1, 2.9, title, told, shared=False)
+    title = "Measured against promised, head by head"
+    sheet, panels = grid(drawing, title, caption, names, WIDTH, HEIGHT, shared=False)
     for axis, some in zip(panels, page, strict=True):
         _panel(axis, some, some[0]["sense"], colours)
     seen = {row["verdict"] for some in page for row in some}
@@ -80,8 +92,8 @@ def _page(page: Sequence[Sequence[ShownRow]], title: str, told: str, colours: Ma
     point: dict[str, Any] = {"linestyle": ""}
     handles = {word: Line2D([], [], color=GREY, **point, **LOOKS[word]) for word in VERDICTS if word in seen}
     handles |= {f"d = {d}": Line2D([], [], marker="s", color=colours[d], **point) for d in colours if d in used}
-    legend(figure, handles, min(len(handles), 6))
-    return figure
+    legend(sheet, handles, legend_columns([*handles], sheet.figure.get_figwidth()))
+    return sheet
 
 
 def _panel(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:

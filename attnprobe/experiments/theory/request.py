@@ -91,4 +91,4 @@ class TheoryOutput(Output, Gates):
         role=SHOWN,
         in_file=False,
     )
-    plot: bool = plot_option("Draw measured values against bounds into figures/ (SVG and PNG).")
+    plot: bool = plot_option("Draw measured values against bounds into figures/.")

@@ -10,6 +10,7 @@ from ...tables.numbers import brief, method_label
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
+from .result import theory_result
 from .rows import TheorySummary, theory_rows, theory_summary
 
 if TYPE_CHECKING:
@@ -22,16 +23,17 @@ def view(recorded: Recorded[TheoryRecord]) -> View:
     """What records of ``attnprobe theory`` show."""
     from .figures import theory_figures
 
-    records, title = recorded.records, recorded.header.title
+    records = recorded.records
     rows = theory_rows(records)
     summary = theory_summary(rows)
-    draw = lambda folder: theory_figures(records, title, folder)
+    draw = lambda folder: theory_figures(records, recorded.drawing, folder)
     return View(
         "theory",
         recorded.header,
         rows,
         theory_tables(summary),
         title="What the theorems promise, and what is",
+        result=theory_result(rows),
         summary=summary,
         judged=summary,
         figures={"theory": Figure("theory", draw, "nothing was found that could be drawn")},

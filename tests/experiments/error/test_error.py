@@ -15,6 +15,7 @@ from random import Random
 
 import pytest
 from error_records import a_run, cell
+from support.showing import EACH, files_of
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error import error_figure as figures_file
@@ -22,6 +23,7 @@ from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.gates import GATED
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import errors_view
+from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.parse import parse_gate
 from attnprobe.records.file import LOWER_BOUND
@@ -370,9 +372,9 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
     pages = []
     draw = figures_file._page
     monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
-    paths = error_figure(*a_run_of_families(layers=(0, 5)), "a source", tmp_path)
-    assert [path.name for path in paths[::2]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
-    for page in pages:
+    paths = error_figure(*a_run_of_families(layers=(0, 5)), Drawing(), tmp_path)
+    assert [path.name for path in paths[::EACH]] == ["error-output_spectral.svg", "error-output_spectral-2.svg"]
+    for page in (sheet.figure for sheet in pages):
         shown = {axis.get_title(): axis for axis in page.axes if axis.get_visible()}
         assert list(shown) == ["sparse", "features", "Nyström"]
         legends = {title: [text.get_text() for text in axis.get_legend().get_texts()] for title, axis in shown.items()}
@@ -391,15 +393,15 @@ def test_many_methods_have_a_panel_for_each_family(tmp_path, monkeypatch):
 
 def test_methods_without_a_family_stand_beside_those_of_families(tmp_path):
     records = [cell("mine.py:fn", d) for d in (16, 32)] + [cell("skyformer", d, family="Nyström") for d in (16, 32)]
-    assert len(error_figure(*summarise([*records, cell("vmean", None)]), "", tmp_path)) == 2
+    assert len(error_figure(*summarise([*records, cell("vmean", None)]), Drawing(), tmp_path)) == EACH
 
 
 def test_the_dots_of_many_methods_stand_by_family(tmp_path, monkeypatch):
     pages = []
     draw = figures_file._page
     monkeypatch.setattr(figures_file, "_page", lambda *args: pages.append(draw(*args)) or pages[-1])
-    error_figure(*a_run_of_families(d=(16,)), "a source", tmp_path)
-    (axis,) = pages[0].axes
+    error_figure(*a_run_of_families(d=(16,)), Drawing(), tmp_path)
+    (axis,) = pages[0].figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert labels == [
         "bigbird",
@@ -534,17 +536,18 @@ def test_timings_add_up_to_the_total():
 
 DRAW = """
 import json, sys
+from attnprobe.figures.drawing import Drawing
 from attnprobe.experiments.error.error_figure import error_figure
 rows, bounds = json.load(open(sys.argv[1]))
-error_figure(rows, bounds, "a source; a fallback", sys.argv[2])
+error_figure(rows, bounds, Drawing(), sys.argv[2])
 """
 
 
 def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
     """Drawn twice, in a fresh process, and under another's matplotlibrc."""
-    first = error_figure(*run, "a source; a fallback", tmp_path / "a")
-    assert [path.name for path in first] == ["error-output_spectral.svg", "error-output_spectral.png"]
-    error_figure(*run, "a source; a fallback", tmp_path / "b")
+    first = error_figure(*run, Drawing(), tmp_path / "a")
+    assert [path.name for path in first] == files_of("error-output_spectral")
+    error_figure(*run, Drawing(), tmp_path / "b")
     (tmp_path / "rows.json").write_text(json.dumps(run))
     (tmp_path / "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 9\nsvg.fonttype: none\n")
     monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
@@ -571,10 +574,10 @@ def test_figures_are_the_same_to_the_byte(run, tmp_path, monkeypatch):
 )
 def test_figures_of_every_shape(tmp_path, shape):
     rows, bounds = summarise(a_run(**shape))
-    paths = error_figure(rows, bounds, "source $1$\nfallback: another text", tmp_path, relative=True)
-    pages = -(-len({(row["layer"], row["n"]) for row in rows}) // 12)
-    assert len(paths) == len(set(paths)) == 2 * pages
-    assert all(path.stat().st_size > 5000 for path in paths)
+    paths = error_figure(rows, bounds, Drawing(), tmp_path, "output_spectral_relative")
+    pages = -(-len({(row["layer"], row["n"]) for row in rows}) // 9)
+    assert len(paths) == len(set(paths)) == EACH * pages
+    assert all(path.stat().st_size > 5000 for path in paths if path.suffix != ".txt")
     assert paths[0].name == "error-output_spectral_relative.svg"
 
 
@@ -592,7 +595,7 @@ def test_figures_of_what_went_wrong(tmp_path):
     ]
     for chosen in (records, [one for one in records if one["d"] != 32]):
         rows, bounds = summarise(chosen)
-        assert len(error_figure(rows, bounds, "", tmp_path)) == 2
+        assert len(error_figure(rows, bounds, Drawing(), tmp_path)) == EACH
 
 
 def test_no_figure_without_a_method_or_a_value(tmp_path):
@@ -600,7 +603,7 @@ def test_no_figure_without_a_method_or_a_value(tmp_path):
         rows, bounds = summarise(records)
         if records and records[0]["status"] == "skipped":
             rows[0]["metrics"] = {}
-        assert error_figure(rows, bounds, "title", tmp_path) == []
+        assert error_figure(rows, bounds, Drawing(), tmp_path) == []
     assert not any(tmp_path.iterdir())
 
 

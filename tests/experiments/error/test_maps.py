@@ -16,6 +16,7 @@ from inputs import DTYPES, eps, factor_of, magnitude, make
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from pretend_device import AWAY, pretending
 from safetensors.torch import save_file
+from support.showing import EACH, files_of
 
 from attnprobe.cli import main
 from attnprobe.errors import UsageError
@@ -36,6 +37,7 @@ from attnprobe.experiments.error.map_scale import (
 )
 from attnprobe.experiments.error.maps_figure import map_figures
 from attnprobe.experiments.error.maps_page import DPI, heading_lines
+from attnprobe.figures.drawing import Drawing
 from attnprobe.methods import METHODS, approximate
 from attnprobe.metrics import MAP_BLOCKS, attention_maps
 from attnprobe.operators import Dense, Identity, Padded, Sum
@@ -239,7 +241,7 @@ def test_another_seed_of_a_folder_is_drawn_by_its_own_draws(source, tmp_path):
     assert (record["seed"], record["repeat"]) == (1, 1)
     wanted = attention_maps(approximate("skyformer", load_qkv(qkv=source["qkv"], n=70), 8, seed=1).operator)
     assert np.array_equal(np.load(map_path(session.path, record["key"])), wanted.float().numpy())
-    assert len(map_figures(session.outcome.records, session.path, "", tmp_path / "f")) == 2
+    assert len(map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f")) == EACH
 
 
 def test_the_exact_map_is_that_of_its_target_source_and_heads(source, tmp_path):
@@ -269,7 +271,7 @@ def test_a_method_without_a_matrix_and_one_that_fails_say_why(source, tmp_path, 
     session = measured(source, tmp_path, methods=("performer,skyformer",))
     keys = {record["method"]: record["key"] for record in session.outcome.records}
     assert session.unmapped == {keys["performer"]: "gives an output and no matrix"}
-    assert len(map_figures(session.outcome.records, session.path, "", tmp_path / "f", session.unmapped)) == 2
+    assert len(map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f", session.unmapped)) == EACH
     monkeypatch.setattr("attnprobe.experiments.error.maps.attention_maps", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # the exact matrix has no excuse
         measured(source, tmp_path, "new")
@@ -329,21 +331,24 @@ def test_the_scale_has_roundticks_of(low, high):
 def test_a_heading_breaks_where_it_may():
     assert heading_lines(("nystromformer:inverse=pinv,n_iter=12", "d = 64", "(used 61.25)"), 192) == [
         "nystromformer:",
-        "inverse=pinv,",
-        "n_iter=12",
-        "d = 64",
-        "(used 61.25)",
+        "inverse=pinv,n_iter=12",
+        "d = 64 (used 61.25)",
     ]
     assert heading_lines(("window", "d = 64", "(used 62)"), 192) == ["window", "d = 64 (used 62)"]
     assert heading_lines(("exact B",), 192) == ["exact B"]
-    assert max(map(len, heading_lines(("x" * 50,), 192))) <= 18
+    assert max(map(len, heading_lines(("x" * 50,), 192))) <= 22
 
 
 def drawn_by(monkeypatch):
     """The figures that are drawn from here on."""
     figures, keep = [], figure_file.maps_page
-    monkeypatch.setattr(figure_file, "maps_page", lambda *args: figures.append(keep(*args)) or figures[-1])
+    monkeypatch.setattr(figure_file, "maps_page", lambda *args: _kept(figures, keep(*args)))
     return figures
+
+
+def _kept(figures, sheet):
+    figures.append(sheet.figure)
+    return sheet
 
 
 def texts(figure):
@@ -361,26 +366,24 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
         source,
         tmp_path,
         methods=("skyformer:sampler=iid,nystromformer,vmean",),
-        d=(8, 16, 100),
+        d=(8, 100),
         windows=2,
         repeats=3,
         seed=5,
     )
-    paths = map_figures(session.outcome.records, session.path, "a source $1$\nfallback: another text", tmp_path / "f")
-    assert [path.name for path in paths] == ["maps-layer0-n70.svg", "maps-layer0-n70.png"]
+    paths = map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "f")
+    assert [path.name for path in paths] == files_of("maps-layer0-n70")
     (figure,) = figures
     panels, (bar,) = figure.axes[:-1], figure.axes[-1:]
-    assert len(panels) == 3 * (1 + 3 + 3 + 1)
+    assert len(panels) == 3 * (1 + 2 + 2 + 1)
     headings = [text.split("\n") for text in texts(figure) if "\n" in text or text in ("exact B", "vmean")]
-    assert [heading[0] for heading in headings] == ["exact B", *["skyformer:"] * 3, *["nystromformer"] * 3, "vmean"]
-    assert headings[4][1] == "d = 8" and headings[1][1] == "sampler=iid"
-    assert {"a source $1$", "fallback: another text", "head 0", "head 1", "head 2"} <= set(texts(figure))
-    assert any(
-        "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries" in text
-        for text in texts(figure)
-    )
+    assert [heading[0] for heading in headings] == ["exact B", *["skyformer:"] * 2, *["nystromformer"] * 2, "vmean"]
+    assert headings[3][1] == "d = 8" and headings[1][1] == "sampler=iid"
+    assert {"head 0", "head 1", "head 2"} <= set(texts(figure))
+    place = "window 0 of 2, seed 5, the first of 3: means of blocks of about 1.1 x 1.1 entries"
+    assert place in paths[-1].read_text(encoding="utf-8")
     assert any("nystromformer d = 100: skipped" in text for text in texts(figure))
-    assert [inside(panel) for panel in panels[18:21]] == [["skipped"]] * 3  # nystromformer at d = 100
+    assert [inside(panel) for panel in panels[12:15]] == [["skipped"]] * 3  # nystromformer at d = 100
     assert sum(map(len, map(inside, panels))) == 3 and "mean weight" in bar.get_xlabel()
     places = {text.get_text().split("\n")[0]: text.get_position() for text in figure.texts}
     assert places["head 0"][1] > places["head 1"][1] > places["head 2"][1]
@@ -388,8 +391,8 @@ def test_a_row_per_head_and_a_column_per_cell(source, tmp_path, monkeypatch):
         box = panel.get_position()
         assert box.y0 < places[f"head {index % 3}"][1] < box.y1
         assert not panel.images or (panel.images[0].origin == "upper" and panel.get_ylim()[0] > panel.get_ylim()[1])
-        if index < 3 or index >= 21:
-            assert box.x0 < places["vmean" if index >= 21 else "exact B"][0] < box.x1
+        if index < 3 or index >= 15:
+            assert box.x0 < places["vmean" if index >= 15 else "exact B"][0] < box.x1
     scale = Scale.of(np.load(exact_map_path(session.path, mapped(session.outcome.records)[0])).astype(float))
     for index, record in enumerate(mapped(session.outcome.records)):
         if record["status"] == "ok":
@@ -410,7 +413,7 @@ def test_panels_are_apart_and_everything_is_on_the_page(source, tmp_path, monkey
         "gaussian": {"target": "gaussian", "n": (9,), "d": (4,)},
     }.items():
         session = measured(source, tmp_path, name, **change)
-        map_figures(session.outcome.records, session.path, "a source\n" + "x y " * 60, tmp_path / name)
+        map_figures(session.outcome.records, session.path, Drawing(), tmp_path / name)
     for figure in figures:
         figure.set_dpi(DPI)
         renderer = FigureCanvasAgg(figure).get_renderer()
@@ -465,7 +468,7 @@ def test_what_is_negative_broken_or_beyond_the_scale_is_named(tmp_path, monkeypa
     }
     for name, (maps, status, wanted) in cases.items():
         record = kept(tmp_path / name, maps, exact_maps, status=status, reason="no such luck")
-        assert len(map_figures([record], tmp_path / name, "", tmp_path / name)) == 2
+        assert len(map_figures([record], tmp_path / name, Drawing(), tmp_path / name)) == EACH
         found = texts(figures[-1])
         names = {"smaller", "above", "below", "not", "skyformer d"}
         assert [text for text in found if any(text.startswith(f"{one} ") for one in names)] == wanted, name
@@ -480,35 +483,37 @@ def test_heads_and_columns_beyond_the_page_are_said(tmp_path, monkeypatch):
     figures = drawn_by(monkeypatch)
     maps = np.full((14, 8, 8), 0.125)
     records = [kept(tmp_path, maps, key=f"k{d}", d=d, metrics={}) for d in range(1, 10)]
-    paths = map_figures(records, tmp_path, "", tmp_path)
-    assert [path.name for path in paths[::2]] == ["maps-layer0-n8.svg", "maps-layer0-n8-2.svg"]
-    assert [len(figure.axes) - 1 for figure in figures] == [12 * 8, 12 * 3]
-    for page, figure in enumerate(figures):
-        assert "heads 12, 13 are not drawn; --head chooses which are" in texts(figure)
-        assert f"figure {page + 1} of 2 of these methods and budgets, all on one colour scale" in texts(figure)
-        assert any("every entry" in text for text in texts(figure))
+    paths = map_figures(records, tmp_path, Drawing(), tmp_path)
+    assert [path.name for path in paths[::EACH]] == ["maps-layer0-n8.svg", "maps-layer0-n8-2.svg"]
+    assert [len(figure.axes) - 1 for figure in figures] == [12 * 7, 12 * 4]
+    for page, path in enumerate(paths[EACH - 1 :: EACH]):
+        caption = path.read_text(encoding="utf-8")
+        assert "Heads 12, 13 are not drawn; --head chooses which are." in caption
+        assert f"Figure {page + 1} of 2 of these methods and budgets, all on one colour scale." in caption
+        assert "every entry" in caption
 
 
 def test_no_figure_without_a_map_and_a_file_that_is_none_is_refused(tmp_path):
     maps = np.full((2, 8, 8), 0.125)
     record = kept(tmp_path, maps)
     for other in ({"requested": False}, {"window": 1}, {"status": "failed"}, {"layer": 1}, {"key": "gone"}):
-        assert map_figures([{**record, **other}], tmp_path, "", tmp_path / "f") == []
+        assert map_figures([{**record, **other}], tmp_path, Drawing(), tmp_path / "f") == []
     assert not (tmp_path / "f").exists()
     for content in (b"", b"not an array", maps[0].tobytes()):
         map_path(tmp_path, "k").write_bytes(content)
         with pytest.raises(UsageError, match=r"k\.npy: this is no map; remove it"):
-            map_figures([record], tmp_path, "", tmp_path / "f")
+            map_figures([record], tmp_path, Drawing(), tmp_path / "f")
     for wrong in (maps[0], maps[:1], maps.astype(int)):
         np.save(map_path(tmp_path, "k"), wrong)
         with pytest.raises(UsageError, match="this is no map"):
-            map_figures([record], tmp_path, "", tmp_path / "f")
+            map_figures([record], tmp_path, Drawing(), tmp_path / "f")
 
 
 DRAW = """
 import json, sys
+from attnprobe.figures.drawing import Drawing
 from attnprobe.experiments.error.maps_figure import map_figures
-map_figures(json.load(open(sys.argv[1])), sys.argv[2], "a source; a fallback", sys.argv[3])
+map_figures(json.load(open(sys.argv[1])), sys.argv[2], Drawing(), sys.argv[3])
 assert "torch" not in sys.modules
 """
 
@@ -516,7 +521,7 @@ assert "torch" not in sys.modules
 def test_maps_are_the_same_to_the_byte(source, tmp_path, monkeypatch):
     """Drawn twice, and in a fresh process under another's matplotlibrc."""
     session = measured(source, tmp_path)
-    first = map_figures(session.outcome.records, session.path, "a source; a fallback", tmp_path / "a")
+    first = map_figures(session.outcome.records, session.path, Drawing(), tmp_path / "a")
     (tmp_path / "rows.json").write_text(json.dumps(session.outcome.records))
     (tmp_path / "matplotlibrc").write_text("font.size: 20\nimage.cmap: gray\nsvg.fonttype: none\nsavefig.dpi: 30\n")
     monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
@@ -546,8 +551,8 @@ def names(tmp_path):
     return {path.name for path in (tmp_path / "r/figures").glob("*")}
 
 
-ERRORS = {"error-output_spectral.svg", "error-output_spectral.png"}
-MAPS = {"maps-layer0-n70.svg", "maps-layer0-n70.png"}
+ERRORS = {*files_of("error-output_spectral_relative")}
+MAPS = {*files_of("maps-layer0-n70")}
 
 
 @pytest.mark.parametrize(
@@ -568,7 +573,8 @@ MAPS = {"maps-layer0-n70.svg", "maps-layer0-n70.png"}
 def test_plot_draws_what_it_names(command, tmp_path, args, wanted):
     code, _, err = command(*args)
     assert code == 0 and names(tmp_path) == wanted
-    assert {line.rpartition("/")[2] for line in err.splitlines() if "figure:" in line} == wanted
+    drawn = {line.rpartition("/")[2] for line in err.splitlines() if "figure:" in line}
+    assert drawn == {f"{name}, and .png, .pdf, .txt" for name in wanted if name.endswith(".svg")}
 
 
 @pytest.mark.parametrize(("kind", "says"), [("map", "did you mean 'maps'?"), ("errors,", "choose from errors, maps")])
@@ -587,7 +593,7 @@ def test_older_pictures_never_contradict_the_table(command, tmp_path):
     assert code == 0 and names(tmp_path) == ERRORS | MAPS
     assert all((tmp_path / "r/figures" / name).read_bytes() != old for name, old in before.items())
     code, _, err = command("--layer", "2")  # and what this table does not show goes
-    assert names(tmp_path) == ERRORS | {"maps-layer2-n70.svg", "maps-layer2-n70.png"}
+    assert names(tmp_path) == ERRORS | {*files_of("maps-layer2-n70")}
     assert "removed, because it shows an earlier run: r/figures/maps-layer0-n70.svg" in err
     (tmp_path / "r/figures/mine.svg").write_text("mine")
     (tmp_path / "r/figures/maps-notes.txt").write_text("mine")
@@ -622,6 +628,6 @@ def test_a_mask_and_a_diverged_cell_are_drawn_too(capsys, monkeypatch, tmp_path)
         records = [json.loads(line) for line in (tmp_path / method / "records.jsonl").read_text().splitlines()]
         (record,) = mapped(records)
         found = np.load(map_path(tmp_path / method, record["key"]))
-        assert np.isnan(found).any() == (code == 4) and len(list((tmp_path / method / "figures").iterdir())) == 2
+        assert np.isnan(found).any() == (code == 4) and len(list((tmp_path / method / "figures").iterdir())) == EACH
         assert (np.load(exact_map_path(tmp_path / method, record))[0, :, -3:] == 0).all()  # padded keys
     capsys.readouterr()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from error_records import a_run, cell
+from support.showing import EACH, files_of
 
 import attnprobe
 from attnprobe.errors import UsageError
@@ -18,6 +19,7 @@ from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.papers import beside, read_reference, reference_notes, reference_rows
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures import kit
+from attnprobe.figures.drawing import Drawing
 
 HEADER = "init,n,d,method,value,digitisation_uncertainty\n"
 
@@ -45,7 +47,8 @@ def csv_file(path, *lines, header=HEADER):
 def pages(monkeypatch):
     """Every page that is drawn."""
     drawn = []
-    monkeypatch.setattr(kit, "saved", lambda figure, stem, save=kit.saved: drawn.append(figure) or save(figure, stem))
+    save = kit.saved
+    monkeypatch.setattr(kit, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
     return drawn
 
 
@@ -61,8 +64,8 @@ def hollow(axis):
 
 def test_a_panel_for_each_weights_and_n_with_the_means(tmp_path, pages):
     rows, _ = summarise(a_sweep())
-    paths = paper_figure(rows, "a source", tmp_path)
-    assert [path.name for path in paths] == ["papers-output_spectral.svg", "papers-output_spectral.png"]
+    paths = paper_figure(rows, Drawing(), tmp_path)
+    assert [path.name for path in paths] == files_of("papers-output_spectral")
     found = panels(pages[0])
     assert list(found) == [
         f"weights {word}\nlayer 0, n = {n}" for word in ("pretrained", "initialized-qkv") for n in (512, 1024)
@@ -89,7 +92,7 @@ def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, page
         "pretrained,1024,16,Nyströmformer,0.75,0.01",
         "pretrained,1024,64,V-Mean,0.125,",
     )
-    paper_figure(rows, "a source", tmp_path, references=[read_reference(file)])
+    paper_figure(rows, Drawing(), tmp_path, references=[read_reference(file)])
     found = panels(pages[0])
     colours = {
         text.get_text().removesuffix(" !"): line.get_color()
@@ -104,7 +107,8 @@ def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, page
     }
     assert {title: hollow(axis) for title, axis in found.items()} == {title: wanted.get(title, []) for title in found}
     assert "hollow: paper" in colours
-    assert "its 'initialized' is weights initialized-qkv" in pages[0]._suptitle.get_text().replace("\n    ", " ")
+    caption = (tmp_path / "papers-output_spectral.txt").read_text(encoding="utf-8")
+    assert "its 'initialized' is weights initialized-qkv" in caption
 
 
 def test_without_initialized_qkv_its_place_is_taken_and_said(tmp_path):
@@ -141,7 +145,7 @@ def test_the_papers_values_stand_at_layer_0_and_target_softmax_alone(tmp_path):
 def test_another_metric_has_no_papers_values(tmp_path, pages):
     rows, _ = summarise(a_sweep())
     reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0"))
-    paths = paper_figure(rows, "", tmp_path, "output_frobenius", [reference])
+    paths = paper_figure(rows, Drawing(), tmp_path, "output_frobenius", [reference])
     assert paths[0].name == "papers-output_frobenius.svg"
     assert not any(hollow(axis) for axis in panels(pages[0]).values())
 
@@ -156,9 +160,9 @@ def test_ratios_stand_in_a_table(tmp_path):
 
 def test_one_budget_without_a_paper_is_no_panel(tmp_path):
     rows, _ = summarise([of("pretrained", cell(d=16)), of("pretrained", cell("vmean", None))])
-    assert paper_figure(rows, "", tmp_path) == []
+    assert paper_figure(rows, Drawing(), tmp_path) == []
     reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,64,16,skyformer,1,0"))
-    assert len(paper_figure(rows, "", tmp_path, references=[reference])) == 2
+    assert len(paper_figure(rows, Drawing(), tmp_path, references=[reference])) == EACH
 
 
 @pytest.mark.filterwarnings("error")
@@ -172,7 +176,7 @@ def test_panels_of_what_went_wrong_and_of_many(tmp_path):
         of("initialized", cell("$_x$", 16, [1.0, 2.0], n=128)),
         of(None, cell("linear", None, [1.0, 2.0], n=256), qkv="a $b$.safetensors"),
     ]
-    assert len(paper_figure(summarise(records)[0], "a $source", tmp_path)) == 2
+    assert len(paper_figure(summarise(records)[0], Drawing(), tmp_path)) == EACH
     many = [
         of(word, cell(d=d, n=n, layer=layer))
         for word in ("pretrained", "initialized")
@@ -180,21 +184,22 @@ def test_panels_of_what_went_wrong_and_of_many(tmp_path):
         for n in (8, 16, 32, 64, 128)
         for layer in range(3)
     ]
-    assert len(paper_figure(summarise(many)[0], "", tmp_path)) == 2 * 2 * 2
+    assert len(paper_figure(summarise(many)[0], Drawing(), tmp_path)) == EACH * 2 * 2
 
 
 DRAW = """
 import json, sys
+from attnprobe.figures.drawing import Drawing
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.papers import read_reference
-paper_figure(json.load(open(sys.argv[1])), "a source", sys.argv[3], references=[read_reference(sys.argv[2])])
+paper_figure(json.load(open(sys.argv[1])), Drawing(), sys.argv[3], references=[read_reference(sys.argv[2])])
 """
 
 
 def test_panels_are_the_same_to_the_byte(tmp_path):
     rows, _ = summarise(a_sweep())
     file = csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0.1")
-    first = paper_figure(rows, "a source", tmp_path / "a", references=[read_reference(file)])
+    first = paper_figure(rows, Drawing(), tmp_path / "a", references=[read_reference(file)])
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     env = {**os.environ, "PYTHONPATH": str(Path(attnprobe.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", DRAW, tmp_path / "rows.json", file, tmp_path / "b"], check=True, env=env)

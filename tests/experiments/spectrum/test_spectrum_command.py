@@ -8,6 +8,7 @@ import json
 import re
 
 import pytest
+from support.showing import EACH, files_of
 
 from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError
@@ -16,6 +17,7 @@ from attnprobe.experiments.spectrum.measure import parse_of
 from attnprobe.experiments.spectrum.request import shares
 from attnprobe.experiments.spectrum.rows import moduli, spectrum_rows
 from attnprobe.experiments.spectrum.view import spectrum_tables
+from attnprobe.figures.drawing import Drawing
 from attnprobe.tables.console import Header
 from attnprobe.tables.terminal import plain_tables
 
@@ -80,7 +82,7 @@ def test_a_run_leaves_its_folder_and_is_not_computed_again(run, qkv, tmp_path):
     assert len(records.splitlines()) == 4  # one for each head
     tables = {f"{stem}.{kind}" for stem in ("spectrum", "spectrum-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
-    names = {f"spectrum-{name}.{kind}" for name in ("decay", "cumulative") for kind in ("svg", "png")}
+    names = {*files_of("spectrum-decay", "spectrum-cumulative")}
     figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
     assert set(figures) == names
     code, again, _ = run(*args)
@@ -236,10 +238,10 @@ def test_figures_draw_what_rows_hold(tmp_path):
         "eigenvalues": [[1.0, 0.0], [0.3, 0.4]],
     }
     assert moduli(row) == [1.0, 0.5]
-    assert len(spectrum_figures([row], "a title with $ and _", tmp_path)) == 4
-    assert spectrum_figures([{**row, "status": "failed", "eigenvalues": None}], "", tmp_path) == []
+    assert len(spectrum_figures([row], Drawing(), tmp_path)) == 2 * EACH
+    assert spectrum_figures([{**row, "status": "failed", "eigenvalues": None}], Drawing(), tmp_path) == []
     many = [{**row, "layer": layer} for layer in range(14)]
-    names = {path.name for path in spectrum_figures(many, "", tmp_path)}
+    names = {path.name for path in spectrum_figures(many, Drawing(), tmp_path)}
     assert {"spectrum-decay.png", "spectrum-decay-2.png", "spectrum-cumulative-2.svg"} <= names
 
 

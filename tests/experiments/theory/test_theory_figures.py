@@ -12,6 +12,7 @@ from showing import view_of
 from attnprobe.experiments.theory.figures import theory_figures
 from attnprobe.experiments.theory.rows import theory_rows, theory_summary
 from attnprobe.figures import kit
+from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.methods import COLOURS
 
 HEADS, SEEDS = [0, 1, 2], 4
@@ -61,8 +62,8 @@ def drawn(monkeypatch, tmp_path):
 
     def draw(records):
         kept = {}
-        monkeypatch.setattr(kit, "saved", lambda figure, stem: [kept.setdefault(stem.name, figure)])
-        theory_figures(records, "title", tmp_path)
+        monkeypatch.setattr(kit, "saved", lambda sheet, stem, drawing: [kept.setdefault(stem.name, sheet.figure)])
+        theory_figures(records, Drawing(), tmp_path)
         return kept
 
     return draw

@@ -1,0 +1,30 @@
+"""What a run of ``attnprobe spectrum`` found, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from ...tables.labels import source_heading
+from ...tables.results import lost, sentences
+from ...tables.rows import Sourced, part
+from ...tables.table import gathered
+from .rows import SpectrumRow, matrix_label
+
+__all__ = ["spectrum_result"]
+
+
+def spectrum_result(rows: Sequence[SpectrumRow]) -> str:
+    """How many leading values hold nine tenths, of each matrix at the largest n."""
+    known = [row for row in rows if row["status"] == "ok" and row.get("rank_90") is not None]
+    n = max((row["n"] for row in known), default=0)
+    here = gathered([row for row in known if row["n"] == n], _name)
+    ranks = [f"{median(row['rank_90'] or 0 for row in some):g} of {_name(some[0])}" for some in here]
+    weight = "Σ|λ|" if any(row["kind"] == "eigen" for row in known) else "Σσ²"
+    found = f"90 % of {weight} lie in so many leading values (n = {n}, medians over heads): {', '.join(ranks)}."
+    return sentences(found if ranks else "", lost(rows, matrix_label))
+
+
+def _name(row: SpectrumRow) -> str:
+    heading = source_heading(part(Sourced, row))
+    return matrix_label(row) + (f" ({heading})" if heading else "")

@@ -1,0 +1,29 @@
+"""What a run of ``attnprobe theory`` found, in a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ...tables.results import listed, lost, sentences
+from .rows import VERDICTS
+
+__all__ = ["theory_result"]
+
+WORDS = {
+    "holds": "hold",
+    "violated": "are violated",
+    "vacuous": "are vacuous",
+    "assumption not met": "have an assumption that is not met",
+}
+
+
+def theory_result(rows: Sequence[Any]) -> str:
+    """How many statements hold, head by head."""
+    counts = Counter(row["verdict"] for row in rows if row["verdict"] is not None)
+    parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
+    broken = list(dict.fromkeys(row["theorem"] for row in rows if row["verdict"] == "violated"))
+    found = f"Of {sum(counts.values())} statements, head by head, {listed(parts)}." if parts else ""
+    which = f"Violated: {', '.join(broken)}." if broken else ""
+    return sentences(found, which, lost(rows, lambda row: row["theorem"]))

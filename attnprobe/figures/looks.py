@@ -1,0 +1,113 @@
+"""The colour and marker of every method, by its name alone: the same in every figure of every run.
+
+A look in `LOOKS` never changes, and a new method gets a pair of its own. The methods that papers compare (`COMPARED`)
+have colours that differ for readers with red-green blindness too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["COLOURS", "COMPARED", "EXACT", "GREY", "LOOKS", "SPARE", "looks_of"]
+
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+WINE, FOREST, BROWN, INDIGO, NAVY = "#882255", "#117733", "#661100", "#332288", "#1F3B73"
+COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, WINE, FOREST, BROWN, INDIGO, NAVY)
+GREY = "#444444"  # of V-Mean, bounds and guides
+SPARE = ("*", "d", "H", "8")  # markers of users' methods and of methods with options
+DASHES: tuple[Any, ...] = ("--", (0, (5, 1.5, 1, 1.5)), (0, (1, 1)), (0, (8, 2)))  # of methods with options
+
+YARDSTICKS = {"vmean": "--", "svd": "-."}  # lines without markers
+EXACT = "exact"  # attention itself, where it is measured as a yardstick of cost
+LOOKS: Mapping[str, tuple[str, str | None]] = {
+    EXACT: ("black", "o"),
+    "softmax": ("black", "s"),
+    "kernelized": (BROWN, "o"),
+    "vmean": (GREY, None),
+    "svd": ("#7a7a7a", None),
+    # Nyström
+    "skyformer": (BLUE, "o"),
+    "nystromformer": (VERMILION, "s"),
+    "nystromformer-kmeans": (PINK, "s"),
+    "mss": (FOREST, "<"),
+    "mss-literal": (ORANGE, "<"),
+    "spectral-shift": (NAVY, ">"),
+    "prototype": (SKY, "^"),
+    # sampling
+    "informer": (ORANGE, "v"),
+    "skeinformer": (WINE, "h"),
+    # sketch
+    "linformer": (GREEN, "^"),
+    "linformer-jlt": (VERMILION, "^"),
+    "amm": (SKY, "D"),
+    # features
+    "performer": (PINK, "D"),
+    "performer-relu": (WINE, "D"),
+    "linear": (ORANGE, "X"),
+    "efficient": (BLUE, "P"),
+    # LSH
+    "reformer": (INDIGO, "p"),
+    "lsh-qk": (VERMILION, "p"),
+    # sparse
+    "bigbird": (SKY, "P"),
+    "longformer": (BROWN, "X"),
+    "window": (GREEN, "v"),
+    "topk": (ORANGE, ">"),
+    # kernels
+    "torch:flex": (BLUE, "v"),
+    "torch:int8": (VERMILION, "h"),
+    "torch:sdpa-flash": (GREEN, "P"),
+    "torch:sdpa-math": ("black", "D"),
+}
+COMPARED = (
+    EXACT,
+    "vmean",
+    "skyformer",
+    "nystromformer",
+    "mss",
+    "spectral-shift",
+    "informer",
+    "skeinformer",
+    "linformer",
+    "performer",
+    "reformer",
+    "bigbird",
+    "longformer",
+)
+
+
+def looks_of(labels: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and kind of line of methods, each by its name and its label ``NAME[:k=v,…]``.
+
+    A method with options has its name's colour, a marker of `SPARE` and a kind of dashes; a method of a user has a
+    colour and a marker of `SPARE`. Both follow from a hash of the label. Where two labels of a figure fall on the same
+    look, the one that is later in the alphabet takes the next free one.
+
+    >>> looks_of([("skyformer", "skyformer")])["skyformer"]
+    {'color': '#0072B2', 'marker': 'o', 'linestyle': '-'}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    taken: set[tuple[Any, ...]] = set()
+    for name, label in sorted(set(labels)):
+        looks = _candidates(name, label)
+        look = next((one for one in looks if tuple(one.values()) not in taken), looks[0])
+        taken.add(tuple(look.values()))
+        found[label] = look
+    return found
+
+
+def _candidates(name: str, label: str) -> list[dict[str, Any]]:
+    """The looks that a label may have, the first that its hash points to."""
+    if label == name and name in LOOKS:
+        colour, marker = LOOKS[name]
+        return [{"color": colour, "marker": marker, "linestyle": YARDSTICKS.get(name, "-")}]
+    if name in LOOKS:
+        colour = LOOKS[name][0]
+        pairs = [(marker, dashes) for dashes in DASHES for marker in SPARE]
+        looks = [{"color": colour, "marker": marker, "linestyle": dashes} for marker, dashes in pairs]
+    else:
+        looks = [{"color": colour, "marker": marker, "linestyle": "-"} for marker in SPARE for colour in COLOURS]
+    start = int.from_bytes(hashlib.sha256(label.encode(errors="surrogatepass")).digest()[:8], "big") % len(looks)
+    return looks[start:] + looks[:start]

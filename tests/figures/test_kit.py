@@ -1,0 +1,95 @@
+"""What files of figures hold: no provenance above the panels, all of it in metadata and in the caption."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+from support.error_records import a_run
+
+from attnprobe.experiments.error.error_figure import error_figure
+from attnprobe.experiments.error.rows import summarise
+from attnprobe.figures import kit
+from attnprobe.figures.drawing import STYLES, Drawing
+
+FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
+TITLE = "Output error (spectral norm) against budget d: median, p10 – p90, maximum"
+
+
+def files(tmp_path, **how):
+    rows, bounds = summarise(a_run(lengths=(512,)))
+    paths = error_figure(rows, bounds, Drawing(**how), tmp_path)
+    return {path.suffix: path for path in paths}
+
+
+def words_of(path):
+    """What an SVG writes, which matplotlib keeps as comments."""
+    return re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"))
+
+
+def place_of(path, words):
+    """How an SVG places some words, above its lower edge."""
+    text = path.read_text(encoding="utf-8")
+
+    x, y = re.search(rf"<!-- {words} -->\s*<g[^>]*translate\((\S+) (\S+)\)", text).groups()
+    return float(x), float(y)
+
+
+def test_a_figure_has_four_files_with_title_and_caption(tmp_path):
+    found = files(tmp_path, facts=FACTS)
+    assert set(found) == set(kit.FILES)
+    title, caption, facts = found[".txt"].read_text(encoding="utf-8").strip().split("\n\n")
+    assert title == TITLE and facts.split("\n") == [*FACTS]
+    for part in ("‖(B − B~)V‖₂, against the budget d", "medians", "n = 512", "Layer 0", "heads"):
+        assert part in caption
+    assert "Points are hollow" in caption and "Dashed: V-Mean" in caption
+    with Image.open(found[".png"]) as image:
+        assert image.text == {"Title": TITLE, "Description": "\n".join([caption, *FACTS])}
+    metadata = ElementTree.fromstring(found[".svg"].read_bytes()).find("{http://www.w3.org/2000/svg}metadata")
+    texts = [one.text for one in metadata.iter() if one.text and one.text.strip()]
+    assert TITLE in texts and "\n".join([caption, *FACTS]) in texts
+    pdf = found[".pdf"].read_bytes()
+    assert pdf.startswith(b"%PDF") and b"/Subject" in pdf and b"/Title" in pdf and b"/CreationDate" not in pdf
+
+
+def test_nothing_of_the_run_is_written_above_the_panels(tmp_path):
+    words = words_of(files(tmp_path, facts=FACTS)[".svg"])
+    assert not any("pretrained" in word or "attnprobe" in word for word in words)
+
+
+def test_a_caption_may_stand_below(tmp_path):
+    plain = files(tmp_path / "plain", facts=FACTS)
+    below = files(tmp_path / "below", facts=FACTS, caption=True)
+    assert below[".txt"].read_bytes() == plain[".txt"].read_bytes()
+    assert any("attnprobe 1.2.3" in word for word in words_of(below[".svg"]))
+    places = [place_of(some[".svg"], "skyformer !") for some in (plain, below)]
+    assert places[0] == pytest.approx(places[1], abs=1.5)  # points: the caption moves nothing
+    sizes = [Image.open(some[".png"]).size for some in (plain, below)]
+    assert sizes[0][0] == sizes[1][0] and sizes[1][1] > sizes[0][1] + 100
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_figures_have_the_size_of_their_style(tmp_path, style):
+    with Image.open(files(tmp_path, style=style)[".png"]) as image:
+        wide, tall = (pixels / kit.DPI for pixels in image.size)
+    if style == "slide":
+        assert wide / tall == pytest.approx(16 / 9, rel=0.01)
+    else:
+        assert wide == pytest.approx(3.3, abs=0.01)
+
+
+def test_a_paper_is_as_wide_as_the_text_where_panels_stand_side_by_side(tmp_path):
+    rows, bounds = summarise(a_run(lengths=(512, 1024)))
+    png = error_figure(rows, bounds, Drawing(), tmp_path)[1]
+    with Image.open(png) as image:
+        assert image.size[0] / kit.DPI == pytest.approx(6.9, abs=0.01)
+
+
+def test_a_file_holds_no_date_and_is_the_same_twice(tmp_path, monkeypatch):
+    first = files(tmp_path / "a", facts=FACTS)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    second = files(tmp_path / "b", facts=FACTS)
+    for kind, path in first.items():
+        assert path.read_bytes() == second[kind].read_bytes(), kind

@@ -1,0 +1,97 @@
+"""One colour and marker for each method, everywhere, whatever else is in the figure."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from attnprobe.figures.looks import COMPARED, LOOKS, looks_of
+from attnprobe.figures.methods import styles_of
+from attnprobe.methods import METHODS
+
+# how colours look with normal sight, without red cones and without green ones, of linear RGB (Machado et al., 2009)
+SIGHTS = {
+    "normal": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+}
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(colour, sight):
+    """A colour in CIE L*a*b*, as somebody sees it."""
+    from matplotlib.colors import to_rgb
+
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    x, y, z = XYZ @ np.clip(sight @ linear, 0, 1) / np.array([0.9505, 1.0, 1.089])
+    f = lambda t: np.cbrt(t) if t > 0.008856 else 7.787 * t + 16 / 116
+    return np.array([116 * f(y) - 16, 500 * (f(x) - f(y)), 200 * (f(y) - f(z))])
+
+
+def row(method, family="", options=None, d=16, **more):
+    return {"method": method, "options": options or {}, "family": family, "d": d, **more}
+
+
+def pair(look):
+    return look["color"], look["marker"]
+
+
+def test_every_method_has_a_look_of_its_own():
+    assert set(METHODS) <= set(LOOKS)
+    assert len(set(LOOKS.values())) == len(LOOKS)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_methods_that_papers_compare_have_colours_that_differ(sight):
+    """Two colours at a distance below about 10 are hard to tell apart on a thin line."""
+    names = [name for name in COMPARED if LOOKS[name][1]]  # V-Mean's line is dashed and has no marker
+    colours = {LOOKS[name][0] for name in names}
+    assert len(colours) == len(names) == len(COMPARED) - 1
+    seen = {colour: lab(colour, SIGHTS[sight]) for colour in colours}
+    assert min(np.linalg.norm(seen[a] - seen[b]) for a, b in combinations(colours, 2)) > 10
+
+
+def test_colours_differ_within_a_family():
+    families = {}
+    for name, method in METHODS.items():
+        families.setdefault(method.family, []).append(LOOKS[name][0])
+    for name, colours in families.items():
+        assert len(set(colours)) == len(colours), name
+
+
+def test_a_method_of_a_user_moves_no_other_and_keeps_its_look():
+    names = ["skyformer", "mine.py:f", "mine.py:g", "linformer"]
+    every = looks_of((name, name) for name in names)
+    for name in names:
+        assert looks_of([(name, name)])[name] == every[name]
+    assert len({pair(look) for look in every.values()}) == len(names)
+    assert not {pair(every[name]) for name in names[1:3]} & set(LOOKS.values())
+
+
+def test_options_keep_the_colour_and_change_marker_and_line():
+    labels = ["skyformer", "skyformer:guard=sampled", "skyformer:sampler=rls"]
+    looks = looks_of(("skyformer", label) for label in labels)
+    assert {look["color"] for look in looks.values()} == {LOOKS["skyformer"][0]}
+    assert len({(look["marker"], str(look["linestyle"])) for look in looks.values()}) == len(labels)
+    assert looks["skyformer"]["linestyle"] == "-" and looks[labels[1]]["linestyle"] != "-"
+
+
+def test_no_two_methods_of_a_figure_look_the_same_even_where_hashes_fall_together():
+    labels = [f"mine{number}.py:f" for number in range(40)]
+    looks = looks_of((label, label) for label in labels)
+    assert len({tuple(look.values()) for look in looks.values()}) == len(labels)
+
+
+def test_the_figure_of_some_methods_uses_what_the_figure_of_all_uses():
+    rows = [row(name, method.family) for name, method in METHODS.items()]
+    every = styles_of(rows)
+    some = styles_of([rows[4], rows[2], rows[9]])
+    assert some == {label: every[label] for label in some}
+    assert list(styles_of(rows[::-1])) != list(every) and styles_of(rows[::-1]) == every
