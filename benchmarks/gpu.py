@@ -3,6 +3,8 @@
     python benchmarks/gpu.py [--seconds 450] [--only reference,pass] [--out benchmarks/RESULTS-gpu.md]
     python benchmarks/gpu.py --device cpu --small        # the same rows of small matrices, in a minute
 
+Where attnprobe is not installed, PYTHONPATH=. in a clone does; records and their packages are not imported.
+
 Q, K and V are independent N(0, 1) numbers: nothing is fetched. Each section has a share of the time, which passes to
 the next one where it is not used, and its most telling rows come first. A row that runs out of memory, raises, or would
 take too long by the time of a smaller n says so instead of a time. The page and a JSON file beside it are written as
@@ -206,14 +208,14 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="small matrices")
-    parser.add_argument("--seconds", type=float, help="for all sections: 450, or 50 with --small")
+    parser.add_argument("--seconds", type=float, help="for all sections: 450, or 120 with --small")
     parser.add_argument("--only", type=sections_named, default=list(SHARES), help="sections, separated by commas")
     parser.add_argument("--out", type=Path, help="the page; RESULTS-gpu.md beside this script on a GPU, else none")
     parser.add_argument("--sections", help=argparse.SUPPRESS)  # of the process that measures, as the next two
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--since", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.seconds = args.seconds or (50.0 if args.small else 450.0)
+    args.seconds = args.seconds or (120.0 if args.small else 450.0)
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device; --device cpu --small tries the script")
     return measure_sections(args) if args.sections else supervise(args)

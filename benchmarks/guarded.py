@@ -24,6 +24,7 @@ from attnprobe.grammar.foreign import reason
 from attnprobe.run.limits import CellTimeout, time_limit
 
 ONCE = 2.0  # seconds: a call that takes longer is not repeated
+SURPRISING = 3.0  # times the expected seconds, 0 where no smaller n was measured: a call that is made once more
 ROUNDS = 3
 GRACE = 20.0  # seconds that a section may be late before its process is ended
 STARTUP = 60.0  # seconds that a process may take until its first section
@@ -101,7 +102,7 @@ class Measure:
         if expected > left or left <= 0:
             row.absent = f"about {expected:.0f} s, {max(0.0, left):.0f} s are left of the section"
         else:
-            self._fill(row, subject, make, facts, left, cold=known is None)
+            self._fill(row, subject, make, facts, left, expected)
         rate = self.rate(subject.dtype)
         if row.flops is not None and rate is not None:
             row.floor = row.flops / rate
@@ -122,7 +123,7 @@ class Measure:
         return None
 
     def _fill(
-        self, row: Row, subject: Subject, make: Callable[[], Call], facts: Facts, left: float, cold: bool
+        self, row: Row, subject: Subject, make: Callable[[], Call], facts: Facts, left: float, expected: float
     ) -> None:
         row.flops = None if callable(subject.flops) else subject.flops
         once = result = None
@@ -130,7 +131,7 @@ class Measure:
             with torch.no_grad(), time_limit(max(1.0, left + GRACE / 2)):
                 once = make()
                 result, row.mib, first = self._first(once)
-                if cold and first > ONCE:  # compiled, or chose its kernels
+                if first > max(ONCE, SURPRISING * expected):  # it was compiled, or its kernels were chosen
                     first = self._timed(once)[1]
                 again = ROUNDS if first <= ONCE else 0
                 seconds = [self._timed(once)[1] for _ in range(again)] or [first]

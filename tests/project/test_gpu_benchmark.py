@@ -94,6 +94,23 @@ def test_a_row_that_would_take_too_long_is_not_begun(module, measure):
     assert measure.row(subject("c", 8), once).seconds is None
 
 
+def test_a_first_call_that_compiles_does_not_count(module, measure, monkeypatch):
+    guarded, calls = module("guarded"), []
+    monkeypatch.setattr(guarded, "ONCE", 0.05)
+
+    def compiles_once(seconds):
+        sleep(0.4 if not calls else seconds)
+        calls.append(seconds)
+
+    for n, growth in ((8, 2.0), (16, 0.0)):  # of one that is new, and of one that is compiled anew
+        calls.clear()
+        assert measure.row(guarded.Subject("a", n, growth=growth), lambda: lambda: compiles_once(0.06)).seconds < 0.3
+        assert len(calls) == 2
+    calls.clear()
+    assert measure.row(guarded.Subject("a", 32), lambda: lambda: compiles_once(0.06)).seconds > 0.3  # as expected
+    assert len(calls) == 1
+
+
 def test_a_device_that_takes_no_more_work_ends_the_process(module, measure):
     def lost():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
