@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from functools import partial
 from math import ceil
 from pathlib import Path
 from timeit import Timer
@@ -43,7 +44,7 @@ def interleaved(
     >>> {name: len(times) for name, times in interleaved({"sum": lambda: torch.ones(9).sum()}, rounds=3).items()}
     {'sum': 3}
     """
-    measure = _on_cuda if torch.device(device).type == "cuda" else _on_cpu
+    measure = partial(_on_cuda, device) if torch.device(device).type == "cuda" else _on_cpu
     repeats, seconds, done = {}, {name: [] for name in work}, 0
     for turn in range(rounds + 1):
         for name, once in work.items():
@@ -61,15 +62,16 @@ def _on_cpu(once: Call, repeats: int) -> float:
     return Timer(once, timer=clock).timeit(repeats) / repeats
 
 
-def _on_cuda(once: Call, repeats: int) -> float:
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    first.record()
-    for _ in range(repeats):
-        once()
-    last.record()
-    torch.cuda.synchronize()
-    return first.elapsed_time(last) / 1000 / repeats
+def _on_cuda(device: torch.device | str, once: Call, repeats: int) -> float:
+    with torch.cuda.device(device):  # whose stream the events are put into
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        first.record()
+        for _ in range(repeats):
+            once()
+        last.record()
+        torch.cuda.synchronize()
+        return first.elapsed_time(last) / 1000 / repeats
 
 
 def counted_flops(once: Call) -> int:
@@ -151,12 +153,12 @@ def peak_bytes(make: Callable[..., Call], *args: Any, device: torch.device | str
     if torch.device(device).type == "cuda":
         _warm_up(make, args)
         once = make(*args)
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
         once()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
     if not Path("/proc/self/clear_refs").exists():
         return None
     processes = multiprocessing.get_context("forkserver")  # imports once the modules that every child needs

@@ -85,8 +85,6 @@ def test_padded_and_causal_forms(name, target, form, dtype, place):
 
 @pytest.mark.parametrize("name, target", [case.values[:2] for case in DEFAULTS])
 def test_gradients(name, target, place):
-    if place.name == "pretended":
-        pytest.skip("a pretended tensor has no gradient")
     qkv = make(n=N)
     found = []
     for of in (lambda x: x, place.sent):

@@ -8,6 +8,7 @@ operation on tensors of both devices is an error, unless the one on the CPU is a
 from __future__ import annotations
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -40,8 +41,29 @@ class Pretended(torch.Tensor):
         return _run(func, args, kwargs or {})
 
 
+class _Making(TorchFunctionMode):
+    """What makes a tensor of Python's numbers: torch would make a true one on AWAY, without numbers."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.tensor and kwargs.get("device") is not None and torch.device(kwargs["device"]) == AWAY:
+            return func(*args, **{**kwargs, "device": "cpu"}).to(AWAY)
+        if func is torch.Tensor.new_tensor and isinstance(args[0], Pretended):
+            return args[0].held.new_tensor(*args[1:], **kwargs).to(AWAY)
+        return func(*args, **kwargs)
+
+
 class pretending(TorchDispatchMode):  # noqa: N801  (a context)
     """The context in which tensors may be made on the pretended device."""
+
+    def __enter__(self):
+        self.making = _Making()
+        self.making.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.making.__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return _run(func, args, kwargs or {})
