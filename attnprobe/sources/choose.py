@@ -19,10 +19,11 @@ from ..errors import SourceError, nearest, unknown
 from ..files import read_regular
 from ..timings import Timings
 from .cache import FORM, NO_CACHE, default_cache, key_of
+from .description import Opened
 from .files import FileSource
 from .folder import ModelFolder, directory, looks_like_a_path, settings_sha256
 from .hub import Unreachable, cached_folder, cached_models, fetch
-from .model import ModelSource, Opened
+from .model import ModelSource
 from .packaged import INSTALL, MINILM, minilm, packaged_weights
 from .spec import Source, SourceSpec, choose_device, path_of, stage
 from .text import Text, embedded, open_text, wikitext
@@ -74,6 +75,7 @@ def resolve(
     with stage(timings, "model"):
         folder, weights = _model(spec, substitutions)
         if folder is not None and weights != "initialized":
+            folder.settings()  # a missing configuration is named before missing weights
             folder = folder.sealed()
     with stage(timings, "tokenising"):
         text = _text(spec, substitutions)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,35 +11,19 @@ from ..errors import SourceError, UsageError
 from ..qkv import QKV
 from ..timings import Timings
 from .cache import Cache, key_of
+from .description import Opened, described
 from .folder import ModelFolder
 from .packaged import INSTALL
-from .positions import Captured, max_positions, read
+from .positions import Captured, read
 from .spec import DTYPES, Source, SourceSpec, check_sizes, stage
 from .text import Text
 from .tokens import Layout, TokenStream, check_length
-from .vocabulary import Vocabulary
 from .weights import initialized, pretrained, redraw_projections
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["ModelSource", "Opened"]
-
-MOST_UNKNOWN = 0.3
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A model's configuration and a vocabulary, loaded before the text is tokenised.
-
-    Attributes:
-        config: the model's configuration. vocabulary: the tokenizer of the text.
-        made_up: the vocabulary was built from the text, so unknown tokens are not an error.
-    """
-
-    config: PreTrainedConfig
-    vocabulary: Vocabulary
-    made_up: bool
+__all__ = ["ModelSource"]
 
 
 class ModelSource(Source):
@@ -90,52 +71,17 @@ class ModelSource(Source):
         before = list(fallback)
         card = cache.facts(identity)
         if card is None:
-            card = {**self._described(), "fallback": fallback[len(before) :]}
+            with stage(timings, "tokenising"):
+                unknown = self.stream.unknown_fraction()
+            card = {
+                **described(spec, name, folder, weights, text, self.opened, unknown),
+                "fallback": fallback[len(before) :],
+            }
             cache.keep_facts(identity, card)
         self._card = card
         self.layers, self.heads = card["layers"], card["facts"]["heads"]
         self.layout = Layout(card["facts"]["max_positions"], *(tuple(card[name]) for name in ("before", "after")))
         self.facts: dict[str, Any] = {**card["facts"], "fallback": [*before, *card["fallback"]]}
-
-    def _described(self) -> dict[str, Any]:
-        """What is to be known of the source before it is read: its facts, its layers, and how segments begin and end.
-
-        Raises:
-            SourceError: a vocabulary that does not fit the text, or a model that reads none.
-        """
-        config, vocabulary = self.config, self.stream.vocabulary
-        layers, heads, p = _sizes(self.name, config)
-        limits = [limit for limit in (max_positions(config), vocabulary.longest) if limit is not None]
-        with stage(self.timings, "tokenising"):
-            unknown = self.stream.unknown_fraction()
-        if unknown > MOST_UNKNOWN and not self.opened.made_up:
-            raise SourceError(
-                f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{self.text.name}' is unknown to it; "
-                "use another --tokenizer or --text"
-            )
-        trained = self.folder is not None and self.weights != "initialized"
-        facts = {
-            "model": self.name,
-            "revision": None if self.folder is None else self.folder.revision,
-            "model_sha256": self.folder.seals[-1].sha256 if self.folder is not None and trained else None,
-            "config_sha256": _config_sha256(config),
-            "weights": self.weights,
-            "weights_seed": None if self.weights == "pretrained" else self.spec.weights_seed,
-            "text": self.text.name,
-            "split": self.text.split,
-            "text_sha256": self.text.sha256,
-            "tokenizer": vocabulary.name,
-            "tokenizer_sha256": vocabulary.sha256,
-            "unk_fraction": round(unknown, 6),
-            "positions": self.spec.positions,
-            "dtype": self.spec.dtype,
-            "max_positions": min(limits, default=None),
-            "p": p,
-            "heads": heads,
-            **({"causal": True} if _is_causal(config) else {}),
-        }
-        around = {"before": vocabulary.before, "after": vocabulary.after}
-        return {"facts": facts, "layers": layers, "lengths": {}, **around}
 
     @property
     def opened(self) -> Opened:
@@ -306,41 +252,3 @@ class ModelSource(Source):
                     redraw_projections(model, self.spec.weights_seed, self.name)
             self._model = model = cast("Any", model).to(self.device)
         return model
-
-
-def _config_sha256(config: PreTrainedConfig) -> str:
-    """The hash of a configuration without its version, its path and its runtime settings."""
-    settings = config.to_dict()
-    for name in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"):
-        settings.pop(name, None)
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _is_causal(config: PreTrainedConfig) -> bool:
-    """Whether the configuration is of a causal decoder. A forward verifies this later.
-
-    An encoder-decoder counts as its encoder.
-    """
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    )
-
-    inner = config.get_text_config()
-    if getattr(config, "is_encoder_decoder", False):
-        return False
-    kind = config.model_type
-    writes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return writes or bool(getattr(inner, "is_decoder", False))
-
-
-def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
-    """The layers, heads and head dimension of a configuration."""
-    inner = config.get_text_config()
-    if not isinstance(getattr(inner, "vocab_size", None), int):
-        raise SourceError(f"{name}: a {config.model_type} reads no text (its configuration states no vocab_size)")
-    try:
-        layers, heads = int(inner.num_hidden_layers), int(inner.num_attention_heads)
-        return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)
-    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
-        raise SourceError(f"{name}: its configuration states no layers and heads of attention ({error})") from error

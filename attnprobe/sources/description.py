@@ -1,0 +1,123 @@
+"""What is known of a model and a text before anything is read: their facts, and what has to be loaded for them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SourceError
+from .folder import ModelFolder
+from .positions import max_positions
+from .spec import SourceSpec
+from .text import Text
+from .vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+__all__ = ["Opened", "described"]
+
+MOST_UNKNOWN = 0.3
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model's configuration and a vocabulary, loaded before the text is tokenised.
+
+    Attributes:
+        config: the model's configuration. vocabulary: the tokenizer of the text.
+        made_up: the vocabulary was built from the text, so unknown tokens are not an error.
+    """
+
+    config: PreTrainedConfig
+    vocabulary: Vocabulary
+    made_up: bool
+
+
+def described(
+    spec: SourceSpec,
+    name: str,
+    folder: ModelFolder | None,
+    weights: str,
+    text: Text,
+    opened: Opened,
+    unknown: float,
+) -> dict[str, Any]:
+    """The facts of a source, its number of layers, and the special tokens of a segment, as JSON-able values.
+
+    Args:
+        name: of the model. weights: as resolved. unknown: the share of unknown tokens in the text.
+
+    Raises:
+        SourceError: a vocabulary that does not fit the text, or a model that reads none.
+    """
+    config, vocabulary = opened.config, opened.vocabulary
+    layers, heads, p = _sizes(name, config)
+    if unknown > MOST_UNKNOWN and not opened.made_up:
+        raise SourceError(
+            f"tokenizer {vocabulary.name}: {unknown:.0%} of the text '{text.name}' is unknown to it; "
+            "use another --tokenizer or --text"
+        )
+    limits = [limit for limit in (max_positions(config), vocabulary.longest) if limit is not None]
+    trained = folder is not None and weights != "initialized"
+    facts = {
+        "model": name,
+        "revision": None if folder is None else folder.revision,
+        "model_sha256": folder.seals[-1].sha256 if folder is not None and trained else None,
+        "config_sha256": _config_sha256(config),
+        "weights": weights,
+        "weights_seed": None if weights == "pretrained" else spec.weights_seed,
+        "text": text.name,
+        "split": text.split,
+        "text_sha256": text.sha256,
+        "tokenizer": vocabulary.name,
+        "tokenizer_sha256": vocabulary.sha256,
+        "unk_fraction": round(unknown, 6),
+        "positions": spec.positions,
+        "dtype": spec.dtype,
+        "max_positions": min(limits, default=None),
+        "p": p,
+        "heads": heads,
+        **({"causal": True} if _is_causal(config) else {}),
+    }
+    return {"facts": facts, "layers": layers, "lengths": {}, "before": vocabulary.before, "after": vocabulary.after}
+
+
+def _config_sha256(config: PreTrainedConfig) -> str:
+    """The hash of a configuration without its version, its path and its runtime settings."""
+    settings = config.to_dict()
+    for name in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"):
+        settings.pop(name, None)
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _is_causal(config: PreTrainedConfig) -> bool:
+    """Whether the configuration is of a causal decoder. A forward verifies this later.
+
+    An encoder-decoder counts as its encoder.
+    """
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    inner = config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        return False
+    kind = config.model_type
+    writes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return writes or bool(getattr(inner, "is_decoder", False))
+
+
+def _sizes(name: str, config: PreTrainedConfig) -> tuple[int, int, int]:
+    """The layers, heads and head dimension of a configuration."""
+    inner = config.get_text_config()
+    if not isinstance(getattr(inner, "vocab_size", None), int):
+        raise SourceError(f"{name}: a {config.model_type} reads no text (its configuration states no vocab_size)")
+    try:
+        layers, heads = int(inner.num_hidden_layers), int(inner.num_attention_heads)
+        return layers, heads, int(getattr(inner, "head_dim", None) or inner.hidden_size // heads)
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        raise SourceError(f"{name}: its configuration states no layers and heads of attention ({error})") from error
