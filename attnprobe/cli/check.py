@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .completion import complete_methods
-from .options import debug_option, format_option, refuse_unknown_format
+from .options import debug_option, format_option
 
 EPILOG = """\b
 In Python:
@@ -64,12 +64,12 @@ def command(
     from dataclasses import asdict
 
     from ..tables.conformance import conformance_table
-    from ..tables.view import flat_view
+    from ..tables.view import check_format, flat_view
     from ..testing import examine
     from .progress import progress_bar
     from .streams import answer
 
-    refuse_unknown_format(format_)
+    check_format(format_)
     fixed = {name: value for name, value in sizes.items() if value is not None}
     if dtype is not None:
         fixed["dtype"] = _dtype(dtype)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from .options import debug_option, format_option, refuse_unknown_format
+from .options import as_shown, check_shown, output_of, shown_options
 
 EPILOG = """\b
 In Python:
@@ -54,8 +56,7 @@ records could not be read."""
     help="Two-sided significance level, for all rows of a table together.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also if a row is undecided.")
-@format_option
-@debug_option
+@shown_options
 def command(
     a: str,
     b: str,
@@ -63,8 +64,7 @@ def command(
     tolerance: float,
     level: float,
     strict: bool,
-    format_: str,
-    debug: bool,
+    **shown: Any,
 ) -> None:
     """Compare run B with run A, cell by cell, and exit with 1 if B is worse.
 
@@ -73,13 +73,14 @@ def command(
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..compare.runs import compare_runs
-    from ..compare.view import comparison_line, comparison_view
+    from ..compare.view import COMPARED, comparison_line, comparison_view
     from ..experiments.shapes import read_run
     from ..records.read import malformed_notes
     from ..tables.console import Header
     from .streams import answer, note
 
-    refuse_unknown_format(format_)
+    output = output_of(**shown)
+    check_shown(output, COMPARED)
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
     first, second = read_run(a), read_run(b)
     found = compare_runs(first.some(), second.some(), asked, tolerance, level)
@@ -89,7 +90,7 @@ def command(
     facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": found.sources}
     lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *found.sources_in_words()]
     header = Header(facts, lines)
-    answer(comparison_view(found.rows, header).text(format_), styled=format_ == "table")
+    answer(comparison_view(found.rows, header).text(**as_shown(output)), styled=output.format_ == "table")
     for line in found.notes:
         note(line)
     for verdict in ("only in A", "only in B"):

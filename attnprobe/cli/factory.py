@@ -13,7 +13,7 @@ import click
 from ..experiments.base import Experiment
 from ..run.option import Option, options_of
 from ..run.topics import GROUPS
-from .options import click_settings, kinds_from, refuse_unknown_format, request_and_output
+from .options import check_shown, click_settings, kinds_from, request_and_output
 
 __all__ = ["measuring_command", "options_in"]
 
@@ -73,7 +73,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
     begin = perf_counter()
     request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)
-    refuse_unknown_format(output.format_)
+    check_shown(output, experiment.columns() if output.columns else ())
     from .gating import gates_of
     from .measuring import measure_and_show
     from .streams import answer

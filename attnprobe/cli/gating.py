@@ -12,9 +12,10 @@ import click
 from .streams import echo, note
 
 if TYPE_CHECKING:
+    from ..gates.check import GateResult
     from ..tables.rows import Judged
 
-__all__ = ["gates_of", "settled"]
+__all__ = ["gates_of", "judged", "settled"]
 
 
 def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]:
@@ -39,13 +40,29 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
     return asked
 
 
-def settled(rows: Sequence[Judged], gates: Sequence[Any], junit: str | None) -> bool:
-    """Whether a gate failed at the rows; said on stderr, as a table where a file declares gates, and as JUnit XML.
+def judged(rows: Sequence[Judged], gates: Sequence[Any]) -> list[GateResult]:
+    """What becomes of gates at the rows; nothing of a shard, whose rows are a part.
 
     With ``--strict`` an undecided gate is a failed one.
     """
-    from ..errors import UsageError
     from ..gates.check import check
+    from .output import shard_asked
+
+    if shard_asked():
+        return []
+    results = check(rows, gates)
+    if click.get_current_context().params.get("strict"):
+        results = [replace(result, undecided=False) for result in results]
+    return results
+
+
+def settled(results: Sequence[GateResult], gates: Sequence[Any], junit: str | None) -> bool:
+    """Whether a gate failed; said on stderr, as a table where a file declares gates, and as JUnit XML.
+
+    Args:
+        results: as `judged` gives them.
+    """
+    from ..errors import UsageError
     from ..gates.results import gates_table, junit_xml
     from .output import shard_asked
 
@@ -53,9 +70,6 @@ def settled(rows: Sequence[Judged], gates: Sequence[Any], junit: str | None) -> 
         if gates:
             note(f"shard {shard}: gates are not judged for a part; run this command without --shard after all shards")
         return False
-    results = check(rows, gates)
-    if click.get_current_context().params.get("strict"):
-        results = [replace(result, undecided=False) for result in results]
     for result in results:
         if not result.passed:
             note(f"gate {'undecided' if result.undecided else 'failed'}: {result.line}")

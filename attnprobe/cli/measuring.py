@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..timings import Timings
-from .gating import settled
+from .gating import judged, settled
 from .output import draw, ended, keep_files, pictures, show, whatever_fits
 from .progress import progress_bar
 from .streams import echo, note
@@ -37,7 +37,14 @@ def measure_and_show(
     with progress_bar("loading torch") as (progress, notify):
         with timings("imports"):
             measure = experiment.measure()
-        session = measure(request, notify=notify, progress=progress, timings=timings, **kept)
+        told: list[str] = []
+
+        def tell(line: str) -> None:
+            told.append(line)
+            notify(line)
+
+        session = measure(request, notify=tell, progress=progress, timings=timings, **kept)
+    from ..gates.results import gates_markdown
     from ..report import open_run, views
 
     records = session.outcome.records
@@ -45,13 +52,14 @@ def measure_and_show(
         note(f"no cell falls to this part of the run; {session.path} is as it was")
         raise ended(records, ())
     [view] = views(open_run(session.path, measured=records), style=output.style, caption=output.caption)
+    results = judged(view.judged, gates)
     with whatever_fits(session.path) as lost:
-        show(view, session.path, output.format_)
+        show(view, session.path, output, told, gates_markdown(results))
         keep_files(view, session.path)
         draw(view, session.path, kinds)
     if getattr(output, "show_timings", False):
         from ..tables.terminal import timings_table
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    failed = settled(view.judged, gates, getattr(output, "junit", None))
+    failed = settled(results, gates, getattr(output, "junit", None))
     raise ended(records, lost, failed)

@@ -9,7 +9,7 @@ import click
 
 from .completion import complete_methods, plugin_names
 from .method_index import method_list
-from .options import debug_option, format_option, refuse_unknown_format
+from .options import debug_option, format_option
 
 EPILOG = """\b
 In Python:
@@ -30,9 +30,10 @@ def command(name: str | None, pages: str | None, long: bool, format_: str, debug
 
     --format other than table prints all facts of each method.
     """
+    from ..tables.view import check_format
     from .streams import answer
 
-    refuse_unknown_format(format_)
+    check_format(format_)
     if name is None and pages is None and format_ == "table" and not long:
         return answer(method_list(plugin_names()))
     from ..errors import UsageError

@@ -14,14 +14,17 @@ from ..run.topics import Output
 from .completion import complete_methods
 
 __all__ = [
+    "as_shown",
+    "check_shown",
     "click_settings",
     "debug_option",
     "drawing_options",
     "format_option",
     "kinds_from",
     "origins",
-    "refuse_unknown_format",
+    "output_of",
     "request_and_output",
+    "shown_options",
     "taking",
 ]
 
@@ -65,6 +68,7 @@ def taking(options: Sequence[Option]) -> Decorator:
 shown = {option.name: option for option in options_of(Output)}
 format_option, debug_option = taking([shown["format_"]]), taking([shown["debug"]])
 drawing_options = taking([shown["style"], shown["caption"]])
+shown_options = taking([shown[name] for name in ("format_", "columns", "legend", "debug")])
 
 
 def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
@@ -88,13 +92,37 @@ def request_and_output(experiment: Experiment) -> tuple[Any, Any]:
     return request, output
 
 
-def refuse_unknown_format(format_: str) -> None:
-    """Refuse a ``--format`` that nothing is rendered in."""
-    from ..errors import unknown
-    from ..tables.view import FORMATS
+def output_of(**texts: Any) -> Output:
+    """What the options of `shown_options` say.
 
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    Raises:
+        UsageError: a format that nothing is rendered in, or columns of one that has none.
+    """
+    from ..tables.view import check_format
+
+    output = built(Output, texts, lambda option: option.long)
+    check_format(output.format_, output.columns or ())
+    return output
+
+
+def check_shown(output: Output, columns: Sequence[Any]) -> None:
+    """Refuse columns that are none, before anything is measured; those of csv are fields of rows, known after it.
+
+    Raises:
+        UsageError: it lists the columns.
+    """
+    from ..tables.table import check_columns
+    from ..tables.view import check_format
+
+    names = output.columns or ()
+    check_format(output.format_, names)
+    if output.format_ != "csv":
+        check_columns(columns, names)
+
+
+def as_shown(output: Output) -> dict[str, Any]:
+    """What `View.text` is asked for."""
+    return {"format": output.format_, "columns": output.columns or (), "whole": output.legend}
 
 
 def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import UsageError
+from .options import as_shown
 from .streams import answer, note
 
 if TYPE_CHECKING:
+    from ..run.topics import Output
     from ..tables.view import Figure, View
 
 __all__ = ["draw", "ended", "keep_files", "pictures", "shard_asked", "show", "whatever_fits"]
@@ -27,15 +30,20 @@ def shard_asked() -> str | None:
 KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
 
 
-def show(view: View, folder: Path, format_: str) -> None:
+def show(view: View, folder: Path, output: Output, told: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
     """Answer with a view, and write it into ``tables/COMMAND.…`` in every kind of `KINDS`.
 
     What the inputs are like stands beside it in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
     rows are printed alone: tables in the folder are of all shards.
+
+    Args:
+        told: lines that stderr had while the run was measured; a table on stdout does not repeat them.
+        verdict: of gates, lines of Markdown.
     """
     from ..records.ownership import write_output
 
-    answer(view.text(format_), styled=format_ == "table")
+    above = replace(view, header=replace(view.header, told=told))
+    answer(above.text(**as_shown(output), above=verdict), styled=output.format_ == "table")
     if shard := shard_asked():
         note(
             f"shard {shard}: these are the rows of this shard; after all shards, `attnprobe report {folder}` or this "

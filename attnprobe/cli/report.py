@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import debug_option, drawing_options, format_option, kinds_from, refuse_unknown_format
+from .options import check_shown, drawing_options, kinds_from, output_of, shown_options
 
 if TYPE_CHECKING:
     from ..report import Report, Run
+    from ..run.topics import Output
     from ..tables.view import View
 
 EPILOG = """\b
@@ -64,8 +65,7 @@ a run; 4 some records could not be read and are left out; 130 interrupted."""
     "[default: the run's folder; required with several runs]",
 )
 @drawing_options
-@format_option
-@debug_option
+@shown_options
 def command(
     runs: tuple[str, ...],
     metric: str | None,
@@ -74,8 +74,7 @@ def command(
     out: str | None,
     style: str,
     caption: bool,
-    format_: str,
-    debug: bool,
+    **shown: Any,
 ) -> None:
     """Rebuild every table and figure of a run from its records alone.
 
@@ -84,6 +83,7 @@ def command(
     with all figures, sortable tables and the provenance. It needs no network. Several runs can share one page.
     """
     from ..errors import UsageError, unknown
+    from ..experiments import experiment
     from ..experiments.error.gates import GATED
     from ..experiments.error.papers import read_reference
     from ..figures.drawing import STYLES
@@ -91,7 +91,7 @@ def command(
     from ..report import html_page, open_run, plot_kinds, views
     from .streams import note
 
-    refuse_unknown_format(format_)
+    output = output_of(**shown)
     kinds = kinds_from(plots, (*plot_kinds(), "all", "none"))
     if metric is not None and metric not in GATED.names:
         raise unknown("metric", metric, GATED.names)
@@ -101,16 +101,19 @@ def command(
         raise UsageError("--out has no name; leave it out for the run's own folder")
     if out is None and len(runs) > 1:
         raise UsageError("several runs need --out DIR: their page belongs to none of their folders")
-    if len(runs) > 1 and format_ in ("json", "jsonl", "csv"):
-        raise UsageError(f"--format {format_} is of one run; the folder of each in --out has it for several")
+    if len(runs) > 1 and output.format_ in ("json", "jsonl", "csv"):
+        raise UsageError(f"--format {output.format_} is of one run; the folder of each in --out has it for several")
     if len({Path(run).expanduser().resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice; name each once")
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
+    if output.columns:
+        commands = dict.fromkeys(command for run in opened for command in run.records)
+        check_shown(output, [column for command in commands for column in experiment(command).columns()])
     page = opened[0].path if out is None else Path(out).expanduser()
     folders = _folders(opened, page)
     reports = [
-        _rebuilt(run, views(run, metric, papers, style, caption), folder, page, format_, kinds)
+        _rebuilt(run, views(run, metric, papers, style, caption), folder, page, output, kinds)
         for run, folder in zip(opened, folders, strict=True)
     ]
     note(f"page: {write_output(page, 'report.html', html_page(reports))}")
@@ -135,7 +138,7 @@ def _rebuilt(
     shown: Sequence[View],
     folder: Path,
     page: Path,
-    format_: str,
+    output: Output,
     kinds: Sequence[str],
 ) -> Report:
     """Print a run's tables, write its tables and figures into a folder, and name them for the page."""
@@ -148,7 +151,7 @@ def _rebuilt(
         note(line)
     figures: list[Path] = []
     for view in shown:
-        show(view, folder, format_)
+        show(view, folder, output)
         keep_files(view, folder)
         figures += draw(view, folder, kinds)
     for kind in kinds:

@@ -23,7 +23,7 @@ TESTS = {
 
 def comparison_view(rows: Sequence[Row], header: Header) -> View:
     """What two runs side by side show."""
-    return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows))
+    return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED)
 
 
 def comparison_tables(rows: Sequence[Row]) -> list[Table]:
@@ -34,34 +34,35 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     tables = []
     for here in gathered([row for row in rows if row["metric"] is not None], _caption):
         notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in here if row["reason"]]
-        difference = "B − A" if all(row["se"] is None for row in here) else "B − A ± s.e."
-        columns = [*PLACE, *VALUES, Column(difference, _difference), *TESTED]
+        columns = [*PLACE, *VALUES, DIFFERENCE if all(row["se"] is None for row in here) else WITH_ERROR, *TESTED]
         tables.append(table_of(_caption(here[0]), here, columns, notes))
     for here in gathered([row for row in rows if row["metric"] is None], _caption):
         tables.append(table_of(_caption(here[0]), here, [*PLACE, *ALONE]))
     return tables
 
 
-def comparison_legend(rows: Sequence[Row]) -> str:
-    """What the columns and verdicts mean, in one paragraph."""
+def comparison_legend(rows: Sequence[Row]) -> list[str]:
+    """What the columns and verdicts mean."""
     compared = [row for row in rows if row["metric"] is not None]
     if any(row["test"] == "rounds" for row in compared) or not any("windows" in row for row in rows):
-        return (
-            "A, B: medians of the rounds, of memory and products the one number measured; worse, better: by more than "
-            "the tolerance, of times also by more than the spreads of both runs' rounds, of memory by more than 1 MiB; "
-            "undecided: beyond the tolerance, within the spreads."
-        )
-    parts = ["A, B: means over heads, windows and seeds; worse, better: by more than the tolerance, and not by chance."]
+        return [
+            "A, B: medians of the rounds, of memory and products the one number measured.",
+            "worse, better: beyond the tolerance, of times also beyond the spreads of both runs' rounds, of memory "
+            "beyond 1 MiB.",
+            "undecided: beyond the tolerance, within the spreads.",
+        ]
+    parts = ["A, B: means over heads, windows and seeds. worse, better: beyond the tolerance, and not by chance."]
     if any(row["verdict"] == "undecided" for row in compared):
         parts.append("undecided: beyond the tolerance, but it may be chance, or rounded rows carry it.")
     if any(row["statistic"] not in (None, "mean") for row in compared):
         parts.append("statistic: what is judged where rounded rows carry the mean.")
     tests = [text for test, text in TESTS.items() if any(row["test"] == test for row in compared)]
     if tests:
-        parts.append(f"p: two-sided, by Holm's method over the rows of the table. {'; '.join(tests)}.")
+        parts.append("p: two-sided, by Holm's method over the rows of the table.")
+        parts += [f"{test}." for test in tests]
     if any(row["test"] is None and row["verdict"] != "undecided" for row in compared):
         parts.append("Rows without p: the same inputs and draws in both runs, or equal values, so no chance.")
-    return " ".join(parts)
+    return parts
 
 
 def comparison_line(row: Row) -> str:
@@ -113,4 +114,7 @@ VALUES: tuple[Column[Row], ...] = (
     Column("B / A", lambda row: significant(row["ratio"])),
 )
 TESTED: tuple[Column[Row], ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
+DIFFERENCE = Column("B − A", _difference, short="difference")
+WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
 ALONE: tuple[Column[Row], ...] = (Column.of("cells"), Column("which", lambda row: row["reason"]))
+COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)

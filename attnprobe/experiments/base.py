@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..gates.check import Gated
     from ..run.cells import Cells
     from ..tables.console import Header
+    from ..tables.table import Column
     from ..tables.view import View
 
 __all__ = ["Experiment", "Recorded", "called", "late"]
@@ -63,7 +64,8 @@ class Experiment:
         name: of the command. summary: its line in ``attnprobe --help``.
         request: the class of its requests, whose docstring is the command's help. output: the class of what it shows.
         cells: its `Cells`. measure: measures a request into a run's folder (see `measure_cells`).
-        view: what the records show. plots: the kinds of figures that its ``--plot`` draws, the first by itself.
+        view: what the records show. columns: all that its tables may have.
+        plots: the kinds of figures that its ``--plot`` draws, the first by itself.
         examples: what stands after ``attnprobe NAME`` in examples. python: lines of one in Python.
         more_plots: kinds that ``attnprobe report`` draws as well. gated: what gates may be about; None has no gates.
         keeps: kinds of figures that records are not enough for; ``measure`` takes whether each is wanted.
@@ -77,6 +79,7 @@ class Experiment:
     cells: Callable[[], type[Cells]]
     measure: Callable[[], Callable[..., Any]]
     view: Callable[[], Callable[[Recorded], View]]
+    columns: Callable[[], Sequence[Column]]
     plots: tuple[str, ...]
     examples: tuple[str, ...]
     python: tuple[str, ...]

@@ -14,10 +14,11 @@ from rich.text import Text
 from ..grammar.foreign import one_line
 from ..records.file import write_bytes
 from ..tables.console import STYLES, console_of, finished, width_of
+from ..tables.formats import escape
 from ..tables.numbers import aligned, significant
 from .check import GateResult
 
-__all__ = ["gates_table", "junit_xml"]
+__all__ = ["gates_markdown", "gates_table", "junit_xml"]
 
 
 def gates_table(results: Sequence[GateResult]) -> str:
@@ -44,6 +45,22 @@ def gates_table(results: Sequence[GateResult]) -> str:
     count = f"{len(results)} checked, {failed} failed" + (f", {undecided} undecided" if undecided else "")
     console.print(Text(count, style="dim"))
     return finished(console)
+
+
+def gates_markdown(results: Sequence[GateResult]) -> list[str]:
+    """The verdict as a heading in Markdown, then a line for each gate and row; nothing without gates."""
+    if not results:
+        return []
+    failed, undecided = (sum(getattr(result, name) for result in results) for name in ("failed", "undecided"))
+    verdict = f"✗ {failed} of {len(results)} gates failed" if failed else f"✓ {len(results) - undecided} gates passed"
+    lines = [f"### {verdict}" + (f", {undecided} undecided" if undecided else ""), ""]
+    lines += ["| | gate | row | value | limit |", "| --- | --- | --- | ---: | --- |"]
+    for result in results:
+        gate = f"{result.gate.metric}.{result.gate.stat}{result.gate.selection}"
+        cells = (_sign(result) or "✓", gate, result.where or "none", significant(result.value), result.limit)
+        lines.append(f"| {' | '.join(map(escape, cells))} |")
+    remarks = [result for result in results if not result.passed]
+    return [*lines, *([""] if remarks else []), *(f"- {escape(result.line)}" for result in remarks)]
 
 
 def _sign(result: GateResult) -> str:

@@ -16,7 +16,7 @@ from ..records.manifest import read_manifest
 from ..records.read import Malformed, malformed_notes, read_inputs
 from ..tables.console import Header
 from ..tables.inputs import input_lines, input_rows
-from ..tables.labels import identity, scale_of, source_labels
+from ..tables.labels import identity, measured_words, scale_of, source_labels
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -86,7 +86,7 @@ class Run:
         by_label = {str(labels[key]): fact for key, (fact, _) in own.items()}
         source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
         rows = input_rows(self.inputs, records)
-        return Header(source, [*own_lines, *shared], warnings, rows, input_lines(rows))
+        return Header(source, [*own_lines, *shared], warnings, rows, input_lines(rows), measured_words(records))
 
     def _described(self) -> dict[str, tuple[Source, list[str]]]:
         """The manifest's facts of each source and its lines on them, by `identity`."""

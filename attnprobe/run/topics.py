@@ -93,7 +93,7 @@ def words(text: str, what: str) -> tuple[str, ...]:
     """A list of words."""
     found = tuple(word.strip() for word in text.split(","))
     if not all(found):
-        raise UsageError(f"{what} '{text}': an empty word; write pretrained,initialized")
+        raise UsageError(f"{what} '{text}': an empty word; write words with commas between them, such as a,b")
     return found
 
 
@@ -405,7 +405,21 @@ class Output:
         "Format of the output on stdout.",
         group=OUTPUT,
         flag="--format",
-        metavar="table|json|jsonl|csv|md|latex",
+        metavar="table|json|jsonl|csv|md|latex|github",
+        role=SHOWN,
+    )
+    columns: tuple[str, ...] | None = opt(
+        None,
+        "The columns to show, in this order, by the names that the table has. [default: all that fit]",
+        group=OUTPUT,
+        metavar="NAME,…",
+        parse=words,
+        role=SHOWN,
+    )
+    legend: bool = opt(
+        False,
+        "Explain every column, and show where Q, K and V come from in full.",
+        group=OUTPUT,
         role=SHOWN,
     )
     style: str = opt(

@@ -51,7 +51,7 @@ class _Substitutions:
     def add(self, missing: str, instead: str, way_out: str, cause: Exception | None = None) -> None:
         if self.strict:
             raise SourceError(f"{missing}, and --strict takes no substitute: {way_out}") from cause
-        self.lines.append(f"{missing}: {instead} instead")
+        self.lines.append(f"using {instead}: {missing}")
         self.notify(self.lines[-1])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, Re
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
 from ..grammar.foreign import printable
 from .numbers import short_hashes
@@ -26,8 +25,10 @@ UNLIMITED = 10_000
 class Header:
     """What stands above every table: the source's facts as data and as lines, and warnings (each fallback is one).
 
-    A line that repeats a warning is shown once, as the warning. ``inputs`` is what Q, K and V are like, a row per layer
-    and head (see `input_rows`), and ``measured`` the same in a few lines.
+    A line that repeats a warning is shown once, as the warning. ``first`` says in plain words what was measured.
+    ``inputs`` is what Q, K and V are like, a row per layer and head (see `input_rows`), and ``measured`` the same in a
+    few lines. ``remarks`` are what the command says of the whole run. ``told`` are warnings that a reader of the
+    terminal has had already.
     """
 
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -35,21 +36,32 @@ class Header:
     warnings: Sequence[str] = ()
     inputs: Sequence[Mapping[str, Any]] = ()
     measured: Sequence[str] = ()
+    first: str = ""
+    remarks: Sequence[str] = ()
+    told: Collection[str] = ()
 
     @property
     def facts(self) -> list[str]:
-        """The lines that repeat no warning."""
-        return [line for line in self.lines if not any(warning in line for warning in self.warnings)]
+        """The lines that repeat no warning, and the remarks."""
+        lines = [line for line in self.lines if not any(warning in line for warning in self.warnings)]
+        return [*lines, *self.remarks]
 
 
-def print_header(console: Console, header: Header, terminal: bool) -> None:
-    """The source's facts, the warnings, and what the inputs are like, a line each."""
-    for line in header.facts:
-        console.print(Text(short_hashes(line)), soft_wrap=not terminal)
-    for line in header.warnings:
-        console.print(Text(f"! {line}", style="bold yellow"), soft_wrap=not terminal)
-    for line in header.measured:
-        console.print(Text(line, style="dim"), soft_wrap=not terminal)
+def print_header(line: Callable[[str, str], None], header: Header, whole: bool) -> None:
+    """What was measured in plain words, the warnings that nobody gave yet, and what the inputs are like, a line each.
+
+    Args:
+        line: prints a line in a style. whole: whether all facts of the source follow.
+    """
+    if header.first:
+        line(header.first, "bold")
+    for fact in header.facts if whole or not header.first else header.remarks:
+        line(short_hashes(fact), "")
+    for warning in header.warnings:
+        if warning not in header.told:
+            line(f"! {warning}", "bold yellow")
+    for fact in header.measured:
+        line(fact, "dim")
 
 
 class Printable(RenderHook):

@@ -7,17 +7,19 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 
+from ..errors import unknown
 from ..grammar.foreign import one_line
 from ..records.file import spelt, strict_json
 from .console import Header
 from .numbers import significant
 from .rows import AnyRow
-from .table import Table
+from .table import Column, Table
 
-__all__ = ["csv_of", "flattened", "latex", "markdown", "rows_as_table"]
+__all__ = ["csv_of", "escape", "flattened", "github", "latex", "markdown", "markdown_table", "rows_as_table"]
 
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
 MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
+MOST_OPEN = 3  # tables of a summary that are not folded
 FORMULA = tuple("=+-@＝＋－＠")
 
 LATEX = {
@@ -85,11 +87,26 @@ def flattened(row: AnyRow) -> dict[str, object]:
     return flat
 
 
-def csv_of(rows: Sequence[AnyRow]) -> str:
-    """A line for each row, with a column for each field of any of them."""
-    flat = [{_csv_cell(name): _csv_cell(value) for name, value in flattened(row).items()} for row in rows]
+def csv_of(rows: Sequence[AnyRow], columns: Sequence[str] = ()) -> str:
+    """A line for each row, with a column for each field of any of them.
+
+    Args:
+        columns: fields, in this order, in the place of all; ``NAME`` is each ``NAME.STAT`` too.
+
+    Raises:
+        UsageError: the name of no field.
+    """
+    flat = [{str(_csv_cell(name)): _csv_cell(value) for name, value in flattened(row).items()} for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    chosen: list[str] = []
+    for column in columns:
+        fields = [name for name in names if column in (name, name.partition(".")[0])]
+        if not fields:
+            raise unknown("field", column, names)
+        chosen += fields
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
+    fields = list(dict.fromkeys(chosen)) or names
+    writer = csv.DictWriter(file, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(flat)
     return file.getvalue().rstrip("\n")
@@ -110,7 +127,8 @@ def _csv_cell(value: object) -> object:
 def rows_as_table(caption: str, rows: Sequence[AnyRow]) -> Table:
     """Any rows as a table with a column for each field."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return Table(caption, names, [[_text(row.get(name)) for name in names] for row in rows])
+    columns = [Column[AnyRow](name, lambda row, name=name: _text(row.get(name))) for name in names]
+    return Table(caption, columns, [[column.cell(row) for column in columns] for row in rows])
 
 
 def _text(value: object) -> str:
@@ -134,33 +152,67 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def markdown(tables: Sequence[Table], told: str, header: Header, run: str | None) -> str:
+def markdown(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None) -> str:
     """Tables and their legend as Markdown."""
-    escape = lambda text: MARKDOWN.sub(r"\\\g<0>", one_line(text))
-    lines = [f"- {escape(line)}" for line in header.facts]
+    lines = [escape(header.first), ""] if header.first else []
+    lines += [f"- {escape(line)}" for line in header.facts]
     lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
     lines += [f"- {escape(line)}" for line in header.measured]
     for table in tables:
-        lines += ["", f"**{escape(table.caption)}**", ""]
-        lines.append(f"| {' | '.join(map(escape, table.headings))} |")
-        lines.append(f"| {' | '.join({'l': '---', 'r': '---:'}[side] for side in table.sides)} |")
-        lines += [f"| {' | '.join(map(escape, line))} |" for line in table.lines]
-        if table.notes:
-            lines += ["", *(f"- {escape(note)}" for note in table.notes)]
-    if told:
-        lines += ["", escape(told)]
+        lines += ["", *markdown_table(table)]
+    if legend:
+        lines += ["", escape(" ".join(legend))]
     if run is not None:
         lines += ["", f"Run: {escape(run)}"]
     return "\n".join(lines).strip("\n")
 
 
-def latex(tables: Sequence[Table], told: str, header: Header, run: str | None) -> str:
+def github(
+    tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None, above: Sequence[str] = ()
+) -> str:
+    """A summary for the page of a CI job: the columns that an answer needs, and everything folded below.
+
+    Args:
+        above: lines of Markdown that stand first.
+    """
+    lines = [*above, "", escape(header.first), ""] if header.first else [*above, ""]
+    lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
+    for table in tables[:MOST_OPEN]:
+        needed = [place for place, column in enumerate(table.columns) if not column.spare]
+        lines += ["", *markdown_table(table.with_columns(needed))]
+    more = f", {len(tables) - MOST_OPEN} more tables" if len(tables) > MOST_OPEN else ""
+    lines += ["", f"<details><summary>All columns{more}, legend and provenance</summary>", ""]
+    lines += [markdown(tables, legend, header, run), "", "</details>"]
+    return "\n".join(lines).strip("\n")
+
+
+def escape(text: str) -> str:
+    """Text on one line that Markdown takes as it is."""
+    return MARKDOWN.sub(r"\\\g<0>", one_line(text))
+
+
+def markdown_table(table: Table) -> list[str]:
+    """The lines of one table: its caption, its cells with the best in bold, its notes."""
+    best = {*table.best}
+    lines = [f"**{escape(table.caption)}**", ""]
+    lines.append(f"| {' | '.join(map(escape, table.headings))} |")
+    lines.append(f"| {' | '.join({'l': '---', 'r': '---:'}[side] for side in table.sides)} |")
+    for place, line in enumerate(table.lines):
+        cells = [f"**{escape(cell)}**" if (place, i) in best else escape(cell) for i, cell in enumerate(line)]
+        lines.append(f"| {' | '.join(cells)} |")
+    if table.notes:
+        lines += ["", *(f"- {escape(note)}" for note in table.notes)]
+    return lines
+
+
+def latex(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None) -> str:
     """Tables and their legend as LaTeX."""
     lines = [r"% needs \usepackage{booktabs}"]
     if run is not None:
         lines.append(f"% run: {one_line(run)}")
+    first = [header.first] if header.first else []
     for table in tables:
-        facts = [table.caption, *header.facts, *(f"Warning: {line}" for line in header.warnings)]
+        facts = [table.caption, *first, *header.facts, *(f"Warning: {line}" for line in header.warnings)]
         lines += [
             r"\begin{table}",
             r"\centering\scriptsize",
@@ -169,13 +221,23 @@ def latex(tables: Sequence[Table], told: str, header: Header, run: str | None) -
             r"\toprule",
             f"{' & '.join(map(_tex, table.headings))} \\\\",
             r"\midrule",
-            *(f"{' & '.join(map(_tex, line))} \\\\" for line in table.lines),
+            *_latex_lines(table),
             r"\bottomrule",
             r"\end{tabular}",
-            *(rf"\par {_tex(text)}" for text in [*table.notes, told] if text),
+            *(rf"\par {_tex(text)}" for text in [*table.notes, " ".join(legend)] if text),
             r"\end{table}",
         ]
     return "\n".join(lines)
+
+
+def _latex_lines(table: Table) -> list[str]:
+    """The rows of one table, the best in bold."""
+    best = {*table.best}
+    lines = []
+    for place, line in enumerate(table.lines):
+        cells = [rf"\textbf{{{_tex(cell)}}}" if (place, i) in best else _tex(cell) for i, cell in enumerate(line)]
+        lines.append(f"{' & '.join(cells)} \\\\")
+    return lines
 
 
 def _tex(text: str) -> str:
@@ -186,9 +248,6 @@ def _tex(text: str) -> str:
     >>> print(_tex("SᵀC̄S ≥ −∞"))
     S$^\\top\\bar{C}$S $\\geq$ $-\\infty$
     """
-    bound = "σ_{d+1}(BV)"  # the one formula of the legend
-    if bound in text:
-        return r"$\sigma_{d+1}(BV)$".join(map(_tex, text.split(bound)))
     escaped = "".join(LATEX.get(character, character) for character in one_line(text))
     escaped = re.sub("([A-Za-z])\u0304", r"$\\bar{\1}$", escaped)
     return re.sub(r"(?<!\\)\$\$", "", escaped).replace(r"$\|$F", r"$\|_F$")

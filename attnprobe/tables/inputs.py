@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any
 
-from .labels import identity, scale_of, source_heading, source_labels
+from .labels import identity, layers_in_words, scale_of, source_heading, source_labels
 from .numbers import per_cent, significant
 from .table import Column, Table, counted, grouped_by, joined, table_of
 
@@ -36,13 +36,13 @@ COLUMNS: tuple[tuple[str, str, Text], ...] = (
     *((f"max ‖{x}‖", f"{x}_norm_max", three) for x in "qkv"),
     *((f"max/median ‖{x}‖", f"{x}_norm_ratio", three) for x in "qkv"),
 )
-INPUTS_LEGEND = (
+INPUTS_LEGEND = [
     "Of the inputs alone, whatever the method; medians over heads and windows. S are the scores, of all pairs of valid "
     "tokens, where attention is causal of a token and those up to it. Entropy: of a row of B = softmax(S), in nats, "
     "mean over rows, and as a share of that of a uniform row. "
     "First token, most attended: the share of all attention that it gets. Stable rank: ‖·‖_F²/‖·‖₂², of B, Q, K and V. "
     "Norms are of rows of Q, K and V."
-)
+]
 
 
 def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
     for some in grouped_by(rows, "source", "n"):
         layers = grouped_by(some, "layer")
         told = {name: _range(layers, name, text) for _, name, text in COLUMNS}
-        where = ", ".join(filter(None, [some[0]["source"], _layers(some), f"n = {some[0]['n']}"]))
+        where = ", ".join(filter(None, [some[0]["source"], layers_in_words(some), f"n = {some[0]['n']}"]))
         most = "uniform rows" if some[0].get("causal") else "ln n"
         lines.append(
             f"inputs: {where}: scores s.d. {told['score_std']}, max {told['score_max']}; entropy {told['entropy']} "
@@ -95,16 +95,6 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
             f"attended {told['sink_most']}; stable rank of B {told['stable_rank']}"
         )
     return lines
-
-
-def _layers(rows: Sequence[Row]) -> str:
-    """The layers in words."""
-    layers = list(dict.fromkeys(row["layer"] for row in rows))
-    if len(layers) == 1:
-        return f"layer {layers[0]}"
-    if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
-        return f"layers {layers[0]}-{layers[-1]}"
-    return f"layers {', '.join(map(str, layers))}"
 
 
 def input_tables(rows: Sequence[Row]) -> list[Table]:

@@ -16,13 +16,26 @@ from .rows import Sourced, Where
 if TYPE_CHECKING:
     from ..records.shapes import Record
 
-__all__ = ["at_label", "file_tag", "identity", "scale_of", "source_heading", "source_labels", "with_source"]
+__all__ = [
+    "at_label",
+    "file_tag",
+    "identity",
+    "layers_in_words",
+    "measured_words",
+    "scale_of",
+    "source_heading",
+    "source_labels",
+    "with_source",
+]
 
 R = TypeVar("R", bound="Record")
 
 LETTERS = {"epsilon": "ε", "delta": "δ", "lambda": "λ", "gamma": "γ", "beta": "β", "eta": "η"}
 # asked in turn
 TELLING = ("scale_inputs", "weights_seed", "model_sha256", "text_sha256", "tokenizer_sha256", "positions", "dtype")
+MODELS = {"minilm": "MiniLM (all-MiniLM-L6-v2)"}
+WEIGHTS = {"initialized": "random weights", "initialized-qkv": "pretrained but random W_Q, W_K, W_V"}
+TEXTS = {"embedded": "the English prose in the package", "wikitext-2": "Wikitext-2"}
 BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "tokenizer", "qkv_sha256": "qkv"}
 
 
@@ -79,6 +92,60 @@ def source_heading(row: Sourced) -> str:
     """What a caption or a panel's title says of a row's source; nothing where the run has one alone."""
     label = row.get("source")
     return "" if not label else f"weights {label}" if row.get("weights") else str(label)
+
+
+def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
+    """What records are measured on, in plain words: weights, text, layers, numbers of tokens and heads.
+
+    >>> facts = {"model": "minilm", "weights": "pretrained", "text": "embedded"}
+    >>> measured_words([{"source": facts, "layer": 0, "n": 512, "heads": list(range(12))}])
+    'MiniLM (all-MiniLM-L6-v2), pretrained, on the English prose in the package, layer 0, n = 512, 12 heads'
+    """
+    sources = [record.get("source") or {} for record in records]
+    words: dict[tuple[str, str], list[str]] = {}
+    for facts in sources:
+        model, weights, text = _source_words(facts)
+        words.setdefault((model, text), []).append(weights)
+    read = [
+        ", ".join(filter(None, [model, " and ".join(filter(None, dict.fromkeys(weights))), text]))
+        for (model, text), weights in words.items()
+    ]
+    factors = sorted({scale_of(facts) for facts in sources})
+    lengths = sorted({record["n"] for record in records})
+    placed = [record for record in records if "task" not in (record.get("source") or {})]
+    heads = {head for record in placed for head in record.get("heads") or ()}
+    parts = [
+        " and ".join(filter(None, read)),
+        "" if factors == [1] else f"scores x {', '.join(f'{factor:g}' for factor in factors)}",
+        layers_in_words([record for record in placed if isinstance(record.get("layer"), int)]),
+        f"n = {', '.join(map(str, lengths))}",
+        f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _source_words(facts: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A source in plain words: the model or what there is in its place, its weights, its text."""
+    if "model" in facts:
+        seed = "" if facts.get("weights_seed") is None else f" (seed {facts['weights_seed']})"
+        split = f" ({facts['split']})" if facts.get("split") else ""
+        model, weights, text = (str(facts.get(name)) for name in ("model", "weights", "text"))
+        return MODELS.get(model, model), f"{WEIGHTS.get(weights, weights)}{seed}", f"on {TEXTS.get(text, text)}{split}"
+    if "qkv" in facts:
+        return f"Q, K and V of {facts['qkv']}", "", ""
+    if "random" in facts:
+        return f"random Q, K and V, {facts['random']}", "", ""
+    return " of ".join(str(facts[name]) for name in ("task", "text") if facts.get(name)), "", ""
+
+
+def layers_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The layers of some rows; nothing without rows."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    if len(layers) < 2:
+        return f"layer {layers[0]}" if layers else ""
+    if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
+        return f"layers {layers[0]}-{layers[-1]}"
+    return f"layers {', '.join(map(str, layers))}"
 
 
 def file_tag(label: str | None) -> str:

@@ -9,13 +9,13 @@ from ..records.file import LOWER_BOUND
 from .labels import source_heading
 from .numbers import method_label, significant
 from .rows import Judged, Method, MethodRow
-from .table import Column, counted, grouped_by, joined
+from .table import Best, Column, counted, grouped_by, joined
 
 __all__ = [
     "FAMILY",
-    "MARKS",
     "OPEN",
     "STATUS",
+    "best_of",
     "budget",
     "caption",
     "family",
@@ -23,8 +23,10 @@ __all__ = [
     "label",
     "mark",
     "marked",
+    "marks_legend",
     "notes",
     "reference_label",
+    "rivals",
     "several_families",
     "shown",
     "statistic",
@@ -34,10 +36,11 @@ R = TypeVar("R", bound=MethodRow)
 
 OPEN = "≈"  # an interval that did not close, and a statistic that is not reproducible
 FRAGILE = (
-    f"values marked {OPEN} are not reproducible: rounding decides the normaliser of some rows, and these carry the "
-    "values; guard=sampled replaces such rows"
+    f"values marked {OPEN} are not reproducible, as rounding decides the normaliser of some rows; guard=sampled "
+    "replaces these rows"
 )
-MARKS = "Marks: ! bad rows, ✗ failed or diverged, – skipped."
+MARKS = {"!": "bad rows", "✗": "failed or diverged", "–": "skipped"}
+KERNEL = "kernel"  # the family of exact attention's kernels
 
 
 def statistic(row: Judged, metric: str, name: str) -> float | None:
@@ -72,8 +75,11 @@ def several_families(rows: Iterable[Method]) -> bool:
 
 
 def budget(row: Judged) -> str:
-    """The budget d as text."""
-    return "" if row.get("d") is None else str(row["d"])
+    """The budget d as text; one zero bound stands for those of all larger budgets."""
+    if row.get("d") is None:
+        return ""
+    zero = row["method"] == LOWER_BOUND and statistic(row, "output_spectral", "max") == 0
+    return f"≥ {row['d']}" if zero else str(row["d"])
 
 
 def reference_label(row: Method) -> str:
@@ -84,8 +90,7 @@ def reference_label(row: Method) -> str:
 def label(row: MethodRow) -> str:
     """The method's label, and in words what references and lower bounds are."""
     if row["method"] == LOWER_BOUND:
-        beyond = "≥ " if statistic(row, "output_spectral", "max") == 0 else ""
-        return f"lower bound, rank {beyond}{row['d']}"
+        return "lower bound"
     return reference_label(row)
 
 
@@ -104,23 +109,50 @@ def marked(row: MethodRow, name: str) -> str:
     return f"{mark(row)} {name}".lstrip()
 
 
+def rivals(row: MethodRow) -> tuple[int | None] | None:
+    """What a row shares with those that it is compared with for the best: its budget.
+
+    References, lower bounds and kernels of exact attention take no part, nor does a row with a mark.
+    """
+    apart = row.get("reference") or row["method"] == LOWER_BOUND or row.get("family") == KERNEL
+    return None if apart or row["status"] != "ok" or mark(row) else (row.get("d"),)
+
+
+def best_of(metric: str, name: str) -> Best[Judged]:
+    """The smallest of a statistic; one that is not reproducible is none. A mean alone has a standard error."""
+    return Best(
+        lambda row: None if is_fragile(row, metric, name) else statistic(row, metric, name),
+        lambda row: statistic(row, metric, "se") if name == "mean" else None,
+    )
+
+
+def marks_legend(rows: Iterable[MethodRow]) -> list[str]:
+    """What the marks of these rows mean."""
+    marks = {mark(row) for row in rows}
+    meanings = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in marks]
+    return [f"{', '.join(meanings)}."] if meanings else []
+
+
 FAMILY = Column("family", family, spare=10)
-STATUS = Column[MethodRow]("\nstatus", lambda row: "" if row["status"] == "ok" else row["status"], spare=8)
+STATUS = Column[MethodRow](
+    "\nstatus",
+    lambda row: "" if row["status"] == "ok" else row["status"],
+    "the worst of the row's cells",
+    spare=8,
+    more="empty where all are ok",
+)
 
 
 def grouped(rows: Iterable[R], bounds: Iterable[R] = ()) -> list[list[R]]:
-    """The rows of each (source, layer, n, target): methods by family, then references, then lower bounds.
+    """The rows of each (source, layer, n, target): methods in their order, then references, then lower bounds.
 
-    Families stand in the order of their first rows; of bounds that are zero the first stands for all.
+    Of bounds that are zero the first stands for all.
     """
     groups = []
     for some in grouped_by([*rows, *bounds], "source", "layer", "n", "target"):
         limits = [row for row in some if row["method"] == LOWER_BOUND]
         references = [row for row in some if row.get("reference") and row["method"] != LOWER_BOUND]
         methods = [row for row in some if not row.get("reference") and row["method"] != LOWER_BOUND]
-        families = list(dict.fromkeys(map(family, methods)))
-        places = {name: place for place, name in enumerate(families)}
-        methods.sort(key=lambda row, places=places: places[family(row)])
         zero = [row for row in limits if statistic(row, "output_spectral", "max") == 0]
         groups.append([*methods, *references, *(row for row in limits if row not in zero[1:])])
     return groups

@@ -11,7 +11,7 @@ from .rows import Named
 __all__ = ["aligned", "brief", "method_label", "per_cent", "short_hashes", "significant"]
 
 SPREAD = re.compile(r"( ± | – | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
-WHOLE = re.compile(r"[-+−<>≤≈ \d]*")  # of a number: what stands before its point
+WHOLE = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands before its point
 
 
 def short_hashes(line: str) -> str:

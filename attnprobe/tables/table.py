@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+import unicodedata
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from ..errors import UsageError, nearest
 from ..records.file import strict_json
 from .rows import AnyRow, Named, State
 
 __all__ = [
+    "Best",
     "Column",
     "Table",
+    "check_columns",
+    "chosen_columns",
     "counted",
     "gathered",
     "grouped_by",
+    "is_called",
     "joined",
     "legend_of",
     "method_key",
     "reasons",
+    "spelling",
     "table_of",
 ]
 
@@ -29,20 +37,53 @@ Stated = TypeVar("Stated", bound=State)
 
 
 @dataclass(frozen=True)
+class Best(Generic[Seen]):
+    """What makes a row the best of a column.
+
+    Attributes:
+        value: a row's number; a row without one is never the best. error: its standard error, where it has one.
+        larger: whether the largest is the best, else the smallest.
+    """
+
+    value: Callable[[Seen], float | None]
+    error: Callable[[Seen], float | None] = lambda row: None
+    larger: bool = False
+
+    def among(self, rows: Sequence[Seen]) -> list[int]:
+        """The places of the best of these rows: the best value, and those within the standard error of both.
+
+        >>> Best(lambda row: row[0], lambda row: row[1]).among([(1.0, 0.3), (1.4, 0.4), (1.6, 0.1)])
+        [0, 1]
+        """
+        known = {place: value for place, row in enumerate(rows) if (value := self.value(row)) is not None}
+        if not known:
+            return []
+        first = (max if self.larger else min)(known, key=lambda place: known[place])
+        errors = [self.error(row) or 0.0 for row in rows]
+        within = lambda place: abs(known[place] - known[first]) <= math.hypot(errors[place], errors[first])
+        return [place for place in known if within(place)]
+
+
+@dataclass(frozen=True)
 class Column(Generic[Seen]):
     """One column of a table.
 
     Args:
         heading: what stands above it; a terminal breaks it where it has a newline. cell: a row's text; a column that
             is empty in every row is not shown.
-        meaning: its line of the legend. spare: a narrow terminal goes without the columns with the largest first,
-            never without those at 0.
+        meaning: its line of the legend, in few words. more: what else there is to know of it.
+        spare: a narrow terminal goes without the columns with the largest first, never without those at 0.
+        short: the name that ``--columns`` and the legend have for it, where that is not the heading; columns that
+            belong together share one. best: what makes a row its best.
     """
 
     heading: str
     cell: Callable[[Seen], str]
     meaning: str = ""
     spare: int = 0
+    short: str = ""
+    more: str = ""
+    best: Best[Seen] | None = None
 
     @classmethod
     def of(cls, name: str, spare: int = 0) -> Column[AnyRow]:
@@ -54,32 +95,53 @@ class Column(Generic[Seen]):
         """The heading in one line."""
         return " ".join(self.heading.split())
 
+    @property
+    def name(self) -> str:
+        """What ``--columns`` and the legend call it."""
+        return self.short or self.title
+
 
 @dataclass(frozen=True)
 class Table:
     """A table as strings: what all formats for people have in common.
 
     Attributes:
-        lines: cells; the first of a line may begin with a mark (``!``, ``✗`` or ``–``) and a space.
-        spare: headings that a narrow terminal goes without, in this order. meanings: of headings, for the legend.
-        folded: headings as a terminal breaks them into two lines.
-        bands: of each line what it belongs to, as a family of methods; ``""`` is none.
+        columns: those that one of its rows has something in. lines: cells; the first of a line may begin with a mark
+            (``!``, ``✗`` or ``–``) and a space.
+        best: the places (line, column) of what is best in its column.
     """
 
     caption: str
-    headings: Sequence[str]
+    columns: Sequence[Column[Any]]
     lines: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    spare: Sequence[str] = ()
-    meanings: Mapping[str, str] = field(default_factory=dict)
-    folded: Mapping[str, str] = field(default_factory=dict)
-    bands: Sequence[str] = ()
+    best: Collection[tuple[int, int]] = ()
+
+    @property
+    def headings(self) -> list[str]:
+        """Of each column, in one line."""
+        return [column.title for column in self.columns]
+
+    @property
+    def spare(self) -> list[str]:
+        """Headings that a narrow terminal goes without, in this order."""
+        spare = [column for column in self.columns if column.spare]
+        return [column.title for column in sorted(spare, key=lambda column: -column.spare)]
 
     @property
     def sides(self) -> list[str]:
         """``l`` for the first column and every one that holds a word, ``r`` for numbers."""
-        wordy = [any(line[i][:1].isalpha() for line in self.lines) for i in range(len(self.headings))]
+        wordy = [any(line[i][:1].isalpha() for line in self.lines) for i in range(len(self.columns))]
         return ["l" if word or index == 0 else "r" for index, word in enumerate(wordy)]
+
+    def with_columns(self, places: Sequence[int]) -> Table:
+        """The table with the columns at these places, in their order."""
+        return replace(
+            self,
+            columns=[self.columns[place] for place in places],
+            lines=[[line[place] for place in places] for line in self.lines],
+            best=[(line, new) for new, old in enumerate(places) for line, column in self.best if column == old],
+        )
 
 
 def table_of(
@@ -88,36 +150,101 @@ def table_of(
     columns: Sequence[Column[T]],
     notes: Sequence[str] = (),
     among: Sequence[T] | None = None,
-    band: Callable[[T], str] | None = None,
+    rivals: Callable[[T], Hashable | None] | None = None,
 ) -> Table:
     """The table of some rows, with the columns in which one of them has something to say.
 
     Args:
-        among: the rows that decide on the columns, where several tables shall have the same. band: see `Table`.
+        among: the rows that decide on the columns, where several tables shall have the same.
+        rivals: of a row what it shares with those that it is compared with for the best; None takes no part.
 
     >>> table_of("x", [{"d": 8}], [Column("d", lambda row: str(row["d"])), Column("e", lambda row: "")]).headings
     ['d']
     """
     deciding = rows if among is None else among
     shown = [column for column in columns if any(column.cell(row) for row in deciding)]
-    return Table(
-        caption,
-        [column.title for column in shown],
-        [[column.cell(row) for column in shown] for row in rows],
-        notes,
-        [column.title for column in sorted(shown, key=lambda column: -column.spare) if column.spare],
-        {column.title: column.meaning for column in shown if column.meaning},
-        {column.title: column.heading for column in shown if "\n" in column.heading},
-        [band(row) for row in rows] if band else (),
-    )
+    lines = [[column.cell(row) for column in shown] for row in rows]
+    return Table(caption, shown, lines, notes, [] if rivals is None else _best(rows, shown, lines, rivals))
 
 
-def legend_of(tables: Iterable[Table], headings: Iterable[str] | None = None) -> str:
-    """What the headings of some tables mean, each once; of these ``headings`` alone where they are given."""
-    meanings = {heading: text for table in tables for heading, text in table.meanings.items()}
-    shown = set(meanings if headings is None else headings)
-    texts = dict.fromkeys(text for heading, text in meanings.items() if heading in shown)
-    return " ".join(f"{text}." for text in texts)
+def _best(
+    rows: Sequence[T],
+    columns: Sequence[Column[T]],
+    lines: Sequence[Sequence[str]],
+    rivals: Callable[[T], Hashable | None],
+) -> list[tuple[int, int]]:
+    """The places of what is best in its column among its rivals; what reads the same as the best is best too."""
+    groups: dict[Hashable, list[int]] = {}
+    for place, row in enumerate(rows):
+        if (key := rivals(row)) is not None:
+            groups.setdefault(key, []).append(place)
+    found = []
+    for index, column in enumerate(columns):
+        for places in groups.values():
+            if column.best is None or len(places) < 2:
+                continue
+            best = {places[one] for one in column.best.among([rows[place] for place in places])}
+            texts = {lines[place][index] for place in best}
+            found += [(place, index) for place in places if place in best or lines[place][index] in texts]
+    return found
+
+
+def spelling(name: str) -> str:
+    """A column's name as it is compared: letters and digits, with Greek letters in words.
+
+    >>> spelling("d for ε"), spelling("error / V-Mean"), spelling("‖E‖₂"), spelling("D_for_epsilon")
+    ('dforepsilon', 'errorvmean', 'e2', 'dforepsilon')
+    """
+    letters = []
+    for character in unicodedata.normalize("NFKC", name):
+        words = unicodedata.name(character, "").split()
+        if words[:1] == ["GREEK"]:
+            character = words[-1]
+        if character.isalnum():
+            letters.append(character.casefold())
+    return "".join(letters) or name.strip()
+
+
+def chosen_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
+    """The tables with the columns of these names alone, in this order; a table with none of them is left out."""
+    found = []
+    for table in tables:
+        places: list[int] = []
+        for name in names:
+            places += [place for place, column in enumerate(table.columns) if is_called(column, name)]
+        if places:
+            found.append(table.with_columns(list(dict.fromkeys(places))))
+    return found
+
+
+def is_called(column: Column[Any], name: str) -> bool:
+    """Whether this is the name of a column, or its heading."""
+    return spelling(name) in (spelling(column.name), spelling(column.title))
+
+
+def check_columns(columns: Iterable[Column[Any]], names: Iterable[str]) -> None:
+    """Refuse the name of no column.
+
+    Raises:
+        UsageError: it lists the names that there are.
+    """
+    columns = list(columns)
+    known = list(dict.fromkeys(column.name for column in columns if column.name))
+    for name in names:
+        if not any(is_called(column, name) for column in columns):
+            near = nearest(name, known)
+            listed = "" if "choose from" in near else f" Columns: {', '.join(known)}"
+            raise UsageError(f"unknown column '{name}'{near}{listed}")
+
+
+def legend_of(columns: Iterable[Column[Any]], whole: bool = False) -> list[str]:
+    """What columns mean, an entry for each meaning, ``names: meaning``; with ``whole`` all that there is to know."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for column in columns:
+        meaning = column.meaning, column.more if whole else ""
+        if any(meaning) and column.name not in (some := names.setdefault(meaning, [])):
+            some.append(column.name)
+    return [f"{', '.join(some)}: {'; '.join(filter(None, texts))}." for texts, some in names.items()]
 
 
 def grouped_by(rows: Iterable[R], *names: str) -> list[list[R]]:

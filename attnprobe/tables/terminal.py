@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,74 +22,104 @@ from .table import Table, legend_of
 __all__ = ["plain_tables", "plan_table", "timings_table"]
 
 MARKS = ("!", "✗", "–")  # of lines
+LEGEND_LINES = 3
 
 
 def plain_tables(
     tables: Sequence[Table],
-    legend: str,
+    legend: Sequence[str],
     header: Header,
     run: str | None = None,
     width: int | None = None,
+    whole: bool = False,
 ) -> str:
     """Tables between the header and a legend.
 
     Columns of words are on the left, others aligned at the decimal point. On a terminal a word that the line above
-    begins with too is not repeated, and bands have headings; a pipe may be searched, so there each line says it all.
-    A table that is wider than the terminal goes without its spare columns, or where it names none some of the columns
-    of numbers; then words are wrapped. The legend says which columns are left out, and what the others mean, before
-    ``legend``.
+    begins with too is not repeated; a pipe may be searched, so there each line says it all. A table that is wider than
+    the terminal goes without its spare columns, or where it names none some of the columns of numbers; then words are
+    wrapped.
 
     Args:
+        legend: sentences before those on columns.
         width: the terminal's; ``None`` asks standard output. A pipe has the width that COLUMNS says, or no limit.
+        whole: whether all provenance stands above, and below all that there is to know of every column, else
+            `LEGEND_LINES` lines on the columns that are shown.
     """
     terminal = width is not None or sys.stdout.isatty()
     room = width or _room(terminal)
+    limited = room < UNLIMITED
     layouts = [Layout.of(table, terminal) for table in tables]
     shown = _fitting(layouts, room)
     drawn = [_drawn(layout, columns, room) for layout, columns in zip(layouts, shown, strict=True)]
     widths = [layout.width(columns) for layout, columns in zip(layouts, shown, strict=True)]
     least = max((layout.width(columns, True) for layout, columns in zip(layouts, shown, strict=True)), default=0)
     needed = max(least, min(max(widths, default=0), room))
-    wide = max(needed, room if terminal else 100)
-    console = console_of(wide, terminal)
-    print_header(console, header, terminal)
+    console = console_of(max(needed, room if limited else 100), terminal)
+    line = lambda text, style="": console.print(Text(text, style=style), width=room, soft_wrap=not limited)
+    print_header(line, header, whole)
     for table, one in zip(tables, drawn, strict=True):
         console.print()
         if table.caption:
-            console.print(Text(table.caption, style="bold"), soft_wrap=not terminal)
+            line(table.caption, "bold")
         console.print(one)
         if table.notes:
             console.print()
-        for line in table.notes:
-            console.print(Text(line, style=STYLES.get(line[:1], "")), soft_wrap=not terminal)
+        for note in table.notes:
+            line(note, STYLES.get(note[:1], ""))
     if not tables:
         console.print("no rows")
     console.print()
-    headings = [table.headings[i] for table, columns in zip(tables, shown, strict=True) for i in columns]
-    parts = (legend_of(tables, headings), legend, _left_out(layouts, shown))
-    console.print(Text(" ".join(filter(None, parts)), style="dim"), width=min(wide, max(80, min(needed, 120))))
+    columns = [table.columns[i] for table, places in zip(tables, shown, strict=True) for i in places]
+    left_out = _left_out(layouts, shown)
+    if whole:
+        every = [column for table in tables for column in table.columns]
+        lines = [*legend, *legend_of(every, whole=True)]
+    else:
+        lines = _legend([*legend, *legend_of(columns)], left_out, min(room, max(80, min(needed, 120))))
+    for one in lines:
+        line(one, "dim")
     if run is not None:
         console.print(Text(f"run: {run}", style="dim"), soft_wrap=True)
     return finished(console)
+
+
+def _legend(entries: Sequence[str], left_out: Sequence[str], width: int) -> list[str]:
+    """As many entries as `LEGEND_LINES` lines hold, then a line on what is left out."""
+    kept: list[str] = []
+    for entry in entries:
+        if len(_wrapped([*kept, entry], width)) <= LEGEND_LINES:
+            kept.append(entry)
+    lines = _wrapped(kept, width)
+    if not left_out:
+        return lines if len(kept) == len(entries) else [*lines, "(--legend explains all)"]
+    named = f"Left out: {', '.join(left_out)} (--columns, --legend)"
+    count = f"{len(left_out)} column{'s' * (len(left_out) != 1)} left out (--columns, --legend)"
+    return [*lines, named if cell_len(named) <= width else count]
+
+
+def _wrapped(entries: Sequence[str], width: int) -> list[str]:
+    """The entries as one paragraph."""
+    return textwrap.wrap(" ".join(entries), width, break_long_words=False, break_on_hyphens=False)
 
 
 def _room(terminal: bool) -> int:
     """The columns of standard output."""
     if terminal:
         return shutil.get_terminal_size().columns
-    asked = os.environ.get("COLUMNS", "")
-    return max(int(asked), 1) if asked.isdecimal() and asked.isascii() else UNLIMITED
+    columns = os.environ.get("COLUMNS", "")
+    return max(int(columns), 1) if columns.isdecimal() and columns.isascii() else UNLIMITED
 
 
-def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> str:
-    """What the legend says of columns for which there is no room."""
+def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> list[str]:
+    """The names of columns for which there is no room."""
     names = [
-        layout.table.headings[i]
+        layout.table.columns[i].name
         for layout, columns in zip(layouts, shown, strict=True)
-        for i in layout.columns
+        for i in layout.every
         if i not in columns
     ]
-    return f"Left out at this width: {', '.join(dict.fromkeys(names))} (`--format md` has all)." if names else ""
+    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -97,7 +128,7 @@ class Layout:
 
     Attributes:
         terminal: whether it is drawn on a terminal, else into a pipe. marks, names: of lines, of their first cells.
-        headed: whether bands have headings. columns: those that may be drawn. wordy: whether a column holds words.
+        wordy: whether a column holds words.
         headings: the lines of each. cells: of each column, numbers aligned. widths: of each column.
         words: the longest word of each column that can be wrapped, else its width.
     """
@@ -106,8 +137,6 @@ class Layout:
     terminal: bool
     marks: Sequence[str]
     names: Sequence[str]
-    headed: bool
-    columns: Sequence[int]
     wordy: Sequence[bool]
     headings: Sequence[Sequence[str]]
     cells: Sequence[Sequence[str]]
@@ -119,21 +148,23 @@ class Layout:
         """The layout of a table."""
         names = [_unmarked(line[0]) for line in table.lines]
         marks = [line[0].removesuffix(name).strip() for line, name in zip(table.lines, names, strict=True)]
-        headed = terminal and len({*table.bands} - {""}) > 1
-        every = range(len(table.headings))
+        every = range(len(table.columns))
         texts = [names if i == 0 else [line[i] for line in table.lines] for i in every]
-        # a column that says no more than the headings of bands is not drawn beside them
-        columns = [i for i in every if not headed or texts[i] != list(table.bands)]
         wordy = [any(text[:1].isalpha() for text in column) for column in texts]
         cells = [column if wordy[i] else aligned(column) for i, column in enumerate(texts)]
         headings = [_folded(table, i) for i in every]
-        parts = [[*headings[i], *cells[i], *(table.bands if headed and i == 0 else ())] for i in every]
+        parts = [[*headings[i], *cells[i]] for i in every]
         widths = [max(map(cell_len, part)) for part in parts]
         words = [
             max((cell_len(word) for text in parts[i] for word in text.split()), default=1) if wordy[i] else widths[i]
             for i in every
         ]
-        return cls(table, terminal, marks, names, headed, columns, wordy, headings, cells, widths, words)
+        return cls(table, terminal, marks, names, wordy, headings, cells, widths, words)
+
+    @property
+    def every(self) -> Sequence[int]:
+        """The places of all columns."""
+        return range(len(self.table.columns))
 
     def width(self, columns: Sequence[int], wrapped: bool = False) -> int:
         """Of the table with these columns; with its words wrapped where that is asked for."""
@@ -154,7 +185,7 @@ def _fitting(layouts: Sequence[Layout], room: int) -> list[Sequence[int]]:
 def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
     """Spare columns go first; without any, of more than four every second column of numbers goes, then the last."""
     first = alike[0]
-    columns = first.columns
+    columns: Sequence[int] = first.every
     for heading in first.table.spare:
         if all(layout.width(columns) <= room for layout in alike):
             return columns
@@ -173,7 +204,8 @@ def _padded(text: str, width: int, left: bool) -> str:
 
 def _drawn(layout: Layout, columns: Sequence[int], room: int) -> Drawn:
     """One table; where a name has several lines, a rule stands between names."""
-    names, marks, bands = layout.names, layout.marks, layout.table.bands or [""] * len(layout.names)
+    names, marks = layout.names, layout.marks
+    best = {*layout.table.best}
     wraps = layout.terminal and layout.width(columns) > room
     drawn = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     if any(marks):
@@ -188,26 +220,24 @@ def _drawn(layout: Layout, columns: Sequence[int], room: int) -> Drawn:
         drawn.add_column(Text(heading), no_wrap=True, min_width=width)
         cells[i] = [_padded(text, width, left) for text in cells[i]]
     several = any(names[place] == names[place - 1] for place in range(1, len(names)))
-    for place, (name, band) in enumerate(zip(names, bands, strict=True)):
-        again = place > 0 and (name, band) == (names[place - 1], bands[place - 1])
-        begins = (place == 0 or band != bands[place - 1]) and (layout.headed or not band)
-        if place and (begins or (several and not again)):
+    for place, name in enumerate(names):
+        again = place > 0 and name == names[place - 1]
+        if place and several and not again:
             drawn.add_section()
-        if begins and band:
-            drawn.add_row(*[""] * any(marks), Text(band, style="bold"))
-        line = [Text(cells[i][place]) for i in columns]
+        line = [Text(cells[i][place], style="bold" if (place, i) in best else "") for i in columns]
         if again and layout.terminal:
             line[0] = Text("")
         if any(marks):
             line.insert(0, Text(marks[place]))
-        drawn.add_row(*line, style=STYLES.get(marks[place], "" if band or not layout.table.bands else "cyan"))
+        drawn.add_row(*line, style=STYLES.get(marks[place], ""))
     return drawn
 
 
 def _folded(table: Table, i: int) -> list[str]:
     """The lines of a heading; two where a heading of the table has two."""
-    lines = table.folded.get(table.headings[i], table.headings[i]).split("\n")
-    return [*lines, ""] if table.folded and len(lines) == 1 else lines
+    lines = [heading.strip() for heading in table.columns[i].heading.split("\n")]
+    folded = any("\n" in column.heading for column in table.columns)
+    return [*lines, ""] if folded and len(lines) == 1 else lines
 
 
 def _unmarked(cell: str) -> str:

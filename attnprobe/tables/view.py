@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import unknown
+from ..errors import UsageError, unknown
 from ..records.file import SCHEMA, spelt, strict_json
 from .console import Header
-from .formats import csv_of, latex, markdown, rows_as_table
+from .formats import csv_of, github, latex, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
 from .rows import AnyRow, Judged
-from .table import Table, legend_of
+from .table import Column, Table, check_columns, chosen_columns, is_called, legend_of
 from .terminal import plain_tables
 
-__all__ = ["FORMATS", "Figure", "View", "flat_view"]
+__all__ = ["FORMATS", "Figure", "View", "check_format", "flat_view"]
 
-FORMATS = ("table", "json", "jsonl", "csv", "md", "latex")
+FORMATS = ("table", "json", "jsonl", "csv", "md", "latex", "github")
 Draw = Callable[[Path], list[Path]]
 
 
@@ -45,7 +45,8 @@ class View:
         command: its name, in JSON and in the names of files. title: in words, for people. result: what was found, in a
             sentence or two.
         rows, bounds: a line each in JSONL and CSV, the bounds last. summary, more: what stands beside the rows in JSON.
-        tables, legend: for people.
+        tables: for people. legend: sentences of their legend, before those on columns.
+        columns: all that the tables may have, those that a run has nothing for included.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
         beside: other views, whose tables are written too. run: the run's folder, where there is one.
     """
@@ -54,7 +55,8 @@ class View:
     header: Header
     rows: Sequence[AnyRow]
     tables: Sequence[Table]
-    legend: str = ""
+    legend: Sequence[str] = ()
+    columns: Sequence[Column[Any]] = ()
     title: str = ""
     result: str = ""
     bounds: Sequence[AnyRow] = ()
@@ -80,33 +82,60 @@ class View:
         return replace(flat_view("inputs", rows, above), tables=input_tables(rows), legend=INPUTS_LEGEND)
 
     @property
-    def whole_legend(self) -> str:
-        """What the columns mean, and the legend."""
-        return f"{legend_of(self.tables)} {self.legend}".strip()
+    def whole_legend(self) -> list[str]:
+        """The legend, and what the columns mean, in sentences."""
+        columns = [column for table in self.tables for column in table.columns]
+        return [*self.legend, *legend_of(columns, whole=True)]
 
-    def text(self, format: str, width: int | None = None) -> str:
+    def text(
+        self,
+        format: str,
+        width: int | None = None,
+        columns: Sequence[str] = (),
+        whole: bool = False,
+        above: Sequence[str] = (),
+    ) -> str:
         """The view in a format, without a final newline.
 
         ``json`` is one object; ``jsonl`` and ``csv`` are a line for each row, at full precision, infinity as the text
-        ``"inf"`` and NaN as null; ``table``, ``md`` and ``latex`` round to three or four digits.
+        ``"inf"`` and NaN as null; ``table``, ``md``, ``latex`` and ``github`` round to three or four digits.
 
         Args:
             width: the terminal's, for ``table``; None asks standard output.
+            columns: names of the columns to show, in this order; of ``csv`` the names of its fields.
+            above: lines of Markdown that stand first in ``github``, the summary of a CI job.
+            whole: whether ``table`` has the whole legend and the whole provenance, as ``md`` and ``latex`` have.
 
         Raises:
-            UsageError: an unknown format.
+            UsageError: an unknown format or column, or columns of a format that has none.
         """
+        check_format(format, columns)
         if format == "json":
             return self._json()
         if format == "jsonl":
             return "\n".join(strict_json(spelt(row)) for row in [*self.rows, *self.bounds])
         if format == "csv":
-            return csv_of([*self.rows, *self.bounds])
+            return csv_of([*self.rows, *self.bounds], columns)
+        chosen = self.with_columns(columns) if columns else self
         if format == "table":
-            return plain_tables(self.tables, self.legend, self.header, self.run, width)
-        if format in ("md", "latex"):
-            return (markdown if format == "md" else latex)(self.tables, self.whole_legend, self.header, self.run)
-        raise unknown("format", format, FORMATS)
+            return plain_tables(chosen.tables, chosen.legend, chosen.header, chosen.run, width, whole)
+        if format == "github":
+            return github(chosen.tables, chosen.whole_legend, chosen.header, chosen.run, above)
+        render = markdown if format == "md" else latex
+        return render(chosen.tables, chosen.whole_legend, chosen.header, chosen.run)
+
+    def with_columns(self, names: Sequence[str]) -> View:
+        """The view with these columns of its tables alone; its legend says which of them are empty.
+
+        Raises:
+            UsageError: an unknown column.
+        """
+        check_columns([*self.columns, *(column for table in self.tables for column in table.columns)], names)
+        tables = chosen_columns(self.tables, names)
+        shown = [column for table in tables for column in table.columns]
+        empty = [name for name in names if not any(is_called(column, name) for column in shown)]
+        lines = [f"Empty in this run: {', '.join(empty)}."] if empty else []
+        return replace(self, tables=tables, legend=[*self.legend, *lines])
 
     def _json(self) -> str:
         whole = {
@@ -121,6 +150,18 @@ class View:
             **({} if self.summary is None else {"summary": self.summary}),
         }
         return strict_json(spelt(whole), indent=2)
+
+
+def check_format(format: str, columns: Sequence[str] = ()) -> None:
+    """Refuse a format that nothing is rendered in, and columns of one that has none.
+
+    Raises:
+        UsageError: it names the formats.
+    """
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    if columns and format in ("json", "jsonl"):
+        raise UsageError(f"--columns is of tables and of csv; {format} has every field")
 
 
 def flat_view(command: str, rows: Sequence[AnyRow], header: Header | None = None) -> View:

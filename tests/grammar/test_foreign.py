@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from rich.text import Text
+from text_tables import text_table
 
 from attnprobe.figures.kit import fixed_settings, saved
 from attnprobe.gates.parse import Gate
@@ -20,7 +21,6 @@ from attnprobe.records.file import plain, strict_json, write_text
 from attnprobe.records.read import read_records
 from attnprobe.tables.console import Header, console_of, finished
 from attnprobe.tables.formats import FORMULA, latex, markdown
-from attnprobe.tables.table import Table
 from attnprobe.tables.view import flat_view
 
 HOSTILE = "a\x1b]0;title\x07b\x00\x9b31m\u202ecba\u2066\udc80\u2028\ufffe\U000e0041\r!"
@@ -121,7 +121,7 @@ def test_markdown_begins_no_link_picture_html_or_code():
 
 
 def test_latex_has_no_command_of_a_cell():
-    table = Table(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
+    table = text_table(HOSTILE, ["a_b"], [[r"\input{x} $y$ % & # ~ ^ {" + HOSTILE]], [HOSTILE])
     text = latex([table], "", Header(lines=[HOSTILE]), f"run\n{HOSTILE}")
     assert not obeyed(text) and r"\input" not in text and r"\textbackslash{}input\{x\} \$y\$ \% \& \#" in text
     assert r"\textbackslash{}x1b" in text

@@ -10,10 +10,10 @@ import re
 import pytest
 from browser import BROWSER, NAMES, Browser
 from report_pages import EVIL, a_folder, page_of, records
+from text_tables import text_table
 
 from attnprobe.report import Report, Run, html_page
 from attnprobe.tables.console import Header
-from attnprobe.tables.table import Table
 from attnprobe.tables.view import View
 
 pytestmark = [
@@ -159,7 +159,7 @@ WORDS = ["2-stage", "! 2.5", "! alpha", "beta", "beta d=64", "beta d=128"]
 
 def test_every_kind_of_cell_has_its_place(browser, tmp_path):
     """Numbers by value whatever their notation, then words whatever their mark, then what is empty."""
-    table = Table("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)])
+    table = text_table("a table", ["cell", "place"], [[x, str(i)] for i, x in enumerate(CELLS)])
     page = html_page([Report(Run(tmp_path, {}), [View("error", Header(), [], [table])])])
     (tmp_path / "table.html").write_text(page, encoding="utf-8")
     browser.open(tmp_path / "table.html")
@@ -187,7 +187,7 @@ def test_columns_are_hidden_until_the_table_fits_and_shown_when_asked(browser, t
     """The headings that a narrow terminal goes without are hidden in the same order, no more than it takes."""
     names = ["method", "first", "second", "third"]
     lines = [["x", *(f"{name} " + "wide " * 7 for name in names[1:])]]
-    table = Table("a table", names, lines, spare=["second", "first"])
+    table = text_table("a table", names, lines, spare=["second", "first"])
     page = html_page([Report(Run(tmp_path, {}), [View("error", Header(), [], [table])])])
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
     shown = "[...document.querySelectorAll('table.sorts th')].filter(one => !one.hidden).map(one => one.textContent)"

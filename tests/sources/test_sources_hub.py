@@ -146,8 +146,8 @@ def test_strict_refuses_every_substitute(unreachable):
 def test_what_was_left_open_falls_back_and_says_so(unreachable):
     initialized, default, redrawn = unreachable["answers"][6:9]
     assert initialized["fallback"] == [
-        "Wikitext-2 is out of reach: the prose that attnprobe carries (embedded) instead",
-        "the tokenizer of bert-base-cased is not at hand: a vocabulary of the text's own words instead",
+        "using the prose that attnprobe carries (embedded): Wikitext-2 is out of reach",
+        "using a vocabulary of the text's own words: the tokenizer of bert-base-cased is not at hand",
     ]
     assert (initialized["model"], initialized["weights"], initialized["text"]) == (BUILT_IN, "initialized", "embedded")
     assert len(default["fallback"]) == 2 + (default["model"] == BUILT_IN)
@@ -155,11 +155,11 @@ def test_what_was_left_open_falls_back_and_says_so(unreachable):
         assert (default["model"], default["weights"], default["tokenizer"]) == ("minilm", "pretrained", "minilm")
         assert (redrawn["model"], redrawn["weights"], redrawn["weights_seed"]) == ("minilm", "initialized-qkv", 0)
         assert default["fallback"][0] == (
-            "bert-base-cased is out of reach: the packaged MiniLM weights (pretrained) instead"
+            "using the packaged MiniLM weights (pretrained): bert-base-cased is out of reach"
         )
         assert unreachable["defaults"][0] == "model: minilm, weights pretrained"
         assert unreachable["defaults"][1] == (
-            "  (bert-base-cased is out of reach: the packaged MiniLM weights (pretrained) instead)"
+            "  (using the packaged MiniLM weights (pretrained): bert-base-cased is out of reach)"
         )
     else:
         assert (default["model"], default["weights"]) == (BUILT_IN, "initialized")

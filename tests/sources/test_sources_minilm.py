@@ -93,7 +93,7 @@ def test_a_package_that_is_not_installed(monkeypatch, no_hub):
         lines = []
         source = resolve(SourceSpec(device="cpu"), notify=lines.append)
         assert source.facts["weights"] == "initialized" and source.facts["fallback"] == lines
-        assert lines[0] == "bert-base-cased is out of reach: random weights (an initialized BERT-base) instead"
+        assert lines[0] == "using random weights (an initialized BERT-base): bert-base-cased is out of reach"
         assert len(lines) == 3
         assert source.describe()[0] == (
             "model: bert-base (built-in configuration), random weights (seed 0); for pretrained ones: "

@@ -255,5 +255,5 @@ def test_a_configuration_alone_is_enough_for_random_weights(tmp_path, text_file)
     lines = []
     qkv = load_qkv(str(tmp_path), "initialized", text_file, n=20, device="cpu", notify=lines.append)
     assert qkv.q.shape == (4, 20, 8)
-    assert lines == [f"{tmp_path} has no tokenizer: a vocabulary of the text's own words instead"]
+    assert lines == [f"using a vocabulary of the text's own words: {tmp_path} has no tokenizer"]
     assert qkv.label["fallback"] == lines

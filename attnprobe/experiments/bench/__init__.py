@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("bench.measure:BenchCells"),
     measure=late("bench.measure:measure_bench"),
     view=late("bench.view:view"),
+    columns=late("bench.view:BENCH_COLUMNS"),
     plots=("bench",),
     gated=late("bench.gates:GATED"),
     timed=late("bench.rows:bench_rows"),

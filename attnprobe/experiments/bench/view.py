@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...grammar.lists import parse_positive
 from ...tables.labels import source_heading
 from ...tables.methods import (
     FAMILY,
-    MARKS,
     STATUS,
+    best_of,
     caption,
-    family,
     grouped,
-    mark,
     marked,
+    marks_legend,
     notes,
     reference_label,
+    rivals,
     several_families,
     shown,
 )
 from ...tables.numbers import method_label, per_cent, significant
-from ...tables.table import Column, Table, grouped_by, joined, table_of
+from ...tables.table import Best, Column, Table, grouped_by, joined, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .gate_rows import bench_judged
@@ -44,7 +45,7 @@ from .timing import conditions, disturbances
 if TYPE_CHECKING:
     from .record import BenchRecord
 
-__all__ = ["bench_legend", "bench_tables", "view"]
+__all__ = ["BENCH_COLUMNS", "bench_legend", "bench_tables", "view"]
 
 
 LIMITS = {"epsilon": "0.05,0.1,0.2,0.5", "under_ms": "1,10,100"}  # where no manifest says
@@ -60,7 +61,7 @@ def view(recorded: Recorded[BenchRecord]) -> View:
     choices = bench_choices(rows, *limits) if any(row["error"] is not None for row in rows) else []
     above = recorded.header
     warnings = [*above.warnings, *disturbances(recorded.records, rows)]
-    header = replace(above, lines=[*above.lines, *conditions(recorded.records)], warnings=warnings)
+    header = replace(above, remarks=conditions(recorded.records), warnings=warnings)
     draw = lambda folder: bench_figures(rows, recorded.drawing, folder)
     return View(
         "bench",
@@ -71,6 +72,7 @@ def view(recorded: Recorded[BenchRecord]) -> View:
         title="Cost of attention approximations",
         result=bench_result(rows),
         summary=summary,
+        columns=BENCH_COLUMNS,
         more={"choices": choices},
         judged=bench_judged(rows, summary),
         figures={"bench": Figure("bench", draw, "nothing was measured that could be drawn")},
@@ -83,23 +85,21 @@ def _limits(config: Mapping[str, Any], name: str) -> list[float]:
     return parse_positive(limits, name.replace("_", "-")) if isinstance(limits, str) else list(limits)
 
 
-def bench_legend(rows: Sequence[BenchRow]) -> str:
-    """What the rows and the marks mean, in one paragraph."""
+def bench_legend(rows: Sequence[BenchRow]) -> list[str]:
+    """What the rows and the marks mean."""
     parts = []
     if any(row["backward"] for row in rows):
-        parts.append("Each call is a forward pass and the gradient of the output's sum with respect to Q, K and V.")
-    if any(map(mark, rows)):
-        parts.append(MARKS)
-    return " ".join(parts)
+        parts.append("A call is a forward pass and the gradient of the output's sum.")
+    return [*parts, *marks_legend(rows)]
 
 
 def bench_tables(rows: Sequence[BenchRow], summary: Sequence[BenchSummary], choices: Sequence[Choice]) -> list[Table]:
     """Costs, for each place and n, all with the same columns; growth; and choices, for each place and limit."""
     columns = COSTS if several_families(rows) else [column for column in COSTS if column is not FAMILY]
-    tables = [table_of(caption(some), some, columns, notes(some), rows, family) for some in grouped(rows)]
+    tables = [table_of(caption(some), some, columns, notes(some), rows, rivals) for some in grouped(rows)]
     several = [row for row in summary if row["lengths"] > 1]
     for some in grouped_by(several, "source", "layer", "target"):
-        tables.append(table_of(f"Growth with n · {_where(some[0])}", _by_family(some), GROWTH))
+        tables.append(table_of(f"Growth with n · {_where(some[0])}", _references_last(some), GROWTH))
     for some in grouped_by(choices, "source", "layer", "target", "limit"):
         title, columns = CHOICES[some[0]["limit"]]
         tables.append(table_of(f"{title} · {_where(some[0])}", some, columns))
@@ -110,10 +110,9 @@ def _where(row: BenchSummary | Choice) -> str:
     return joined(source_heading(row), f"layer {row['layer']}", f"target {row['target']}")
 
 
-def _by_family(some: Sequence[BenchSummary]) -> list[BenchSummary]:
-    """Methods by family, then references."""
-    families = list(dict.fromkeys(family(row) for row in some if not row["reference"]))
-    return sorted(some, key=lambda row: len(families) if row["reference"] else families.index(family(row)))
+def _references_last(some: Sequence[BenchSummary]) -> list[BenchSummary]:
+    """Methods in their order, then references."""
+    return sorted(some, key=lambda row: row["reference"])
 
 
 def _name(row: BenchRow | BenchSummary) -> str:
@@ -145,6 +144,7 @@ def _ratio(row: BenchRow) -> str:
     return significant(row["ratio_to_exact"], 3) + ("" if spread is None else f" ± {significant(spread, 2)}")
 
 
+PRODUCTS = "counted, and as the leading cost says; a multiply-add is two"
 COSTS: tuple[Column[BenchRow], ...] = (
     Column("method", lambda row: marked(row, _name(row))),
     FAMILY,
@@ -152,29 +152,52 @@ COSTS: tuple[Column[BenchRow], ...] = (
     Column(
         "time ms\nmedian ± spread",
         _time,
-        "time: of all heads, draws and output included, median of the rounds ± half the range of their quartiles",
+        "of all heads",
+        short="time",
+        more="draws and output included; median of the rounds ± half the range of their quartiles",
+        best=Best(itemgetter("seconds"), itemgetter("seconds_spread")),
     ),
     Column(
         "time /\nexact",
         _ratio,
-        "time / exact: over exact attention by torch's fused kernel in the same dtype and round",
+        "over torch's fused kernel",
+        more="which computes exact attention in the same dtype and round",
+        best=Best(itemgetter("ratio_to_exact"), itemgetter("ratio_spread")),
     ),
-    Column("memory\nMiB", _mib, "memory: peak beyond Q, K and V"),
+    Column("memory\nMiB", _mib, "peak beyond Q, K and V", short="memory", best=Best(itemgetter("peak_bytes"))),
     Column(
         "GFLOP\ncounted",
         lambda row: _scaled(row["flops"], 1e-9),
-        "GFLOP: of matrix products, counted, and as the leading cost says, two a multiply-add",
+        "of matrix products",
         spare=1,
+        short="GFLOP",
+        more=PRODUCTS,
     ),
-    Column("GFLOP\nleading", lambda row: _scaled(row["leading_flops"], 1e-9), spare=2),
+    Column(
+        "GFLOP\nleading", lambda row: _scaled(row["leading_flops"], 1e-9), "of matrix products", 2, "GFLOP", PRODUCTS
+    ),
     Column(
         "visited\nof n²",
         lambda row: per_cent(row["visited_fraction"]),
-        "visited: scores or features computed, over n²",
+        "scores or features computed, over n²",
         spare=3,
+        short="visited",
     ),
-    Column("‖E‖₂ / ‖BV‖₂\nmedian", lambda row: shown(row, ERROR, "median", 3)),
-    Column("gradient\nreaches", lambda row: (row["gradient"] or "") if row["backward"] else "", spare=4),
+    Column(
+        "‖E‖₂ / ‖BV‖₂\nmedian",
+        lambda row: shown(row, ERROR, "median", 3),
+        "‖E‖₂ / ‖BV‖₂ of the output",
+        short="error",
+        more="median over heads; references are not chosen from",
+        best=best_of(ERROR, "median"),
+    ),
+    Column(
+        "gradient\nreaches",
+        lambda row: (row["gradient"] or "") if row["backward"] else "",
+        "of Q, K and V, those that a gradient reaches",
+        spare=4,
+        short="gradient",
+    ),
     STATUS,
 )
 
@@ -199,17 +222,15 @@ def _crossing(name: str, lengths: str) -> Callable[[BenchSummary], str]:
     return cell
 
 
-EXPONENTS = (
-    "time ~ n^, memory ~ n^: exponents, the slope of log cost over log n by least squares for n ≥ "
-    f"{FIT_FROM}, ± the spread of those of the rounds; claimed: by the leading cost"
-)
-FROM = "faster, smaller from n: less time, less memory than exact attention from there on"
+EXPONENTS = f"exponents for n ≥ {FIT_FROM}"
+SLOPE = "the slope of log cost over log n by least squares, ± the spread of those of the rounds"
+FROM = "cheaper than exact attention from there on"
 GROWTH: tuple[Column[BenchSummary], ...] = (
     Column("method", _name),
     Column.of("d"),
-    Column("claimed", lambda row: row["growth"]),
-    Column("time ~ n^", _time_exponent, EXPONENTS),
-    Column("memory ~ n^", _exponent("memory_exponent"), EXPONENTS),
+    Column("claimed", lambda row: row["growth"], "growth of the leading cost"),
+    Column("time ~ n^", _time_exponent, EXPONENTS, more=SLOPE),
+    Column("memory ~ n^", _exponent("memory_exponent"), EXPONENTS, more=SLOPE),
     Column("faster from n", _crossing("faster_from", "lengths"), FROM),
     Column("smaller from n", _crossing("smaller_from", "memory_lengths"), FROM),
 )
@@ -218,16 +239,17 @@ GROWTH: tuple[Column[BenchSummary], ...] = (
 def _choices(limit: str) -> tuple[Column[Choice], ...]:
     return (
         Column.of("n"),
-        Column(limit, lambda row: f"{row['value']:g}"),
+        Column(limit, lambda row: f"{row['value']:g}", short="limit"),
         Column("method", lambda row: f"none of {row['of']}" if row["method"] is None else method_label(row)),
         Column.of("d"),
-        Column("time ms", _milliseconds),
+        Column("time ms", _milliseconds, short="time"),
         Column("time / exact", lambda row: _scaled(row["ratio_to_exact"])),
-        Column("MiB", _mib),
+        Column("MiB", _mib, short="memory"),
         Column(
             "error",
             lambda row: _scaled(row["error"]),
-            "error: median of ‖E‖₂ / ‖BV‖₂ over heads; references are not chosen from",
+            "‖E‖₂ / ‖BV‖₂ of the output",
+            more="median over heads; references are not chosen from",
         ),
     )
 
@@ -236,3 +258,4 @@ CHOICES = {
     "error": ("Fastest method under an error", _choices("error ≤")),
     "ms": ("Smallest error under a time", _choices("ms ≤")),
 }
+BENCH_COLUMNS = (*COSTS, *GROWTH, *(column for _, columns in CHOICES.values() for column in columns))

@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("budget.measure:BudgetCells"),
     measure=late("budget.measure:measure_budgets"),
     view=late("budget.view:view"),
+    columns=late("budget.view:COLUMNS"),
     plots=("budget",),
     gated=late("budget.gates:GATED"),
     examples=(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...records.file import SCHEMA
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import brief, method_label, per_cent, significant
-from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
+from ...tables.table import Best, Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import budget_result
@@ -38,6 +38,7 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
         recorded.header,
         rows,
         budget_tables(summary),
+        columns=COLUMNS,
         title="The smallest budget that is enough",
         result=budget_result(rows),
         summary=summary,
@@ -61,7 +62,7 @@ def budget_tables(summary: Sequence[BudgetSummary]) -> list[Table]:
             f"{steps} scanned" if first["scan"] else steps,
             f"δ = {first['delta']:g}",
         )
-        tables.append(table_of(caption, some, COLUMNS, _notes(some)))
+        tables.append(table_of(caption, some, COLUMNS, _notes(some), rivals=_rivals))
     return tables
 
 
@@ -92,36 +93,44 @@ def _interval(row: FoundSummary) -> str:
     return "" if weakest is None else " – ".join(significant(weakest[end], 3) for end in ("lower", "upper"))
 
 
+def _seeds(row: FoundSummary) -> str:
+    return "" if row["weakest"] is None else f"{row['weakest']['held']}/{row['seeds']}"
+
+
+def _median(row: BudgetSummary) -> float | None:
+    """The median budget; None where half the heads have none, or where nothing was measured."""
+    median = row["range"]["median"] if has_heads(row) else math.inf
+    return median if math.isfinite(median) else None
+
+
+def _rivals(row: BudgetSummary) -> Hashable | None:
+    """Methods are compared at one ε, layer and n."""
+    return (row["epsilon"], row["layer"], row["n"]) if row["status"] == "ok" else None
+
+
+ENOUGH = "smallest d with an error ≤ ε, over heads and windows"
+TRIED = "in at least 1 − δ of the seeds; > d: no budget up to d is enough; ≤ d: smaller ones were not tried"
+HELD = "the fewest seeds of a head that hold at d"
+CHOSEN = "with the exact interval of their probability; these seeds also chose d, so it is on the high side"
 COLUMNS: tuple[Column[BudgetSummary], ...] = (
     Column("method", method_label),
     Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}"),
     Column.of("layer"),
     Column.of("n"),
     Column("status", lambda row: "" if row["heads"] else row["status"]),
-    Column("d min", _budget("min"), spare=1),
-    Column(
-        "d median",
-        _budget("median"),
-        "d: the smallest budget tried at which the error of at least 1 − δ of the seeds is at most ε; min, median and "
-        "max over heads and windows; > d: no budget up to d is enough; ≤ d: smaller ones were not tried",
-    ),
-    Column("d max", _budget("max")),
+    Column("d min", _budget("min"), ENOUGH, spare=1, more=TRIED),
+    Column("d median", _budget("median"), ENOUGH, more=TRIED, best=Best(_median)),
+    Column("d max", _budget("max"), ENOUGH, more=TRIED),
     Column("median d/n", _measured(_share), spare=2),
-    Column("unreached", _measured(lambda row: f"{row['unreached']}/{row['values']}"), "unreached: heads without one"),
+    Column("unreached", _measured(lambda row: f"{row['unreached']}/{row['values']}"), "heads without such a d"),
     Column(
         "counterexamples",
         _measured(lambda row: f"{row['counterexamples']}/{row['values']}"),
-        "counterexamples: heads whose error exceeds ε again at a larger budget that was tried, which says nothing of "
-        "other budgets",
+        "heads beyond ε again at a larger d",
+        more="of the budgets that were tried; others may exceed ε too",
     ),
-    Column(
-        "seeds",
-        _measured(lambda row: "" if row["weakest"] is None else f"{row['weakest']['held']}/{row['seeds']}"),
-        "seeds: the fewest that hold at d, of any head, and the exact interval of their probability there; these seeds "
-        "also chose d, so it is on the high side",
-        spare=3,
-    ),
-    Column("95 % interval", _measured(_interval), spare=4),
+    Column("seeds", _measured(_seeds), HELD, spare=3, more=CHOSEN),
+    Column("95 % interval", _measured(_interval), HELD, spare=4, more=CHOSEN),
 )
 
 

@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("condition.measure:ConditionCells"),
     measure=late("condition.measure:measure_conditions"),
     view=late("condition.view:view"),
+    columns=late("condition.view:CONDITION_COLUMNS"),
     plots=("condition",),
     examples=(
         "--d 32,64,128 --layer all --plot",

@@ -29,7 +29,7 @@ from .summary import (
 if TYPE_CHECKING:
     from .record import ConditionRecord
 
-__all__ = ["condition_legend", "condition_tables", "view"]
+__all__ = ["CONDITION_COLUMNS", "condition_tables", "correlation_notes", "view"]
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def view(recorded: Recorded[ConditionRecord]) -> View:
         recorded.header,
         rows,
         condition_tables(summary),
-        condition_legend(summary),
+        columns=CONDITION_COLUMNS,
         title="Condition numbers",
         result=condition_result(rows),
         summary=summary,
@@ -63,11 +63,12 @@ def view(recorded: Recorded[ConditionRecord]) -> View:
     )
 
 
-def _spread(heading: str, of: Callable[[T], Quantiles], meaning: str = "") -> tuple[Column[T], Column[T]]:
+def _spread(heading: str, of: Callable[[T], Quantiles], meaning: str, more: str = "") -> tuple[Column[T], Column[T]]:
     """A median, and its quantiles."""
+    ends = lambda row: f"[{brief(of(row)['p10'])} – {brief(of(row)['p90'])}]"
     return (
-        Column(heading, lambda row: brief(of(row)["median"]), meaning),
-        Column("[p10 – p90]", lambda row: f"[{brief(of(row)['p10'])} – {brief(of(row)['p90'])}]", spare=2),
+        Column(heading, lambda row: brief(of(row)["median"]), meaning, more=more),
+        Column("[p10 – p90]", ends, meaning, spare=2, short=heading, more=more),
     )
 
 
@@ -91,7 +92,7 @@ def _rho(row: Conditioned) -> str:
 
 MATRIX: tuple[Column[ConditionSummary], ...] = (
     Column("matrix", lambda row: _symbol(row)),
-    Column("", lambda row: "●" if row["inverted"] else "", "●: the method inverts this matrix"),
+    Column("", lambda row: "●" if row["inverted"] else "", "the method inverts this matrix", short="●"),
     Column("method", method_label),
     Column("d", lambda row: "" if row["d"] is None else str(row["d"])),
 )
@@ -100,27 +101,42 @@ CONDITIONS: tuple[Column[Conditioned], ...] = (
     *_spread(
         "cond",
         _cond,
-        "cond: σ₁/σ_m in float64, median over heads and windows; a matrix whose smallest singular value is rounding "
-        "has no value and counts as singular",
+        "σ₁/σ_m, median over heads and windows",
+        "in float64; a matrix whose smallest singular value is rounding has no value and counts as singular",
     ),
-    Column("singular", lambda row: f"{row['flagged']}/{row['count']}" if row["flagged"] else ""),
-    Column("rank", lambda row: f"{row['rank']:g}/{row['size']}", "rank: σ > m eps σ₁, median, of m", 1),
-    Column("effective", lambda row: brief(row["cond_eff"]), "effective: σ₁/σ_rank", 3),
-    Column("at m/2", lambda row: brief(row["cond_at_half"]), "at m/2: σ₁/σ_{m/2}", 5),
-    Column("repeated", lambda row: f"{row['duplicates']:g}", "repeated: rows that repeat exactly, median", 4),
-    Column("error", lambda row: significant(row["error"], 3), "error: ‖E‖₂/‖BV‖₂ of the method"),
-    Column("ρ", _rho, "ρ: Spearman's rank correlation of cond and error, over so many heads"),
+    Column(
+        "singular",
+        lambda row: f"{row['flagged']}/{row['count']}" if row["flagged"] else "",
+        "heads where σ_m is rounding",
+    ),
+    Column("rank", lambda row: f"{row['rank']:g}/{row['size']}", "σ > m eps σ₁, of m", 1, more="median"),
+    Column("effective", lambda row: brief(row["cond_eff"]), "σ₁/σ_rank", 3),
+    Column("at m/2", lambda row: brief(row["cond_at_half"]), "σ₁/σ_{m/2}", 5),
+    Column("repeated", lambda row: f"{row['duplicates']:g}", "equal rows, median", 4),
+    Column("error", lambda row: significant(row["error"], 3), "‖E‖₂/‖BV‖₂ of the method"),
+    Column("ρ", _rho, "Spearman's, of cond and error (heads)"),
 )
+CHANGE = "relative, per relative change of Q and K"
 CHANGES: tuple[Column[Changed], ...] = (
     *MATRIX,
-    *_spread("change", _sensitivity),
-    Column("max", lambda row: brief(row["sensitivity"]["max"])),
+    *_spread("change", _sensitivity, CHANGE),
+    Column("max", lambda row: brief(row["sensitivity"]["max"]), CHANGE),
 )
+GRADIENT = "gradient norm through the core"
 GRADIENTS: tuple[Column[Conditioned], ...] = (
     *MATRIX,
-    Column("‖M⁻¹‖₂²", lambda row: brief(row.get("gradient"))),
-    Column("six steps", lambda row: brief(row.get("gradient_six"))),
+    Column("‖M⁻¹‖₂²", lambda row: brief(row.get("gradient")), GRADIENT, more="of the exact inverse, median"),
+    Column("six steps", lambda row: brief(row.get("gradient_six")), GRADIENT, more="of six Schulz steps, median"),
 )
+STARTS = Column[Iterated]("start", lambda row: row["start"] or "", "of the Schulz iteration")
+
+
+def _step(step: int | str, cell: Callable[[Iterated], str]) -> Column[Iterated]:
+    """A step of the Schulz iteration."""
+    return Column(f"t = {step}", cell, "‖I − MZ_t‖_F/√d after t steps", short="t")
+
+
+CONDITION_COLUMNS = (*CONDITIONS, *CHANGES, *GRADIENTS, STARTS, _step("0", lambda row: ""))
 
 
 def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
@@ -130,7 +146,7 @@ def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
         first = here[0]
         where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(here))
         conditioned = list(filter(is_conditioned, here))
-        notes = [_lemma3(row) for row in filter(is_scaled, here)] + _lost(here)
+        notes = [*map(_lemma3, filter(is_scaled, here)), *correlation_notes(conditioned), *_lost(here)]
         tables.append(table_of(f"Condition numbers · {where}", conditioned, CONDITIONS, notes))
         if rows := list(filter(is_changed, here)):
             directions = f"{rows[0]['sensitivity']['count']} directions"
@@ -149,8 +165,8 @@ def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
 def _steps(rows: Sequence[Iterated]) -> list[Column[Iterated]]:
     last = len(rows[0]["residuals"]["median"]) - 1
     steps = [*(step for step in STEPS if step < last), last]
-    at = lambda step: Column[Iterated](f"t = {step}", lambda row: brief(row["residuals"]["median"][step]))
-    return [*MATRIX, Column("start", lambda row: row["start"] or ""), *map(at, steps)]
+    at = lambda step: _step(step, lambda row: brief(row["residuals"]["median"][step]))
+    return [*MATRIX, STARTS, *map(at, steps)]
 
 
 def _lost(here: Sequence[ConditionSummary]) -> list[str]:
@@ -160,20 +176,17 @@ def _lost(here: Sequence[ConditionSummary]) -> list[str]:
     return list(dict.fromkeys([*reasons(here, name), *partial]))
 
 
-def condition_legend(summary: Sequence[ConditionSummary]) -> str:
-    """How the condition numbers of this run go with its errors."""
-    conditioned = filter(is_conditioned, summary)
+def correlation_notes(conditioned: Sequence[Conditioned]) -> list[str]:
+    """How the condition numbers of some rows go with their errors."""
     known = [(row["spearman"], row["spearman_count"]) for row in conditioned if row["spearman"] is not None]
     if not known:
-        return ""
+        return []
     rho, heads = zip(*known, strict=True)
     ends = " to ".join(f"{end:+.2f}" for end in dict.fromkeys((min(rho), max(rho))))
     counts = " to ".join(map(str, dict.fromkeys((min(heads), max(heads)))))
     strong = sum(abs(one) >= STRONG for one in rho)
-    return (
-        f"In this run ρ is {ends}, over {counts} heads a row, and |ρ| ≥ {STRONG:g} in {strong} of {len(rho)} "
-        f"row{'s' * (len(rho) != 1)}."
-    )
+    rows = f"{len(rho)} row{'s' * (len(rho) != 1)}"
+    return [f"ρ is {ends}, over {counts} heads a row, and |ρ| ≥ {STRONG:g} in {strong} of {rows}"]
 
 
 def _lemma3(row: Scaled) -> str:

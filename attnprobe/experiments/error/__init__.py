@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("error.measure:ErrorCells"),
     measure=late("error.measure:measure_errors"),
     view=late("error.view:view"),
+    columns=late("error.view:ERROR_COLUMNS"),
     plots=("errors", "maps"),
     more_plots=("papers", "heads", "cost"),
     gated=late("error.gates:GATED"),

@@ -9,6 +9,7 @@ from ...tables.methods import (
     FAMILY,
     OPEN,
     STATUS,
+    best_of,
     budget,
     is_fragile,
     label,
@@ -18,10 +19,10 @@ from ...tables.methods import (
     statistic,
 )
 from ...tables.numbers import method_label, per_cent, significant
-from ...tables.table import Column
+from ...tables.table import Best, Column
 from .rows import ErrorRow
 
-__all__ = ["KERNEL_COLUMNS", "KERNEL_METRICS", "error_columns"]
+__all__ = ["COLUMNS", "KERNEL_COLUMNS", "KERNEL_METRICS", "error_columns"]
 
 
 KERNEL_METRICS = (
@@ -77,8 +78,12 @@ def is_open(row: ErrorRow) -> bool:
     return known and bool(row.get("matrix_open")) and not row.get("matrix_skipped")
 
 
+def _vmean_ratio(row: ErrorRow) -> float | None:
+    return (row.get("over_vmean") or {}).get("output_spectral")
+
+
 def _over_vmean(row: ErrorRow) -> str:
-    ratio = significant((row.get("over_vmean") or {}).get("output_spectral"), 3)
+    ratio = significant(_vmean_ratio(row), 3)
     return OPEN + ratio if ratio and is_fragile(row, "output_spectral", "mean") else ratio
 
 
@@ -100,56 +105,95 @@ def _delta(row: ErrorRow) -> str:
     return f"{median} ({most})" if median else ""
 
 
+def _seconds(row: ErrorRow) -> float | None:
+    return None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "median")
+
+
 def _milliseconds(row: ErrorRow) -> str:
-    seconds = None if row["method"] == LOWER_BOUND else statistic(row, "seconds", "median")
+    seconds = _seconds(row)
     return significant(None if seconds is None else 1e3 * seconds, 3)
 
 
+SPREAD = "over heads, windows, repeats"
+RELATIVE = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
 COLUMNS: tuple[Column[ErrorRow], ...] = (
     Column("method", lambda row: marked(row, label(row))),
     FAMILY,
-    Column("scores\ntimes", _factor, "scores times: the factor s of --scale-inputs, Q and K each times √s", spare=9),
-    Column("d\n(used)", _budget, "d: the budget, and (used) what the method made of it"),
+    Column("scores\ntimes", _factor, "the factor s of --scale-inputs", spare=9, more="Q and K are each times √s"),
+    Column("d\n(used)", _budget, "budget (what was used)", short="d"),
     Column(
         "‖E‖₂\nmean ± s.e.",
         _absolute,
-        "‖E‖₂: spectral norm of exact − approximate output, per head; s.e. clusters by text window, none for one",
+        "‖E‖₂, the spectral norm of the output's error",
         spare=9,
+        short="mean",
+        more="E is the exact minus the approximate output of a head; s.e. is over text windows, none for one window",
+        best=best_of("output_spectral", "mean"),
     ),
-    Column("‖E‖₂ / ‖BV‖₂\nmedian [p10 – p90]", _relative, "median, p10, p90, max: over heads, windows and repeats"),
-    Column("\nmax", lambda row: shown(row, "output_spectral_relative", "max", 3)),
-    Column("‖E‖F / ‖BV‖F\nmedian", lambda row: shown(row, "output_frobenius_relative", "median", 3), spare=5),
+    Column(
+        "‖E‖₂ / ‖BV‖₂\nmedian [p10 – p90]",
+        _relative,
+        SPREAD,
+        short="median",
+        more=RELATIVE,
+        best=best_of("output_spectral_relative", "median"),
+    ),
+    Column(
+        "\nmax",
+        lambda row: shown(row, "output_spectral_relative", "max", 3),
+        SPREAD,
+        more=RELATIVE,
+        best=best_of("output_spectral_relative", "max"),
+    ),
+    Column(
+        "‖E‖F / ‖BV‖F\nmedian",
+        lambda row: shown(row, "output_frobenius_relative", "median", 3),
+        "‖E‖F / ‖BV‖F, median",
+        spare=5,
+        short="Frobenius",
+        more="the same error in the Frobenius norm",
+        best=best_of("output_frobenius_relative", "median"),
+    ),
     Column(
         "‖B − B~‖₂\n/ ‖B‖₂ median",
         _matrix,
-        "‖B − B~‖₂: of whole matrices (in half precision: of the stored factors, in float32)",
-        spare=4,
+        "‖B − B~‖₂ / ‖B‖₂ of whole matrices",
+        spare=3,
+        short="matrix",
+        more="a certified interval's upper end; in half precision of the stored factors, in float32",
+        best=best_of("matrix_spectral_relative", "median"),
     ),
     Column(
         "error /\nV-Mean",
         _over_vmean,
-        "error / V-Mean: mean ‖E‖₂ over that of the mean of V, which costs nothing",
+        "1 is no better than the mean of V",
+        more="the method's mean ‖E‖₂ over that of V-Mean, which replaces attention by the mean of V and costs nothing",
+        best=Best(lambda row: None if is_fragile(row, "output_spectral", "mean") else _vmean_ratio(row)),
     ),
     Column(
         "bad\nrows",
         _bad_rows,
-        "bad rows: normaliser not positive or lost to rounding, before a guard; summed over heads, windows and repeats",
+        "normaliser ≤ 0 or lost to rounding",
+        more="before a guard, summed over heads, windows and repeats",
     ),
-    Column("guarded\nrows", _guarded_rows, "guarded rows: replaced by the method, summed", spare=1),
+    Column("guarded\nrows", _guarded_rows, "replaced by the method", spare=1, more="summed as bad rows are"),
     Column(
         "inverse\nresidual",
         _statistic("inverse_residual", "median", 2),
-        "inverse residual: ‖I − NZ‖_F/√d of core N, inverse Z; repeated landmarks count; median",
-        spare=4,
+        "‖I − NZ‖_F/√d of core N, inverse Z",
+        spare=6,
+        more="median; repeated landmarks count",
     ),
-    Column("δ\nmedian (max)", _delta, "δ: the spectral shift of a head, median and max", spare=4),
+    Column("δ\nmedian (max)", _delta, "the spectral shift of a head", spare=6, short="δ"),
     Column(
         "visited\nof n²",
         lambda row: per_cent(statistic(row, "visited_fraction", "mean")),
-        "visited: scores or features computed, over n²; 2 d n of them exceed it from d = n/2 on",
+        "scores or features computed, over n²",
         spare=6,
+        short="visited",
+        more="2 d n features exceed n² from d = n/2 on",
     ),
-    Column("time\nms", _milliseconds, "time: per cell, all heads of the layer, median", spare=7),
+    Column("time\nms", _milliseconds, "of a layer's heads, median", spare=7, short="time", best=Best(_seconds)),
     STATUS,
 )
 
@@ -172,31 +216,35 @@ def _within(row: ErrorRow) -> str:
     return "" if mean is None else f"{100 * mean:.2f} % ({tolerance:g})"
 
 
+ROWS = "quantiles over rows of ‖E_i‖ / ‖O_i‖"
+FRAMEWORK = "max |E| over eager attention's"
+EAGER = "eager softmax attention in the kernel's dtype; median and worst head"
 KERNEL_COLUMNS: tuple[Column[ErrorRow], ...] = (
     Column(
         "kernel",
         method_label,
-        "Kernels: E = O~ − O, with O the exact output, in float64, of Q, K and V rounded to the dtype that the kernel "
-        "works in; medians over heads, windows and repeats where nothing else is said",
+        "E = O~ − O, of O in float64",
+        more="O is the exact output of Q, K and V rounded to the kernel's dtype; medians where nothing else is said",
     ),
-    Column("in", lambda row: row.get("kernel_dtype") or "", spare=1),
-    Column("1 − cosine", _one_minus_cosine, "1 − cosine: mean over heads", spare=6),
-    Column("max |E|", _statistic("max_abs", "max"), "max |E|: of all heads"),
-    Column("‖E‖F / ‖O‖F", _statistic("relative_frobenius", "median")),
-    Column("row p50", _statistic("row_error_p50", "median"), spare=3),
-    Column("row p99", _statistic("row_error_p99", "median"), spare=5),
-    Column(
-        "row p99.9",
-        _statistic("row_error_p99_9", "median"),
-        "row: quantiles over rows of ‖E_i‖ / ‖O_i‖",
-        spare=2,
-    ),
-    Column("rows within", _within, "rows within: share with at most the tolerance"),
+    Column("in", lambda row: row.get("kernel_dtype") or "", "the dtype that the kernel works in", spare=1),
+    Column("1 − cosine", _one_minus_cosine, "mean over heads", spare=6),
+    Column("max |E|", _statistic("max_abs", "max"), "over all heads"),
+    Column("‖E‖F / ‖O‖F", _statistic("relative_frobenius", "median"), "median over heads"),
+    Column("row p50", _statistic("row_error_p50", "median"), ROWS, spare=3),
+    Column("row p99", _statistic("row_error_p99", "median"), ROWS, spare=5),
+    Column("row p99.9", _statistic("row_error_p99_9", "median"), ROWS, spare=2),
+    Column("rows within", _within, "share within the tolerance"),
     Column(
         "× framework",
         _statistic("ratio_to_framework", "median"),
-        "× framework: max |E| over that of eager softmax attention in that dtype, median and worst head",
+        FRAMEWORK,
+        more=EAGER,
     ),
-    Column("worst", _statistic("ratio_to_framework", "max")),
-    Column("× framework, F", _statistic("ratio_to_framework_frobenius", "median"), "F: the same of ‖E‖F", spare=4),
+    Column("worst", _statistic("ratio_to_framework", "max"), FRAMEWORK, more=EAGER),
+    Column(
+        "× framework F",
+        _statistic("ratio_to_framework_frobenius", "median"),
+        "the same of ‖E‖F",
+        spare=4,
+    ),
 )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...tables.console import Header
-from ...tables.methods import MARKS, OPEN, caption, family, grouped, mark, notes, statistic
+from ...tables.methods import OPEN, caption, grouped, marks_legend, notes, rivals, statistic
 from ...tables.table import Table, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import KERNEL_COLUMNS, error_columns, is_open
+from .columns import COLUMNS, KERNEL_COLUMNS, error_columns, is_open
 from .cost_figure import cost_figure
 from .error_figure import error_figure
 from .heads_figure import head_figures
@@ -24,7 +24,7 @@ from .rows import ErrorRow, summarise
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
-__all__ = ["error_legend", "error_tables", "errors_view", "view"]
+__all__ = ["ERROR_COLUMNS", "error_legend", "error_tables", "errors_view", "view"]
 
 
 def view(recorded: Recorded[ErrorRecord]) -> View:
@@ -49,6 +49,7 @@ def errors_view(
         rows,
         error_tables(rows, bounds),
         error_legend(rows, bounds),
+        ERROR_COLUMNS,
         title="Errors of attention approximations",
         result=error_result(rows),
         bounds=bounds,
@@ -88,29 +89,30 @@ def _figures(
     return figures
 
 
+ERROR_COLUMNS = (*COLUMNS, *KERNEL_COLUMNS)
+
+
 def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[Table]:
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
     every = [*rows, *bounds]
     columns = error_columns(every)
-    tables = [table_of(caption(some), some, columns, notes(some), every, family) for some in grouped(rows, bounds)]
+    tables = [table_of(caption(some), some, columns, notes(some), every, rivals) for some in grouped(rows, bounds)]
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
     return tables + [table_of(f"kernels · {caption(some)}", some, KERNEL_COLUMNS) for some in grouped(kernels)]
 
 
-def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> str:
-    """What the bounds and the marks mean."""
-    parts = []
-    if bounds:
-        parts.append("Lower bound, rank d: σ_{d+1}(BV): no operator of rank d is nearer; 0 for d ≥ p_v.")
+def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[str]:
+    """What the marks and the bounds mean."""
+    parts = marks_legend(rows)
     if any(row["target"] == "gaussian" for row in rows):
         parts.append("For the target gaussian, B is C.")
-    if any(_is_drawn(row) for row in rows):
-        parts.append("s.e.: of one draw of the weights (--weights-seed); another may differ by as much.")
     if any(is_open(row) for row in rows):
-        parts.append(f"{OPEN}: in some heads the certified interval of ‖B − B~‖₂ did not close to --tol.")
-    if any(map(mark, rows)):
-        parts.append(MARKS)
-    return " ".join(parts)
+        parts.append(f"{OPEN} matrix: an interval did not close to --tol.")
+    if any(_is_drawn(row) for row in rows):
+        parts.append("s.e. is of one draw of the weights (--weights-seed).")
+    if bounds:
+        parts.append("lower bound: the least error of rank d.")
+    return parts
 
 
 def _is_drawn(row: ErrorRow) -> bool:

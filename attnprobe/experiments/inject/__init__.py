@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("inject.measure:InjectCells"),
     measure=late("inject.measure:measure_drift"),
     view=late("inject.view:view"),
+    columns=late("inject.view:INJECT_COLUMNS"),
     plots=("inject",),
     gated=late("inject.gates:GATED"),
     examples=(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from ...tables.labels import source_heading
 from ...tables.methods import statistic
 from ...tables.numbers import method_label, per_cent, significant
 from ...tables.table import (
+    Best,
     Column,
     Table,
     counted,
@@ -25,10 +26,7 @@ from .rows import InjectRow, InjectSummary, Profile, inject_rows, inject_summary
 if TYPE_CHECKING:
     from .record import InjectRecord
 
-__all__ = ["inject_legend", "inject_tables", "view"]
-
-
-RHO = "ρ: Spearman's rank correlation of local error and drift over the layers that were replaced one by one."
+__all__ = ["INJECT_COLUMNS", "inject_tables", "view"]
 
 
 def view(recorded: Recorded[InjectRecord]) -> View:
@@ -42,7 +40,7 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         recorded.header,
         rows,
         inject_tables(rows),
-        inject_legend(rows),
+        columns=INJECT_COLUMNS,
         title="Drift of a model with a method in it",
         result=inject_result(rows),
         summary=inject_summary(rows),
@@ -58,7 +56,7 @@ def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
         counts = counted(some, "windows"), counted(some, "tokens")
         repeats = counted(some, "repeats") if any(row["repeats"] > 1 for row in some) else ""
         where = joined(source_heading(some[0]), f"n = {some[0]['n']}", *counts, repeats)
-        tables.append(table_of(f"Drift · {where}", some, DRIFTS, _notes(some)))
+        tables.append(table_of(f"Drift · {where}", some, DRIFTS, _notes(some), rivals=_rivals))
         summary = inject_summary(some)
         if summary:
             rho = next((_rho(one) for one in summary if one["method"] is None), "")
@@ -117,6 +115,16 @@ def _rho(row: InjectSummary) -> str:
     return "" if row["spearman"] is None else f"{row['spearman']:+.2f}"
 
 
+def _best(name: str, larger: bool = False) -> Best[InjectRow]:
+    return Best[InjectRow](lambda row: mean(row, name), lambda row: statistic(row, name, "se"), larger)
+
+
+def _rivals(row: InjectRow) -> Hashable | None:
+    """Methods are compared at one budget and the same layers."""
+    d = "of a file" if row["budgets"] else row["d"]
+    return (d, _place(row)) if row["status"] == "ok" else None
+
+
 DRIFTS: tuple[Column[InjectRow], ...] = (
     Column("method", method_label),
     Column("d", _budget),
@@ -124,47 +132,58 @@ DRIFTS: tuple[Column[InjectRow], ...] = (
     Column(
         "drift",
         _mean("drift"),
-        "drift: relative error of the last hidden states, ‖H~ − H‖_F / ‖H‖_F, mean over windows and seeds",
+        "relative error of the last hidden states",
+        more="‖H~ − H‖_F / ‖H‖_F, mean over windows and seeds",
+        best=_best("drift"),
     ),
-    Column("± s.e.", lambda row: significant(statistic(row, "drift", "se"), 2), spare=6),
+    Column("± s.e.", lambda row: significant(statistic(row, "drift", "se"), 2), "of the drift", spare=6, short="s.e."),
     Column(
         "local error",
         _mean("local_error"),
-        "local error: ‖(B − B~) V‖_F / ‖B V‖_F of the method on the layers' own Q, K, V in the unmodified model, mean "
-        "over heads and layers",
+        "of the layers' own outputs",
+        more="‖(B − B~) V‖_F / ‖B V‖_F on Q, K, V of the unmodified model, mean over heads and layers",
+        best=_best("local_error"),
     ),
     Column(
         "cosine",
         _mean("embedding_cosine", 4),
-        "cosine: of the mean-pooled hidden states with the model's own",
+        "of mean-pooled hidden states with the model's own",
         spare=3,
+        best=_best("embedding_cosine", larger=True),
     ),
-    Column("logits", _mean("logits_drift"), "logits: their relative error where words are predicted", spare=5),
-    Column("KL", _mean("kl"), "KL: mean KL(p ‖ p~) of the predictions, nats", spare=1),
     Column(
-        "top-1", lambda row: per_cent(mean(row, "top1_agreement")), "top-1: the likeliest word is the same", spare=2
+        "logits",
+        _mean("logits_drift"),
+        "their relative error",
+        spare=5,
+        more="where words are predicted",
+        best=_best("logits_drift"),
     ),
-    Column("loss change", _mean("loss_change"), "loss change: in nats over the model's own"),
+    Column("KL", _mean("kl"), "mean KL(p ‖ p~) of predictions, nats", spare=1, best=_best("kl")),
     Column(
-        "perplexity change",
-        _mean("perplexity_change"),
-        "perplexity change: over the model's own",
-        spare=4,
+        "top-1",
+        lambda row: per_cent(mean(row, "top1_agreement")),
+        "same likeliest word",
+        spare=2,
+        best=_best("top1_agreement", larger=True),
     ),
+    Column("loss change", _mean("loss_change"), "nats over the model's own"),
+    Column("perplexity change", _mean("perplexity_change"), "over the model's own", spare=4),
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
 )
 LAYERS: tuple[Column[Profile], ...] = (
     Column("method", method_label),
     Column("d", _budget),
-    Column("all layers", lambda row: significant(row["drift"], 3)),
-    Column("best", lambda row: str(row["best"]["layer"])),
+    Column("all layers", lambda row: significant(row["drift"], 3), "drift with all layers replaced"),
+    Column("best", lambda row: str(row["best"]["layer"]), "the layer with the least drift"),
     Column("drift of best", lambda row: significant(row["best"]["drift"], 3)),
-    Column("worst", lambda row: str(row["worst"]["layer"])),
+    Column("worst", lambda row: str(row["worst"]["layer"]), "the layer with the most"),
     Column("drift of worst", lambda row: significant(row["worst"]["drift"], 3)),
-    Column("ρ", _rho),
+    Column(
+        "ρ",
+        _rho,
+        "Spearman's, of local error and drift",
+        more="over the layers that were replaced one by one",
+    ),
 )
-
-
-def inject_legend(rows: Sequence[InjectRow]) -> str:
-    """What ρ means, where there is any."""
-    return RHO if any(one["spearman"] is not None for one in inject_summary(rows)) else ""
+INJECT_COLUMNS = (*DRIFTS, *LAYERS)

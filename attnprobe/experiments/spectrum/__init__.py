@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("spectrum.measure:SpectrumCells"),
     measure=late("spectrum.measure:measure_spectra"),
     view=late("spectrum.view:view"),
+    columns=late("spectrum.view:SPECTRUM_COLUMNS"),
     plots=("spectrum",),
     examples=(
         "--of softmax,unnormalised,gaussian --n 1024 --layer all --plot",

@@ -18,7 +18,7 @@ from .rows import SpectrumRow, matrix_label, moduli, spectrum_rows
 if TYPE_CHECKING:
     from .record import SpectrumRecord
 
-__all__ = ["spectrum_legend", "spectrum_tables", "view"]
+__all__ = ["SPECTRUM_COLUMNS", "spectrum_legend", "spectrum_tables", "view"]
 
 
 Line = Sequence[SpectrumRow]
@@ -41,7 +41,8 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
         recorded.header,
         rows,
         spectrum_tables(rows),
-        spectrum_legend(rows) if rows else "",
+        spectrum_legend(rows) if rows else (),
+        SPECTRUM_COLUMNS,
         title="Spectra of attention matrices",
         result=spectrum_result(rows),
         figures={"spectrum": Figure("spectrum", draw, "no spectrum to draw", remark)},
@@ -61,21 +62,19 @@ def spectrum_tables(rows: Sequence[SpectrumRow]) -> list[Table]:
     return tables
 
 
-def spectrum_legend(rows: Sequence[SpectrumRow]) -> str:
+def spectrum_legend(rows: Sequence[SpectrumRow]) -> list[str]:
     """What all columns share, and what the marks mean."""
-    parts = ["Median over heads and windows, [p10 – p90]."]
+    parts = ["Medians over heads and windows."]
     if any(not row.get("complete", True) for row in rows if row["status"] == "ok"):
-        parts.append(
-            "Leading values only, from a block Krylov space; the JSON holds an error for each. > k: beyond the k known."
-        )
+        parts += ["Leading values only; > k: beyond the k known."]
     scaled = [name for name in ("unnormalised", "lifted-softmax") if any(row["of"] == name for row in rows)]
     if scaled:
         parts.append(f"{' and '.join(scaled)}: divided by the largest entry, e^log_scale.")
     if any(row["status"] == "ok" and not row.get("closed", True) for row in rows):
-        parts.append("Not every residual came within the tolerance.")
+        parts.append("Some residuals are beyond the tolerance.")
     if any(row["status"] != "ok" for row in rows):
-        parts.append("Marks: ✗ failed or diverged, – skipped.")
-    return " ".join(parts)
+        parts.append("✗ failed or diverged, – skipped.")
+    return parts
 
 
 def _lines(rows: Sequence[SpectrumRow]) -> list[Line]:
@@ -112,19 +111,25 @@ LAYER = Column[Line]("layer", lambda line: str(line[0]["layer"]))
 def _ranks(rows: Sequence[SpectrumRow]) -> list[Column]:
     """Effective ranks, and the budgets within an error."""
     weight = "|λ|" if rows[0]["kind"] == "eigen" else "σ²"
-    shares = f"with p = {weight}/Σ{weight}"
-    leading = f"Rank 90%: how many leading values hold 90% of Σ{weight}"
-    within = "d for ε: the smallest rank of any approximation within ε of the matrix, relative, in ‖·‖₂ | ‖·‖_F"
     epsilons = sorted({epsilon for row in rows for epsilon in row["d_spectral"] or {}}, key=float, reverse=True)
+    return _rank_columns(weight, epsilons)
+
+
+def _rank_columns(weight: str, epsilons: Sequence[str]) -> list[Column]:
+    """The columns of ranks; ``weight`` is what a value counts for, in symbols."""
+    shares = f"p = {weight}/Σ{weight}"
+    leading = f"leading values that hold 90, 95, 99% of Σ{weight}"
+    within = "smallest rank within ε of the matrix, ‖·‖₂ | ‖·‖_F"
+    more = "of any approximation; relative"
     return [
-        Column("stable rank", _stable_rank, "Stable rank: ‖·‖_F²/σ₁²"),
-        Column("entropy rank", _measure("entropy_rank"), f"Entropy rank: exp(−Σ p log p), {shares}"),
-        Column("participation", _measure("participation_ratio"), f"Participation: 1/Σ p², {shares}"),
-        *(Column(f"rank {share}%", _count(lambda row, share=share: row[f"rank_{share}"]), leading) for share in SHARES),
+        Column("stable rank", _stable_rank, "‖·‖_F²/σ₁² [p10 – p90]"),
+        Column("entropy rank", _measure("entropy_rank"), f"exp(−Σ p log p), {shares}"),
+        Column("participation", _measure("participation_ratio"), f"1/Σ p², {shares}"),
         *(
-            Column(f"d for {epsilon}", _within(epsilon), within)
-            for epsilon in sorted(epsilons, key=float, reverse=True)
+            Column(f"rank {share}%", _count(lambda row, share=share: row[f"rank_{share}"]), leading, short="rank")
+            for share in SHARES
         ),
+        *(Column(f"d for {epsilon}", _within(epsilon), within, short="d for ε", more=more) for epsilon in epsilons),
     ]
 
 
@@ -179,7 +184,12 @@ def _values(rows: Sequence[SpectrumRow]) -> list[Column]:
     """The values at the ranks 1, 2, 4, … as far as any row knows them."""
     most = max((len(moduli(row)) for row in _ok(rows)), default=0)
     symbol = "|λ{}|" if rows[0]["kind"] == "eigen" else "σ{}"
-    return [Column(symbol.format(2**power), _value(2**power)) for power in range(most.bit_length())]
+    return [_value_column(symbol, 2**power) for power in range(most.bit_length())]
+
+
+def _value_column(symbol: str, rank: int) -> Column:
+    """The value at a rank."""
+    return Column(symbol.format(rank), _value(rank), short=symbol.format(""))
 
 
 def _value(rank: int) -> Cell:
@@ -189,3 +199,10 @@ def _value(rank: int) -> Cell:
         return significant(statistics.median(values), 3) if values else ""
 
     return cell
+
+
+SPECTRUM_COLUMNS = (
+    *(MATRIX, WEIGHTS, LAYER),
+    *_rank_columns("σ²", ["ε"]),
+    *(_value_column(symbol, 1) for symbol in ("σ{}", "|λ{}|")),
+)

@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("stability.measure:StabilityCells"),
     measure=late("stability.measure:measure_stability"),
     view=late("stability.view:view"),
+    columns=late("stability.view:COLUMNS"),
     plots=("stability",),
     gated=late("stability.gates:GATED"),
     examples=(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...tables.console import Header
 from ...tables.numbers import brief, significant
 from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
 from ...tables.view import Figure, View
@@ -27,13 +27,14 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
     rows = stability_rows(recorded.records)
     summary = stability_summary(rows)
     above = recorded.header
-    header = Header(above.source, [*above.lines, *_trained(recorded.records)], above.warnings)
+    header = replace(above, remarks=_trained(recorded.records), inputs=(), measured=())
     draw = lambda folder: stability_figures(rows, recorded.drawing, folder)
     return View(
         "stability",
         header,
         rows,
         stability_tables(summary),
+        columns=COLUMNS,
         title="The first steps of training",
         result=stability_result(rows),
         summary=summary,
@@ -93,43 +94,48 @@ def _core(row: StabilitySummary) -> str:
     return "; ".join(f"{name} {_cond(name)(row)}" for name in inverted)
 
 
-COND = (
-    "cond: σ₁/σ_m, median over steps, layers, heads and seeds, of the first sequence of each batch; B and C of its "
-    "first tokens on the method's own Q and K, core: what the method inverts"
+COND = "σ₁/σ_m, median"
+FIRST_TOKENS = (
+    "over steps, layers, heads and seeds, of the first sequence of each batch; B and C of its first tokens on the "
+    "method's own Q and K, core: what the method inverts"
 )
+RATIO = "of τ over self-attention's"
+PAIRED = "mean over the steps on the same batches, and over seeds; the interval is Student's over the seeds, as pairs"
 COLUMNS: tuple[Column[StabilitySummary], ...] = (
     Column("method", stability_label),
     Column.of("d"),
     Column(
         "ratio",
         _mean_of("ratio", _three),
-        "ratio: mean over the steps of τ over that of self-attention on the same batch, mean over seeds; its interval "
-        "is Student's over the seeds, which are pairs",
+        RATIO,
+        more=PAIRED,
     ),
-    Column("95 % interval", _interval),
+    Column("95 % interval", _interval, RATIO, more=PAIRED),
     Column(
         "paper",
         lambda row: "" if row["paper"] is None else f"{row['paper']:.2f}",
-        "paper: Skyformer's appendix F",
+        "Skyformer's appendix F",
     ),
     Column(
         "ratio before norm",
         _mean_of("ratio_before_norm"),
-        "before norm: the same of the embedding before the last layer norm",
+        "before the last layer norm",
         spare=4,
+        more="the ratio of the embedding there",
     ),
     Column(
         "τ",
         _mean_of("tau"),
-        "τ: ‖f(x_i, W_i) − f(x_i, W_{i−1})‖²_F / ‖W_i − W_{i−1}‖²_F, mean over the steps and seeds, f the embedding "
-        "after two layers and the last norm",
+        "squared change of the embedding over that of the weights",
         spare=1,
+        more="‖f(x_i, W_i) − f(x_i, W_{i−1})‖²_F / ‖W_i − W_{i−1}‖²_F, mean over the steps and seeds, f the embedding "
+        "after two layers and the last norm",
     ),
-    Column("loss, first – last", _losses, "loss: mean of the first and the last step", spare=3),
-    Column("‖∇‖", _mean_of("gradient_norm", _three), "‖∇‖: norm of the gradient, mean", spare=5),
-    Column("cond B", _cond("B"), COND, spare=6),
-    Column("cond C", _cond("C"), COND, spare=7),
-    Column("cond core", _core, COND, spare=2),
+    Column("loss, first – last", _losses, "of the first and last step", spare=3, short="loss", more="mean over seeds"),
+    Column("‖∇‖", _mean_of("gradient_norm", _three), "mean norm of the gradient", spare=5, short="∇"),
+    Column("cond B", _cond("B"), COND, spare=6, more=FIRST_TOKENS),
+    Column("cond C", _cond("C"), COND, spare=7, more=FIRST_TOKENS),
+    Column("cond core", _core, COND, spare=2, more=FIRST_TOKENS),
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
 )
 

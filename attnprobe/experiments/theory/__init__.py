@@ -22,6 +22,7 @@ EXPERIMENT = Experiment(
     cells=late("theory.measure:TheoryCells"),
     measure=late("theory.measure:measure_theory"),
     view=late("theory.view:view"),
+    columns=late("theory.view:THEORY_COLUMNS"),
     plots=("theory",),
     gated=late("theory.gates:GATED"),
     listing=late("theory.listing:listed"),

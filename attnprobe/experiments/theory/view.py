@@ -16,7 +16,7 @@ from .rows import TheorySummary, theory_rows, theory_summary
 if TYPE_CHECKING:
     from .record import TheoryRecord
 
-__all__ = ["theory_tables", "view"]
+__all__ = ["THEORY_COLUMNS", "theory_tables", "view"]
 
 
 def view(recorded: Recorded[TheoryRecord]) -> View:
@@ -32,6 +32,7 @@ def view(recorded: Recorded[TheoryRecord]) -> View:
         recorded.header,
         rows,
         theory_tables(summary),
+        columns=THEORY_COLUMNS,
         title="What the theorems promise, and what is",
         result=theory_result(rows),
         summary=summary,
@@ -57,9 +58,9 @@ def _table(some: Sequence[TheorySummary]) -> Table:
         notes += [f"{word}: {texts[name][0]}"] if len(texts[name]) == 1 else []
     columns = [
         *PLACES,
-        Column[TheorySummary]("at", lambda row: at_label(_own_at(row, shared), row["method"])),
+        _at(shared),
         *NUMBER_COLUMNS,
-        *(Column(name, _text(name), spare=spare) for name, spare in TEXTS.items() if len(texts[name]) > 1),
+        *(TEXTS[name] for name in TEXTS if len(texts[name]) > 1),
     ]
     heads = counted(some) if any(row["heads"] for row in some) else ""
     caption = joined(f"{first['theorem']} · {first['paper']}", source_heading(first), heads)
@@ -109,26 +110,32 @@ def _text(name: Literal["assumption", "promise"]) -> Callable[[TheorySummary], s
     return lambda row: (row[name] or "") if row["status"] == "ok" else ""
 
 
+def _at(shared: Mapping[str, object]) -> Column[TheorySummary]:
+    """The parameters of a statement that the others of its table do not share."""
+    return Column[TheorySummary](
+        "at", lambda row: at_label(_own_at(row, shared), row["method"]), "parameters of the statement"
+    )
+
+
 PLACES: tuple[Column[TheorySummary], ...] = (Column("method", method_label), *map(Column.of, ("layer", "n", "d")))
-QUANTILES = "measured, bound, slack: median and p10 – p90 over heads and windows, blank where there is none"
-SLACK = (
-    "slack: the room that is left, bound over measured where at most the bound is promised, measured over bound where "
-    "at least"
-)
-VERDICT = (
-    "verdict, of so many heads, the first that applies: assumption not met, so nothing is promised; vacuous, the bound "
-    "promises no more than is true of every matrix; violated, beyond the measured interval and its rounding; holds"
+QUANTILES = "median over heads and windows"
+SLACK = "room that is left, as a factor"
+SIDES = "bound over measured where at most the bound is promised, measured over bound where at least"
+VERDICTS_IN_WORDS = (
+    "the first that applies: assumption not met, so nothing is promised; vacuous, the bound promises no more than is "
+    "true of every matrix; violated, beyond the measured interval and its rounding; holds"
 )
 NUMBER_COLUMNS: tuple[Column[TheorySummary], ...] = (
-    Column("verdict", _verdict, VERDICT),
+    Column("verdict", _verdict, "of so many heads", more=VERDICTS_IN_WORDS),
     Column("measured", _ends("measured", "median"), QUANTILES),
     Column("measured p10 – p90", _ends("measured", "p10", "p90"), spare=1),
-    Column("bound", _ends("bound", "median")),
+    Column("bound", _ends("bound", "median"), QUANTILES),
     Column("bound p10 – p90", _ends("bound", "p10", "p90"), spare=3),
-    Column("slack", _ends("slack", "median"), SLACK),
+    Column("slack", _ends("slack", "median"), SLACK, more=SIDES),
     Column("slack p10 – p90", _ends("slack", "p10", "p90"), spare=2),
 )
-TEXTS: dict[Literal["assumption", "promise"], int] = {
-    "assumption": 4,
-    "promise": 5,
-}  # columns where a table has several, and how readily they are left out
+TEXTS: dict[Literal["assumption", "promise"], Column[TheorySummary]] = {  # columns where a table has several
+    "assumption": Column("assumption", _text("assumption"), "what the theorem assumes", spare=4),
+    "promise": Column("promise", _text("promise"), "what it promises", spare=5),
+}
+THEORY_COLUMNS = (*PLACES, _at({}), *NUMBER_COLUMNS, *TEXTS.values())

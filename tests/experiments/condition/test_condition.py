@@ -19,7 +19,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.condition import ConditionRequest, measure_conditions
 from attnprobe.experiments.condition.rows import condition_rows
 from attnprobe.experiments.condition.summary import conditions_summary
-from attnprobe.experiments.condition.view import condition_legend
+from attnprobe.experiments.condition.view import correlation_notes
 from attnprobe.linalg.condition import _largest_row, certified_condition, condition, repeats
 from attnprobe.metrics import (
     EXACT,
@@ -553,15 +553,15 @@ def test_the_table_tells_flags_lemma_3_and_how_condition_and_error_go_together(r
     code, out, err = run("--qkv", file, "--d", "8,70")
     assert code == 0, err
     assert "3/3" in out and "76/80" in out and "Lemma 3" in out and "holds in 3 of 3 heads" in out
-    assert "In this run ρ is" in " ".join(out.split())
+    assert "ρ is" in " ".join(out.split())
 
 
-def test_the_legend_says_what_this_run_shows_of_condition_and_error():
+def test_a_note_says_what_this_run_shows_of_condition_and_error():
     one = lambda rho, heads=12: {"spearman": rho, "spearman_count": heads}
-    told = condition_legend([one(-0.82), one(0.31), one(0.1), one(None), {}])
-    assert told.endswith("In this run ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows.")
-    assert condition_legend([one(0.5, 3)]).endswith("ρ is +0.50, over 3 heads a row, and |ρ| ≥ 0.5 in 1 of 1 row.")
-    assert "In this run" not in condition_legend([one(None)]) and "does not predict" not in told
+    (told,) = correlation_notes([one(-0.82), one(0.31), one(0.1), one(None)])
+    assert told == "ρ is -0.82 to +0.31, over 12 heads a row, and |ρ| ≥ 0.5 in 1 of 3 rows"
+    assert correlation_notes([one(0.5, 3)]) == ["ρ is +0.50, over 3 heads a row, and |ρ| ≥ 0.5 in 1 of 1 row"]
+    assert not correlation_notes([one(None)])
 
 
 def test_the_help_says_that_a_small_condition_number_is_no_small_error(run):
@@ -572,10 +572,7 @@ def test_the_help_says_that_a_small_condition_number_is_no_small_error(run):
 def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
     text = view_of("condition", measured(file, tmp_path).records).text("table", 90)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    assert (
-        "Left out at this width: effective, at m/2" in " ".join(plain.split())
-        and "effective" not in plain.split("cond:")[0]
-    )
+    assert "Left out: effective, at m/2" in " ".join(plain.split()) and "effective" not in plain.split("cond:")[0]
     assert max(map(cell_len, plain.splitlines())) <= 90
     places = {
         cell_len(line.partition("skyformer")[0]) for line in plain.splitlines() if re.match(r"S\S+ .*skyformer ", line)

@@ -490,8 +490,10 @@ def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
     shown = view_of("theory", measured(file, tmp_path).records)
     text = shown.text("table", 76)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    told = "Left out at this width: measured p10 – p90, bound p10 – p90, slack p10 – p90"
-    assert told in " ".join(plain.split()) and max(map(len, plain.splitlines())) <= 76
+    assert (
+        "3 columns left out (--columns, --legend)" in " ".join(plain.split())
+        and max(map(len, plain.splitlines())) <= 76
+    )
     whole = shown.text("table", 400)
     assert "Left out" not in whole and "holds 1, violated 1, vacuous 1, assumption not met 1" in whole
 

@@ -1,0 +1,111 @@
+"""Columns by name, the best of a column, and the legend of three lines."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from text_tables import text_table
+
+from attnprobe.errors import UsageError
+from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.tables.console import Header
+from attnprobe.tables.table import Best, Column, is_called, spelling, table_of
+from attnprobe.tables.terminal import LEGEND_LINES, plain_tables
+from attnprobe.tables.view import View
+
+ROWS = [
+    {"method": "a", "d": 8, "error": 1.0, "se": 0.2},
+    {"method": "b", "d": 8, "error": 1.2, "se": 0.1},
+    {"method": "c", "d": 8, "error": 1.5, "se": 0.1},
+    {"method": "d", "d": 16, "error": 0.1, "se": None},
+    {"method": "reference", "d": 8, "error": 0.0, "se": None},
+]
+ERROR = Best(lambda row: row["error"], lambda row: row["se"])
+COLUMNS = (
+    Column("method", lambda row: row["method"]),
+    Column.of("d"),
+    Column("‖E‖₂\nmedian", lambda row: str(row["error"]), "of the output", 2, "median", "over heads", best=ERROR),
+    Column("s.e.", lambda row: str(row["se"] or ""), spare=1),
+    Column("guarded\nrows", lambda row: ""),
+)
+
+
+def a_view():
+    rivals = lambda row: None if row["method"] == "reference" else row["d"]
+    table = table_of("caption", ROWS, COLUMNS, rivals=rivals)
+    return View("x", Header(), ROWS, [table], columns=COLUMNS)
+
+
+def test_the_best_of_a_column_is_shared_within_the_standard_error():
+    """b is within both standard errors of a; d has no rival at its budget; the reference takes no part."""
+    (table,) = a_view().tables
+    assert sorted(table.best) == [(0, 2), (1, 2)]
+    assert "**1.0**" in a_view().text("md") and "**1.2**" in a_view().text("md")
+    assert a_view().text("md").count("**") == 2 * 2 + 2  # and the caption
+    assert a_view().text("latex").count(r"\textbf{") == 2
+    bold = re.findall(r"\x1b\[1m *(\d[\d.]*) *\x1b\[0m", a_view().text("table", width=80))
+    assert bold == ["1.0", "1.2"]
+
+
+def test_the_largest_may_be_the_best_and_what_reads_the_same_ties():
+    columns = [Column("x", lambda row: f"{row:.1f}", best=Best(lambda row: row, larger=True))]
+    table = table_of("", [0.51, 0.52, 0.4], columns, rivals=lambda row: 0)
+    assert sorted(table.best) == [(0, 0), (1, 0)]
+
+
+def test_columns_are_chosen_by_the_names_that_are_shown():
+    text = a_view().text("md", columns=["median", "method"])
+    assert "| ‖E‖₂ median | method |" in text and "**1.0** | a" in text and "s.e." not in text
+    assert a_view().text("md", columns=["‖E‖₂ median", "method"]) == text
+    with pytest.raises(UsageError, match="unknown column 'medain'; did you mean 'median'. Columns: method, d, median"):
+        a_view().text("table", columns=["medain"])
+    with pytest.raises(UsageError, match="json has every field"):
+        a_view().text("json", columns=["median"])
+
+
+def test_a_column_that_is_empty_in_this_run_is_told():
+    text = a_view().text("table", columns=["method", "guarded rows"])
+    assert "Empty in this run: guarded rows." in text
+
+
+def test_columns_of_csv_are_its_fields():
+    row = {"method": "a", "metrics": {"x": {"mean": 0.5, "max": 1.0}, "y": {"mean": 2.0}}}
+    view = View("x", Header(), [row], [])
+    assert view.text("csv", columns=["x", "method"]).splitlines() == ["x.mean,x.max,method", "0.5,1.0,a"]
+    assert view.text("csv", columns=["x.max"]).splitlines() == ["x.max", "1.0"]
+    with pytest.raises(UsageError, match=r"unknown field 'z'; choose from method, x.mean"):
+        view.text("csv", columns=["z"])
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_every_column_can_be_chosen_and_means_one_thing(command):
+    columns = experiment(command).columns()
+    for column in columns:
+        assert column.name and "," not in column.name and column.name == column.name.strip()
+        assert is_called(column, column.name) and spelling(column.name)
+    meanings = {}
+    for column in columns:
+        meanings.setdefault(spelling(column.name), set()).add((column.name, column.meaning))
+    for name, several in meanings.items():
+        assert len({name for name, _ in several}) == 1, several
+        assert len({meaning for _, meaning in several if meaning}) <= 1, (name, several)
+
+
+def test_the_legend_has_three_lines_and_explains_what_is_shown():
+    names = [f"column {i}" for i in range(12)]
+    table = text_table("caption", names, [["1.25"] * 12], spare=names[6:])
+    text = plain_tables([table], ["A sentence."], Header(), width=60)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n\n")[-1].splitlines()
+    assert lines[0].startswith("A sentence. column 0: what column 0 is.")
+    assert len(lines) == LEGEND_LINES + 1 and all(len(line) <= 60 for line in lines)
+    assert "what column 11 is" not in text and lines[-1] == "6 columns left out (--columns, --legend)"
+    whole = plain_tables([table], ["A sentence."], Header(), width=60, whole=True)
+    assert all(f"{name}: what {name} is." in whole for name in names) and "A sentence." in whole
+
+
+def test_plain_words_stand_first_and_provenance_where_the_whole_is_asked_for():
+    header = Header(lines=["model: m, sha256 0"], warnings=["a fallback", "another"], first="M on T", told=["another"])
+    short, whole = (plain_tables([], [], header, whole=whole).splitlines() for whole in (False, True))
+    assert short[:2] == ["M on T", "! a fallback"] and "! another" not in short
+    assert whole[:3] == ["M on T", "model: m, sha256 0", "! a fallback"]
