@@ -64,16 +64,18 @@ def _put(place: Any, value: str) -> None:
 def _order() -> list[_Choice]:
     """The choice about sums. Only warnings, because other operations of a context may have no form that is ordered."""
 
+    deterministic: Any = torch.utils.deterministic  # a module that changes its own class when it is imported
+
     def get() -> tuple[bool, bool, bool]:
         enabled, warns = (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
-        return enabled, warns, torch.utils.deterministic.fill_uninitialized_memory
+        return enabled, warns, deterministic.fill_uninitialized_memory
 
     def put(value: tuple[bool, bool, bool]) -> None:
         torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-        torch.utils.deterministic.fill_uninitialized_memory = value[2]
+        deterministic.fill_uninitialized_memory = value[2]
 
     return [_Choice(get, put, (True, True, False))]
 
