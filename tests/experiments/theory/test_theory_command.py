@@ -491,11 +491,11 @@ def test_a_narrow_terminal_goes_without_columns_and_says_so(file, tmp_path):
     text = shown.text("table", 76)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert (
-        "3 columns left out (--columns, --legend)" in " ".join(plain.split())
+        "4 columns left out (--columns, --legend)" in " ".join(plain.split())
         and max(map(len, plain.splitlines())) <= 76
     )
     whole = shown.text("table", 400)
-    assert "Left out" not in whole and "holds 1, violated 1, vacuous 1, assumption not met 1" in whole
+    assert "eft out" not in whole and "holds 1, violated 1, vacuous 1, assumption not met 1" in whole
 
 
 def test_the_list_runs_nothing(run):
