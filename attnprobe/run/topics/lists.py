@@ -1,0 +1,34 @@
+"""Lists of an option, from the text that a user writes."""
+
+from __future__ import annotations
+
+from ...errors import UsageError
+from ...grammar.lists import parse_numbers, parse_positive
+
+__all__ = ["lengths", "numbers", "positives", "words"]
+
+
+def numbers(text: str, what: str) -> tuple[int, ...]:
+    """A list of whole numbers and ranges, such as ``16,32`` or ``0-5``."""
+    return tuple(parse_numbers(text, what))
+
+
+def lengths(text: str, what: str) -> tuple[int, ...]:
+    """A list of numbers of tokens."""
+    found = numbers(text, what)
+    if min(found) < 2:
+        raise UsageError(f"{what}={min(found)}: attention needs at least 2 tokens")
+    return found
+
+
+def positives(text: str, what: str) -> tuple[float, ...]:
+    """A list of numbers above 0, in rising order."""
+    return tuple(parse_positive(text, what))
+
+
+def words(text: str, what: str) -> tuple[str, ...]:
+    """A list of words."""
+    found = tuple(word.strip() for word in text.split(","))
+    if not all(found):
+        raise UsageError(f"{what} '{text}': an empty word; write words with commas between them, such as a,b")
+    return found

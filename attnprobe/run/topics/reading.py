@@ -1,0 +1,214 @@
+"""What is measured of what: methods, budgets, places, and where Q, K and V come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..option import FOLDER, opt, options_of
+from .headings import MEASURED, NUMBERS, PLACES, SOURCE
+from .lists import lengths, numbers, positives, words
+
+__all__ = [
+    "MOST",
+    "READING",
+    "TARGETS",
+    "Budgets",
+    "Device",
+    "Dtype",
+    "Inputs",
+    "Layers",
+    "Lengths",
+    "Places",
+    "Reading",
+    "Source",
+    "Split",
+    "Statistics",
+    "Tensors",
+    "WeightsWord",
+    "WeightsWords",
+    "Windows",
+    "methods_option",
+    "target_option",
+]
+
+
+MOST = 100_000  # windows, and repeats
+TARGETS = ("softmax", "gaussian")
+WEIGHTS = "pretrained|initialized|initialized-qkv"
+WEIGHTS_HELP = (
+    "The weights. initialized draws all of them and needs no download; initialized-qkv keeps the pretrained embedding "
+    "and draws W_Q, W_K and W_V."
+)
+SEVERAL_WEIGHTS = " A comma-separated list measures each of them."
+
+
+def methods_option(default: tuple[str, ...], help: str, metavar: str = "NAME|FILE.py:FN[:k=v,…]") -> Any:
+    """The field of ``--method``."""
+    return opt(default, help, group=MEASURED, flag="--method", metavar=metavar, complete=True)
+
+
+def target_option(help: str) -> Any:
+    """The field of ``--target``."""
+    return opt("softmax", help, group=MEASURED, metavar="softmax|gaussian", among=TARGETS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    n: tuple[int, ...] | None = opt(
+        None,
+        "Sequence lengths, such as 512,1024. [default: 512, or all of a --qkv file]",
+        group=MEASURED,
+        metavar="LIST",
+        parse=lengths,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    d: tuple[int, ...] = opt((128,), "Budgets, such as 16,32,64.", group=MEASURED, metavar="LIST", parse=numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    layer: tuple[int, ...] | str | None = opt(
+        None, "Layers: 0,5 or 0-5 or all. [default: 0]", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
+    )
+    head: tuple[int, ...] | str = opt(
+        "all", "Heads: 0,5 or 0-5 or all.", group=PLACES, metavar="LIST", parse=numbers, words=("all",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    windows: int = opt(1, "Number of text windows to measure.", group=PLACES, between=(1, MOST))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places(Layers, Windows):
+    """Where in the model and the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    input_statistics: bool = opt(
+        True,
+        "Measure statistics of Q, K and V: scores, entropy, sinks, norms and stable ranks.",
+        group=MEASURED,
+        flag="--input-statistics/--no-input-statistics",
+        later=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(Statistics):
+    """What is made of Q, K and V before anything is measured."""
+
+    scale_inputs: tuple[float, ...] = opt(
+        (1.0,),
+        "Factors s of the scores, such as 0.5,1,2,4; each is measured separately. Q and K are each multiplied by √s, "
+        "so B becomes softmax(s S) and C_ij becomes C_ij^s.",
+        group=MEASURED,
+        metavar="LIST",
+        parse=positives,
+        later=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    split: str = opt("test", "Split of Wikitext-2.", group=SOURCE, metavar="train|validation|test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Split):
+    """Which model reads which text."""
+
+    model: str | None = opt(
+        None,
+        "A hub id, a directory, or minilm, the packaged weights. [default: bert-base-cased; without a hub minilm, or "
+        "random weights]",
+        group=SOURCE,
+        metavar="ID|DIR|minilm",
+    )
+    weights_seed: int = opt(0, "Seed of random weights.", group=SOURCE)
+    text: str | None = opt(
+        None,
+        "The text to read. [default: wikitext-2; without a hub the embedded text]",
+        group=SOURCE,
+        metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
+    )
+    tokenizer: str | None = opt(
+        None, "A tokenizer to use instead of the model's own.", group=SOURCE, metavar="ID|DIR|VOCAB"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsWord:
+    weights: str = opt("pretrained", WEIGHTS_HELP, group=SOURCE, metavar=WEIGHTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsWords:
+    weights: tuple[str, ...] = opt(
+        ("pretrained",), WEIGHTS_HELP + SEVERAL_WEIGHTS, group=SOURCE, metavar=WEIGHTS, parse=words
+    )
+
+
+READING = (*(one.name for one in options_of(Reading)), "weights", "positions")  # what only a model that reads takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensors:
+    """What is taken from a model that reads a text, or from a file."""
+
+    positions: str = opt(
+        "segment",
+        "For n beyond the model's positions: read segments one by one and concatenate them (the papers' protocol), "
+        "wrap positions around, or interpolate them.",
+        group=SOURCE,
+        metavar="segment|wrap|interpolate",
+    )
+    qkv: str | None = opt(
+        None,
+        "Read Q, K and V from a safetensors file instead of a model and a text.",
+        group=SOURCE,
+        metavar="FILE",
+        excludes=dict.fromkeys(READING, "--qkv {value} holds Q, K and V already: drop {flag}"),
+    )
+    cache: bool = opt(
+        True,
+        "Read Q, K and V of earlier runs from the cache, and store new ones in it.",
+        group=SOURCE,
+        flag="--cache/--no-cache",
+        role=FOLDER,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where is computed, and whether a source may be substituted."""
+
+    device: str = opt(
+        "auto", "The device; auto uses CUDA if there is a GPU.", group=NUMBERS, metavar="auto|cpu|cuda|cuda:N"
+    )
+    strict: bool = opt(
+        False,
+        "Fail instead of falling back to another model or text. An undecided gate fails too.",
+        group=NUMBERS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dtype:
+    dtype: str = opt(
+        "float32",
+        "The dtype of the methods. Exact outputs are always float64.",
+        group=NUMBERS,
+        metavar="float64|float32|bfloat16|float16",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Reading, WeightsWord, Tensors, Device, Dtype):
+    """A source by itself."""

@@ -1,0 +1,141 @@
+"""How a run goes: its folder, and the processes that measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from ..option import FOLDER, check_fields, opt, options_of
+from .headings import ELSEWHERE, RUN
+from .reading import Device, Dtype, Inputs, Places, Reading, Tensors
+
+if TYPE_CHECKING:
+    from ...sources import SourceSpec
+
+__all__ = ["Elsewhere", "Folder", "OnTensors", "RunRequest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """The run's folder, and what becomes of what it holds."""
+
+    out: str | None = opt(
+        None,
+        "The run's folder. Finished cells in it are skipped. [default: a new folder under outputs/]",
+        group=RUN,
+        metavar="DIR",
+        role=FOLDER,
+    )
+    force: bool = opt(
+        False,
+        "Measure finished cells of --out again.",
+        group=RUN,
+        role=FOLDER,
+        excludes={"retry_failed": "force measures all again"},
+    )
+    retry_failed: bool = opt(False, "Measure failed cells of --out again.", group=RUN, role=FOLDER)
+    cell_timeout: float | None = opt(
+        None,
+        "Time limit of a cell. A cell that takes longer fails, and the run continues. Cells are measured in a worker "
+        "process, which is ended if a cell does not stop within 5 s after the limit.",
+        group=RUN,
+        metavar="SECONDS",
+        role=FOLDER,
+        above=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """Which groups of cells a run measures, and in which processes."""
+
+    shard: str | None = opt(
+        None,
+        "Measure part I of N of the groups (weights, n, window, layer; for stability task and seed), from 1/N to "
+        "N/N, into separate files in --out. For Slurm arrays and CI matrices. After all parts, `attnprobe report "
+        "DIR` or the command without --shard shows the complete run.",
+        group=ELSEWHERE,
+        metavar="I/N",
+        role=FOLDER,
+    )
+    jobs: int | None = opt(
+        None,
+        "Run N worker processes. They share the GPUs and torch's threads; bench runs one at a time on each device. "
+        "[default: one per visible GPU; 1 on a CPU and for bench; with ray as many as fit]",
+        group=ELSEWHERE,
+        metavar="N",
+        role=FOLDER,
+    )
+    backend: str = opt(
+        "local",
+        "Run the processes on this machine or on a Ray cluster. ray needs pip install 'attnprobe[ray]'.",
+        group=ELSEWHERE,
+        metavar="local|ray",
+        role=FOLDER,
+        reads={"ray": ("ray_address", "gpus_per_task", "cpus_per_task")},
+    )
+    ray_address: str | None = opt(
+        None,
+        "The Ray cluster to join. auto joins the cluster of this node; local starts a private cluster on this "
+        "machine for this run.",
+        group=ELSEWHERE,
+        metavar="HOST:PORT|auto|local",
+        role=FOLDER,
+    )
+    gpus_per_task: float | None = opt(
+        None,
+        "GPUs of each process with --backend ray; may be a fraction. [default: 1 if the cluster has GPUs and "
+        "--device is not cpu, else 0]",
+        group=ELSEWHERE,
+        metavar="F",
+        role=FOLDER,
+    )
+    cpus_per_task: int | None = opt(
+        None,
+        "CPUs, and so threads, of each process with --backend ray. [default: 1]",
+        group=ELSEWHERE,
+        metavar="N",
+        role=FOLDER,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(Device, Folder, Elsewhere):
+    """What every command that leaves a run is asked for.
+
+    Attributes:
+        base: where new folders are made. origin: where each value came from, for the manifest.
+    """
+
+    base: str = "outputs"
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def source(self) -> SourceSpec:
+        """What is read, with the first of the weights."""
+        from ...sources import SourceSpec
+
+        given = {one.name: getattr(self, one.name) for one in fields(SourceSpec) if hasattr(self, one.name)}
+        if isinstance(given.get("weights"), tuple):
+            given["weights"] = given["weights"][0]
+        return SourceSpec(**given)
+
+    def known(self) -> dict[str, Any]:
+        """The values of options, but for those that something else decides."""
+        return {one.name: getattr(self, one.name) for one in options_of(type(self))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTensors(Places, Inputs, Reading, Tensors, Dtype, RunRequest):
+    """A command that measures on Q, K and V of a model or a file."""
+
+    def known(self) -> dict[str, Any]:
+        """The values of options, but for those that something else decides."""
+        values = super().known()
+        if self.qkv is not None:
+            del values["weights"]
+        return values

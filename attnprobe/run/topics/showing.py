@@ -1,0 +1,107 @@
+"""What a command shows of a run, and what it may not exceed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...figures.drawing import STYLES
+from ..option import SHOWN, check_fields, opt
+from .headings import GATES, OUTPUT
+from .lists import words
+
+__all__ = ["Gates", "Output", "Timed", "gates_option", "plot_option"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a command shows of a run."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    format_: str = opt(
+        "table",
+        "Format of the output on stdout.",
+        group=OUTPUT,
+        flag="--format",
+        metavar="table|json|jsonl|csv|md|latex|github",
+        role=SHOWN,
+    )
+    columns: tuple[str, ...] | None = opt(
+        None,
+        "The columns to show, in this order, by the names that the table has. [default: all that fit]",
+        group=OUTPUT,
+        metavar="NAME,…",
+        parse=words,
+        role=SHOWN,
+    )
+    legend: bool = opt(
+        False,
+        "Explain every column, and show where Q, K and V come from in full.",
+        group=OUTPUT,
+        role=SHOWN,
+    )
+    style: str = opt(
+        "paper",
+        "The size of figures, which are written as SVG, PNG and PDF: paper is as wide as a column or the text, in 8 "
+        "points; slide is 16:9 with large type.",
+        group=OUTPUT,
+        metavar="paper|slide",
+        among=tuple(STYLES),
+        role=SHOWN,
+    )
+    caption: bool = opt(
+        False,
+        "Draw each figure's caption below it too; it always stands in a text file beside it.",
+        group=OUTPUT,
+        role=SHOWN,
+    )
+    dry_run: bool = opt(
+        False,
+        "Print the cells, how many are done, and an estimate of time and memory. Measure nothing.",
+        group=OUTPUT,
+        role=SHOWN,
+        in_file=False,
+    )
+    debug: bool = opt(False, "Show the traceback if an error occurs.", group=OUTPUT, role=SHOWN, in_file=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    show_timings: bool = opt(
+        False, "Show on stderr how long each stage took.", group=OUTPUT, flag="--timings", role=SHOWN
+    )
+
+
+def plot_option(help: str) -> Any:
+    """The field of ``--plot`` of a command with one kind of figures."""
+    return opt(False, help, group=OUTPUT, role=SHOWN, alias="figures", of_whole="figures")
+
+
+def gates_option(value: str) -> Any:
+    """The field of ``--fail-above``; ``value`` is what a gate is held against."""
+    return opt(
+        (),
+        f"Exit with 1 if {value} exceeds VALUE or is missing.",
+        group=GATES,
+        flag="--fail-above",
+        metavar="METRIC[.STAT]=VALUE",
+        role=SHOWN,
+        of_whole="gates",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gates:
+    """Which values may not be exceeded, and where that is written."""
+
+    gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a table row")
+    junit: str | None = opt(
+        None,
+        "Write the results of the gates as JUnit XML, for CI.",
+        group=GATES,
+        metavar="FILE",
+        role=SHOWN,
+        of_whole="gates",
+    )
