@@ -12,7 +12,8 @@ import pytest
 from rich.text import Text
 from text_tables import text_table
 
-from attnprobe.figures.kit import fixed_settings, saved
+from attnprobe.figures.drawing import Drawing
+from attnprobe.figures.kit import Sheet, fixed_settings, saved
 from attnprobe.gates.parse import Gate
 from attnprobe.gates.results import junit_xml
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason
@@ -140,10 +141,12 @@ def test_junit_xml_is_well_formed(tmp_path):
 def test_figures_are_well_formed_and_draw_without_a_word(tmp_path):
     from matplotlib.figure import Figure
 
-    with fixed_settings(), warnings.catch_warnings():
+    drawing = Drawing(facts=[HOSTILE])
+    with fixed_settings(drawing), warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = Figure()
         figure.suptitle(HOSTILE.replace("\udc80", "") + "文 -->", parse_math=False)
-        svg, png = saved(figure, tmp_path / "figure")
+        svg, *others, caption = saved(Sheet(figure, HOSTILE, [HOSTILE]), tmp_path / "figure", drawing)
     ET.parse(svg)
-    assert not obeyed(svg.read_text()) and png.stat().st_size
+    assert not obeyed(svg.read_text()) and not obeyed(caption.read_text())
+    assert all(path.stat().st_size for path in others)

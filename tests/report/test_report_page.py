@@ -166,7 +166,8 @@ def test_svg_loses_what_a_page_must_not_have():
     )
     found = inline_svg(text, "f7", 'a "name"')
     assert found == (
-        '<svg viewBox="0 0 9 9" style="max-width:9pt" role="img" aria-label="a &quot;name&quot;"><defs>'
+        '<svg viewBox="0 0 9 9" style="max-width:calc(1.5 * 9pt)" role="img" '
+        'aria-label="a &quot;name&quot;"><defs>'
         '<g id="f7-a"/></defs><use href="#f7-a" clip-path="url(#f7-a)"/></svg>'
     )
     ElementTree.fromstring(found)

@@ -13,7 +13,7 @@ from attnprobe.experiments.theory.figures import theory_figures
 from attnprobe.experiments.theory.rows import theory_rows, theory_summary
 from attnprobe.figures import kit
 from attnprobe.figures.drawing import Drawing
-from attnprobe.figures.methods import COLOURS
+from attnprobe.figures.looks import COLOURS
 
 HEADS, SEEDS = [0, 1, 2], 4
 
