@@ -13,6 +13,7 @@ from inputs import make, with_spectrum
 from rich.cells import cell_len
 from safetensors.torch import save_file
 from showing import view_of
+from support.showing import files_of
 
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError
@@ -534,7 +535,7 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     assert changes == {("B", None), ("C", None), ("B~", "skyformer"), ("B~", "nystromformer")}
     names = {path.name for path in (tmp_path / "r/figures").iterdir()}
     stems = [f"condition{kind}-n80-d{d}" for kind in ("", "-error", "-iterations") for d in (4, 8)]
-    assert names == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
+    assert names == {*files_of(*stems)}
     tables = {f"{stem}.{kind}" for stem in ("condition", "condition-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     before = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
+from support.showing import files_of
 
 from attnprobe import injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError
@@ -552,7 +553,7 @@ def test_the_command_leaves_tables_and_figures_that_a_report_rebuilds(run, injec
     assert manifest["config"]["d"] == {"value": [8, 16], "origin": "command line"}
     written = {path: path.read_bytes() for kind in ("figures", "tables") for path in Path("r", kind).iterdir()}
     names = {path.name for path in written if path.parent.name == "figures"}
-    assert names == {f"inject-{name}-n{N}.{kind}" for name in ("layers", "local") for kind in ("svg", "png")}
+    assert names == {*files_of(f"inject-layers-n{N}", f"inject-local-n{N}")}
     code, _, err = run("report", "r")
     assert code == 0 and {path: path.read_bytes() for path in written} == written, err
     assert "Drift of a model with a method in it" in Path("r/report.html").read_text()

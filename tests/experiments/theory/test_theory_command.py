@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from showing import view_of
+from support.showing import files_of
 
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
 from attnprobe.errors import Unsupported, UsageError
@@ -448,7 +449,7 @@ def test_the_command_prints_json_and_leaves_a_run(run, file, tmp_path):
     tables = {f"{stem}.{kind}" for stem in ("theory", "theory-inputs") for kind in ("md", "csv", "json", "tex")}
     assert {path.name for path in (tmp_path / "r/tables").iterdir()} == tables
     figures = {path.name: path.read_bytes() for path in (tmp_path / "r/figures").iterdir()}
-    assert set(figures) == {f"theory-bounds-n48.{kind}" for kind in ("svg", "png")}
+    assert set(figures) == {*files_of("theory-bounds-n48")}
     for path in (tmp_path / "r/figures").iterdir():
         path.unlink()
     run(*args)
