@@ -86,7 +86,7 @@ def _caption(row: Row) -> str:
 
 
 def _label(row: Row) -> str:
-    return "V-Mean (reference)" if row["reference"] and row["method"] == "vmean" else method_label(row)
+    return "V-Mean (ref.)" if row["reference"] and row["method"] == "vmean" else method_label(row)
 
 
 def _statistic(row: Row) -> str:

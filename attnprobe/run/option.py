@@ -149,14 +149,14 @@ class Option:
             return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in value)
         return str(value) if self.parse else value
 
-    def arguments(self, text: Any) -> list[str]:
-        """The words of the command line that give a value, as `text` has it; none for the default.
+    def arguments(self, value: Any) -> list[str]:
+        """The words of the command line that give a value, as a manifest holds it; none for the default.
 
         >>> option = Option("matrix", bool, False, False, True, "", "", "--matrix/--no-matrix")
         >>> option.arguments(False), option.arguments(True)
         (['--no-matrix'], [])
         """
-        text = tuple(text) if isinstance(text, list) else text
+        text = self.text(tuple(value) if isinstance(value, list) else value)
         if text is None or text == self.text(self.default):
             return []
         yes, _, no = self.flag.partition("/")

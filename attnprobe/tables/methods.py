@@ -84,7 +84,7 @@ def budget(row: Judged) -> str:
 
 def reference_label(row: Method) -> str:
     """The method's label; of a reference in words what it is."""
-    return "V-Mean (reference)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
+    return "V-Mean (ref.)" if row["method"] == "vmean" and row.get("reference") else method_label(row)
 
 
 def label(row: MethodRow) -> str:

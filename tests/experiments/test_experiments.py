@@ -1,11 +1,17 @@
 """Every experiment has its parts, and each part is what its name says."""
 
-import pytest
+import json
+import shlex
 
+import pytest
+from paths import GOLDEN
+
+from attnprobe.cli.factory import measuring_command
 from attnprobe.experiments import EXPERIMENTS, experiment
 from attnprobe.experiments.base import Experiment, called, late
 from attnprobe.experiments.shapes import shape_of
 from attnprobe.run.cells import Cells
+from attnprobe.run.option import KEYS, options_of
 from attnprobe.run.topics import Output, RunRequest
 
 
@@ -21,6 +27,19 @@ def test_the_parts_of_an_experiment_are_there(name):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_has_the_type_of_its_records(name):
     assert shape_of(name) is not None and shape_of(name) is shape_of(name)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_command_line_of_a_run_gives_the_same_request(name):
+    config = json.loads((GOLDEN / "runs" / name / "manifest.json").read_text())["config"]
+    words = shlex.split(experiment(name).command_line(config))
+    assert words[:2] == ["attnprobe", name]
+    context = measuring_command(experiment(name)).make_context(name, words[2:])
+    for option in options_of(experiment(name).request):
+        if option.role == KEYS and option.name in config:
+            value = config[option.name]["value"]
+            given = tuple(value) if isinstance(value, list) else value
+            assert context.params[option.name] == option.text(given), option.name
 
 
 def test_other_words_have_no_type():

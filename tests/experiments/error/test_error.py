@@ -279,7 +279,7 @@ def test_a_table_that_is_piped_keeps_every_digit(run, monkeypatch):
                 assert significant(row["metrics"][metric][stat], digits) in text
     assert text.count("mine_%$&.py:fn") == 6  # a pipe may be searched: the name stands on every row
     assert re.search(r"^ +lower bound +16 ", text, flags=re.M)
-    for expected in ("V-Mean (reference)", "outputs/20261121-084512-error-1a2b3c"):
+    for expected in ("V-Mean (ref.)", "outputs/20261121-084512-error-1a2b3c"):
         assert expected in text
     assert "– performer d=4096: d=4096 > n=512" in text
     assert "✗ performer d=16: head 1 is not finite" in text
@@ -341,7 +341,7 @@ def test_methods_stand_in_the_order_that_they_were_asked_for():
     piped = render(rows, bounds, HEADER, "md", None)
     names = [line.split(" | ")[:2] for line in piped.splitlines() if line.startswith("|")]
     assert names[0] == ["| method", "family"] and ["| topk", "sparse"] in names
-    assert ["| V-Mean (reference)", ""] in names
+    assert ["| V-Mean (ref.)", ""] in names
     one = [row for row in rows if row["family"] == "sparse"]
     assert "family" not in render(one, [], HEADER, "md", None)
 
