@@ -16,6 +16,7 @@ __all__ = [
     "SourceError",
     "Unsupported",
     "UsageError",
+    "near",
     "nearest",
     "unknown",
 ]
@@ -53,6 +54,17 @@ class SourceError(AttnprobeError):
     exit_code = 3
 
 
+def near(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that a misspelt name may stand for; None where none is near.
+
+    >>> near("skyfromer", ["skyformer", "vmean"])
+    'skyformer'
+    """
+    folded = {choice.lower(): choice for choice in reversed(list(choices))}
+    matches = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    return folded[matches[0]] if matches else None
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """The way out for a misspelt name: ``"; did you mean 'x'?"``, or the choices where none is near.
 
@@ -62,10 +74,9 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     '; choose from skyformer, vmean'
     """
     choices = list(choices)
-    folded = {choice.lower(): choice for choice in reversed(choices)}
-    found = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    if found:
-        return f"; did you mean '{folded[found[0]]}'?"
+    match = near(name, choices)
+    if match is not None:
+        return f"; did you mean '{match}'?"
     return f"; choose from {', '.join(choices)}"
 
 

@@ -16,9 +16,11 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
+from ..environment import variable
 from ..errors import AttnprobeError, nearest
 from ..experiments import EXPERIMENTS, experiment
 from ..grammar.foreign import message, reason
+from .environment import unknown_variables
 from .streams import answer, answers_last, note, open_streams, unwritten
 
 __all__ = ["COMMANDS", "cli", "main"]
@@ -64,7 +66,7 @@ class LazyGroup(click.Group):
         command = _command(name)
         for option in command.params:
             if isinstance(option, click.Option) and option.envvar is None:
-                option.envvar = f"ATTNPROBE_{option.opts[0].lstrip('-').replace('-', '_').upper()}"
+                option.envvar = variable(option.opts[0])
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
@@ -106,6 +108,8 @@ def cli(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         answer(ctx.get_help())
         ctx.exit(2)
+    for line in unknown_variables(cli.get_command(ctx, name) for name in COMMANDS):
+        note(line)
 
 
 def main(args: list[str] | None = None) -> NoReturn:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..environment import LOAD_PLUGINS
 from .method_index import INDEX
 
 __all__ = ["NAMES", "complete_methods", "plugin_names"]
@@ -32,7 +33,7 @@ def plugin_names() -> list[str]:
     """Names of entry points; nothing of them is imported."""
     from importlib.metadata import entry_points
 
-    wanted = os.environ.get("ATTNPROBE_LOAD_PLUGINS")
+    wanted = os.environ.get(LOAD_PLUGINS)
     if wanted is not None and not wanted.strip():
         return []
     names = None if wanted is None else {name.strip() for name in wanted.split(",")}

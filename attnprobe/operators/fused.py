@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..environment import KERNELS as VARIABLE
 from ..errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Shifts", "fused_apply", "fused_apply_transpose", "is_fused", "kernels"]
 
-VARIABLE = "ATTNPROBE_KERNELS"
 KERNELS = ("torch", "triton")
 
 

@@ -19,14 +19,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..environment import CACHE_DIR, CACHE_SIZE
 from ..errors import UsageError
 from ..files import GIB, MIB, parse_json
 
-__all__ = ["FOLDER", "FORM", "NO_CACHE", "SIZE", "Cache", "Entry", "default_cache", "key_of"]
+__all__ = ["FORM", "NO_CACHE", "Cache", "Entry", "default_cache", "key_of"]
 
 FORM = 1  # raised where what is captured of the same source changes
-FOLDER = "ATTNPROBE_CACHE_DIR"  # names another folder
-SIZE = "ATTNPROBE_CACHE_SIZE"  # bounds the sum of all entries
 LARGEST = 4 * GIB  # of all entries, where nothing else is set
 UNITS = {"": 1, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 
@@ -188,7 +187,7 @@ def default_cache(notify: Callable[[str], None] = lambda line: None) -> Cache:
     Raises:
         UsageError: ``ATTNPROBE_CACHE_SIZE`` is not a size.
     """
-    given = os.environ.get(FOLDER)
+    given = os.environ.get(CACHE_DIR)
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "attnprobe"
     return Cache((Path(given).expanduser() if given else home) / "captures", _largest(), notify)
 
@@ -199,12 +198,12 @@ def _words(what: str, facts: Mapping[str, Any]) -> str:
 
 
 def _largest() -> int:
-    text = os.environ.get(SIZE, "").strip()
+    text = os.environ.get(CACHE_SIZE, "").strip()
     if not text:
         return LARGEST
     size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
     if size is None:
-        raise UsageError(f"{SIZE}={text}: write a size, such as 4GiB or 500MB; 0 switches the cache off")
+        raise UsageError(f"{CACHE_SIZE}={text}: write a size, such as 4GiB or 500MB; 0 switches the cache off")
     return int(float(size[1]) * UNITS[size[2].upper()])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..environment import variable
 from ..errors import UsageError
 from ..grammar.texts import wikitext_name
 from ..records.shards import parse_shard
@@ -44,7 +45,7 @@ class Given:
             key = keys[0] if keys else option.long
             return f"{self.config.path}:{lines.get(key, 1)}: {key}"
         if origin == "environment":
-            return f"ATTNPROBE_{option.long.replace('-', '_').upper()}"
+            return variable(option.long)
         return f"--{option.long}"
 
     def option(self, name: str) -> Option:

@@ -10,13 +10,15 @@ import os
 from pathlib import Path
 
 import pytest
-from places import VARIABLE, Place, here
+from places import Place, here
+
+from attnprobe.environment import TEST_DEVICE
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config, items):
-    ordinary = "cuda" not in config.option.markexpr and VARIABLE not in os.environ
+    ordinary = "cuda" not in config.option.markexpr and TEST_DEVICE not in os.environ
     mine = [item for item in items if HERE in item.path.parents]
     left = [item for item in mine if ordinary and item.get_closest_marker("share") is None]
     for item in mine:

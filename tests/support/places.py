@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from pretend_device import AWAY, Pretended, pretending
 
+from attnprobe.environment import TEST_DEVICE
 from attnprobe.qkv import QKV
 
 __all__ = ["STAND_INS", "Place", "here", "missing"]
 
 STAND_INS = ("cpu", "pretended")
-VARIABLE = "ATTNPROBE_TEST_DEVICE"
 
 
 class Place:
@@ -72,7 +72,7 @@ def here(share: bool) -> Place | str:
     """
     if (why := missing()) is None:
         return Place("cuda")
-    asked = os.environ.get(VARIABLE)
+    asked = os.environ.get(TEST_DEVICE)
     if asked is not None:
-        return Place(asked) if asked in STAND_INS else f"{VARIABLE}={asked}: choose {' or '.join(STAND_INS)}"
-    return Place("pretended") if share else f"{why}; {VARIABLE}=cpu lets the CPU stand in"
+        return Place(asked) if asked in STAND_INS else f"{TEST_DEVICE}={asked}: choose {' or '.join(STAND_INS)}"
+    return Place("pretended") if share else f"{why}; {TEST_DEVICE}=cpu lets the CPU stand in"

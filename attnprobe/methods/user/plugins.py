@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from ...environment import LOAD_PLUGINS
 from ...errors import AttnprobeError, UsageError
 from ...grammar.foreign import message
 from ..registry import METHODS, Method, Provenance
@@ -21,12 +22,11 @@ from .files import contents, digest, loading
 __all__ = ["GROUP", "every", "found", "from_plugin"]
 
 GROUP = "attnprobe.methods"
-VARIABLE = "ATTNPROBE_LOAD_PLUGINS"
 
 
 def found() -> dict[str, EntryPoint]:
     """The installed entry points that ``ATTNPROBE_LOAD_PLUGINS`` allows, by name. Nothing is imported."""
-    allowed = os.environ.get(VARIABLE)
+    allowed = os.environ.get(LOAD_PLUGINS)
     if allowed is not None and not allowed.strip():
         return {}
     names = None if allowed is None else {name.strip() for name in allowed.split(",")}

@@ -1,0 +1,42 @@
+"""Variables of the environment that no command reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import click
+
+from ..environment import OWN, PREFIX, variable
+from ..errors import near
+
+__all__ = ["unknown_variables"]
+
+
+def unknown_variables(commands: Iterable[click.Command | None]) -> list[str]:
+    """A line for each ``ATTNPROBE_…`` that is neither an option of a command nor read by the program itself."""
+    given = [name for name in os.environ if name.startswith(PREFIX) and name not in OWN]
+    if not given:
+        return []
+    written = _written(commands)
+    return [_line(name, written) for name in given if written.get(name) != name]
+
+
+def _written(commands: Iterable[click.Command | None]) -> dict[str, str]:
+    """What to write, by what a user may try: ``ATTNPROBE_MATRIX=0`` by ``ATTNPROBE_NO_MATRIX``."""
+    written = {name: name for name in OWN}
+    params = [param for command in commands if command is not None for param in command.params]
+    for option in params:
+        if not isinstance(option, click.Option):
+            continue
+        name = str(option.envvar)
+        written |= {variable(flag): f"{name}=0" for flag in option.secondary_opts}
+        written[name] = name
+    return written
+
+
+def _line(name: str, written: dict[str, str]) -> str:
+    tails = {tried.removeprefix(PREFIX): right for tried, right in written.items()}
+    tail = near(name.removeprefix(PREFIX), tails)
+    way_out = f"; did you mean {tails[tail]}?" if tail is not None else ""
+    return f"{name} is not an option of any command{way_out}"

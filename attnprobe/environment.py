@@ -1,0 +1,22 @@
+"""The environment variables that the program reads itself; every other ``ATTNPROBE_…`` gives the value of an option."""
+
+from __future__ import annotations
+
+__all__ = ["CACHE_DIR", "CACHE_SIZE", "KERNELS", "LOAD_PLUGINS", "OWN", "PREFIX", "TEST_DEVICE", "variable"]
+
+PREFIX = "ATTNPROBE_"
+CACHE_DIR = "ATTNPROBE_CACHE_DIR"
+CACHE_SIZE = "ATTNPROBE_CACHE_SIZE"
+KERNELS = "ATTNPROBE_KERNELS"
+LOAD_PLUGINS = "ATTNPROBE_LOAD_PLUGINS"
+TEST_DEVICE = "ATTNPROBE_TEST_DEVICE"  # of the project's own tests
+OWN = (CACHE_DIR, CACHE_SIZE, KERNELS, LOAD_PLUGINS, TEST_DEVICE)
+
+
+def variable(flag: str) -> str:
+    """The variable of an option.
+
+    >>> variable("--scale-inputs")
+    'ATTNPROBE_SCALE_INPUTS'
+    """
+    return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
