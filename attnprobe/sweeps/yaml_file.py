@@ -49,7 +49,8 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
 
     Raises:
         UsageError: with ``file:line``: a file that is no YAML mapping, an unknown or doubled key (the nearest name is
-            offered), a value of the wrong type, an empty list, options that exclude each other.
+            offered), a value of the wrong type, a number that YAML reads in another base than 10, an empty list,
+            options that exclude each other.
     """
     path = Path(path)
     pairs = _pairs(path)
@@ -97,11 +98,13 @@ def _pairs(path: Path) -> dict[str, _Entry]:
     """The top-level keys with their lines and values."""
     import yaml
 
+    from .loader import Loader, OtherBase
+
     with reading(path):
         text = read_regular(path, LARGEST).decode("utf-8")
     with reading(path, UsageError, ": no YAML"):
         try:
-            loader = yaml.SafeLoader(text)
+            loader = Loader(text)
             root = loader.get_single_node()
             if not isinstance(root, yaml.MappingNode):
                 raise UsageError(f"{path}:1: a mapping of option names to values is needed, such as 'n: [512, 1024]'")
@@ -115,7 +118,11 @@ def _pairs(path: Path) -> dict[str, _Entry]:
                     raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key].line} already")
                 listed = value_node.value if isinstance(value_node, yaml.SequenceNode) else ()
                 items = tuple(node.start_mark.line + 1 for node in listed)
-                pairs[key] = _Entry(line, loader.construct_object(value_node, deep=True), items)
+                try:
+                    value = loader.construct_object(value_node, deep=True)
+                except OtherBase as error:
+                    raise UsageError(f"{path}:{error.line}: {key}: {error}") from error
+                pairs[key] = _Entry(line, value, items)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark else 1

@@ -103,6 +103,13 @@ def test_each_command_has_its_own_options(tmp_path, text, values):
         ("gates: []", 1, "a list is needed"),
         ("1: 2", 1, "no option name"),
         ("debug: true", 1, "unknown key"),
+        ("n: 512\nd: 010", 2, "d: YAML reads 010 as octal; write 10, or 8"),
+        ("d:\n  - 16\n  - 0_20", 3, "d: YAML reads 0_20 as octal; write 20, or 16"),
+        ("windows: 010", 1, "windows: YAML reads 010 as octal; write 10, or 8"),
+        ("method: [{name: skyformer, options: {iterations: 012}}]", 1, "method: YAML reads 012 as octal"),
+        ("gates:\n  - {metric: seconds, max: 010}", 2, "gates: YAML reads 010 as octal"),
+        ("n: 1:30", 1, "n: YAML reads 1:30 in base 60; write 90, or '1:30' in quotes"),
+        ("cell-timeout: 1:30.5", 1, "cell-timeout: YAML reads 1:30.5 in base 60; write 90.5, or"),
         ("n: 2020-13-01", None, "month"),
         ("? [1]\n: 2", None, ""),
     ],
@@ -112,6 +119,11 @@ def test_what_does_not_hold_together_is_named_with_its_line(tmp_path, text, line
         read(tmp_path, text)
     where = str(tmp_path / "c.yaml")
     assert str(error.value).startswith(where if line is None else f"{where}:{line}: ") and said in str(error.value)
+
+
+def test_a_number_that_means_the_same_in_every_base_or_says_its_base_is_read(tmp_path):
+    values = read(tmp_path, "n: 0x40\nd: [07, 0, 1_000, '010']\nwindows: 0b11\ntol: 0.01").values
+    assert values == {"n": "64", "d": "7,0,1000,010", "windows": 3, "tol": 0.01}
 
 
 @pytest.fixture
