@@ -206,15 +206,18 @@ def _part(view: View, id: str) -> dict[str, Any]:
 
 
 def _table(table: Table) -> dict[str, Any]:
-    """A table for the template: its headings, and its cells with what they sort by."""
-    sides, spare = table.sides, list(table.spare)
+    """A table for the template: its headings, and its cells with what they sort by and whether they are the best."""
+    sides, spare, best = table.sides, list(table.spare), {*table.best}
     heads = [
         {"side": side, "name": name, "spare": spare.index(name) if name in spare else None}
         for side, name in zip(sides, table.headings, strict=True)
     ]
     lines = [
-        [{"side": side, "text": text, "key": _key(text)} for side, text in zip(sides, line, strict=True)]
-        for line in table.lines
+        [
+            {"side": sides[column], "text": text, "key": _key(text), "best": (place, column) in best}
+            for column, text in enumerate(line)
+        ]
+        for place, line in enumerate(table.lines)
     ]
     return {"caption": table.caption, "heads": heads, "lines": lines, "notes": table.notes}
 

@@ -7,6 +7,7 @@ import hashlib
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from html.parser import HTMLParser
 
 import numpy as np
@@ -21,6 +22,7 @@ from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.heads_figure import head_figures
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.error.view import error_tables
 from attnprobe.figures import kit
 from attnprobe.figures.drawing import Drawing
 from attnprobe.report.page import inline_svg
@@ -91,6 +93,12 @@ def test_the_page_is_whole_and_has_every_figure_and_number(page):
     assert page.startswith("<!doctype html>")
 
 
+def test_the_best_of_a_column_is_bold(page):
+    tables = error_tables(*summarise(records()))
+    best = Counter(table.lines[line][column] for table in tables for line, column in table.best)
+    assert best and Counter(re.findall(r"<td[^>]*><strong>(.*?)</strong></td>", page)) == best
+
+
 def test_nothing_is_fetched(page):
     """No address but those of the run's own files, which a reader may follow, and a policy that would refuse one."""
     files = re.findall(r'<li><a href="((?:tables|figures)/[\w.-]+|records\.jsonl|manifest\.json)">\1</a></li>', page)
@@ -152,7 +160,7 @@ def test_words_of_a_run_never_become_elements(tmp_path):
 
 
 def test_cells_sort_by_their_number(page):
-    keys = re.findall(r'<td class="r" data-k="([^"]+)">([^<]*)<', page)
+    keys = re.findall(r'<td class="r" data-k="([^"]+)">(?:<strong>)?([^<]*)<', page)
     assert len(keys) > 50
     for key, shown in keys:
         assert math.isclose(float(key), float(re.search(r"-?\d[\d.]*(?:e[+-]?\d+)?", shown)[0]))
@@ -176,7 +184,7 @@ def test_svg_loses_what_a_page_must_not_have():
 def test_a_page_without_figures_or_manifest(tmp_path):
     text = page_of(a_folder(tmp_path / "r", records()), "--plot", "none")
     assert "<svg" not in text and "no manifest.json" in text and 'id="tables-0"' in text
-    assert len(FORMATS) == 6
+    assert len(FORMATS) == 7
 
 
 @pytest.mark.slow
