@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from ..records.file import SCHEMA, cell_key, identity_facts
 from ..records.shapes import Shape
 from ..records.shards import parse_shard
 from ..timings import Timings
-from .costs import Cost, work_of_inputs
+from .costs import Cost, Work, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
 from .plan import ErrorPlan, Group, MethodRequest, determines
@@ -186,6 +186,12 @@ class Cells:
     def work(self, place: Place, cell: Any) -> Cost:
         """About what a cell costs."""
         raise NotImplementedError
+
+    def works(self, place: Place, keys: Collection[str]) -> dict[str, Work]:
+        """About what each cell with one of these keys costs, when these alone are measured at a place."""
+        inputs = self.work_of_inputs(place) / len(keys) if keys else 0.0
+        costs = {cell.key: self.work(place, cell) for cell in self.listed[place] if cell.key in keys}
+        return {key: Work(inputs, own, size) for key, (own, size) in costs.items()}
 
     def work_of_inputs(self, place: Place) -> float:
         """About how many multiply-adds the inputs of a place take, with their exact output and statistics."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Cost", "work_of_decompositions", "work_of_inputs", "work_of_method", "work_of_passes"]
+from dataclasses import dataclass
+
+__all__ = ["Cost", "Work", "work_of_decompositions", "work_of_inputs", "work_of_method", "work_of_passes"]
 
 Cost = tuple[float, float]
 P = 64  # head dimension
@@ -11,6 +13,25 @@ D = 64  # of a method without a budget
 EXACT = 128
 STATISTICS = 1024
 PASSES = 512
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a cell costs beside the other cells of its place.
+
+    Attributes:
+        inputs: its equal share of the place's inputs, in multiply-adds. own: what it takes itself, in multiply-adds.
+        bytes: what it holds beside Q, K and V.
+    """
+
+    inputs: float
+    own: float
+    bytes: float
+
+    @property
+    def total(self) -> float:
+        """Its multiply-adds, with its share of the inputs."""
+        return self.inputs + self.own
 
 
 def work_of_inputs(n: int, heads: int, statistics: bool) -> float:

@@ -11,9 +11,12 @@ import torch
 
 from ..timings import Timings
 from .cells import Cells
+from .costs import Work
 from .folder import held_already
 
 __all__ = ["Listed", "listed", "seconds_of"]
+
+NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,8 @@ class Listed:
 
     Attributes:
         place: weights (and a factor of the scores), n, window and layer (``all`` where several are one cell).
-        name: of the method or the matrix. work: about how many float32 multiply-adds it takes, its part of what its
-            place's cells share included.
-        bytes: about what it holds beside Q, K and V.
+        name: of the method or the matrix. work: about how many float32 multiply-adds it still takes, with its share of
+            the inputs of its place; 0 of a cell that is done. bytes: about what it still holds beside Q, K and V.
     """
 
     place: tuple[str, int, int, int | str]
@@ -48,13 +50,13 @@ def listed(
     done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
     found = []
     for place, some in cells.listed.items():
+        works = cells.works(place, {cell.key for cell in some} - done)
         for cell in some:
             head = {"window": place.group.window, "layer": place.layer, **cells.head(place, cell)}
             layer = "all" if head["layer"] is None else head["layer"]
             where = (cells.source_name(place), place.group.n, head["window"], layer)
-            work, size = cells.work(place, cell)
-            work += cells.work_of_inputs(place) / len(some)
-            found.append(Listed(where, cell.name, cell.d, cell.key in done, work, size))
+            work = works.get(cell.key, NOTHING)
+            found.append(Listed(where, cell.name, cell.d, cell.key in done, work.total, work.bytes))
     return found
 
 
@@ -63,7 +65,7 @@ def seconds_of(cells: list[Listed]) -> float:
 
     A guess to plan by: loading the model comes on top, and a method's own cost is taken for that of a low rank.
     """
-    return sum(cell.work for cell in cells if not cell.done) / speed()
+    return sum(cell.work for cell in cells) / speed()
 
 
 def speed() -> float:

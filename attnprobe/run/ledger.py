@@ -61,13 +61,11 @@ class Ledger:
         self.total = sum(map(len, cells.listed.values()))
         self.kept = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
         self.missing = {place: {cell.key for cell in some} - done.keys() for place, some in cells.listed.items()}
-        self.work: dict[str, float] = {}  # of the cells that are missing, their share of reading their inputs included
-        self.reading: dict[str, float] = {}  # that share
+        self.work: dict[str, float] = {}  # of the cells that are missing; each counts, free ones too
+        self.reading: dict[str, float] = {}  # the part of it that is their share of reading the inputs
         for place, keys in self.missing.items():
-            for cell in cells.listed[place]:
-                if cell.key in keys:
-                    self.reading[cell.key] = cells.work_of_inputs(place) / len(keys)
-                    self.work[cell.key] = self.reading[cell.key] + cells.work(place, cell)[0] + 1.0
+            for key, work in cells.works(place, keys).items():
+                self.work[key], self.reading[key] = work.total + 1.0, work.inputs
         self.all_work, self.done_work = sum(self.work.values()), 0.0
         self.most = 0.0
         self.begun: dict[str, float] = {}  # the work that is done of cells without a record

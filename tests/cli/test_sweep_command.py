@@ -361,8 +361,11 @@ def test_more_cells_than_can_be_listed_are_counted_and_refused(command, more, dr
     assert (code, out) == (2, "") and "cells are more than 10,000,000" in err and not Path("r").exists(), err
 
 
-def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path):
-    """Two heads: 8 n d 64 + 40 d³ multiply-adds a head, with matrices 512 + d an entry; inputs 1152 an entry."""
+def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path, run):
+    """Two heads: 8 n d 64 + 40 d³ multiply-adds a head, with matrices 512 + d an entry; inputs 1152 an entry.
+
+    What is left of a place shares its inputs: they are read again as a whole.
+    """
     setting = {"qkv": str(qkv), "n": (96,), "methods": ("nystromformer",), "out": str(tmp_path / "r")}
     work = lambda cells: {(cell.name, cell.d): cell.work for cell in cells}
     method = lambda d: 2 * (8 * 96 * d * 64 + 40 * d**3)
@@ -373,6 +376,10 @@ def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path):
     assert plain["nystromformer", 16] == pytest.approx(method(16) + inputs / 5)
     whole = work(listed(experiment("error").cells(), ErrorRequest(d=(8,), input_statistics=False, **setting)))
     assert whole["nystromformer", 8] == pytest.approx(method(8) + 2 * 96**2 * (512 + 8) + 2 * 96**2 * 128 / 3)
+    measured = ("--n", "96", "--d", "8", "--method", "nystromformer", "--no-matrix", "--out", tmp_path / "r")
+    assert run("error", "--qkv", qkv, *measured)[0] == 0
+    rest = work(listed(experiment("error").cells(), ErrorRequest(d=(8, 16), matrix=False, **setting)))
+    assert sum(rest.values()) == pytest.approx(sum(plain[one] for one in rest if one[1] == 16) + inputs * 3 / 5)
     [exact, *_] = listed(experiment("condition").cells(), ConditionRequest(d=(8,), **setting))
     assert exact.work == pytest.approx(3 * 2 * 24 * 96**3 + inputs / 2) and exact.bytes == 32 * 96**2
     [budget] = listed(experiment("budget").cells(), BudgetRequest(d_max=32, repeats=1, **setting))
