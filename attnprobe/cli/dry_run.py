@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..experiments.base import Experiment
 from ..timings import duration
 from .streams import answer, note
 
-__all__ = ["show_plan"]
+if TYPE_CHECKING:
+    from ..run.estimate import Listed
+
+__all__ = ["plan_table", "show_plan"]
+
+MOST_BUDGETS = 4  # that are listed one by one
 
 
 def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
@@ -22,22 +28,13 @@ def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
         begin: when the command began, by `perf_counter`.
     """
     from ..run.estimate import listed, seconds_of
-    from ..tables.terminal import plan_table
 
     opened = experiment.cells()
     cells = listed(opened, request, note)
-    rows: dict[tuple[str, int, int | str], dict[str, Any]] = {}
-    for cell in cells:
-        weights, n, window, layer = cell.place
-        row = rows.setdefault((weights, n, layer), {"windows": set(), "names": {}, "d": {}, "cells": 0, "done": 0})
-        row["windows"].add(window)
-        row["names"][cell.name] = row["d"][cell.d] = None
-        row["cells"] += 1
-        row["done"] += cell.done
     start = perf_counter() - begin
-    answer(plan_table(rows))
+    answer(plan_table(cells))
     left = [cell for cell in cells if not cell.done]
-    memory = max((cell.bytes for cell in left), default=0)
+    memory = max((cell.bytes for cell in cells), default=0)
     share = ""
     if request.shard is not None:
         whole = listed(opened, replace(request, shard=None))
@@ -49,3 +46,39 @@ def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
             f"about {duration(start + seconds_of(cells))}, {duration(start)} of it before the first cell, and "
             f"{memory / 2**20:.0f} MiB in addition to the model, Q, K and V"
         )
+
+
+def plan_table(cells: Sequence[Listed]) -> str:
+    """The cells as a table, a line per weights, n and layer."""
+    from ..tables.console import Header
+    from ..tables.table import Column, gathered, table_of
+    from ..tables.terminal import plain_tables
+
+    def place(row: Sequence[Listed]) -> tuple[str, int, int | str]:
+        weights, n, _, layer = row[0].place
+        return weights, n, layer
+
+    columns: list[Column[Sequence[Listed]]] = [
+        Column("weights", lambda row: place(row)[0]),
+        Column("n", lambda row: str(place(row)[1])),
+        Column("layer", lambda row: str(place(row)[2])),
+        Column("windows", lambda row: str(len({cell.place[2] for cell in row}))),
+        Column("d", lambda row: _budgets([cell.d for cell in row if cell.d is not None])),
+        Column("cells", lambda row: str(len(row))),
+        Column("done", lambda row: str(sum(cell.done for cell in row))),
+        Column("of", lambda row: ", ".join(dict.fromkeys(cell.name for cell in row))),
+    ]
+    rows = gathered(cells, lambda cell: place([cell]))
+    return plain_tables([table_of("", rows, columns)], [], Header()).lstrip("\n")
+
+
+def _budgets(budgets: Sequence[int]) -> str:
+    """Budgets, each once; of many the first and the last.
+
+    >>> _budgets([8, 16, 8]), _budgets(range(1, 100))
+    ('8, 16', '1, …, 99 (99 values)')
+    """
+    some = list(dict.fromkeys(budgets))
+    if len(some) > MOST_BUDGETS:
+        return f"{some[0]}, …, {some[-1]} ({len(some)} values)"
+    return ", ".join(map(str, some))

@@ -8,18 +8,17 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich import box
 from rich.cells import cell_len
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header, width_of
+from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header
 from .numbers import aligned
 from .table import Table, legend_of
 
-__all__ = ["plain_tables", "plan_table", "timings_table"]
+__all__ = ["plain_tables", "timings_table"]
 
 MARKS = ("!", "✗", "–")  # of lines
 LEGEND_LINES = 3
@@ -168,7 +167,7 @@ class Layout:
 
     def width(self, columns: Sequence[int], wrapped: bool = False) -> int:
         """Of the table with these columns; with its words wrapped where that is asked for."""
-        widths = self.words if wrapped and self.terminal else self.widths
+        widths = self.words if wrapped else self.widths
         marks = [1] if any(self.marks) else []
         return sum([*marks, *(widths[i] for i in columns)]) + 2 * (len(marks) + len(columns) - 1)
 
@@ -206,7 +205,7 @@ def _drawn(layout: Layout, columns: Sequence[int], room: int) -> Drawn:
     """One table; where a name has several lines, a rule stands between names."""
     names, marks = layout.names, layout.marks
     best = {*layout.table.best}
-    wraps = layout.terminal and layout.width(columns) > room
+    wraps = layout.width(columns) > room
     drawn = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     if any(marks):
         drawn.add_column("", no_wrap=True)
@@ -262,17 +261,3 @@ def timings_table(seconds: Mapping[str, float], total: float) -> str:
     for stage, spent in lines:
         rows.append(f"{stage:{width}}  {spent:8.3f}  {spent / total if total > 0 else 0:6.1%}")
     return "\n".join(rows)
-
-
-def plan_table(rows: Mapping[tuple[str, int, int | str], Mapping[str, Any]]) -> str:
-    """What a sweep would measure, a line per weights, n and layer."""
-    table = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("weights", "n", "layer", "windows", "d", "cells", "done", "of"):
-        table.add_column(heading, justify="left" if heading in ("weights", "of", "d") else "right")
-    for (weights, n, layer), row in rows.items():
-        budgets = ", ".join(str(d) for d in row["d"] if d is not None)
-        counts = (str(len(row["windows"])), budgets, str(row["cells"]), str(row["done"]))
-        table.add_row(weights, str(n), str(layer), *counts, Text(", ".join(row["names"])))
-    console = console_of(max(100, min(width_of(table), 160)), terminal=False)
-    console.print(table)
-    return finished(console)

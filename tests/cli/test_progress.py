@@ -13,11 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.cli import main
+from attnprobe.cli.dry_run import plan_table
 from attnprobe.cli.progress import Pace
 from attnprobe.experiments import EXPERIMENTS
 from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.error.measure import measure_errors
 from attnprobe.run import loop
+from attnprobe.run.estimate import Listed
 
 
 @pytest.fixture
@@ -128,6 +130,28 @@ def test_every_command_has_a_dry_run(command, file, tmp_path, monkeypatch, capsy
         main([command, *asked.get(command, ["--qkv", str(file), "--n", "64"]), "--dry-run", "--n", "x"])
     assert stop.value.code == 2
     assert not (tmp_path / "outputs").exists() and {path.name for path in tmp_path.iterdir()} == {"qkv.safetensors"}
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_table_of_a_dry_run_fits(columns, monkeypatch):
+    """Names of methods are wrapped and each stands whole; a pipe without COLUMNS wraps nothing."""
+    names = [f"method-{number}:option={number}" for number in range(30)]
+    cells = [
+        Listed((weights, 4096, window, layer), name, d, done=d == 8, work=1.0, bytes=1.0)
+        for weights in ("pretrained", "initialized")
+        for layer in (0, 1)
+        for window in (0, 1)
+        for name in names
+        for d in (8, 16, 32)
+    ]
+    whole = plan_table(cells)
+    assert whole.splitlines()[2].split()[:9] == ["pretrained", "4096", "0", "2", "8,", "16,", "32", "180", "60"]
+    assert whole.splitlines()[2].endswith(", ".join(names))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = plan_table(cells).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0].split() == ["weights", "n", "layer", "windows", "d", "cells", "done", "of"]
+    assert sum(line.count(names[0]) for line in lines) == 4
 
 
 def test_a_dry_run_refuses_gates_that_are_none(file, tmp_path, capsys):
