@@ -6,8 +6,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from error_records import a_run
 from PIL import Image
-from support.error_records import a_run
 
 from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.rows import summarise

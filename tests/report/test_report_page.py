@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from error_records import cell
 from report_pages import EVIL, a_folder, page_of, records
-from support.showing import EACH, files_of
+from showing import EACH, files_of
 
 from attnprobe.cli import main
 from attnprobe.experiments.error.cost_figure import cost_figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.error_records import cell
+from error_records import cell
 
 from attnprobe.experiments.error.result import error_result
 from attnprobe.experiments.error.rows import summarise
@@ -32,7 +32,7 @@ def said(some):
 def test_the_best_method_at_every_d_beside_v_mean():
     text = said(records({"skyformer": 0.5, "linformer": 3.0}))
     assert text.startswith("skyformer has the smallest median error at every d; at d = 32 it is 0.25 of ‖BV‖₂")
-    assert "0.25 of V-Mean's" in text and "Worse than V-Mean at d = 32: linformer." in text
+    assert "0.25 of V-Mean's median" in text and "Worse than V-Mean at d = 32: linformer." in text
 
 
 def test_what_is_best_at_one_d_alone_is_not_said_of_every_d():

@@ -42,7 +42,7 @@ def _of_one(rows: Sequence[Row]) -> str:
     where = "" if d is None else f"at d = {d} "
     sign = OPEN if is_fragile(row, METRIC, "median") else ""
     size = f"{sign}{significant(_median(row), 2)} of ‖BV‖₂" + (
-        f", {significant(_median(row) / vmean, 2)} of V-Mean's" if vmean else ""
+        f", {significant(_median(row) / vmean, 2)} of V-Mean's median" if vmean else ""
     )
     several = len({label(row) for row in methods}) > 1
     if not several:

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from showing import view_of
-from support.showing import files_of
+from showing import files_of, view_of
 
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError

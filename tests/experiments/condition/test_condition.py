@@ -12,8 +12,7 @@ import torch
 from inputs import make, with_spectrum
 from rich.cells import cell_len
 from safetensors.torch import save_file
-from showing import view_of
-from support.showing import files_of
+from showing import files_of, view_of
 
 from attnprobe import QKV, approximate, exact, load_qkv
 from attnprobe.errors import UsageError

@@ -16,7 +16,7 @@ from inputs import DTYPES, eps, factor_of, magnitude, make
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from pretend_device import AWAY, pretending
 from safetensors.torch import save_file
-from support.showing import EACH, files_of
+from showing import EACH, files_of
 
 from attnprobe.cli import main
 from attnprobe.errors import UsageError

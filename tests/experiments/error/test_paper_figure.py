@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from error_records import a_run, cell
-from support.showing import EACH, files_of
+from showing import EACH, files_of
 
 import attnprobe
 from attnprobe.errors import UsageError

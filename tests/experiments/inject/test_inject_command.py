@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from scipy.stats import spearmanr
+from showing import files_of
 from sources_helpers import VOCABULARY, WORDS, bert_config, needs_minilm, save, seeded, text_of
-from support.showing import files_of
 
 from attnprobe import injected, input_statistics, load_qkv
 from attnprobe.errors import Unsupported, UsageError

@@ -8,7 +8,7 @@ import json
 import re
 
 import pytest
-from support.showing import EACH, files_of
+from showing import EACH, files_of
 
 from attnprobe import load_qkv, spectra
 from attnprobe.errors import UsageError

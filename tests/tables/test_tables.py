@@ -1,0 +1,89 @@
+"""Tables on a terminal and in a pipe: widths, legends, rules and marks, and the digits of numbers."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+from text_tables import text_table
+
+from attnprobe.tables.console import Header
+from attnprobe.tables.numbers import significant
+from attnprobe.tables.terminal import plain_tables, timings_table
+from attnprobe.tables.view import flat_view
+
+WORDS = " ".join(f"word{i}" for i in range(26))
+NUMBERS = {"short": "1", "long": "1" * 40}
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_numbers_keep_their_digits():
+    random = Random(0)
+    for _ in range(2000):
+        value = random.choice([-1, 1]) * 10 ** random.uniform(-12, 12)
+        text = significant(value)
+        assert float(text) == pytest.approx(value, rel=6e-4)
+        assert len(text) <= 10
+    assert significant(0.99999) == "1.000"
+    assert significant(9999.6) == "10000"
+
+
+def test_timings_add_up_to_the_total():
+    lines = timings_table({"model": 2.0, "a longer name of a stage": 1.0}, 4.0).splitlines()
+    assert [line.split()[-2:] for line in lines[1:]] == [["2.000", "50.0%"], ["1.000", "25.0%"], ["1.000", "25.0%"]]
+    assert lines[-1].startswith("attnprobe itself")
+    assert "0.0%" in timings_table({}, 0.0)
+
+
+@pytest.mark.parametrize("columns, width, least, most", [(3, 200, 70, 80), (14, 200, 110, 120), (3, 60, 50, 60)])
+def test_the_legend_is_as_wide_as_its_table_within_limits(columns, width, least, most):
+    """80 columns where the terminal has them, and 120 at most: longer lines are hard to read."""
+    headings = [f"a column {i}" for i in range(columns)]
+    table = text_table("a caption", headings, [["1.25"] * columns])
+    words = WORDS.split()[: 40 * width // 200 + 14]
+    shown = plain(plain_tables([table], [" ".join(words)], Header(), width=width))
+    legend = [line.strip().partition(" a column")[0] for line in shown.splitlines() if line.startswith("word")]
+    assert " ".join(legend).partition(" a column")[0].split() == words and least <= max(map(len, legend)) <= most
+
+
+def test_any_rows_are_a_table_whose_numbers_and_words_are_never_cut(capsys):
+    words = WORDS.replace("word", "incomprehensibility")
+    rows = [{"a number": 1234567890 + i, "another": i, "words": words} for i in range(2)]
+    for width in (40, 100, 200):
+        shown = plain(flat_view("anything", rows).text("table", width=width))
+        assert "1234567890" in shown and "1234567891" in shown and all(word in shown for word in words.split())
+        assert max(map(len, shown.splitlines())) <= max(width, 80)
+    piped = flat_view("anything", rows).text("table")
+    assert words in piped
+    assert flat_view("anything", []).text("table") == "no rows"
+
+
+def test_tables_with_the_same_headings_go_without_the_same_columns():
+    alike = [text_table(one, ["name", "number"], [["a", text]], spare=["number"]) for one, text in NUMBERS.items()]
+    other = text_table("another", ["name", "count"], [["a", "1"]], spare=["count"])
+    shown = plain(plain_tables([*alike, other], [], Header(), width=30))
+    assert "number" not in shown and "count" in shown
+    assert "1 column left out (--columns, --legend)" in " ".join(shown.split())
+    wide = plain(plain_tables([*alike, other], [], Header(), width=39))
+    assert "what number is" not in wide
+
+
+@pytest.mark.parametrize("names, rules", [(["a", "b"], 0), (["a", "a", "b"], 1), (["a", "a", "b", "c"], 2)])
+def test_a_rule_stands_between_names_where_a_name_has_several_lines(names, rules):
+    lines = [["x" + name, "1"] for name in names]
+    shown = plain(plain_tables([text_table("caption", ["name", "number"], lines)], [], Header(), width=80)).strip()
+    assert sum(not line.strip() for line in shown.partition("\n\nname")[0].splitlines()) == rules
+    assert shown.count("xa") == 1
+
+
+def test_a_mark_stands_before_its_line():
+    lines = [["x", "one", "1"], ["✗ x", "one", ""], ["y", "two", "2"]]
+    table = text_table("caption", ["name", "family", "number"], lines)
+    shown = plain(plain_tables([table], [], Header(), width=80)).strip().splitlines()
+    assert [line.split() for line in shown[3:7] if line.strip()] == [["x", "one", "1"], ["✗", "one"], ["y", "two", "2"]]
+    piped = plain(plain_tables([table], [], Header())).splitlines()
+    assert ["✗", "x", "one"] in [line.split() for line in piped]
