@@ -20,7 +20,7 @@ from ..records.read import malformed_notes, read_typed
 from ..records.shards import Shard, parse_shard
 from .cells import Cells
 from .ledger import Outcome
-from .option import options_of
+from .option import Option, options_of
 from .provenance import device_name, git_commit, threads, versions
 
 if TYPE_CHECKING:
@@ -201,10 +201,17 @@ def _remove(path: Path, shard: Shard | None) -> None:
         path.rmdir()
 
 
+def _origin(request: Any, option: Option) -> str:
+    """Where an option's value came from; a request made in Python knows no more than that it is not the default."""
+    if option.name in request.origin:
+        return request.origin[option.name]
+    return "default" if getattr(request, option.name) == option.default else "python"
+
+
 def _manifest(request: Any, cells: Cells, start: datetime) -> dict[str, Any]:
     """What a run's folder says of itself; ``source`` is a list where there are several."""
     config = {
-        one.name: {"value": getattr(request, one.name), "origin": request.origin.get(one.name, "default")}
+        one.name: {"value": getattr(request, one.name), "origin": _origin(request, one)}
         for one in options_of(type(request))
     }
     facts = [source.facts for source in cells.sources]

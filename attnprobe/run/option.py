@@ -64,7 +64,8 @@ class Option:
         role: `KEYS`, `FOLDER` or `SHOWN`. group: of the help.
         among: the values that there are. between: the least and the most; the message is ``choose`` and words.
         inside: the same without the ends. above: what the command line refuses itself.
-        complete: whether it completes the names of methods. bare: the value of the option without one.
+        complete: whether its items are methods, whose names the shell completes.
+        bare: the value of the option without one.
         later: whether the option came later: its default does not enter the name of a sweep's folder.
         measures: what a metric begins with that is measured where this is true. called: in messages of ``among``.
         alias: another key of it in a sweep's file. in_file: whether a file may set it.
@@ -182,6 +183,8 @@ class Option:
         """
         if value is None and self.optional:
             return None
+        if self.complete:
+            self._refuse_function(value)
         if self.several and not (isinstance(value, str) and value in self.words):
             if isinstance(value, str) or not isinstance(value, Sequence):
                 raise UsageError(f"{self.name}={value!r}: a tuple is needed, such as {self._example(value)}")
@@ -195,6 +198,13 @@ class Option:
 
     def _example(self, value: Any) -> str:
         return repr((value,) if value is not None else self.default or ())
+
+    def _refuse_function(self, value: Any) -> None:
+        """Refuse a function in the place of a method's name: a cell's key holds the text of its file."""
+        for one in value if isinstance(value, Sequence) else (value,):
+            if callable(one):
+                name = getattr(one, "__name__", type(one).__name__)
+                raise UsageError(f'{self.name}: {name} is a function; write its file and its name, "./mine.py:{name}"')
 
     def _refuse(self, value: Any) -> None:
         kind, needed = TYPES[self.kind]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -136,6 +138,15 @@ def test_what_determines_a_result_is_in_its_key(source, tmp_path):
         assert not sky(base) & sky(other), name
 
 
+def test_the_manifest_says_which_values_a_request_in_python_gave(source, tmp_path):
+    request = ErrorRequest(**source, methods=("vmean",), n=(64,), seed=0, out=str(tmp_path / "r"))
+    measure_errors(replace(request, seed=3))
+    config = json.loads((tmp_path / "r" / "manifest.json").read_text())["config"]
+    given = {name for name, one in config.items() if one["origin"] == "python"}
+    assert given == {"qkv", "device", "methods", "n", "seed", "out"}
+    assert {one["origin"] for name, one in config.items() if name not in given} == {"default"}
+
+
 def test_a_finished_run_is_not_measured_again_and_an_enlarged_one_is_added_to(source, tmp_path):
     first, _ = measured(source, tmp_path, d=(4,))
     again, outcome = measured(source, tmp_path, d=(4,))
@@ -165,7 +176,7 @@ def test_a_source_that_fails_leaves_no_folder(tmp_path, source):
 
 def test_a_plan_that_nothing_can_run_says_why():
     plan = ErrorPlan(tuple(parse_methods(["nystromformer,svd"], "softmax")), (16,), (17, 32), (0,), None)
-    assert "d=17 exceeds n=16" in plan.refusal()
+    assert "d=17 exceeds n=16" in (plan.refusal() or "")
     assert ErrorPlan(plan.methods, (16,), (16, 17), (0,), None).refusal() is None
 
 

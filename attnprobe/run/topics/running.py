@@ -105,7 +105,8 @@ class RunRequest(Device, Folder, Elsewhere):
     """What every command that leaves a run is asked for.
 
     Attributes:
-        base: where new folders are made. origin: where each value came from, for the manifest.
+        base: where new folders are made. origin: where each value came from, for the manifest, which calls other
+            values than the default ``python`` where this names none.
     """
 
     base: str = "outputs"

@@ -56,6 +56,8 @@ def test_sequences_become_tuples_and_words_stay():
         ({"tol": float("nan")}, "tol=nan: choose a relative width above 0 and below 1"),
         ({"row_tolerance": 1.0}, "row-tolerance=1: choose a relative error above 0 and below 1"),
         ({"target": "sofmax"}, "unknown target 'sofmax'; did you mean 'softmax'?"),
+        ({"methods": ("vmean", len)}, 'methods: len is a function; write its file and its name, "./mine.py:len"'),
+        ({"methods": len}, 'methods: len is a function; write its file and its name, "./mine.py:len"'),
         ({"weights": ("pretrained", "")}, "weights 'pretrained,': an empty word"),
     ],
 )
@@ -156,7 +158,7 @@ def test_no_option_of_a_command_is_declared_twice():
         ({"windows": True}, "windows=True: a whole number is needed"),
         ({"tol": "small"}, "tol='small': a number is needed"),
         ({"model": 3}, "model=3: text is needed"),
-        ({"methods": (print,)}, "text is needed"),
+        ({"methods": (3,)}, "text is needed"),
     ],
 )
 def test_a_value_of_another_type_is_refused_where_the_request_is_made(wrong, says):
