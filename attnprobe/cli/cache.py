@@ -6,8 +6,14 @@ import click
 
 from .options import debug_option
 
+EPILOG = """\b
+In Python:
+  from attnprobe.sources.cache import default_cache
+  for entry in default_cache().entries():
+      print(entry.path, entry.size)"""
 
-@click.group("cache", invoke_without_command=True)
+
+@click.group("cache", invoke_without_command=True, epilog=EPILOG)
 @click.pass_context
 def command(context: click.Context) -> None:
     """List the Q, K and V in the cache, or remove them.

@@ -120,6 +120,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
         layers_in_words([record for record in placed if isinstance(record.get("layer"), int)]),
         f"n = {', '.join(map(str, lengths))}",
         f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
+        "causal" if any(facts.get("causal") for facts in sources) else "",
     ]
     return ", ".join(filter(None, parts))
 

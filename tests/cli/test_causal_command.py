@@ -70,7 +70,7 @@ def test_errors_of_a_decoder_are_those_of_its_causal_attention(run, decoder, tmp
     manifest = json.loads((tmp_path / "r/manifest.json").read_text())
     assert manifest["source"]["causal"] is True and "attention: causal" in manifest["described"][0]
     code, out, _ = run("report", "r")
-    assert code == 0 and "attention: causal" in out and "has no causal form" in out
+    assert code == 0 and "4 heads, causal" in " ".join(out.split()) and "has no causal form" in out
 
 
 def test_the_entropy_of_causal_rows_is_a_share_of_uniform_rows_not_of_ln_n(run, decoder, tmp_path):
@@ -97,7 +97,7 @@ def test_a_method_without_a_causal_form_alone_is_a_usage_error(run, decoder, tmp
 def test_a_file_keeps_that_it_is_causal(run, decoder, tmp_path):
     assert run("extract", *decoder, "--n", 64, "--layer", "0,1", "--out", "all.safetensors")[0] == 0
     code, out, _ = run("error", "--qkv", "all.safetensors", "--layer", 1, "--d", 16, "--method", "performer")
-    assert code == 0 and "attention: causal" in out
+    assert code == 0 and "4 heads, causal" in " ".join(out.split())
     again = load_qkv(qkv=str(tmp_path / "all.safetensors"), layer=1, device="cpu")
     assert again.causal and torch.equal(again.q, loaded(decoder, n=64, layer=1).q)
 
@@ -106,7 +106,7 @@ def test_a_file_keeps_that_it_is_causal(run, decoder, tmp_path):
 def test_a_file_from_elsewhere_says_it_in_its_metadata(run, qkv, told, code):
     save_file(load_file(qkv), qkv, metadata={"causal": told})
     found, out, err = run("error", "--qkv", qkv, "--d", 16, "--method", "window")
-    assert found == code and ("attention: causal" in out) == (told == "true")
+    assert found == code and ("heads, causal" in " ".join(out.split())) == (told == "true")
     assert code == 0 or "its causal 'perhaps' is neither true nor false" in err
 
 

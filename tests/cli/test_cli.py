@@ -203,7 +203,7 @@ BAD = {
     "option without a method": (["error", "--method", "gamma=1"], 2, "NAME:gamma=1"),
     "unknown metric": (["error", "--fail-above", "output_spectrall=1"], 2, "did you mean 'output_spectral'"),
     "a report of no gate": (["error", "--junit", "x.xml"], 2, "give --fail-above"),
-    "a report in no file": (["error", "--junit", " ", "--fail-above", "bad_rows=0"], 2, "no file's name"),
+    "a report in no file": (["error", "--junit", " ", "--fail-above", "bad_rows=0"], 2, "is not a file name"),
     "a report in a folder": (["error", "--junit", ".", "--fail-above", "bad_rows=0"], 2, "'.' is not a file name"),
     "gate without a number": (["error", "--fail-above", "output_spectral=x"], 2, "x"),
     "unknown format": (["error", "--format", "jsn"], 2, "did you mean 'json'"),

@@ -213,5 +213,5 @@ def test_the_largest_whole_number_of_json_is_shown_and_a_larger_one_is_counted_i
 
 
 def test_a_legend_stands_in_markdown_where_there_is_one():
-    assert markdown([], "d: the budget.", Header(), None).endswith("d: the budget.")
-    assert markdown([], "", Header(), "r").splitlines()[-1] == "Run: r"
+    assert markdown([], ["d: the budget."], Header(), None).endswith("d: the budget.")
+    assert markdown([], [], Header(), "r").splitlines()[-1] == "Run: r"

@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
-from attnprobe.operators import triton_kernels
 from attnprobe.operators.fused import Shifts
 
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 POINTERS = ("a", "b", "x", "row", "column", "last", "out", "total")
 COLUMNS, P = 128, 128
 
 
 def compiled(dtype: torch.dtype, chip: int, normalised: bool) -> dict[str, Any]:
     """A product of 128 columns: with normalised rows, or with the transpose of a causal matrix."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from attnprobe.operators import triton_kernels
+
     kernel, own = triton_kernels._product, "*fp64" if dtype == torch.float64 else "*fp32"
     shifts = Shifts(None, None if normalised else torch.empty(0))
     settings = triton_kernels.settings(dtype, P, COLUMNS, shifts, normalised=normalised, hidden=0 if normalised else 2)
@@ -50,10 +51,13 @@ def compiled(dtype: torch.dtype, chip: int, normalised: bool) -> dict[str, Any]:
 
 
 def disassembled(binary: bytes) -> str:
+    import triton
+
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        command = [str(TOOLS / "nvdisasm"), file.name]
+        command = [str(tools / "nvdisasm"), file.name]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -272,7 +272,7 @@ def test_random_inputs_are_the_same_whoever_asks():
     first, again = inputs(), inputs()
     assert torch.equal(first.q, again.q) and torch.equal(first.v, again.v) and not torch.equal(first.q, first.k)
     assert torch.equal(RandomSource(2, 8, "cpu", "float64").qkv(64, [0], 0)[0].k, first.k.double())
-    with pytest.raises(UsageError, match="layer 0 alone"):
+    with pytest.raises(UsageError, match="have only layer 0"):
         RandomSource(2, 8, "cpu").check(8, 1, [1])
 
 

@@ -501,6 +501,9 @@ def test_a_summary_counts_a_singular_head_as_infinite():
         "cond_eff": 2.0,
         "duplicates": 0,
         "gradient": 1.0,
+        "weights": None,
+        "source": None,
+        "scale_inputs": 1.0,
     }
     rows = [
         {**place, "head": i, "cond": c, "flag": c is None and "singular (>1e15)" or None, "error": e}
