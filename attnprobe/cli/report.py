@@ -87,7 +87,7 @@ def command(
     from ..experiments.error.gates import GATED
     from ..experiments.error.papers import read_reference
     from ..figures.drawing import STYLES
-    from ..records.ownership import write_output
+    from ..records.ownership import PAGE, write_output
     from ..report import html_page, open_run, plot_kinds, views
     from .streams import note
 
@@ -116,7 +116,8 @@ def command(
         _rebuilt(run, views(run, metric, papers, style, caption), folder, page, output, kinds)
         for run, folder in zip(opened, folders, strict=True)
     ]
-    note(f"page: {write_output(page, 'report.html', html_page(reports))}")
+    _remove_earlier(page, folders)
+    note(f"page: {write_output(page, PAGE, html_page(reports))}")
     if any(run.malformed for run in opened):
         raise click.exceptions.Exit(4)
 
@@ -133,6 +134,18 @@ def _folders(runs: Sequence[Run], page: Path) -> list[Path]:
     return [page / name for name in names]
 
 
+def _remove_earlier(page: Path, folders: Sequence[Path]) -> None:
+    """Remove the folders that an earlier report of other runs left beside its page."""
+    from ..records.ownership import PAGE, produced, remove_report_folder
+    from .streams import note
+
+    if PAGE not in produced(page):
+        return
+    for folder in sorted(page.iterdir()):
+        if folder not in folders and remove_report_folder(folder):
+            note(f"removed, because the page no longer names its run: {folder}")
+
+
 def _rebuilt(
     run: Run,
     shown: Sequence[View],
@@ -142,7 +155,7 @@ def _rebuilt(
     kinds: Sequence[str],
 ) -> Report:
     """Print a run's tables, write its tables and figures into a folder, and name them for the page."""
-    from ..records.ownership import produced
+    from ..records.ownership import PAGE, produced
     from ..report import Report, plot_kinds
     from .output import draw, keep_files, show
     from .streams import note
@@ -157,7 +170,7 @@ def _rebuilt(
     for kind in kinds:
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")
-    files = [name for name in produced(folder) if name != "report.html"]
+    files = [name for name in produced(folder) if name != PAGE]
     if folder.resolve() == run.path.resolve():
         files += sorted(path.name for path in folder.glob("records*.jsonl")) + ["manifest.json"] * bool(run.manifest)
     drawn = [path for path in figures if path.suffix == ".svg"]

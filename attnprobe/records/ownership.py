@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +20,14 @@ from ..files import MIB, open_regular, read_json
 from .append import is_record
 from .file import write_bytes, write_json, write_text
 
-__all__ = ["produced", "refuse_foreign", "remove_output", "scratch", "write_output"]
+__all__ = ["PAGE", "produced", "refuse_foreign", "remove_output", "remove_report_folder", "scratch", "write_output"]
 
 SCHEMA = 1
 LIST = "produced.json"
 LARGEST = 64 * MIB  # of a manifest or a list
 FILES = re.compile(r"(records|inputs).*\.jsonl|manifest.*\.json|produced\.json")
+PAGE = "report.html"
+REPORTED = ("tables", "figures")
 FOLDERS = re.compile("tables|figures|maps")
 MANIFEST = re.compile(r"manifest(-\d+-of-\d+)?\.json")
 # what a run that was killed before it wrote its manifest may leave
@@ -118,6 +120,27 @@ def remove_output(folder: Path, name: str) -> bool:
     return True
 
 
+def remove_report_folder(folder: Path) -> bool:
+    """Remove what this program wrote into a folder of one run among several of a report; whether it was one.
+
+    A run's folder is none, and neither is the folder of a report with a page. A file of the user stays, and so does the
+    folder that holds it.
+    """
+    if folder.is_symlink() or not (folder / LIST).is_file() or _is_run(folder):
+        return False
+    names = produced(folder)
+    if PAGE in names:
+        return False
+    for name in names:
+        remove_output(folder, name)
+    with suppress(OSError):
+        (folder / LIST).unlink()
+        for place in (*(folder / name for name in REPORTED), folder):
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+    return True
+
+
 def _listed(folder: Path) -> tuple[set[str], set[str]]:
     """What a folder lists as this program's, and what may be an older version's, which listed nothing."""
     _refuse_other(folder / LIST, stat.S_ISREG)
@@ -126,7 +149,7 @@ def _listed(folder: Path) -> tuple[set[str], set[str]]:
         return _names(found.get("files")), _names(found.get("older"))
     if not _is_run(folder):
         return set(), set()
-    places = [folder, *(folder / name for name in ("tables", "figures"))]
+    places = [folder, *(folder / name for name in REPORTED)]
     files = [file for place in places if not place.is_symlink() for file in place.glob("*") if file.is_file()]
     return set(), {file.relative_to(folder).as_posix() for file in files if not FILES.fullmatch(file.name)}
 
