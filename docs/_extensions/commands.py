@@ -1,12 +1,14 @@
-"""The directive `commands`: every command of attnprobe with its usage, its help and its options.
+"""The directive `commands`: every command of attnprobe with its usage, its help, its options and its columns.
 
-Each command writes its own help into a formatter that makes nodes of it, so the page shows what ``--help`` shows.
+Each command writes its own help into a formatter that makes nodes of it, so the page shows what ``--help`` shows. The
+columns are those that the tables of a command may have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import click
 from docutils import nodes
@@ -14,6 +16,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from attnprobe.cli import COMMANDS, cli
+from attnprobe.compare.view import COMPARED
+from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.tables.table import Column
 
 
 class Commands(SphinxDirective):
@@ -31,7 +36,33 @@ def section_of(name: str, parent: click.Context) -> nodes.section:
     command.format_help(click.Context(command, info_name=name, parent=parent), formatter)
     section = nodes.section(ids=[nodes.make_id(name)], names=[name])
     section += [nodes.title("", f"attnprobe {name}"), *formatter.nodes]
+    columns = columns_of(name)
+    if columns:
+        section += [nodes.rubric("", "Columns"), table_of(legend_rows(columns))]
     return section
+
+
+def columns_of(name: str) -> Sequence[Column[Any]]:
+    """All columns that the tables of a command may have."""
+    if name in EXPERIMENTS:
+        return experiment(name).columns()
+    return COMPARED if name == "compare" else ()
+
+
+def legend_rows(columns: Sequence[Column[Any]]) -> list[tuple[str, str]]:
+    """A name of a column and all that it means, once for each meaning.
+
+    A column without a meaning has a row only if no other column of its name has one.
+    """
+    texts = {(column.name, legend_text(column)): None for column in columns}
+    explained = {name for name, text in texts if text}
+    return [(name, text) for name, text in texts if text or name not in explained]
+
+
+def legend_text(column: Column[Any]) -> str:
+    """The heading of a column where it is not its name, its meaning, and what else there is to know."""
+    heading = column.title if column.title != column.name else ""
+    return "; ".join(filter(None, [heading, column.meaning, column.more]))
 
 
 class NodeFormatter(click.HelpFormatter):

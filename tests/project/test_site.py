@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from html import unescape
 from importlib.util import find_spec
 
 import pytest
@@ -11,6 +13,7 @@ from paths import ROOT
 
 import attnprobe
 from attnprobe.cli import COMMANDS, cli
+from attnprobe.experiments import EXPERIMENTS, experiment
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,6 +45,21 @@ def test_every_command_shows_its_options(site):
         for option in command.params:
             if option.param_type_name == "option" and not option.hidden:
                 assert option.opts[0] in page, f"{name} {option.opts[0]}"
+
+
+def test_every_column_of_a_table_is_explained(site):
+    """The section of each command has the name, the meaning and the rest of every column."""
+    sections = re.split(r'<section id="([\w-]+)">', (site / "reference/cli.html").read_text())
+    legends = {}
+    for name, text in zip(sections[1::2], sections[2::2], strict=True):
+        _, _, legend = text.partition(">Columns</p>")
+        cells = re.findall(r"<tr[^>]*><td>(.*?)</td>\s*<td>(.*?)</td>", legend, flags=re.S)
+        legends[name] = [tuple(unescape(re.sub(r"<[^>]*>", "", cell)) for cell in pair) for pair in cells]
+    for name in EXPERIMENTS:
+        for column in experiment(name).columns():
+            texts = [text for called, text in legends[name] if called == column.name]
+            assert any(column.meaning in text and column.more in text for text in texts), f"{name}: {column.name}"
+    assert "B / A" in dict(legends["compare"])
 
 
 def test_a_figure_and_a_methods_page_are_there(site):

@@ -239,7 +239,7 @@ GROWTH: tuple[Column[BenchSummary], ...] = (
 def _choices(limit: str) -> tuple[Column[Choice], ...]:
     return (
         Column.of("n"),
-        Column(limit, lambda row: f"{row['value']:g}", short="limit"),
+        Column(limit, lambda row: f"{row['value']:g}", short="limit", more="the largest value allowed"),
         Column("method", lambda row: f"none of {row['of']}" if row["method"] is None else method_label(row)),
         Column.of("d"),
         Column("time ms", _milliseconds, short="time"),

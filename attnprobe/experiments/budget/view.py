@@ -114,14 +114,14 @@ HELD = "the fewest seeds of a head that hold at d"
 CHOSEN = "with the exact interval of their probability; these seeds also chose d, so it is on the high side"
 COLUMNS: tuple[Column[BudgetSummary], ...] = (
     Column("method", method_label),
-    Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}"),
+    Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}", more="the largest error allowed"),
     Column.of("layer"),
     Column.of("n"),
     Column("status", lambda row: "" if row["heads"] else row["status"]),
     Column("d min", _budget("min"), ENOUGH, spare=1, more=TRIED),
     Column("d median", _budget("median"), ENOUGH, more=TRIED, best=Best(_median)),
     Column("d max", _budget("max"), ENOUGH, more=TRIED),
-    Column("median d/n", _measured(_share), spare=2),
+    Column("median d/n", _measured(_share), spare=2, more="the median d over the number of tokens"),
     Column("unreached", _measured(lambda row: f"{row['unreached']}/{row['values']}"), "heads without such a d"),
     Column(
         "counterexamples",

@@ -171,14 +171,15 @@ DRIFTS: tuple[Column[InjectRow], ...] = (
     Column("perplexity change", _mean("perplexity_change"), "over the model's own", spare=4),
     Column("status", lambda row: "" if row["status"] == "ok" else row["status"]),
 )
+ONE_LAYER = "drift with this layer alone replaced"
 LAYERS: tuple[Column[Profile], ...] = (
     Column("method", method_label),
     Column("d", _budget),
     Column("all layers", lambda row: significant(row["drift"], 3), "drift with all layers replaced"),
     Column("best", lambda row: str(row["best"]["layer"]), "the layer with the least drift"),
-    Column("drift of best", lambda row: significant(row["best"]["drift"], 3)),
+    Column("drift of best", lambda row: significant(row["best"]["drift"], 3), more=ONE_LAYER),
     Column("worst", lambda row: str(row["worst"]["layer"]), "the layer with the most"),
-    Column("drift of worst", lambda row: significant(row["worst"]["drift"], 3)),
+    Column("drift of worst", lambda row: significant(row["worst"]["drift"], 3), more=ONE_LAYER),
     Column(
         "ρ",
         _rho,

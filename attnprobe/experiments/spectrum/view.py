@@ -103,7 +103,7 @@ def _caption(rows: Sequence[SpectrumRow]) -> str:
     return joined(kind, f"n = {rows[0]['n']}", counted([{f"{name}s": count for name, count in counts.items()}]), note)
 
 
-MATRIX = Column[Line]("matrix", _matrix)
+MATRIX = Column[Line]("matrix", _matrix, more="the matrix whose values these are")
 WEIGHTS = Column[Line]("weights", lambda line: str(line[0]["weights"]))
 LAYER = Column[Line]("layer", lambda line: str(line[0]["layer"]))
 
@@ -189,7 +189,8 @@ def _values(rows: Sequence[SpectrumRow]) -> list[Column]:
 
 def _value_column(symbol: str, rank: int) -> Column:
     """The value at a rank."""
-    return Column(symbol.format(rank), _value(rank), short=symbol.format(""))
+    more = "the value of this rank, median over heads and windows; 1 is the largest"
+    return Column(symbol.format(rank), _value(rank), short=symbol.format(""), more=more)
 
 
 def _value(rank: int) -> Cell:
