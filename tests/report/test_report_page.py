@@ -99,6 +99,11 @@ def test_the_best_of_a_column_is_bold(page):
     assert best and Counter(re.findall(r"<td[^>]*><strong>(.*?)</strong></td>", page)) == best
 
 
+def test_the_legend_is_sentences(page):
+    legends = re.findall(r'<p class="legend">(.*?)</p>', page)
+    assert legends and all(re.fullmatch(r"[^\[&].*\.", legend) for legend in legends), legends
+
+
 def test_nothing_is_fetched(page):
     """No address but those of the run's own files, which a reader may follow, and a policy that would refuse one."""
     files = re.findall(r'<li><a href="((?:tables|figures)/[\w.-]+|records\.jsonl|manifest\.json)">\1</a></li>', page)
