@@ -201,7 +201,9 @@ def _captioned(path: Path) -> tuple[str, str]:
 def _part(view: View, id: str) -> dict[str, Any]:
     """The tables of a view, and those of its inputs."""
     shown = [one for one in (view, view.inputs) if one is not None]
-    groups = [{"tables": [_table(table) for table in one.tables], "legend": " ".join(one.whole_legend)} for one in shown]
+    groups = [
+        {"tables": [_table(table) for table in one.tables], "legend": " ".join(one.whole_legend)} for one in shown
+    ]
     return {"id": id, "command": view.command, "groups": groups}
 
 
