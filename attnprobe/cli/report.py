@@ -27,10 +27,7 @@ In Python:
   from pathlib import Path
   from attnprobe.report import open_run, views
   for view in views(open_run("outputs/RUN")):
-      print(view.text("md"))
-\b
-Exit codes: 0 success, even if cells of the run failed; 2 wrong usage, or a folder that is not
-a run; 4 some records could not be read and are left out; 130 interrupted."""
+      print(view.text("md"))"""
 
 
 @click.command("report", epilog=EPILOG)
@@ -54,9 +51,9 @@ a run; 4 some records could not be read and are left out; 130 interrupted."""
     multiple=True,
     default=("all",),
     metavar="KIND",
-    help="Figures to draw, if the records have their numbers: errors, papers, heads, cost, maps, spectrum, "
-    "condition, theory, budget, bench, inject, stability, all or none; repeatable and comma-separated. "
-    "[default: all]",
+    help="Draw only these kinds of figures, of those that the records have numbers for: errors, papers, heads, "
+    "cost, maps, spectrum, condition, theory, budget, bench, inject, stability, all or none; "
+    "repeatable and comma-separated. [default: all]",
 )
 @click.option(
     "--out",

@@ -19,7 +19,7 @@ from .streams import answer
 
 EPILOG = """\b
 A file has the long option names of a command, and their values:
-  command: error            # the default; or spectrum, condition, theory, budget, bench, inject, stability
+  command: error            # the default
   weights: [pretrained, initialized-qkv]
   method:
     - nystromformer
@@ -33,19 +33,13 @@ A file has the long option names of a command, and their values:
   gates:
     - {metric: output_spectral_relative, stat: median, max: 0.3}
 \b
-Options after FILE override the environment (ATTNPROBE_N=1024), which overrides the file,
-which overrides the defaults. The run's manifest names the origin of each value:
+Examples:
   attnprobe sweep smoke --n 512 --out runs/smoke
-\b
-Without --out the folder is outputs/STEM-HASH, from the file's name and the settings. So
-the same sweep finds its folder again and continues.
 \b
 In Python:
   from attnprobe.experiments.error import ErrorRequest, measure_errors
   run = measure_errors(ErrorRequest(methods=("skyformer",), n=(512, 1024), out="runs/one"))
-  run.outcome.records
-\b
-Exit codes: those of the command, 1 if a gate failed; 2 for a mistake in the file."""
+  run.outcome.records"""
 
 
 @click.command("sweep", epilog=EPILOG, context_settings={"ignore_unknown_options": True})
@@ -57,7 +51,9 @@ Exit codes: those of the command, 1 if a gate failed; 2 for a mistake in the fil
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE COMMAND]")
 @click.pass_context
 def command(ctx: click.Context, file: str | None, listing: bool, dry_run: bool, options: tuple[str, ...]) -> None:
-    """Run a command from a YAML file. Options after FILE override those of the file.
+    """Run a command from a YAML file.
+
+    Options after FILE override the environment, which overrides the file.
 
     FILE is a path or the name of a packaged sweep: those of the papers' figures, and `smoke`, which takes seconds.
 

@@ -529,3 +529,13 @@ def test_a_page_of_other_runs_removes_the_folders_of_the_earlier_ones(run, qkv, 
     assert run("report", "a", "b", "--out", "pages")[0] == 0 == run("report", "b", "--out", "pages")[0]
     assert not (pages / "a").exists() and not (pages / "b").exists() and (pages / "report.html").is_file()
     assert (pages / "measured/records.jsonl").is_file()
+
+
+@pytest.mark.parametrize("command", ["report", "sweep"])
+def test_the_help_ends_with_examples_and_repeats_no_exit_codes(run, command):
+    text = run(command, "--help")[1]
+    assert "Examples:" in text and "Exit codes" not in text
+
+
+def test_the_help_of_plot_says_that_it_limits_the_figures(run):
+    assert "--plot KIND Draw only these kinds of figures" in " ".join(run("report", "--help")[1].split())
