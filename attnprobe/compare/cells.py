@@ -10,16 +10,16 @@ from typing import Any
 from ..errors import UsageError
 from ..records.file import LOWER_BOUND, NAMES, STATUSES, strict_json
 from ..tables.numbers import short_hashes
+from .rows import ComparedCell
 
-__all__ = ["Key", "Record", "cells_of", "grouped", "shared_sources"]
+__all__ = ["Key", "cells_of", "grouped", "shared_sources"]
 
-Record = Any
 Key = tuple[Any, ...]
 
 
-def cells_of(records: Iterable[Record], name: str) -> dict[Key, Record]:
+def cells_of(records: Iterable[ComparedCell], name: str) -> dict[Key, ComparedCell]:
     """The cells of a run by identity: of records that share one, the best, and then the one measured most closely."""
-    found: dict[Key, Record] = {}
+    found: dict[Key, ComparedCell] = {}
     commands: set[str] = set()
     for record in records:
         command = record.get("command", "error")
@@ -36,26 +36,28 @@ def cells_of(records: Iterable[Record], name: str) -> dict[Key, Record]:
     return found
 
 
-def _source_of(record: Record) -> str:
+def _source_of(record: ComparedCell) -> str:
     return strict_json({name: fact for name, fact in record["source"].items() if name not in NAMES})
 
 
-def _row_key(record: Record) -> Key:
+def _row_key(record: ComparedCell) -> Key:
     options = json.dumps(record.get("options") or {}, sort_keys=True)
     return (record["method"], options, *(record.get(name) for name in ("target", "n", "d", "layer")))
 
 
-def _cell_key(record: Record) -> Key:
+def _cell_key(record: ComparedCell) -> Key:
     return record.get("window"), record.get("seed"), tuple(record["heads"])
 
 
-def _quality(record: Record) -> tuple[int, float]:
+def _quality(record: ComparedCell) -> tuple[int, float]:
     """Smaller is better: the status, then the tolerance of matrix errors."""
     tol = record.get("matrix_tol")
     return STATUSES.index(record["status"]), math.inf if tol is None else tol
 
 
-def shared_sources(a: Mapping[Key, Record], b: Mapping[Key, Record]) -> tuple[list[Mapping[str, Any]], list[str]]:
+def shared_sources(
+    a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]
+) -> tuple[list[Mapping[str, Any]], list[str]]:
     """The facts of the sources in both runs, and the names of the facts in which several such sources differ.
 
     Raises:
@@ -87,9 +89,9 @@ def _fact(source: Mapping[str, Any], name: str) -> str:
     return f"{told} ({called})" if called else told
 
 
-def grouped(cells: Mapping[Key, Record]) -> dict[Key, dict[Key, Record]]:
+def grouped(cells: Mapping[Key, ComparedCell]) -> dict[Key, dict[Key, ComparedCell]]:
     """The cells of each row, by window, seed and heads."""
-    rows: dict[Key, dict[Key, Record]] = {}
+    rows: dict[Key, dict[Key, ComparedCell]] = {}
     for key, record in cells.items():
         rows.setdefault(key[:-3], {})[key[-3:]] = record
     return rows

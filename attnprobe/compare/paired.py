@@ -6,34 +6,47 @@ from collections.abc import Sequence
 
 from ..records.file import STATUSES
 from ..tables.metrics import METRICS
-from .cells import Record
+from .rows import Change, ComparedCell, Place
 from .samples import Pairing, measured
-from .verdicts import Draft, Row, numbers
+from .verdicts import Draft, numbers
 
 __all__ = ["blank", "drafted"]
 
-EMPTY = ("metric", "statistic", "a", "b", "difference", "se", "difference_in_se", "ratio", "test", "freedom", "p")
 
-
-def blank(cells: Sequence[Record]) -> Row:
-    """The fields of a row in which nothing is compared."""
+def blank(place: Place, cells: Sequence[ComparedCell]) -> Change:
+    """A row of a place in which nothing is compared."""
     return {
-        **dict.fromkeys((*EMPTY, "p_adjusted", "verdict", "paired")),
+        **place,
+        "metric": None,
+        "statistic": None,
+        "a": None,
+        "b": None,
+        "difference": None,
+        "se": None,
+        "difference_in_se": None,
+        "ratio": None,
+        "test": None,
+        "freedom": None,
+        "p": None,
+        "p_adjusted": None,
+        "verdict": None,
+        "paired": None,
         "cells": len(cells),
         "values": 0,
         "windows": len({cell.get("window") for cell in cells}),
         "heads": len({head for cell in cells for head in cell["heads"]}),
-        **dict.fromkeys(("seeds_a", "seeds_b")),
+        "seeds_a": None,
+        "seeds_b": None,
         "status_a": None,
         "status_b": None,
         "reason": None,
     }
 
 
-def drafted(place: Row, pairing: Pairing, metrics: Sequence[str]) -> list[Draft]:
+def drafted(place: Place, pairing: Pairing, metrics: Sequence[str]) -> list[Draft]:
     """A draft for each metric that either run has, or one of them where a status says more than any metric."""
     pairs, a, b = pairing.pairs, list(pairing.a.values()), list(pairing.b.values())
-    seeds = [sorted({cell["seed"] for cell in cells if cell.get("seed") is not None}) for cells in (a, b)]
+    seeds = [sorted({seed for cell in cells if (seed := cell.get("seed")) is not None}) for cells in (a, b)]
     statuses = [max((cell["status"] for cell in cells), key=STATUSES.index) for cells in (a, b)]
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
     drafts = []
@@ -42,9 +55,18 @@ def drafted(place: Row, pairing: Pairing, metrics: Sequence[str]) -> list[Draft]
         absent = found.a is None and found.b is None  # anything to lose or gain has a value
         if absent and (drafts or statuses == ["ok", "ok"]):
             continue
-        row = {**place, **blank(a if len(a) >= len(b) else b), "metric": metric, "paired": pairing.kind}
-        row |= {"statistic": found.statistic, "values": found.count} | numbers(found.a, found.b, found.evidence.se)
-        row |= {"seeds_a": seeds[0], "seeds_b": seeds[1], "status_a": statuses[0], "status_b": statuses[1]}
+        row: Change = {
+            **blank(place, a if len(a) >= len(b) else b),
+            **numbers(found.a, found.b, found.evidence.se),
+            "metric": metric,
+            "statistic": found.statistic,
+            "paired": pairing.kind,
+            "values": found.count,
+            "seeds_a": seeds[0],
+            "seeds_b": seeds[1],
+            "status_a": statuses[0],
+            "status_b": statuses[1],
+        }
         row["reason"] = f"{statuses[0]} in both" if absent else None
         lost = f"no finite value in {found.lost} places where A has one" if found.lost else ""
         gained = f"a finite value in {found.gained} places where A has none" if found.gained else ""
@@ -52,7 +74,9 @@ def drafted(place: Row, pairing: Pairing, metrics: Sequence[str]) -> list[Draft]
     return drafts
 
 
-def _changed(pairs: Sequence[tuple[Record, Record]], a: Sequence[Record], b: Sequence[Record], fall: bool) -> str:
+def _changed(
+    pairs: Sequence[tuple[ComparedCell, ComparedCell]], a: Sequence[ComparedCell], b: Sequence[ComparedCell], fall: bool
+) -> str:
     """How a status got worse, or where not ``fall`` better, from A to B, in words; empty where none did."""
     rank = lambda cell: STATUSES.index(cell["status"])
     compared = pairs or [(max(a, key=rank), max(b, key=rank))]
@@ -61,5 +85,6 @@ def _changed(pairs: Sequence[tuple[Record, Record]], a: Sequence[Record], b: Seq
         return ""
     x, y = max(changed, key=lambda pair: abs(rank(pair[1]) - rank(pair[0])))
     share = f" in {len(changed)} of {len(compared)} cells" if len(compared) > 1 else ""
-    why = f": {y['reason']}" if fall and y.get("reason") else ""
+    reason = y.get("reason")
+    why = f": {reason}" if fall and reason else ""
     return f"{x['status']} became {y['status']}{share}{why}"

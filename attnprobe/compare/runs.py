@@ -9,12 +9,13 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..tables.metrics import ERROR, METRICS
-from .cells import Key, Record, cells_of, grouped, shared_sources
+from .cells import Key, cells_of, grouped, shared_sources
 from .chance import LEVEL
 from .paired import blank, drafted
+from .rows import ONLY, Change, ComparedCell, Place
 from .samples import paired, per_head
 from .timed import timed_drafts, timed_rows
-from .verdicts import Draft, Row, settled
+from .verdicts import Draft, settled
 
 __all__ = ["COMPARED", "DIRECTED", "Comparison", "compare_runs"]
 
@@ -32,16 +33,16 @@ class Comparison:
         notes: what a reader should know besides, a line each.
     """
 
-    rows: list[Row]
+    rows: list[Change]
     sources: list[Mapping[str, Any]]
     notes: list[str]
 
     @property
-    def regressions(self) -> list[Row]:
+    def regressions(self) -> list[Change]:
         return [row for row in self.rows if row["verdict"] == "worse"]
 
     @property
-    def undecided(self) -> list[Row]:
+    def undecided(self) -> list[Change]:
         return [row for row in self.rows if row["verdict"] == "undecided"]
 
     def sources_in_words(self) -> list[str]:
@@ -55,8 +56,8 @@ class Comparison:
 
 
 def compare_runs(
-    a: Iterable[Record],
-    b: Iterable[Record],
+    a: Iterable[Any],
+    b: Iterable[Any],
     metrics: Sequence[str] = (),
     tolerance: float = 0.05,
     level: float = LEVEL,
@@ -94,6 +95,7 @@ def compare_runs(
     out.
 
     Args:
+        a, b: records of errors (`ComparedCell`) or of times (`TimedCell`).
         metrics: those of `DIRECTED`, by default those of `COMPARED` that both runs measured.
         level: the two-sided level, of all rows of a table together.
 
@@ -131,20 +133,20 @@ def compare_runs(
         )
     asked = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
     _refuse_unmeasured(metrics, rows_of)
-    drafts: list[Draft | Row] = []
+    drafts: list[Draft | Change] = []
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
         ours, theirs = a_rows.get(key, {}), b_rows.get(key, {})
         place = _place({**ours, **theirs}, varying)
         pairing = paired(ours, theirs)
         drafts += drafted(place, pairing, asked) if ours and theirs else []
-        for verdict, mine, used in (("only in A", ours, pairing.a), ("only in B", theirs, pairing.b)):
+        for name, mine, used in (("A", ours, pairing.a), ("B", theirs, pairing.b)):
             if only := [mine[cell] for cell in mine if cell not in used]:
-                drafts.append({**place, **blank(only), "verdict": verdict, "reason": _cells_in_words(only)})
+                drafts.append({**blank(place, only), "verdict": ONLY[name], "reason": _cells_in_words(only)})
     found = settled(drafts, tolerance, level)
     return Comparison(found, shared, [*notes, *_pairings(found)])
 
 
-def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, Record]]]) -> None:
+def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, ComparedCell]]]) -> None:
     """Raise for a metric that was asked for and that one run lacks."""
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
@@ -155,7 +157,7 @@ def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Ma
                 )
 
 
-def _requested(rows: Mapping[Key, Mapping[Key, Record]]) -> set[Key]:
+def _requested(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> set[Key]:
     """The rows that somebody asked for: that two runs agree on V-Mean says nothing."""
     return {key for key, cells in rows.items() if any(cell.get("requested", True) for cell in cells.values())}
 
@@ -176,29 +178,33 @@ def _order(*runs: Mapping[Key, Any]) -> Any:
     return order
 
 
-def _place(cells: Mapping[Key, Record], varying: Sequence[str]) -> Row:
+def _place(cells: Mapping[Key, ComparedCell], varying: Sequence[str]) -> Place:
     """What every row says of where it is; ``source`` holds the facts in which the runs' sources differ."""
     first = next(iter(cells.values()))
     facts = first["source"]
     return {
         "method": first["method"],
         "options": dict(first.get("options") or {}),
-        **{name: first.get(name) for name in ("target", "n", "d", "layer")},
+        "target": first.get("target"),
+        "n": first.get("n"),
+        "d": first.get("d"),
+        "layer": first.get("layer"),
         "weights": facts.get("weights"),
         "source": {name: facts.get(name) for name in varying},
         "reference": bool(first.get("reference")),
     }
 
 
-def _cells_in_words(cells: Sequence[Record]) -> str:
+def _cells_in_words(cells: Sequence[ComparedCell]) -> str:
     """Which windows, seeds and heads.
 
     >>> _cells_in_words([{"window": w, "seed": 0, "heads": [0, 1, 2, 7]} for w in (1, 2)])
     'windows 1-2; seed 0; heads 0-2, 7'
     """
     parts = []
-    for name in ("window", "seed"):
-        values = sorted({cell[name] for cell in cells if cell.get(name) is not None})
+    numbers = {"window": [cell.get("window") for cell in cells], "seed": [cell.get("seed") for cell in cells]}
+    for name, every in numbers.items():
+        values = sorted({value for value in every if value is not None})
         parts += [f"{name}{'s' if len(values) > 1 else ''} {_spans(values)}"] if values else []
     heads = sorted({head for cell in cells for head in cell["heads"]})
     return "; ".join([*parts, f"head{'s' if len(heads) > 1 else ''} {_spans(heads)}"])
@@ -215,15 +221,15 @@ def _spans(numbers: Sequence[int]) -> str:
     return ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
 
 
-def _names(rows: Mapping[Key, Mapping[Key, Record]]) -> list[str]:
+def _names(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> list[str]:
     return [metric for metric in DIRECTED if _measured(rows, metric)]
 
 
-def _measured(rows: Mapping[Key, Mapping[Key, Record]], metric: str) -> bool:
+def _measured(rows: Mapping[Key, Mapping[Key, ComparedCell]], metric: str) -> bool:
     return any(per_head(cell, metric) is not None for cells in rows.values() for cell in cells.values())
 
 
-def _some_ok(rows: Mapping[Key, Mapping[Key, Record]]) -> bool:
+def _some_ok(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> bool:
     return any(cell["status"] == "ok" for cells in rows.values() for cell in cells.values())
 
 
@@ -239,7 +245,7 @@ def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[st
     return asked or [COMPARED[0]]
 
 
-def _pairings(rows: Sequence[Row]) -> list[str]:
+def _pairings(rows: Sequence[Change]) -> list[str]:
     """What a reader should know of rows whose cells did not pair one by one."""
     notes = []
     for kind, told in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
@@ -251,15 +257,15 @@ def _pairings(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _notes(a: Mapping[Key, Record], b: Mapping[Key, Record]) -> list[str]:
+def _notes(a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]) -> list[str]:
     """Intervals of matrix errors that closed to different widths, or did not close."""
     notes = []
-    widths = [sorted({cell["matrix_tol"] for cell in run.values() if cell.get("matrix_tol")}) for run in (a, b)]
+    widths = [sorted({tol for cell in run.values() if (tol := cell.get("matrix_tol"))}) for run in (a, b)]
     if widths[0] and widths[1] and widths[0] != widths[1]:
         told = " and ".join(", ".join(f"{width:g}" for width in found) for found in widths)
         notes.append(f"matrix errors were measured to different widths, {told}: they differ by as much on their own")
     for name, run in (("A", a), ("B", b)):
-        wide = [cell["matrix_open"] for cell in run.values() if isinstance(cell.get("matrix_open"), (list, tuple))]
+        wide = [heads for cell in run.values() if isinstance(heads := cell.get("matrix_open"), (list, tuple))]
         if count := sum(map(any, wide)):
             notes.append(f"{name}: in {count} of {len(wide)} cells an interval of ‖B − B~‖₂ did not close")
     return notes

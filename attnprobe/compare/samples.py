@@ -11,8 +11,9 @@ import numpy as np
 
 from ..tables.metrics import Metric
 from ..tables.statistics import doubtful_heads, fragile_statistics, sortable
-from .cells import Key, Record
+from .cells import Key
 from .chance import Evidence, certain, over_heads, over_windows, standard_error, two_samples
+from .rows import ComparedCell
 
 __all__ = ["Measured", "Pairing", "measured", "paired", "per_head"]
 
@@ -30,11 +31,11 @@ class Pairing:
     """
 
     kind: str | None
-    a: Mapping[Key, Record]
-    b: Mapping[Key, Record]
+    a: Mapping[Key, ComparedCell]
+    b: Mapping[Key, ComparedCell]
 
     @property
-    def pairs(self) -> list[tuple[Record, Record]]:
+    def pairs(self) -> list[tuple[ComparedCell, ComparedCell]]:
         return [(cell, self.b[key]) for key, cell in self.a.items()] if self.kind == "cells" else []
 
     @property
@@ -42,10 +43,10 @@ class Pairing:
         """Whether all cells that both runs could measure had the same random numbers, or drew none."""
         both = [pair for pair in self.pairs if all(cell["status"] in MEASURED for cell in pair)]
         known = all("draws_hash" in cell for pair in both for cell in pair)
-        return bool(both) and known and all(x["draws_hash"] == y["draws_hash"] for x, y in both)
+        return bool(both) and known and all(x.get("draws_hash") == y.get("draws_hash") for x, y in both)
 
 
-def paired(ours: Mapping[Key, Record], theirs: Mapping[Key, Record]) -> Pairing:
+def paired(ours: Mapping[Key, ComparedCell], theirs: Mapping[Key, ComparedCell]) -> Pairing:
     """The pairing of a row's cells; where one run has none, no cell takes part."""
     if not ours or not theirs:
         return Pairing(None, {}, {})
@@ -79,7 +80,7 @@ class Measured:
     evidence: Evidence
 
 
-def per_head(cell: Record, metric: str) -> list[float | None] | None:
+def per_head(cell: ComparedCell, metric: str) -> list[float | None] | None:
     """The values of a cell, None where there is none finite; None where it was not measured at all."""
     found = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
     if found is None:
@@ -176,7 +177,7 @@ def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, floa
     return {window: float(statistic(numbers)) for window, numbers in windows.items()}
 
 
-def _values(cells: Iterable[Record], metric: Metric) -> list[_Value]:
+def _values(cells: Iterable[ComparedCell], metric: Metric) -> list[_Value]:
     """All values, in an order of their own; of a metric that a cell lacks, one without a number for each head."""
     found = []
     for cell in cells:

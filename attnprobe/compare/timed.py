@@ -11,18 +11,17 @@ from ..records.file import strict_json
 from ..tables.labels import identity
 from ..tables.metrics import BENCH, METRICS
 from .chance import certain, within_rounds
-from .verdicts import Draft, Row, numbers
+from .rows import ONLY, Change, ComparedTime, TimedCell
+from .verdicts import Draft, numbers
 
 __all__ = ["BENCHED", "timed_drafts", "timed_rows"]
-
-Record = Any
 
 BENCHED = tuple(metric.name for metric in BENCH)
 DEFAULT = ("ratio_to_exact", "peak_bytes")
 SPREADS = {"ratio_to_exact": "ratio_spread", "seconds": "seconds_spread"}
 
 
-def timed_rows(records: Iterable[Record]) -> Callable[[Sequence[Record]], Sequence[Row]] | None:
+def timed_rows(records: Iterable[TimedCell]) -> Callable[[Sequence[TimedCell]], Sequence[ComparedTime]] | None:
     """What makes the rows of records whose times are compared; None where these are none, or of several commands."""
     names = {record.get("command") for record in records}
     if len(names) != 1 or not names <= {*EXPERIMENTS}:
@@ -32,11 +31,11 @@ def timed_rows(records: Iterable[Record]) -> Callable[[Sequence[Record]], Sequen
 
 
 def timed_drafts(
-    a: Sequence[Record],
-    b: Sequence[Record],
-    rows_of: Callable[[Sequence[Record]], Sequence[Row]],
+    a: Sequence[TimedCell],
+    b: Sequence[TimedCell],
+    rows_of: Callable[[Sequence[TimedCell]], Sequence[ComparedTime]],
     metrics: Sequence[str] = (),
-) -> tuple[list[Draft | Row], list[Mapping[str, Any]], list[str]]:
+) -> tuple[list[Draft | Change], list[Mapping[str, Any]], list[str]]:
     """Drafts of the rows that both runs have, then the rows of one run alone; the sources that both share; notes.
 
     A row is one (method, options, target, n, d, layer) of one source. The noise of a time, or of its ratio to exact
@@ -58,9 +57,9 @@ def timed_drafts(
         )
     asked = dict.fromkeys(metrics or DEFAULT)
     drafts = [_draft(runs[0][key][1], runs[1][key][1], metric) for key in shared for metric in asked]
-    alone = [
-        _place(row) | {"verdict": verdict, "reason": "this row is not in the other run"}
-        for verdict, mine, other in (("only in A", *runs), ("only in B", *runs[::-1]))
+    alone: list[Change] = [
+        {**_blank(row), "verdict": ONLY[name], "reason": "this row is not in the other run"}
+        for name, mine, other in (("A", *runs), ("B", *runs[::-1]))
         for key, (_, row) in mine.items()
         if key not in other
     ]
@@ -68,13 +67,13 @@ def timed_drafts(
     return [one for one in (*drafts, *alone) if one is not None], list(sources.values()), _notes(a, b)
 
 
-def _key(record: Record) -> tuple[Any, ...]:
+def _key(record: TimedCell) -> tuple[Any, ...]:
     options = strict_json(record.get("options") or {})
     names = ("target", "n", "d", "layer", "backward")
     return identity(record["source"]), record["method"], options, *(record.get(name) for name in names)
 
 
-def _refuse_other_machines(a: Sequence[Record], b: Sequence[Record]) -> None:
+def _refuse_other_machines(a: Sequence[TimedCell], b: Sequence[TimedCell]) -> None:
     """Times of two machines say nothing about what was timed."""
     ours, theirs = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
     if ours.keys() == theirs.keys():
@@ -88,19 +87,38 @@ def _refuse_other_machines(a: Sequence[Record], b: Sequence[Record]) -> None:
     raise UsageError(f"A and B were measured on different machines: {'; '.join(told) or 'one of them on several'}")
 
 
-def _place(row: Row) -> Row:
-    """What a row says of where it is, with nothing compared."""
-    names = ("method", "options", "target", "n", "d", "layer", "weights", "reference")
-    empty = ("metric", "statistic", "paired", "seeds_a", "seeds_b", "test", "freedom", "p", "p_adjusted", "reason")
-    return {**{name: row[name] for name in names}, "source": {}, "cells": 1, **dict.fromkeys(empty)} | numbers(
-        None, None
-    )
+def _blank(row: ComparedTime) -> Change:
+    """A row in which nothing is compared."""
+    return {
+        "method": row["method"],
+        "options": row["options"],
+        "target": row["target"],
+        "n": row["n"],
+        "d": row["d"],
+        "layer": row["layer"],
+        "weights": row["weights"],
+        "reference": row["reference"],
+        "source": {},
+        "cells": 1,
+        "metric": None,
+        "statistic": None,
+        "paired": None,
+        "seeds_a": None,
+        "seeds_b": None,
+        "test": None,
+        "freedom": None,
+        "p": None,
+        "p_adjusted": None,
+        "reason": None,
+        **numbers(None, None),
+        "verdict": None,
+    }
 
 
-def _draft(a: Row, b: Row, metric: str) -> Draft | None:
+def _draft(a: ComparedTime, b: ComparedTime, metric: str) -> Draft | None:
     """One metric of one row; None where neither run has it."""
-    row = {**_place(a), "metric": metric, "statistic": "median", "paired": "cells"}
-    row |= numbers(a[metric], b[metric])
+    values = numbers(a[metric], b[metric])
+    row: Change = {**_blank(a), **values, "metric": metric, "statistic": "median", "paired": "cells"}
     evidence = within_rounds(_noise(a, b, metric)) if METRICS[metric].timed else certain()
     if a["status"] != b["status"]:
         change = f"{a['status']} became {b['status']}"
@@ -109,7 +127,7 @@ def _draft(a: Row, b: Row, metric: str) -> Draft | None:
     return None if a[metric] is None or b[metric] is None else Draft(row, METRICS[metric], evidence)
 
 
-def _noise(a: Row, b: Row, metric: str) -> float | None:
+def _noise(a: ComparedTime, b: ComparedTime, metric: str) -> float | None:
     """Up to which difference two times, or their ratios to exact attention, may be equal; None of single rounds."""
     spreads = [row[SPREADS[metric]] for row in (a, b)]
     if None in spreads:
@@ -118,7 +136,7 @@ def _noise(a: Row, b: Row, metric: str) -> float | None:
     return max(sum(spreads), *floors) if metric == "ratio_to_exact" and floors else sum(spreads)
 
 
-def _notes(a: Iterable[Record], b: Iterable[Record]) -> list[str]:
+def _notes(a: Iterable[TimedCell], b: Iterable[TimedCell]) -> list[str]:
     """Versions that differ: no reason to refuse, as they may be what is compared."""
     ours, theirs = (next(iter(run))["versions"] for run in (a, b))
     return [f"{name} {ours.get(name)} in A, {theirs.get(name)} in B" for name in ours if ours[name] != theirs.get(name)]

@@ -10,10 +10,9 @@ from ..records.file import strict_json
 from ..tables.metrics import Metric
 from ..tables.numbers import significant
 from .chance import Evidence, holm
+from .rows import Change, Numbers, Verdict
 
-__all__ = ["Draft", "Row", "numbers", "settled"]
-
-Row = Any
+__all__ = ["Draft", "numbers", "settled"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Draft:
         worse: why B is worse whatever the numbers say. better: why it is better unless they say worse.
     """
 
-    row: Row
+    row: Change
     metric: Metric
     evidence: Evidence
     worse: str | None = None
@@ -37,7 +36,7 @@ class Draft:
         return self.metric.name, strict_json([self.row.get(name) for name in ("source", "layer", "n", "target")])
 
 
-def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:
+def numbers(a: float | None, b: float | None, se: float | None = None) -> Numbers:
     """The two values of a row and what follows from them."""
     difference = None if a is None or b is None else b - a
     return {
@@ -50,7 +49,7 @@ def numbers(a: float | None, b: float | None, se: float | None = None) -> Row:
     }
 
 
-def settled(drafts: Iterable[Draft | Row], tolerance: float, level: float) -> list[Row]:
+def settled(drafts: Iterable[Draft | Change], tolerance: float, level: float) -> list[Change]:
     """The rows with their verdicts; p-values are corrected by Holm's method over the rows of each table.
 
     A row that is no draft has its verdict already.
@@ -69,7 +68,7 @@ def settled(drafts: Iterable[Draft | Row], tolerance: float, level: float) -> li
     ]
 
 
-def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Row:
+def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Change:
     """A draft as a row, with its corrected p-value."""
     verdict, reason = _judged(draft, p, tolerance, level)
     if draft.worse:
@@ -77,11 +76,18 @@ def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Row:
     elif draft.better and verdict != "worse":
         verdict, reason = "better", draft.better
     found = draft.evidence
-    tested = {"test": found.test, "freedom": found.freedom, "p": found.p, "p_adjusted": p}
-    return {**draft.row, **tested, "verdict": verdict, "reason": reason or draft.row["reason"]}
+    return {
+        **draft.row,
+        "test": found.test,
+        "freedom": found.freedom,
+        "p": found.p,
+        "p_adjusted": p,
+        "verdict": verdict,
+        "reason": reason or draft.row["reason"],
+    }
 
 
-def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tuple[str, str | None]:
+def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tuple[Verdict, str | None]:
     """The verdict on the numbers alone, with the corrected p-value."""
     metric, found = draft.metric, draft.evidence
     a, b = draft.row["a"], draft.row["b"]
@@ -90,7 +96,7 @@ def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tu
     change = metric.cost(b) - metric.cost(a)
     if abs(change) <= metric.tolerated(a, tolerance):
         return "same", None
-    verdict = "worse" if change > 0 else "better"
+    verdict: Verdict = "worse" if change > 0 else "better"
     if found.certain:
         return verdict, None
     if found.noise is not None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..tables.console import Header
 from ..tables.numbers import method_label, short_hashes, significant
 from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
+from .rows import Change, Verdict
 
 __all__ = ["comparison_line", "comparison_tables", "comparison_view"]
 
-Row = Any
-MARKS = {"worse": "✗", "undecided": "!"}
+MARKS: dict[Verdict | None, str] = {"worse": "✗", "undecided": "!"}
 TESTS = {
     "windows": "windows: Student's test of their differences, W − 1 degrees of freedom, for texts like these",
     "heads": "heads: the permutation test of paired heads, for this text",
@@ -21,12 +20,12 @@ TESTS = {
 }
 
 
-def comparison_view(rows: Sequence[Row], header: Header) -> View:
+def comparison_view(rows: Sequence[Change], header: Header) -> View:
     """What two runs side by side show."""
     return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED)
 
 
-def comparison_tables(rows: Sequence[Row]) -> list[Table]:
+def comparison_tables(rows: Sequence[Change]) -> list[Table]:
     """One table per metric, source, layer, n and target, then those of cells that one run alone has.
 
     The notes are the reasons behind verdicts.
@@ -41,7 +40,7 @@ def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     return tables
 
 
-def comparison_legend(rows: Sequence[Row]) -> list[str]:
+def comparison_legend(rows: Sequence[Change]) -> list[str]:
     """What the columns and verdicts mean."""
     compared = [row for row in rows if row["metric"] is not None]
     if any(row["test"] == "rounds" for row in compared) or not any("windows" in row for row in rows):
@@ -65,56 +64,56 @@ def comparison_legend(rows: Sequence[Row]) -> list[str]:
     return parts
 
 
-def comparison_line(row: Row) -> str:
+def comparison_line(row: Change) -> str:
     """A row in words, for a log."""
     ends = f"{significant(row['a']) or 'no value'} became {significant(row['b']) or 'no value'}"
     why = f" ({row['reason']})" if row["reason"] else ""
     return f"{_named(row)} ({_caption(row)}): {ends}{why}"
 
 
-def _named(row: Row) -> str:
+def _named(row: Change) -> str:
     return method_label(row) + ("" if row["d"] is None else f" d={row['d']}")
 
 
-def _place(row: Row) -> str:
+def _place(row: Change) -> str:
     facts = (f" · {name} {short_hashes(str(fact))}" for name, fact in row["source"].items())
     return f"layer {row['layer']} · n = {row['n']} · target {row['target']}{''.join(facts)}"
 
 
-def _caption(row: Row) -> str:
+def _caption(row: Change) -> str:
     return f"{row['metric'] or 'cells of one run alone'} · {_place(row)}"
 
 
-def _label(row: Row) -> str:
+def _label(row: Change) -> str:
     return "V-Mean (ref.)" if row["reference"] and row["method"] == "vmean" else method_label(row)
 
 
-def _statistic(row: Row) -> str:
+def _statistic(row: Change) -> str:
     """What is judged, where it is not the mean."""
     return "" if row["statistic"] == "mean" or row["test"] == "rounds" else row["statistic"] or ""
 
 
-def _difference(row: Row) -> str:
+def _difference(row: Change) -> str:
     return significant(row["difference"], 3) + ("" if row["se"] is None else f" ± {significant(row['se'], 2)}")
 
 
-def _test(row: Row) -> str:
+def _test(row: Change) -> str:
     """The test behind p, with its degrees of freedom."""
-    if row["p_adjusted"] is None:
+    if row["p_adjusted"] is None or row["test"] is None:
         return ""
     freedom = row["freedom"]
     return row["test"] + ("" if freedom is None else f", {freedom:.3g} d.f.")
 
 
-PLACE: tuple[Column[Row], ...] = (Column("method", _label), Column.of("verdict"), Column.of("d"))
-VALUES: tuple[Column[Row], ...] = (
+PLACE: tuple[Column[Change], ...] = (Column("method", _label), Column.of("verdict"), Column.of("d"))
+VALUES: tuple[Column[Change], ...] = (
     Column("statistic", _statistic),
     Column("A", lambda row: significant(row["a"])),
     Column("B", lambda row: significant(row["b"])),
     Column("B / A", lambda row: significant(row["ratio"])),
 )
-TESTED: tuple[Column[Row], ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
+TESTED: tuple[Column[Change], ...] = (Column("p", lambda row: significant(row["p_adjusted"], 2)), Column("test", _test))
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
-ALONE: tuple[Column[Row], ...] = (Column.of("cells"), Column("which", lambda row: row["reason"]))
+ALONE: tuple[Column[Change], ...] = (Column.of("cells"), Column("which", lambda row: row["reason"] or ""))
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)
