@@ -266,7 +266,7 @@ def test_a_decoder_gives_causal_q_k_v_and_says_so(families, text_file, name):
 
 
 def test_what_a_forward_proves_counts_more_than_a_configuration(families, text_file, monkeypatch):
-    monkeypatch.setattr("attnprobe.sources.model._is_causal", lambda config: False)
+    monkeypatch.setattr("attnprobe.sources.description._is_causal", lambda config: False)
     src = source(families("gpt2"), text_file)
     assert "causal" not in src.facts
     assert src.qkv(24, [0], 0)[0].causal and src.facts["causal"] is True

@@ -675,7 +675,7 @@ def test_the_summary_names_the_layers_and_correlates():
 
 @pytest.mark.parametrize(("layers", "there"), [("0-1", False), ("all", True)])
 def test_the_legend_explains_the_correlation_where_there_is_one(inject, layers, there):
-    code, out, _ = inject("bert", "--method", "vmean", "--per-layer", "--layer", layers)
+    code, out, _ = inject("bert", "--method", "vmean", "--per-layer", "--layer", layers, "--legend")
     assert code == 0 and ("Spearman" in out) == there == (" ρ\n" in out)
 
 

@@ -111,7 +111,8 @@ def test_large_scores_stay_finite_and_right(ablation, top, dtype):
         band = entry_band(approx.operator, qkv, dtype)
         for row in range(qkv.h):
             wanted = twin(one_head(qkv, row), 6, draws_of(approx, row), "softmax", ablation=ablation)
-            assert ((approx.operator.dense()[row] - wanted).abs() <= band[row]).all()
+            lost = 1e-300  # weights near the least normal number are zero, here divided by their probabilities
+            assert ((approx.operator.dense()[row] - wanted).abs() <= band[row] + lost).all()
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
