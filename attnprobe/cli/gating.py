@@ -1,4 +1,4 @@
-"""The gates of a command: asked for before its run, settled after it."""
+"""The gates of a command: asked for before its run, judge_gates after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..gates.check import GateResult
     from ..tables.rows import Judged
 
-__all__ = ["gates_of", "judged", "settled"]
+__all__ = ["gates_of", "judged", "judge_gates"]
 
 
 def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]:
@@ -56,7 +56,7 @@ def judged(rows: Sequence[Judged], gates: Sequence[Any]) -> list[GateResult]:
     return results
 
 
-def settled(results: Sequence[GateResult], gates: Sequence[Any], junit: str | None) -> bool:
+def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str | None) -> bool:
     """Whether a gate failed; said on stderr, as a table where a file declares gates, and as JUnit XML.
 
     Args:

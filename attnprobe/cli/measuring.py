@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..timings import Timings
-from .gating import judged, settled
+from .gating import judge_gates, judged
 from .output import draw, ended, keep_files, pictures, show, whatever_fits
 from .progress import progress_bar
 from .streams import echo, note
@@ -61,5 +61,5 @@ def measure_and_show(
         from ..tables.terminal import timings_table
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
-    failed = settled(results, gates, getattr(output, "junit", None))
+    failed = judge_gates(results, gates, getattr(output, "junit", None))
     raise ended(records, lost, failed)

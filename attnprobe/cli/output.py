@@ -137,7 +137,7 @@ def ended(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: boo
     """How a command that measured ends: 1 where a gate failed, 4 where a cell is broken or a table is lost, else 0.
 
     Args:
-        records: of the run's cells. lost: as `whatever_fits` yields it. failed: as `settled` says.
+        records: of the run's cells. lost: as `whatever_fits` yields it. failed: as `judge_gates` says.
 
     >>> ended([{"status": "ok"}, {"status": "skipped"}], []).exit_code
     0

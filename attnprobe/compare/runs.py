@@ -15,7 +15,7 @@ from .paired import blank, drafted
 from .rows import ONLY, Change, ComparedCell, Place
 from .samples import paired, per_head
 from .timed import timed_drafts, timed_rows
-from .verdicts import Draft, settled
+from .verdicts import Draft, with_verdicts
 
 __all__ = ["COMPARED", "DIRECTED", "Comparison", "compare_runs"]
 
@@ -117,7 +117,7 @@ def compare_runs(
     rows_of_times = timed_rows((*a, *b)) if a and b else None
     if rows_of_times is not None:
         drafts, sources, notes = timed_drafts(a, b, rows_of_times, metrics)
-        return Comparison(settled(drafts, tolerance, level), sources, notes)
+        return Comparison(with_verdicts(drafts, tolerance, level), sources, notes)
     for metric in metrics:
         if metric in METRICS and METRICS[metric].better is None:
             raise UsageError(f"--metric {metric}: no value of it is better than another; choose another metric")
@@ -142,7 +142,7 @@ def compare_runs(
         for name, mine, used in (("A", ours, pairing.a), ("B", theirs, pairing.b)):
             if only := [mine[cell] for cell in mine if cell not in used]:
                 drafts.append({**blank(place, only), "verdict": ONLY[name], "reason": _cells_in_words(only)})
-    found = settled(drafts, tolerance, level)
+    found = with_verdicts(drafts, tolerance, level)
     return Comparison(found, shared, [*notes, *_pairings(found)])
 
 

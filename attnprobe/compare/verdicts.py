@@ -12,7 +12,7 @@ from ..tables.numbers import significant
 from .chance import Evidence, holm
 from .rows import Change, Numbers, Verdict
 
-__all__ = ["Draft", "numbers", "settled"]
+__all__ = ["Draft", "numbers", "with_verdicts"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def numbers(a: float | None, b: float | None, se: float | None = None) -> Number
     }
 
 
-def settled(drafts: Iterable[Draft | Change], tolerance: float, level: float) -> list[Change]:
+def with_verdicts(drafts: Iterable[Draft | Change], tolerance: float, level: float) -> list[Change]:
     """The rows with their verdicts; p-values are corrected by Holm's method over the rows of each table.
 
     A row that is no draft has its verdict already.

@@ -144,7 +144,7 @@ class Cells:
                 found: Found = {}
                 with torch.set_grad_enabled(self.gradients), self.attempt(cell.key) as tried:
                     with_smaller_blocks(partial(self._anew, place, cell, inputs, found))
-                yield cell, found if tried.ok else found | tried.told
+                yield cell, found if tried.ok else found | tried.state
 
     def _anew(self, place: Place, cell: Any, inputs: Any, found: Found) -> None:
         """Measure a cell from the start."""
@@ -266,7 +266,7 @@ def title(cell: Cell) -> str:
 
 def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A manifest's plan: that of all sources, or by the word of their weights; factors of scores share theirs."""
-    told = {source.facts.get("weights"): {**plan.told(), **(more or {})} for source, plan in parts}
+    told = {source.facts.get("weights"): {**plan.facts(), **(more or {})} for source, plan in parts}
     return next(iter(told.values())) if len(told) == 1 else told
 
 

@@ -64,7 +64,7 @@ class InputKeeper:
             "key": key,
             "run": self.run,
             "command": "inputs",
-            **tried.told,
+            **tried.state,
             "source": source.facts,
             **place,
             "metrics": metrics,

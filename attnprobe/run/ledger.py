@@ -88,7 +88,7 @@ class Ledger:
         self.outcome.records = [self.kept[cell.key] for cell in self.cells.ordered()]
         return self.outcome
 
-    def told(self, bundle: tuple[Place, ...]) -> Done:
+    def done_keys(self, bundle: tuple[Place, ...]) -> Done:
         """The keys of the cells that are done, with the reasons that their records give."""
         cells = (cell for place in bundle for cell in self.cells.listed[place])
         return {cell.key: self.kept[cell.key].get("reason") for cell in cells if cell.key in self.kept}

@@ -101,8 +101,8 @@ class Attempt:
         return self.status == "ok"
 
     @property
-    def told(self) -> dict[str, str | None]:
-        """As a record tells it."""
+    def state(self) -> dict[str, str | None]:
+        """The fields of a record that say how it ended."""
         return {"status": self.status, "reason": self.reason}
 
 

@@ -240,7 +240,7 @@ class ErrorPlan:
         )
         return Cell(key, request, group.n, group.window, layer, d, repeat, self.seed + repeat)
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
         return {
             "methods": [listed(m) for m in self.methods],

@@ -17,7 +17,7 @@ from ..grammar.texts import WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
 from .spec import path_of
 
-__all__ = ["EMBEDDED", "Text", "embedded", "open_text", "prepared", "settled", "wikitext"]
+__all__ = ["EMBEDDED", "Text", "embedded", "open_text", "prepared", "quiet_datasets", "wikitext"]
 
 EMBEDDED = "embedded"
 EMBEDDED_FILE = Path(__file__).with_name("embedded.txt")
@@ -83,7 +83,7 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
         import datasets
     except ImportError as error:
         raise SourceError(f"'{name}' needs the package datasets: pip install datasets, or use --text FILE") from error
-    with settled(datasets, offline=not reachable):
+    with quiet_datasets(datasets, offline=not reachable):
         try:
             rows = datasets.load_dataset(DATASET, WIKITEXT[name], split=split)["text"]
         except Exception as error:  # connection, HTTP and cache errors of three libraries
@@ -95,7 +95,7 @@ def wikitext(name: str = "wikitext-2", split: str = "test") -> Text:
 
 
 @contextmanager
-def settled(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
+def quiet_datasets(datasets: ModuleType, *, offline: bool) -> Iterator[None]:
     """Silence ``datasets`` inside the block, and keep it off the network if ``offline``."""
     bars, level = datasets.is_progress_bar_enabled(), datasets.logging.get_verbosity()
     before = datasets.config.HF_HUB_OFFLINE

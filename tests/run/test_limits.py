@@ -36,17 +36,17 @@ RAISED = {
 def test_whatever_is_raised_has_failed(reason, error, limit):
     with attempt(limit) as tried:
         raise error
-    assert tried.told == {"status": "failed", "reason": reason}
+    assert tried.state == {"status": "failed", "reason": reason}
 
 
 def test_what_cannot_be_is_skipped_and_what_is_not_finite_diverged():
     for error, status in ((Unsupported("not here"), "skipped"), (NotFinite("not here"), "diverged")):
         with attempt() as tried:
             raise error
-        assert tried.told == {"status": status, "reason": "not here"} and not tried.ok
+        assert tried.state == {"status": status, "reason": "not here"} and not tried.ok
     with attempt() as tried:
         pass
-    assert tried.ok and tried.told == {"status": "ok", "reason": None}
+    assert tried.ok and tried.state == {"status": "ok", "reason": None}
 
 
 def test_an_interruption_passes():
@@ -84,7 +84,7 @@ def test_what_takes_too_long_has_failed(late):
     with attempt(0.05) as tried:
         late()
     assert time.monotonic() - begin < 5
-    assert tried.told == {"status": "failed", "reason": "timeout: took longer than --cell-timeout 0.05"}
+    assert tried.state == {"status": "failed", "reason": "timeout: took longer than --cell-timeout 0.05"}
 
 
 def test_no_alarm_is_left_behind():

@@ -192,7 +192,7 @@ class _Bench:
                 with attempt() as tried:
                     timed[cell.key].check()
                 if not tried.ok:
-                    found |= tried.told
+                    found |= tried.state
                     continue
                 found["metrics"] |= {"seconds": seconds[cell.key], "exact_seconds": seconds["exact"]}
                 if self.request.memory:
@@ -226,7 +226,7 @@ class _Bench:
             found["metrics"] = {"flops": [flops], "leading_flops": [self._leading(cell)], **numbers}
             if cell.request is not None:
                 found |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
-        return found if tried.ok else found | tried.told
+        return found if tried.ok else found | tried.state
 
     def _leading(self, cell: BenchCell) -> float | None:
         """Two operations for each multiply-add of the registry's leading cost, all heads; None with a gradient."""

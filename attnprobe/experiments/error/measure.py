@@ -254,7 +254,7 @@ class _Bench:
             with attempt() as tried:  # an output of another shape, or no tensor at all
                 self._judge(cell.request, approx, found)
         if not tried.ok:
-            found |= tried.told
+            found |= tried.state
             return None
         if approx.operator is None and self.tol is not None and cell.request.entry.kind != "kernel":
             found |= {} if approx.no_operator is None else {"matrix_skipped": approx.no_operator}

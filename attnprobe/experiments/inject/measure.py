@@ -162,7 +162,7 @@ class InjectCells(Cells):
                 results = inputs.measure(work)
             for cell, found, length in zip(cells, results, inputs.lengths, strict=True):
                 if cell.key in missing:
-                    yield cell, {"tokens": length, **(found if tried.ok else tried.told)}
+                    yield cell, {"tokens": length, **(found if tried.ok else tried.state)}
 
 
 @dataclass

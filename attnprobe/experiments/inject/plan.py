@@ -64,10 +64,14 @@ class InjectPlan:
     budgets: Budgets | None
     request: InjectRequest
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
         budgets = None if self.budgets is None else [[*place, d] for place, d in sorted(self.budgets.d.items())]
-        return self.base.told() | {"per_layer": self.request.per_layer, "batch": self.request.batch, "budgets": budgets}
+        return self.base.facts() | {
+            "per_layer": self.request.per_layer,
+            "batch": self.request.batch,
+            "budgets": budgets,
+        }
 
     def works(self) -> list[InjectWork]:
         """The forwards of one batch: every method, budget and seed in all layers together, then in each by itself."""

@@ -43,8 +43,8 @@ class _Cell:
         return self.of if isinstance(self.of, str) else self.of.label
 
     @property
-    def told(self) -> dict[str, Any]:
-        """The method, as records tell it; nulls where it is a matrix."""
+    def method_facts(self) -> dict[str, Any]:
+        """The fields of a record that name the method; null for a matrix."""
         return method_facts(None if isinstance(self.of, str) else self.of)
 
 
@@ -146,7 +146,7 @@ class SpectrumCells(Cells):
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
         return {
             "of": cell.name,
-            **cell.told,
+            **cell.method_facts,
             "kind": self.request.kind,
             "target": self.request.target,
             "weights": self.sources[place.source].facts.get("weights"),

@@ -12,7 +12,7 @@ from ...errors import SourceError
 from ...files import GIB, read_regular, reading
 from ...sources.hub import Unreachable, hub_reachable
 from ...sources.spec import SourceSpec, path_of
-from ...sources.text import embedded, open_text, prepared, settled
+from ...sources.text import embedded, open_text, prepared, quiet_datasets
 
 __all__ = ["IMDB", "Documents", "labelled_text"]
 
@@ -131,7 +131,7 @@ def _imdb() -> Documents:
         import datasets
     except ImportError as error:
         raise SourceError(f"'{IMDB}' needs the package datasets: pip install datasets, or {WAY_OUT}") from error
-    with settled(datasets, offline=not reachable):
+    with quiet_datasets(datasets, offline=not reachable):
         try:
             rows = datasets.load_dataset(DATASET, CONFIGURATION, split="train")
         except Exception as error:  # connection, HTTP and cache errors of three libraries

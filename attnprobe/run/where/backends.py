@@ -56,7 +56,7 @@ class Work(Protocol):
 class Listener(Protocol):
     """What the process that asked for the work makes of it."""
 
-    def told(self, group: Any, /) -> Any:
+    def done_keys(self, group: Any, /) -> Any:
         """What a process is told of a group when it gets it."""
 
     def found(self, group: Any, kind: str, value: Any, /) -> None:
@@ -100,7 +100,7 @@ class Alone:
 
         _, do = work.start(0, send)
         while groups:
-            do(groups[0], listener.told(groups[0]))
+            do(groups[0], listener.done_keys(groups[0]))
             listener.found(groups[0], "end", None)
             groups.popleft()
 
@@ -218,7 +218,7 @@ class _Shift:
         """Give a member that is free the next group."""
         if self.waiting and member.ready and member.group is None:
             member.group = self.waiting.popleft()
-            self.crew.give(member, member.group, self.listener.told(member.group))
+            self.crew.give(member, member.group, self.listener.done_keys(member.group))
 
     def _heard(self, member: Member, kind: str, value: Any) -> None:
         if kind == "ready":
