@@ -14,8 +14,9 @@ In Python:
 
 
 @click.group("cache", invoke_without_command=True, epilog=EPILOG)
+@debug_option
 @click.pass_context
-def command(context: click.Context) -> None:
+def command(context: click.Context, debug: bool) -> None:
     """List the Q, K and V in the cache, or remove them.
 
     A run stores the Q, K and V that it captures. The next run on the same weights, text, tokenizer, layer, window and n
@@ -41,7 +42,7 @@ def list_entries(debug: bool = False) -> None:
     answer(f"{cache.folder}: {_mib(total)} of {_mib(cache.largest)} in {len(entries)} entries")
     for entry in reversed(entries):
         used = datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
-        answer(f"{used}  {_mib(entry.size):>12}  {cache.label(entry)}")
+        answer(f"{used}  {_mib(entry.size):>12}  {cache.label(entry) or 'damaged, or of another version'}")
 
 
 @command.command("clear")

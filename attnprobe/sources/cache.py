@@ -100,11 +100,11 @@ class Cache:
             with entry.path.open("rb") as file:
                 if entry.path.suffix == ".json":
                     return _words("model and text", parse_json(file.read())["facts"])
-                header = file.read(int.from_bytes(file.read(8), "little"))
-        except (OSError, ValueError, KeyError, OverflowError):
+                size = int.from_bytes(file.read(8), "little")
+                facts = parse_json(parse_json(file.read(min(size, MIB)))["__metadata__"]["facts"])
+            return _words(facts["what"], facts)
+        except (OSError, ValueError, KeyError, TypeError):
             return ""
-        facts = json.loads(json.loads(header)["__metadata__"]["facts"])
-        return _words(facts["what"], facts)
 
     def entries(self) -> list[Entry]:
         """Every entry, the least recently used first."""

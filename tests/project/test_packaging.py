@@ -21,6 +21,7 @@ from attnprobe.sources.text import EMBEDDED_FILE
 from attnprobe.sweeps.packaged import IN_WHEEL, packaged_sweeps, sweep_file
 
 URL = "https://github.com/attnprobe/attnprobe"
+SAFE: dict = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 has filters
 in_checkout = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not in a checkout")
 STRAY = ("notes.txt", "secret.env", "outputs/run/records.jsonl", "node_modules/x.js", "shared/data.txt")
 
@@ -40,7 +41,7 @@ def built(tmp_path_factory):
     build(copy, "sdist", folder)
     [archive] = folder.glob("*.tar.gz")
     with tarfile.open(archive) as sdist:
-        sdist.extractall(folder / "unpacked", filter="data")
+        sdist.extractall(folder / "unpacked", **SAFE)
     [unpacked] = (folder / "unpacked").iterdir()
     build(unpacked, "wheel", folder)
     return unpacked, zipfile.ZipFile(next(folder.glob("*.whl")))

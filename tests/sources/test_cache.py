@@ -267,6 +267,15 @@ def test_the_command_lists_and_clears(cache, model, text_file, run):
     assert run("cache", "list")[1].endswith("in 0 entries\n")
 
 
+@pytest.mark.parametrize("data", [b"", b"{}", b"garbage", b"\xff" * 40, b"\x08" + bytes(7) + b'{"a": 1}', b"[1]"])
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_an_entry_that_cannot_be_read_is_listed(data, suffix, cache, run):
+    cache.folder.mkdir(parents=True)
+    (cache.folder / f"key-0{suffix}").write_bytes(data)
+    code, out, err = run("cache", "--debug")
+    assert code == 0 and err == "" and out.splitlines()[1].endswith("damaged, or of another version")
+
+
 def test_a_vocabulary_of_the_text_reads_as_before(cache, tmp_path):
     text = tmp_path / "words.txt"
     text.write_text(text_of(300))
