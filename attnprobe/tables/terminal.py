@@ -107,7 +107,7 @@ def _room(terminal: bool) -> int:
     if terminal:
         return shutil.get_terminal_size().columns
     columns = os.environ.get("COLUMNS", "")
-    return max(int(columns), 1) if columns.isdecimal() and columns.isascii() else UNLIMITED
+    return (int(columns) or UNLIMITED) if columns.isdecimal() and columns.isascii() else UNLIMITED
 
 
 def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> list[str]:

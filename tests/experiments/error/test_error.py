@@ -622,5 +622,6 @@ def test_a_pipe_has_the_width_that_columns_says(monkeypatch):
     assert table and all(len(line) <= 80 for line in table)
     for heading in ("method", "median [p10 – p90]", "max", "V-Mean"):
         assert heading in narrow
-    monkeypatch.setenv("COLUMNS", "wide")
-    assert view.text("table") == whole
+    for unknown in ("wide", "0", ""):
+        monkeypatch.setenv("COLUMNS", unknown)
+        assert view.text("table") == whole
