@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import AttnprobeError, UsageError
 from .grammar.foreign import message
 
-__all__ = ["GIB", "MIB", "open_regular", "parse_json", "read_json", "read_regular", "reading", "writing"]
+__all__ = ["GIB", "MIB", "open_regular", "parse_json", "read_json", "read_regular", "reading", "replacing", "writing"]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -124,6 +126,25 @@ def reading(
         elif isinstance(why, KeyError):
             text = f"{why} is missing or unknown"
         raise error(f"{_short(name)}{what}: {_short(' '.join(text.split()), 300)}") from why
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path next to ``path``: the file written there replaces ``path`` at the end of the block.
+
+    A block that fails removes it and leaves ``path`` as it was.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, replacing(Path(folder) / "a") as temporary:
+    ...     _ = temporary.write_text("whole")
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def writing(name: str | os.PathLike[str]) -> AbstractContextManager[None]:

@@ -16,12 +16,12 @@ import hashlib
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..files import replacing
 from ..grammar.foreign import printable
 
 __all__ = [
@@ -199,14 +199,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path}: not a regular file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with replacing(path) as temporary, open(temporary, "xb") as file:
+            file.write(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

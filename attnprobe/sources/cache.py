@@ -10,18 +10,18 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
 from ..environment import CACHE_DIR, CACHE_SIZE
 from ..errors import UsageError
-from ..files import GIB, MIB, parse_json
+from ..files import GIB, MIB, parse_json, replacing
 
 __all__ = ["FORM", "NO_CACHE", "Cache", "Entry", "default_cache", "key_of"]
 
@@ -83,8 +83,7 @@ class Cache:
         data = self._bytes(key, ".safetensors")
         if data is None:
             return None
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return load(data), json.loads(header["__metadata__"]["facts"])
+        return load(data), _stored_facts(BytesIO(data))
 
     def keep_tensors(self, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Store tensors and JSON facts under a key, replacing earlier ones."""
@@ -100,8 +99,7 @@ class Cache:
             with entry.path.open("rb") as file:
                 if entry.path.suffix == ".json":
                     return _words("model and text", parse_json(file.read())["facts"])
-                size = int.from_bytes(file.read(8), "little")
-                facts = parse_json(parse_json(file.read(min(size, MIB)))["__metadata__"]["facts"])
+                facts = _stored_facts(file)
             return _words(facts["what"], facts)
         except (OSError, ValueError, KeyError, TypeError):
             return ""
@@ -122,7 +120,7 @@ class Cache:
             entry.path.unlink(missing_ok=True)
         return len(entries)
 
-    def _files(self, key: str = "*", suffix: str = ".*") -> Iterator[Path]:
+    def _files(self, key: str = "[!.]*", suffix: str = ".*") -> Iterator[Path]:
         with suppress(OSError):
             yield from self.folder.glob(f"{key}-*{suffix}")
 
@@ -146,7 +144,9 @@ class Cache:
         name = f"{key}-{hashlib.sha256(data).hexdigest()}{suffix}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._write(self.folder / name, data)
+            with replacing(self.folder / name) as temporary:
+                temporary.touch(mode=0o600)
+                temporary.write_bytes(data)
         except OSError as error:
             self.notify(f"{self.folder}: the capture is not cached: {error.strerror or error}")
             return
@@ -154,16 +154,6 @@ class Cache:
             if other.name != name:
                 other.unlink(missing_ok=True)
         self._evict(name)
-
-    def _write(self, path: Path, data: bytes) -> None:
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
 
     def _evict(self, newest: str) -> None:
         """Remove the least recently used entries beyond the size."""
@@ -190,6 +180,12 @@ def default_cache(notify: Callable[[str], None] = lambda line: None) -> Cache:
     given = os.environ.get(CACHE_DIR)
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "attnprobe"
     return Cache((Path(given).expanduser() if given else home) / "captures", _largest(), notify)
+
+
+def _stored_facts(file: BinaryIO) -> dict[str, Any]:
+    """The JSON facts in the header of a safetensors file."""
+    size = int.from_bytes(file.read(8), "little")
+    return parse_json(parse_json(file.read(min(size, MIB)))["__metadata__"]["facts"])
 
 
 def _words(what: str, facts: Mapping[str, Any]) -> str:

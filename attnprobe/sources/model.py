@@ -147,8 +147,7 @@ class ModelSource(Source):
             for layer, one in captured.items():
                 tensors = {"q": one.q, "k": one.k, "v": one.v}
                 proved = {"scale": one.scale, "causal": one.causal, "delta": one.delta}
-                named = {name: self.facts[name] for name in ("model", "weights", "text")}
-                facts = {"what": "Q, K, V", "proved": proved, **named, "layer": layer, "n": n, "window": window}
+                facts = {"what": "Q, K, V", "proved": proved, **self._cell_facts(n, layer, window)}
                 self.cache.keep_tensors(key_of(self.identity, n, window, layer), tensors, facts)
         return captured
 
@@ -179,9 +178,13 @@ class ModelSource(Source):
         if entry is not None:
             return {name: tensor.to(self.device) for name, tensor in entry[0].items()}
         made = make()
-        named = {name: self.facts[name] for name in ("model", "weights", "text")}
-        self.cache.keep_tensors(key, made, {"what": what, **named, "layer": layer, "n": n, "window": window})
+        self.cache.keep_tensors(key, made, {"what": what, **self._cell_facts(n, layer, window)})
         return made
+
+    def _cell_facts(self, n: int, layer: int, window: int) -> dict[str, Any]:
+        """The facts by which a person recognises an entry of the cache."""
+        named = {name: self.facts[name] for name in ("model", "weights", "text")}
+        return {**named, "layer": layer, "n": n, "window": window}
 
     def segments(self, n: int, window: int) -> list[list[int]]:
         """The token ids of a text window, in segments no longer than the model's positions.

@@ -200,7 +200,7 @@ def test_several_processes_read_write_and_evict_at_once(tmp_path):
     assert errors == ["", "", ""]
     cache = Cache(tmp_path, largest=40_000, notify=pytest.fail)
     assert cache.entries() and all(cache.tensors(entry.key) for entry in cache.entries())
-    assert not list(tmp_path.glob(".new*"))
+    assert not list(tmp_path.glob(".*"))
 
 
 LATER = """
