@@ -73,14 +73,14 @@ def command(
     --metric takes ratio_to_exact and peak_bytes (the default), seconds and flops.
     """
     from ..compare.runs import compare_runs
-    from ..compare.view import COMPARED, comparison_line, comparison_view
+    from ..compare.view import COMPARED, FIELDS, comparison_line, comparison_view
     from ..experiments.shapes import read_run
     from ..records.read import malformed_notes
     from ..tables.console import Header
     from .streams import answer, note
 
     output = output_of(**shown)
-    check_shown(output, COMPARED)
+    check_shown(output, lambda: COMPARED, lambda: FIELDS)
     asked = [metric.strip() for text in metrics for metric in text.split(",")]
     first, second = read_run(a), read_run(b)
     found = compare_runs(first.some(), second.some(), asked, tolerance, level)

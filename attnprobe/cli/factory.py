@@ -73,7 +73,7 @@ def _run(experiment: Experiment, **_: Any) -> None:
     begin = perf_counter()
     request, output = request_and_output(experiment)
     kinds = _kinds(experiment, output)
-    check_shown(output, experiment.columns() if output.columns else ())
+    check_shown(output, experiment.columns, experiment.fields)
     from .gating import gates_of
     from .measuring import measure_and_show
     from .streams import answer

@@ -105,19 +105,27 @@ def output_of(**texts: Any) -> Output:
     return output
 
 
-def check_shown(output: Output, columns: Sequence[Any]) -> None:
-    """Refuse columns that are none, before anything is measured; those of csv are fields of rows, known after it.
+def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Callable[[], Sequence[str]]) -> None:
+    """Refuse a name of ``--columns`` that no table has, or with csv no row, before anything is measured.
+
+    Args:
+        columns: all that the tables may have. fields: the names of all fields that the rows may have.
 
     Raises:
-        UsageError: it lists the columns.
+        UsageError: it names the nearest column or field.
     """
+    from ..tables.formats import check_fields
     from ..tables.table import check_columns
     from ..tables.view import check_format
 
     names = output.columns or ()
     check_format(output.format_, names)
-    if output.format_ != "csv":
-        check_columns(columns, names)
+    if not names:
+        return
+    if output.format_ == "csv":
+        check_fields(fields(), names)
+    else:
+        check_columns(columns(), names)
 
 
 def as_shown(output: Output) -> dict[str, Any]:

@@ -104,9 +104,10 @@ def command(
         raise UsageError("a run is named twice; name each once")
     papers = [read_reference(path) for path in references]
     opened = [open_run(run) for run in runs]
-    if output.columns:
-        commands = dict.fromkeys(command for run in opened for command in run.records)
-        check_shown(output, [column for command in commands for column in experiment(command).columns()])
+    measured = [experiment(name) for name in dict.fromkeys(name for run in opened for name in run.records)]
+    columns = lambda: [column for one in measured for column in one.columns()]
+    fields = lambda: [field for one in measured for field in one.fields()]
+    check_shown(output, columns, fields)
     page = opened[0].path if out is None else Path(out).expanduser()
     folders = _folders(opened, page)
     reports = [

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..tables.console import Header
 from ..tables.numbers import method_label, short_hashes, significant
+from ..tables.statistics import fields_of
 from ..tables.table import Column, Table, gathered, table_of
 from ..tables.view import View
 from .rows import Change, Verdict
@@ -22,7 +23,7 @@ TESTS = {
 
 def comparison_view(rows: Sequence[Change], header: Header) -> View:
     """What two runs side by side show."""
-    return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED)
+    return View("compare", header, rows, comparison_tables(rows), comparison_legend(rows), COMPARED, FIELDS)
 
 
 def comparison_tables(rows: Sequence[Change]) -> list[Table]:
@@ -105,9 +106,13 @@ def _test(row: Change) -> str:
     return row["test"] + ("" if freedom is None else f", {freedom:.3g} d.f.")
 
 
-PLACE: tuple[Column[Change], ...] = (Column("method", _label), Column.of("verdict"), Column.of("d"))
+PLACE: tuple[Column[Change], ...] = (
+    Column("method", _label, key=True),
+    Column.of("verdict"),
+    Column.of("d", key=True),
+)
 VALUES: tuple[Column[Change], ...] = (
-    Column("statistic", _statistic),
+    Column("statistic", _statistic, key=True),
     Column("A", lambda row: significant(row["a"])),
     Column("B", lambda row: significant(row["b"])),
     Column("B / A", lambda row: significant(row["ratio"])),
@@ -116,4 +121,5 @@ TESTED: tuple[Column[Change], ...] = (Column("p", lambda row: significant(row["p
 DIFFERENCE = Column("B − A", _difference, short="difference")
 WITH_ERROR = Column("B − A ± s.e.", _difference, short="difference")
 ALONE: tuple[Column[Change], ...] = (Column.of("cells"), Column("which", lambda row: row["reason"] or ""))
+FIELDS = fields_of(Change)
 COMPARED = (*PLACE, *VALUES, DIFFERENCE, *TESTED, *ALONE)

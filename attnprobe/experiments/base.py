@@ -64,7 +64,8 @@ class Experiment:
         name: of the command. summary: its line in ``attnprobe --help``.
         request: the class of its requests, whose docstring is the command's help. output: the class of what it shows.
         cells: its `Cells`. measure: measures a request into a run's folder (see `measure_cells`).
-        view: what the records show. columns: all that its tables may have.
+        view: what the records show. columns: all that its tables may have. fields: the names of all fields that its
+            rows may have.
         plots: the kinds of figures that its ``--plot`` draws, the first by itself.
         examples: what stands after ``attnprobe NAME`` in examples. python: lines of one in Python.
         more_plots: kinds that ``attnprobe report`` draws as well. gated: what gates may be about; None has no gates.
@@ -80,6 +81,7 @@ class Experiment:
     measure: Callable[[], Callable[..., Any]]
     view: Callable[[], Callable[[Recorded], View]]
     columns: Callable[[], Sequence[Column]]
+    fields: Callable[[], Sequence[str]]
     plots: tuple[str, ...]
     examples: tuple[str, ...]
     python: tuple[str, ...]

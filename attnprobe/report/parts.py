@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..experiments import EXPERIMENTS, experiment
@@ -41,7 +42,9 @@ def views(
         header = run.header(records)
         drawing = Drawing(style, caption, _facts(run, command, header))
         recorded = Recorded(records, header, run.path, config, run.missing, metric, references, drawing)
-        found.append(experiment(command).view()(recorded).of_run(run.path))
+        one = experiment(command)
+        view = replace(one.view()(recorded), fields=one.fields())
+        found.append(view.of_run(run.path))
     return found
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ..errors import unknown
+from ..errors import near, unknown
 from ..grammar.foreign import one_line
 from ..records.file import spelt, strict_json
 from .console import Header
@@ -15,7 +15,17 @@ from .numbers import significant
 from .rows import AnyRow
 from .table import Column, Table
 
-__all__ = ["csv_of", "escape", "flattened", "github", "latex", "markdown", "markdown_table", "rows_as_table"]
+__all__ = [
+    "check_fields",
+    "csv_of",
+    "escape",
+    "flattened",
+    "github",
+    "latex",
+    "markdown",
+    "markdown_table",
+    "rows_as_table",
+]
 
 # what begins a link, a picture, HTML, an entity or emphasis; brackets alone, as of intervals, begin none
 MARKDOWN = re.compile(r"[\\|*_~<`]|(?<=!)\[|\](?=[(\[:])|&(?=[#\w]+;)")
@@ -87,23 +97,36 @@ def flattened(row: AnyRow) -> dict[str, object]:
     return flat
 
 
-def csv_of(rows: Sequence[AnyRow], columns: Sequence[str] = ()) -> str:
+def check_fields(fields: Iterable[str], names: Iterable[str]) -> None:
+    """Refuse a name that is neither a field's nor, as ``NAME`` of ``NAME.STAT``, that of a metric.
+
+    Raises:
+        UsageError: it names the nearest field, or lists those that there are.
+    """
+    fields = list(fields)
+    metrics = list(dict.fromkeys(field.partition(".")[0] for field in fields))
+    for name in names:
+        if name not in metrics and name not in fields:
+            raise unknown("field", name, metrics if near(name, metrics) or not near(name, fields) else fields)
+
+
+def csv_of(rows: Sequence[AnyRow], columns: Sequence[str] = (), known: Sequence[str] = ()) -> str:
     """A line for each row, with a column for each field of any of them.
 
     Args:
         columns: fields, in this order, in the place of all; ``NAME`` is each ``NAME.STAT`` too.
+        known: fields that the rows may have; one of ``columns`` that no row has is empty.
 
     Raises:
         UsageError: the name of no field.
     """
     flat = [{str(_csv_cell(name)): _csv_cell(value) for name, value in flattened(row).items()} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
+    check_fields([*names, *known], columns)
     chosen: list[str] = []
     for column in columns:
         fields = [name for name in names if column in (name, name.partition(".")[0])]
-        if not fields:
-            raise unknown("field", column, names)
-        chosen += fields
+        chosen += fields or [column]
     file = io.StringIO()
     fields = list(dict.fromkeys(chosen)) or names
     writer = csv.DictWriter(file, fields, lineterminator="\n", extrasaction="ignore")

@@ -75,6 +75,7 @@ class Column(Generic[Seen]):
         spare: a narrow terminal goes without the columns with the largest first, never without those at 0.
         short: the name that ``--columns`` and the legend have for it, where that is not the heading; columns that
             belong together share one. best: what makes a row its best.
+        key: whether it says what the row is of; ``--columns`` does not leave it out.
     """
 
     heading: str
@@ -84,11 +85,12 @@ class Column(Generic[Seen]):
     short: str = ""
     more: str = ""
     best: Best[Seen] | None = None
+    key: bool = False
 
     @classmethod
-    def of(cls, name: str, spare: int = 0) -> Column[AnyRow]:
+    def of(cls, name: str, key: bool = False) -> Column[AnyRow]:
         """The column of a field as it is, empty where it is null."""
-        return Column(name, lambda row: "" if row[name] is None else str(row[name]), spare=spare)
+        return Column(name, lambda row: "" if row[name] is None else str(row[name]), key=key)
 
     @property
     def title(self) -> str:
@@ -206,15 +208,19 @@ def spelling(name: str) -> str:
 
 
 def chosen_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
-    """The tables with the columns of these names alone, in this order; a table with none of them is left out."""
-    found = []
+    """The tables with the columns of these names, in this order, after the key columns that are not among them.
+
+    A table with none of these columns is left out.
+    """
+    chosen = []
     for table in tables:
         places: list[int] = []
         for name in names:
             places += [place for place, column in enumerate(table.columns) if is_called(column, name)]
         if places:
-            found.append(table.with_columns(list(dict.fromkeys(places))))
-    return found
+            keys = [place for place, column in enumerate(table.columns) if column.key and place not in places]
+            chosen.append(table.with_columns(list(dict.fromkeys([*keys, *places]))))
+    return chosen
 
 
 def is_called(column: Column[Any], name: str) -> bool:

@@ -46,7 +46,8 @@ class View:
             sentence or two.
         rows, bounds: a line each in JSONL and CSV, the bounds last. summary, more: what stands beside the rows in JSON.
         tables: for people. legend: sentences of their legend, before those on columns.
-        columns: all that the tables may have, those that a run has nothing for included.
+        columns: all that the tables may have, those that a run has nothing for included. fields: the names of all
+            fields that the rows may have.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
         beside: other views, whose tables are written too. run: the run's folder, where there is one.
     """
@@ -57,6 +58,7 @@ class View:
     tables: Sequence[Table]
     legend: Sequence[str] = ()
     columns: Sequence[Column[Any]] = ()
+    fields: Sequence[str] = ()
     title: str = ""
     result: str = ""
     bounds: Sequence[AnyRow] = ()
@@ -115,7 +117,7 @@ class View:
         if format == "jsonl":
             return "\n".join(strict_json(spelt(row)) for row in [*self.rows, *self.bounds])
         if format == "csv":
-            return csv_of([*self.rows, *self.bounds], columns)
+            return csv_of([*self.rows, *self.bounds], columns, self.fields)
         chosen = self.with_columns(columns) if columns else self
         if format == "table":
             return plain_tables(chosen.tables, chosen.legend, chosen.header, chosen.run, width, whole)

@@ -230,6 +230,21 @@ def test_bad_input_is_one_line_with_a_way_out(run, tmp_path, args, wanted, says)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("format_", "column", "says"),
+    [
+        ("csv", "over_vmaen", "did you mean 'over_vmean'?"),
+        ("csv", "output_spectral.maen", "did you mean 'output_spectral.mean'?"),
+        ("table", "medain", "did you mean 'median'?"),
+        ("json", "median", "json has every field"),
+    ],
+)
+def test_a_column_that_does_not_exist_is_refused_before_anything_is_measured(run, qkv, tmp_path, format_, column, says):
+    out = tmp_path / "out"
+    code, shown, err = run("error", "--qkv", qkv, "--d", 8, "--columns", column, "--format", format_, "--out", out)
+    assert code == 2 and not shown and says in one_line(err) and not out.exists()
+
+
 def test_bad_layers_and_heads_name_what_exists(run, qkv):
     code, _, err = run("error", "--qkv", qkv, "--layer", "3")
     assert code == 2 and "layer 3 does not exist; choose from 0" in one_line(err)

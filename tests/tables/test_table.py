@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+from golden.rewrite import RUNS, SHOWN
 from text_tables import text_table
 
 from attnprobe.errors import UsageError
 from attnprobe.experiments import EXPERIMENTS, experiment
+from attnprobe.report import open_run, views
 from attnprobe.tables.console import Header
+from attnprobe.tables.formats import check_fields
 from attnprobe.tables.table import Best, Column, is_called, spelling, table_of
 from attnprobe.tables.terminal import LEGEND_LINES, plain_tables
 from attnprobe.tables.view import View
@@ -74,8 +77,39 @@ def test_columns_of_csv_are_its_fields():
     view = View("x", Header(), [row], [])
     assert view.text("csv", columns=["x", "method"]).splitlines() == ["x.mean,x.max,method", "0.5,1.0,a"]
     assert view.text("csv", columns=["x.max"]).splitlines() == ["x.max", "1.0"]
-    with pytest.raises(UsageError, match=r"unknown field 'z'; choose from method, x.mean"):
+    with pytest.raises(UsageError, match=r"unknown field 'z'; choose from method, x, y$"):
         view.text("csv", columns=["z"])
+    with pytest.raises(UsageError, match=r"unknown field 'x.maen'; did you mean 'x.mean'"):
+        view.text("csv", columns=["x.maen"])
+
+
+def test_a_field_that_no_row_has_is_an_empty_column_of_csv():
+    view = View("x", Header(), [{"method": "a"}], [], fields=["method", "seconds.mean"])
+    assert view.text("csv", columns=["method", "seconds.mean"]).splitlines() == ["method,seconds.mean", "a,"]
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_all_fields_of_csv_are_known_before_a_run(command):
+    header = (SHOWN / command / f"{command}.csv").read_text().partition("\n")[0].split(",")
+    assert len(header) > 20
+    check_fields(experiment(command).fields(), header)
+
+
+def test_key_columns_stay_first_where_they_are_not_named():
+    """Else a table of two methods at two budgets would not say which row is of which."""
+    columns = [Column.of("method", key=True), Column.of("d", key=True), Column.of("error")]
+    view = View("x", Header(), ROWS, [table_of("", ROWS, columns)])
+    assert view.text("md", columns=["error"]).splitlines()[2] == "| method | d | error |"
+    assert view.text("md", columns=["error", "d"]).splitlines()[2] == "| method | error | d |"
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_tables_of_every_command_have_key_columns(command):
+    tables = [view for view in views(open_run(RUNS / command))][0].tables
+    for table in tables:
+        keys = [place for place, column in enumerate(table.columns) if column.key]
+        rows = [tuple(line[place] for place in keys) for line in table.lines]
+        assert len(set(rows)) == len(rows), (table.caption, [table.headings[place] for place in keys])
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)

@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("bench.measure:measure_bench"),
     view=late("bench.view:view"),
     columns=late("bench.view:BENCH_COLUMNS"),
+    fields=late("bench.rows:FIELDS"),
     plots=("bench",),
     gated=late("bench.gates:GATED"),
     timed=late("bench.rows:bench_rows"),

@@ -10,14 +10,16 @@ from typing_extensions import TypedDict
 
 from ...tables.labels import identity, source_labels
 from ...tables.rows import MethodRow, part
-from ...tables.statistics import describe, fragile_statistics
+from ...tables.statistics import describe, fields_of, fragile_statistics
 from ...tables.table import grouped_by
+from .gates import ERRORS
 from .growth import exponent, faster_from, growth
 
 if TYPE_CHECKING:
     from .record import BenchRecord
 
 __all__ = [
+    "FIELDS",
     "COSTS",
     "EXACT",
     "BenchRow",
@@ -73,6 +75,9 @@ class BenchRow(MethodRow, Method):
     error: float | None
     load: float | None
     noise_floor: NotRequired[float | None]
+
+
+FIELDS = fields_of(BenchRow, [metric.name for metric in ERRORS])
 
 
 class Grown(TypedDict):

@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("budget.measure:measure_budgets"),
     view=late("budget.view:view"),
     columns=late("budget.view:COLUMNS"),
+    fields=late("budget.rows:FIELDS"),
     plots=("budget",),
     gated=late("budget.gates:GATED"),
     examples=(

@@ -11,13 +11,14 @@ from typing_extensions import ReadOnly, TypedDict
 from ...records.shapes import by_name, lists_of
 from ...tables.labels import with_source
 from ...tables.rows import Judged, Named, Placed, State, Where, part
-from ...tables.statistics import describe
+from ...tables.statistics import describe, fields_of
 from ...tables.table import grouped_by
 
 if TYPE_CHECKING:
     from .record import BudgetRecord
 
 __all__ = [
+    "FIELDS",
     "BudgetRow",
     "BudgetSummary",
     "Counterexample",
@@ -85,6 +86,9 @@ class HeadRow(BudgetRow):
     no_counterexample: bool | None
     again: list[int]
     again_error: list[float | None]
+
+
+FIELDS = fields_of(HeadRow)
 
 
 class Weakest(TypedDict):

@@ -71,6 +71,10 @@ def _measured(cell: Callable[[FoundSummary], str]) -> Callable[[BudgetSummary], 
     return lambda row: cell(row) if has_heads(row) else ""
 
 
+def _epsilon(row: BudgetSummary) -> str:
+    return "" if row["epsilon"] is None else f"{row['epsilon']:g}"
+
+
 def _budget(name: str) -> Callable[[BudgetSummary], str]:
     """A budget: ``> d`` where none up to d is enough, ``≤ d`` where smaller ones were not tried."""
 
@@ -113,10 +117,10 @@ TRIED = "in at least 1 − δ of the seeds; > d: no budget up to d is enough; �
 HELD = "the fewest seeds of a head that hold at d"
 CHOSEN = "with the exact interval of their probability; these seeds also chose d, so it is on the high side"
 COLUMNS: tuple[Column[BudgetSummary], ...] = (
-    Column("method", method_label),
-    Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}", more="the largest error allowed"),
-    Column.of("layer"),
-    Column.of("n"),
+    Column("method", method_label, key=True),
+    Column("ε", _epsilon, "the largest error allowed", key=True),
+    Column.of("layer", key=True),
+    Column.of("n", key=True),
     Column("status", lambda row: "" if row["heads"] else row["status"]),
     Column("d min", _budget("min"), ENOUGH, spare=1, more=TRIED),
     Column("d median", _budget("median"), ENOUGH, more=TRIED, best=Best(_median)),

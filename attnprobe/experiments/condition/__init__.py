@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("condition.measure:measure_conditions"),
     view=late("condition.view:view"),
     columns=late("condition.view:CONDITION_COLUMNS"),
+    fields=late("condition.rows:FIELDS"),
     plots=("condition",),
     examples=(
         "--d 32,64,128 --layer all --plot",

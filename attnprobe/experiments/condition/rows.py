@@ -10,11 +10,12 @@ from typing_extensions import ReadOnly, TypedDict
 from ...records.shapes import by_name
 from ...tables.labels import with_source
 from ...tables.rows import State, Where, part
+from ...tables.statistics import fields_of
 
 if TYPE_CHECKING:
     from .record import ConditionRecord, Matrix
 
-__all__ = ["ConditionRow", "MeasuredRow", "condition_rows", "is_measured"]
+__all__ = ["FIELDS", "ConditionRow", "MeasuredRow", "condition_rows", "is_measured"]
 
 ERROR = "output_spectral_relative"
 
@@ -82,6 +83,9 @@ class MeasuredRow(KnownRow, Numbers):
     rank: int
     size: int
     inverted: bool
+
+
+FIELDS = fields_of(MeasuredRow)
 
 
 def is_measured(row: ConditionRow) -> TypeGuard[MeasuredRow]:

@@ -91,10 +91,10 @@ def _rho(row: Conditioned) -> str:
 
 
 MATRIX: tuple[Column[ConditionSummary], ...] = (
-    Column("matrix", lambda row: _symbol(row)),
+    Column("matrix", lambda row: _symbol(row), key=True),
     Column("", lambda row: "●" if row["inverted"] else "", "the method inverts this matrix", short="●"),
-    Column("method", method_label),
-    Column("d", lambda row: "" if row["d"] is None else str(row["d"])),
+    Column("method", method_label, key=True),
+    Column("d", lambda row: "" if row["d"] is None else str(row["d"]), key=True),
 )
 CONDITIONS: tuple[Column[Conditioned], ...] = (
     *MATRIX,

@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("error.measure:measure_errors"),
     view=late("error.view:view"),
     columns=late("error.view:ERROR_COLUMNS"),
+    fields=late("error.rows:FIELDS"),
     plots=("errors", "maps"),
     more_plots=("papers", "heads", "cost"),
     gated=late("error.gates:GATED"),

@@ -117,10 +117,12 @@ def _milliseconds(row: ErrorRow) -> str:
 SPREAD = "over heads, windows, repeats"
 RELATIVE = "of the relative error of the output, ‖E‖₂ / ‖BV‖₂"
 COLUMNS: tuple[Column[ErrorRow], ...] = (
-    Column("method", lambda row: marked(row, label(row))),
+    Column("method", lambda row: marked(row, label(row)), key=True),
     FAMILY,
-    Column("scores\ntimes", _factor, "the factor s of --scale-inputs", spare=9, more="Q and K are each times √s"),
-    Column("d\n(used)", _budget, "budget (what was used)", short="d"),
+    Column(
+        "scores\ntimes", _factor, "the factor s of --scale-inputs", spare=9, more="Q and K are each times √s", key=True
+    ),
+    Column("d\n(used)", _budget, "budget (what was used)", short="d", key=True),
     Column(
         "‖E‖₂\nmean ± s.e.",
         _absolute,
@@ -225,8 +227,9 @@ KERNEL_COLUMNS: tuple[Column[ErrorRow], ...] = (
         method_label,
         "E = O~ − O, of O in float64",
         more="O is the exact output of Q, K and V rounded to the kernel's dtype; medians where nothing else is said",
+        key=True,
     ),
-    Column("in", lambda row: row.get("kernel_dtype") or "", "the dtype that the kernel works in", spare=1),
+    Column("in", lambda row: row.get("kernel_dtype") or "", "the dtype that the kernel works in", spare=1, key=True),
     Column("1 − cosine", _one_minus_cosine, "mean over heads", spare=6),
     Column("max |E|", _statistic("max_abs", "max"), "over all heads"),
     Column("‖E‖F / ‖O‖F", _statistic("relative_frobenius", "median"), "median over heads"),

@@ -10,18 +10,35 @@ from typing_extensions import TypedDict
 
 from ...records.file import LOWER_BOUND
 from ...tables.labels import identity, scale_of, source_labels
+from ...tables.metrics import ERROR
 from ...tables.rows import MethodRow
-from ...tables.statistics import RATIOS, describe, finite, fragile_statistics, per_head, sortable, worst_status
+from ...tables.statistics import (
+    RATIOS,
+    describe,
+    fields_of,
+    finite,
+    fragile_statistics,
+    per_head,
+    sortable,
+    worst_status,
+)
 from ...tables.table import gathered, method_key
 
 if TYPE_CHECKING:
     from .record import ErrorRecord
 
-__all__ = ["ErrorRow", "summarise"]
+__all__ = ["FIELDS", "ErrorRow", "summarise"]
 
 Place = tuple[Any, ...]
 
 ROUNDING = 1e-5  # relative errors below it may be rounding alone
+UNGATED = (  # metrics that no gate limits
+    "realised_d",
+    "matrix_passes",
+    "matrix_spectral_lower",
+    "matrix_spectral_upper",
+    "matrix_spectral_relative_upper",
+)
 
 
 class Kernel(TypedDict, total=False):
@@ -47,6 +64,12 @@ class ErrorRow(MethodRow, Kernel):
     matrix_skipped: str | None
     fragile: Mapping[str, Sequence[str]]
     over_vmean: Mapping[str, float | None]
+
+
+FIELDS = (
+    *fields_of(ErrorRow, [*(metric.name for metric in ERROR), *UNGATED]),
+    *(f"over_vmean.{name}" for name in RATIOS),
+)
 
 
 def summarise(records: Iterable[ErrorRecord]) -> tuple[list[ErrorRow], list[ErrorRow]]:

@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("inject.measure:measure_drift"),
     view=late("inject.view:view"),
     columns=late("inject.view:INJECT_COLUMNS"),
+    fields=late("inject.rows:FIELDS"),
     plots=("inject",),
     gated=late("inject.gates:GATED"),
     examples=(

@@ -10,7 +10,7 @@ from typing_extensions import ReadOnly, TypedDict
 from ...tables.labels import identity, source_labels
 from ...tables.methods import statistic
 from ...tables.rows import Judged, MethodRow, part
-from ...tables.statistics import describe, rank_correlation, sortable, worst_status
+from ...tables.statistics import describe, fields_of, rank_correlation, sortable, worst_status
 from ...tables.table import (
     gathered,
     grouped_by,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .record import InjectRecord
 
 __all__ = [
+    "FIELDS",
     "InjectRow",
     "InjectSummary",
     "Profile",
@@ -64,6 +65,9 @@ class InjectRow(MethodRow, Method):
     tokens: int
     cells: int
     values: int
+
+
+FIELDS = fields_of(InjectRow, [*GATED.names, "seconds"])
 
 
 class End(TypedDict):

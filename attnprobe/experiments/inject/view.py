@@ -126,9 +126,9 @@ def _rivals(row: InjectRow) -> Hashable | None:
 
 
 DRIFTS: tuple[Column[InjectRow], ...] = (
-    Column("method", method_label),
-    Column("d", _budget),
-    Column("layer", _place),
+    Column("method", method_label, key=True),
+    Column("d", _budget, key=True),
+    Column("layer", _place, key=True),
     Column(
         "drift",
         _mean("drift"),
@@ -173,8 +173,8 @@ DRIFTS: tuple[Column[InjectRow], ...] = (
 )
 ONE_LAYER = "drift with this layer alone replaced"
 LAYERS: tuple[Column[Profile], ...] = (
-    Column("method", method_label),
-    Column("d", _budget),
+    Column("method", method_label, key=True),
+    Column("d", _budget, key=True),
     Column("all layers", lambda row: significant(row["drift"], 3), "drift with all layers replaced"),
     Column("best", lambda row: str(row["best"]["layer"]), "the layer with the least drift"),
     Column("drift of best", lambda row: significant(row["best"]["drift"], 3), more=ONE_LAYER),

@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("spectrum.measure:measure_spectra"),
     view=late("spectrum.view:view"),
     columns=late("spectrum.view:SPECTRUM_COLUMNS"),
+    fields=late("spectrum.rows:FIELDS"),
     plots=("spectrum",),
     examples=(
         "--of softmax,unnormalised,gaussian --n 1024 --layer all --plot",

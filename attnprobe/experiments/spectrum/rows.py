@@ -11,11 +11,12 @@ from typing_extensions import TypedDict
 from ...tables.labels import with_source
 from ...tables.numbers import method_label
 from ...tables.rows import part
+from ...tables.statistics import fields_of
 
 if TYPE_CHECKING:
     from .record import SpectrumRecord
 
-__all__ = ["SpectrumRow", "matrix_label", "moduli", "spectrum_rows"]
+__all__ = ["FIELDS", "SpectrumRow", "matrix_label", "moduli", "spectrum_rows"]
 
 
 class Head(TypedDict):
@@ -70,6 +71,9 @@ class Numbers(TypedDict):
 
 class SpectrumRow(Head, Spectrum, Numbers):
     """The values of one matrix of one head, and the numbers made of them."""
+
+
+FIELDS = fields_of(SpectrumRow)
 
 
 def spectrum_rows(records: Sequence[SpectrumRecord]) -> list[SpectrumRow]:

@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("stability.measure:measure_stability"),
     view=late("stability.view:view"),
     columns=late("stability.view:COLUMNS"),
+    fields=late("stability.rows:FIELDS"),
     plots=("stability",),
     gated=late("stability.gates:GATED"),
     examples=(

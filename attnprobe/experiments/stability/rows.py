@@ -12,7 +12,7 @@ from ...records.file import STATUSES
 from ...tables.intervals import mean_interval
 from ...tables.labels import identity, source_labels
 from ...tables.rows import Judged, part
-from ...tables.statistics import describe, quantiles
+from ...tables.statistics import describe, fields_of, quantiles
 from ...tables.table import grouped_by
 from .gates import GATED
 from .names import PAPER, SELF_ATTENTION
@@ -20,7 +20,7 @@ from .names import PAPER, SELF_ATTENTION
 if TYPE_CHECKING:
     from .record import Condition, StabilityRecord
 
-__all__ = ["StabilityRow", "StabilitySummary", "stability_rows", "stability_summary"]
+__all__ = ["FIELDS", "StabilityRow", "StabilitySummary", "stability_rows", "stability_summary"]
 
 Steps = Mapping[str, Sequence[float | None]]
 
@@ -71,6 +71,9 @@ class StabilityRow(Training):
     per_step: Mapping[str, list[float | None]]
     cond_per_step: Mapping[str, list[float]]
     seconds: float | None
+
+
+FIELDS = fields_of(StabilityRow)
 
 
 class Summarised(TypedDict):

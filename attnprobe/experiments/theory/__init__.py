@@ -23,6 +23,7 @@ EXPERIMENT = Experiment(
     measure=late("theory.measure:measure_theory"),
     view=late("theory.view:view"),
     columns=late("theory.view:THEORY_COLUMNS"),
+    fields=late("theory.rows:FIELDS"),
     plots=("theory",),
     gated=late("theory.gates:GATED"),
     listing=late("theory.listing:listed"),

@@ -12,13 +12,22 @@ from ...records.file import unspelt
 from ...records.shapes import by_name, lists_of
 from ...tables.labels import with_source
 from ...tables.rows import Judged, Placed, Quantiles, State, Where, part
-from ...tables.statistics import describe, quantiles
+from ...tables.statistics import describe, fields_of, quantiles
 from ...tables.table import grouped_by
 
 if TYPE_CHECKING:
     from .record import TheoryRecord
 
-__all__ = ["VERDICTS", "FindingRow", "TheoryRow", "TheorySummary", "is_finding", "theory_rows", "theory_summary"]
+__all__ = [
+    "FIELDS",
+    "VERDICTS",
+    "FindingRow",
+    "TheoryRow",
+    "TheorySummary",
+    "is_finding",
+    "theory_rows",
+    "theory_summary",
+]
 
 VERDICTS = ("holds", "violated", "vacuous", "assumption not met")
 NUMBERS = ("measured", "bound", "slack")
@@ -71,6 +80,9 @@ class FindingRow(TheoryRow, OfHead):
     sense: str
     head: int
     details: Mapping[str, object]
+
+
+FIELDS = fields_of(FindingRow)
 
 
 class Statement(TypedDict):

@@ -113,11 +113,14 @@ def _text(name: Literal["assumption", "promise"]) -> Callable[[TheorySummary], s
 def _at(shared: Mapping[str, object]) -> Column[TheorySummary]:
     """The parameters of a statement that the others of its table do not share."""
     return Column[TheorySummary](
-        "at", lambda row: at_label(_own_at(row, shared), row["method"]), "parameters of the statement"
+        "at", lambda row: at_label(_own_at(row, shared), row["method"]), "parameters of the statement", key=True
     )
 
 
-PLACES: tuple[Column[TheorySummary], ...] = (Column("method", method_label), *map(Column.of, ("layer", "n", "d")))
+PLACES: tuple[Column[TheorySummary], ...] = (
+    Column("method", method_label, key=True),
+    *(Column.of(name, key=True) for name in ("layer", "n", "d")),
+)
 QUANTILES = "median over heads and windows"
 SLACK = "room that is left, as a factor"
 SIDES = "bound over measured where at most the bound is promised, measured over bound where at least"

@@ -30,7 +30,8 @@ class Output:
     )
     columns: tuple[str, ...] | None = opt(
         None,
-        "The columns to show, in this order, by the names that the table has. [default: all that fit]",
+        "The columns to show, in this order, by the names that the table has; with csv, fields of rows. Columns that "
+        "say what a row is of always stay in tables. [default: all that fit]",
         group=OUTPUT,
         metavar="NAME,…",
         parse=words,
