@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,9 @@ __all__ = ["Found", "Malformed", "malformed_notes", "read_inputs", "read_records
 
 LONGEST = 64 * MIB  # of a line
 TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
+TORN = "the file ends within this line"
+NO_OBJECT = "this line is no JSON object; repair or remove it"
+KEY = re.compile(rb'"key": ?"([0-9a-f]{24})"')  # of a line that is damaged elsewhere
 ShapeOf = Callable[[str], "Shape[Any] | None"]
 R = TypeVar("R")
 Line = tuple[Path, int, "dict[str, Any] | Malformed"]
@@ -72,15 +76,16 @@ def malformed_notes(malformed: Sequence[Malformed], what: str, most: int = 5) ->
 def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of a file, or of a run's directory (every ``records*.jsonl`` in it, by name), whatever they hold.
 
-    A torn last line, which a kill leaves, is passed over. Of records that share a key one is kept: the last, but a
+    A last line that a kill cut off is passed over. Of records that share a key one is kept: the last, but a
     record that is ok is never replaced by one that is not. `read_typed` holds them to their types too.
 
     Raises:
         UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
     """
     found = _merged(_records(_files(path)))
-    if found.malformed:
-        raise UsageError(str(found.malformed[0]))
+    for one in found.malformed:
+        if one.reason != TORN:
+            raise UsageError(str(one))
     return found.records
 
 
@@ -160,15 +165,16 @@ def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
 
 
 def _records(files: Iterable[Path]) -> Iterator[Line]:
-    """The lines of files, each as an object of this format or as what is none; a torn last line is passed over."""
+    """The lines of files, each as an object of this format or as what is none."""
     for path in files:
         with reading(path), open_regular(path, None) as file:
             for number, line, torn in _bounded(file):
                 record = _parsed(line)
-                if record is None and torn:
+                if record is None:
+                    yield path, number, Malformed(path, number, _key_in(line), _damage(line, torn))
                     continue
-                why = TOO_LONG if line is None else _refusal(record)
-                yield path, number, Malformed(path, number, None, why) if why or record is None else record
+                reason = _refusal(record)
+                yield path, number, Malformed(path, number, None, reason) if reason else record
 
 
 def _bounded(file: BinaryIO) -> Iterator[tuple[int, bytes | None, bool]]:
@@ -183,6 +189,23 @@ def _bounded(file: BinaryIO) -> Iterator[tuple[int, bytes | None, bool]]:
             yield number, line if end is line else None, not end.endswith(b"\n")
 
 
+def _damage(line: bytes | None, torn: bool) -> str:
+    """Why a line is no object."""
+    if torn:
+        return TORN
+    return TOO_LONG if line is None else NO_OBJECT
+
+
+def _key_in(line: bytes | None) -> str | None:
+    """The key in a damaged line; None where it cannot be read.
+
+    >>> _key_in(b'{"d":4,"key":"0123456789abcdef01234567","lay')
+    '0123456789abcdef01234567'
+    """
+    found = None if line is None else KEY.search(line)
+    return None if found is None else found[1].decode()
+
+
 def _parsed(line: bytes | None) -> dict[str, Any] | None:
     """A line as an object, or None where it is none."""
     try:
@@ -194,10 +217,8 @@ def _parsed(line: bytes | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _refusal(record: Mapping[str, Any] | None) -> str:
+def _refusal(record: Mapping[str, Any]) -> str:
     """Why an object is none of this format; nothing where it is."""
-    if record is None:
-        return "this line is no JSON object; repair or remove it"
     schema = record.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
         return f"this is no record: its schema is {json.dumps(schema)[:40]}"

@@ -150,16 +150,32 @@ def test_what_the_command_left_is_rebuilt_to_the_byte(run, qkv, tmp_path, args):
 
 @each(COMMANDS, slow=list(COMMANDS)[1:])
 def test_the_order_of_the_records_and_a_torn_line_change_nothing(run, qkv, tmp_path, args):
-    """An interrupted run that goes on appends what is missing at the end."""
+    """An interrupted run that goes on appends what is missing at the end. A line that was cut off is named."""
     run(*args, "--qkv", qkv, "--out", "r")
     before, path = left(tmp_path / "r"), tmp_path / "r/records.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     random.Random(0).shuffle(lines)
     path.write_bytes(b"".join(lines) + lines[0][:50])
     forget(tmp_path / "r")
-    assert run("report", "r")[0] == 0
+    code, _, err = run("report", "r")
+    assert code == 4 and f"records.jsonl:{len(lines) + 1}: the file ends within this line; it is left out" in err
     after = left(tmp_path / "r")
     assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_line_whose_cell_is_measured_again_is_forgotten(run, qkv, tmp_path, damage):
+    args = ("error", "--qkv", qkv, "--d", "4,8", "--out", "r")
+    run(*args)
+    path = tmp_path / "r/records.jsonl"
+    first, second, *rest = path.read_bytes().splitlines(keepends=True)
+    damaged = second[: len(second) // 2] + b"\n" if damage == "cut" else second.replace(b'"metrics":', b'"metrics"\x00')
+    path.write_bytes(b"".join([first, damaged, *rest]))
+    assert run("report", "r")[0] == 4
+    code, _, err = run(*args)
+    assert code == 0 and "records.jsonl:2: " in err and "counts as not measured" in err
+    code, _, err = run("report", "r")
+    assert code == 0 and "records.jsonl" not in err
 
 
 def test_records_of_other_settings_are_left_out_as_the_command_did(run, qkv, tmp_path):
@@ -433,7 +449,7 @@ BAD = {
     "an empty folder": ({}, "no records*.jsonl"),
     "a file": ("file", "is a file"),
     "empty records": ({"records.jsonl": ""}, "records are empty"),
-    "only a torn line": ({"records.jsonl": a_record()[:40]}, "records are empty"),
+    "only a torn line": ({"records.jsonl": a_record()[:40]}, "records.jsonl:1: the file ends within this line"),
     "torn lines": ({"records.jsonl": a_record()[:40] + "\n" + "{\n"}, "records.jsonl:1: this line is no"),
     "a newer schema": ({"records.jsonl": a_record(schema=2)}, "schema 2 is newer than 1"),
     "another schema": ({"records.jsonl": a_record(schema="x")}, 'its schema is "x"'),

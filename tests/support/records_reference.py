@@ -52,7 +52,9 @@ Each line is checked when it is read.
   field of the manifest.
 - The other lines are shown. The exit code of `report` and `compare` is 4, and that of `compare` is 1 if there is a
   regression.
-- A run that resumes in the folder measures such a cell again. The invalid line stays in the file.
+- A run that resumes in the folder measures such a cell again. The invalid line stays in the file. Where its key can be
+  read, it no longer counts once the cell has a valid line.
+- A last line that a kill cut off is an invalid line. A run that resumes removes it.
 - Unknown fields, and records of unknown commands, are ignored.
 
 ## In Python
