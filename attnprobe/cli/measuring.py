@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..timings import Timings
 from .gating import judge_gates, judged
-from .output import draw, ended, keep_files, pictures, show, whatever_fits
+from .output import draw, drawn_kinds, ended, keep_files, pictures, show, whatever_fits
 from .progress import progress_bar
 from .streams import echo, note
 
@@ -56,7 +56,7 @@ def measure_and_show(
     with whatever_fits(session.path) as lost:
         show(view, session.path, output, told, gates_markdown(results))
         keep_files(view, session.path)
-        draw(view, session.path, kinds)
+        draw(view, session.path, [*kinds, *drawn_kinds(view, session.path)])  # older pictures show an earlier run
     if getattr(output, "show_timings", False):
         from ..tables.terminal import timings_table
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..run.topics import Output
     from ..tables.view import Figure, View
 
-__all__ = ["draw", "ended", "keep_files", "pictures", "shard_asked", "show", "whatever_fits"]
+__all__ = ["draw", "drawn_kinds", "ended", "keep_files", "pictures", "shard_asked", "show", "whatever_fits"]
 
 
 def shard_asked() -> str | None:
@@ -93,30 +93,34 @@ def pictures(folder: str | Path | None, stem: str) -> list[str]:
 
 
 def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
-    """Draw the figures of a view into ``figures/`` that are asked for, or that an older picture is there of.
+    """Draw figures of a view into ``figures/``, and return their files.
 
-    Older pictures that are not drawn again show what the table does not, and go; a user's own stay. A shard draws
-    nothing.
+    Older pictures of these kinds that are not drawn again show what the table does not, and go; a user's own stay. A
+    shard draws nothing.
 
     Args:
-        kinds: what is asked for, of those in ``view.figures``; ``all`` is every one.
+        kinds: of those in ``view.figures``; ``all`` is every one.
     """
     if shard_asked():
         return []
     paths = []
     for kind, figure in view.figures.items():
-        paths += _drawn(figure, folder, wanted=kind in kinds or "all" in kinds, named=kind in kinds)
+        if kind in kinds or "all" in kinds:
+            paths += _drawn(figure, folder, named=kind in kinds)
     return paths
 
 
-def _drawn(figure: Figure, folder: Path, wanted: bool, named: bool) -> list[Path]:
-    """The files of one kind of figure; that there are none is said where it is asked for by name."""
+def drawn_kinds(view: View, folder: Path) -> list[str]:
+    """The kinds of figures that a folder has pictures of."""
+    return [kind for kind, figure in view.figures.items() if pictures(folder, figure.stem)]
+
+
+def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
+    """The files of one kind of figure; if there are none and it was ``named``, a line on stderr says why."""
     from ..figures.kit import FILES
     from ..records.ownership import remove_output, scratch, write_output
 
     older = pictures(folder, figure.stem)
-    if not wanted and not older:
-        return []
     with scratch(folder) as place:
         drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}
     paths = [write_output(folder, name, data) for name, data in drawn.items()]

@@ -155,7 +155,7 @@ def _rebuilt(
     """Print a run's tables, write its tables and figures into a folder, and name them for the page."""
     from ..records.ownership import PAGE, produced
     from ..report import Report, plot_kinds
-    from .output import draw, keep_files, show
+    from .output import draw, keep_files, pictures, show
     from .streams import note
 
     for line in run.notes:
@@ -165,11 +165,12 @@ def _rebuilt(
         show(view, folder, output)
         keep_files(view, folder)
         figures += draw(view, folder, kinds)
+        figures += [folder / name for figure in view.figures.values() for name in pictures(folder, figure.stem)]
     for kind in kinds:
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")
     files = [name for name in produced(folder) if name != PAGE]
     if folder.resolve() == run.path.resolve():
         files += sorted(path.name for path in folder.glob("records*.jsonl")) + ["manifest.json"] * bool(run.manifest)
-    drawn = [path for path in figures if path.suffix == ".svg"]
+    drawn = [path for path in dict.fromkeys(figures) if path.suffix == ".svg"]
     return Report(run, shown, drawn, [(folder / name).relative_to(page).as_posix() for name in files])

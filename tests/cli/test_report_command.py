@@ -553,5 +553,18 @@ def test_the_help_ends_with_examples_and_repeats_no_exit_codes(run, command):
     assert "Examples:" in text and "Exit codes" not in text
 
 
+def test_plot_draws_the_named_kinds_alone_and_the_page_keeps_the_others(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4,8", "--plot", "--out", "r")
+    run("report", "r")
+    drawn = {path: path.stat().st_mtime_ns for path in (tmp_path / "r/figures").glob("*.svg")}
+    assert {path.name.partition("-")[0] for path in drawn} == {"error", "papers", "cost"}
+    code, _, err = run("report", "r", "--plot", "cost", "--style", "slide")
+    assert code == 0 and err.count("figure:") == 1 and "cost-" in err
+    again = [path for path, time in drawn.items() if path.stat().st_mtime_ns != time]
+    assert [path.name.partition("-")[0] for path in again] == ["cost"]
+    page = (tmp_path / "r/report.html").read_text()
+    assert all(path.name in page for path in drawn)
+
+
 def test_the_help_of_plot_says_that_it_limits_the_figures(run):
     assert "--plot KIND Draw only these kinds of figures" in " ".join(run("report", "--help")[1].split())
