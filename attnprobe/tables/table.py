@@ -15,6 +15,7 @@ from .rows import AnyRow, Named, State
 __all__ = [
     "Best",
     "Column",
+    "Entry",
     "Table",
     "check_columns",
     "chosen_columns",
@@ -243,14 +244,24 @@ def check_columns(columns: Iterable[Column[Any]], names: Iterable[str]) -> None:
             raise UsageError(f"unknown column '{name}'{near}{listed}")
 
 
-def legend_of(columns: Iterable[Column[Any]], whole: bool = False) -> list[str]:
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a legend: a sentence, and the names of the columns that it explains."""
+
+    text: str
+    names: Sequence[str] = ()
+
+
+def legend_of(columns: Iterable[Column[Any]], whole: bool = False) -> list[Entry]:
     """What columns mean, an entry for each meaning, ``names: meaning``; with ``whole`` all that there is to know."""
     names: dict[tuple[str, str], list[str]] = {}
     for column in columns:
         meaning = column.meaning, column.more if whole else ""
         if any(meaning) and column.name not in (some := names.setdefault(meaning, [])):
             some.append(column.name)
-    return [f"{', '.join(some)}: {'; '.join(filter(None, texts))}." for texts, some in names.items()]
+    return [
+        Entry(f"{', '.join(some)}: {'; '.join(filter(None, texts))}.", tuple(some)) for texts, some in names.items()
+    ]
 
 
 def grouped_by(rows: Iterable[R], *names: str) -> list[list[R]]:

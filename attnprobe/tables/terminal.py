@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header
 from .numbers import aligned
-from .table import Table, legend_of
+from .table import Entry, Table, legend_of
 
 __all__ = ["plain_tables", "timings_table"]
 
@@ -73,9 +73,10 @@ def plain_tables(
     left_out = _left_out(layouts, shown)
     if whole:
         every = [column for table in tables for column in table.columns]
-        lines = [*legend, *legend_of(every, whole=True)]
+        lines = [*legend, *(entry.text for entry in legend_of(every, whole=True))]
     else:
-        lines = _legend([*legend, *legend_of(columns)], left_out, min(room, max(80, min(needed, 120))))
+        entries = [*map(Entry, legend), *legend_of(columns)]
+        lines = _legend(entries, left_out, min(room, max(80, min(needed, 120))))
     for one in lines:
         line(one, "dim")
     if run is not None:
@@ -83,18 +84,37 @@ def plain_tables(
     return finished(console)
 
 
-def _legend(entries: Sequence[str], left_out: Sequence[str], width: int) -> list[str]:
-    """As many entries as `LEGEND_LINES` lines hold, then a line on what is left out."""
-    kept: list[str] = []
+def _legend(entries: Sequence[Entry], left_out: Sequence[str], width: int) -> list[str]:
+    """As many entries as `LEGEND_LINES` lines hold, then a line on what they leave out."""
+    shown: list[str] = []
+    unexplained: list[str] = []
     for entry in entries:
-        if len(_wrapped([*kept, entry], width)) <= LEGEND_LINES:
-            kept.append(entry)
-    lines = _wrapped(kept, width)
-    if not left_out:
-        return lines if len(kept) == len(entries) else [*lines, "(--legend explains all)"]
-    named = f"Left out: {', '.join(left_out)} (--columns, --legend)"
-    count = f"{len(left_out)} column{'s' * (len(left_out) != 1)} left out (--columns, --legend)"
-    return [*lines, named if cell_len(named) <= width else count]
+        if len(_wrapped([*shown, entry.text], width)) <= LEGEND_LINES:
+            shown.append(entry.text)
+        else:
+            unexplained += entry.names or ["the marks"]
+    return [*_wrapped(shown, width), *_pointer(left_out, unexplained, width)]
+
+
+def _pointer(left_out: Sequence[str], unexplained: Sequence[str], width: int) -> list[str]:
+    """A line on columns without room and columns without explanation; it names them if they fit, else counts them.
+
+    >>> [*_pointer(["family"], [], 80), *_pointer(["family"], ["time"], 80), *_pointer([], ["time"], 12)]
+    ['Left out: family (--columns, --legend)', 'Left out: family (--columns). --legend explains time', \
+'--legend explains 1 more']
+    """
+    options = "--columns" if unexplained else "--columns, --legend"
+    named, counts = [], []
+    if left_out:
+        named.append(f"Left out: {', '.join(left_out)} ({options})")
+        counts.append(f"{len(left_out)} column{'s' * (len(left_out) != 1)} left out ({options})")
+    if unexplained:
+        named.append(f"--legend explains {', '.join(unexplained)}")
+        counts.append(f"--legend explains {len(unexplained)} more")
+    line = ". ".join(named)
+    if not line:
+        return []
+    return [line if cell_len(line) <= width else ". ".join(counts)]
 
 
 def _wrapped(entries: Sequence[str], width: int) -> list[str]:

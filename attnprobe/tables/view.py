@@ -87,7 +87,7 @@ class View:
     def whole_legend(self) -> list[str]:
         """The legend, and what the columns mean, in sentences."""
         columns = [column for table in self.tables for column in table.columns]
-        return [*self.legend, *legend_of(columns, whole=True)]
+        return [*self.legend, *(entry.text for entry in legend_of(columns, whole=True))]
 
     def text(
         self,

@@ -133,9 +133,33 @@ def test_the_legend_has_three_lines_and_explains_what_is_shown():
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n\n")[-1].splitlines()
     assert lines[0].startswith("A sentence. column 0: what column 0 is.")
     assert len(lines) == LEGEND_LINES + 1 and all(len(line) <= 60 for line in lines)
-    assert "what column 11 is" not in text and lines[-1] == "6 columns left out (--columns, --legend)"
+    assert "what column 5 is" not in text and lines[-1] == "6 columns left out (--columns). --legend explains 1 more"
     whole = plain_tables([table], ["A sentence."], Header(), width=60, whole=True)
     assert all(f"{name}: what {name} is." in whole for name in names) and "A sentence." in whole
+
+
+PLAIN = {"method", "family", "d", "n", "layer", "weights", "matrix", "status", "kernel"}
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_a_column_without_a_meaning_has_a_plain_name(command):
+    columns = list(experiment(command).columns())
+    explained = {column.name for column in columns if column.meaning}
+    assert {column.name for column in columns} - explained <= PLAIN
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 120, 160])
+def test_the_legend_explains_each_shown_column_or_points_to_its_explanation(width):
+    names = [f"column {letter}" for letter in "abcdefghijkl"]
+    text = plain_tables([text_table("", names, [["1.25"] * 12], spare=names[6:])], [], Header(), width=width)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    table, legend = text.split("\n\n")[0], " ".join(text.split("\n\n")[-1].split())
+    shown = [name for name in names if name in table]
+    unexplained = [name for name in shown if f"{name}: what {name} is." not in legend]
+    assert len(shown) >= 6 and (width > 50 or unexplained)
+    pointers = (f"--legend explains {', '.join(unexplained)}", f"--legend explains {len(unexplained)} more")
+    assert not unexplained or legend.endswith(pointers)
+    assert unexplained or "--legend explains" not in legend
 
 
 def test_plain_words_stand_first_and_provenance_where_the_whole_is_asked_for():

@@ -125,7 +125,7 @@ COLUMNS: tuple[Column[BudgetSummary], ...] = (
     Column("d min", _budget("min"), ENOUGH, spare=1, more=TRIED),
     Column("d median", _budget("median"), ENOUGH, more=TRIED, best=Best(_median)),
     Column("d max", _budget("max"), ENOUGH, more=TRIED),
-    Column("median d/n", _measured(_share), spare=2, more="the median d over the number of tokens"),
+    Column("median d/n", _measured(_share), "the median d over the number of tokens", spare=2),
     Column("unreached", _measured(lambda row: f"{row['unreached']}/{row['values']}"), "heads without such a d"),
     Column(
         "counterexamples",

@@ -177,9 +177,9 @@ LAYERS: tuple[Column[Profile], ...] = (
     Column("d", _budget, key=True),
     Column("all layers", lambda row: significant(row["drift"], 3), "drift with all layers replaced"),
     Column("best", lambda row: str(row["best"]["layer"]), "the layer with the least drift"),
-    Column("drift of best", lambda row: significant(row["best"]["drift"], 3), more=ONE_LAYER),
+    Column("drift of best", lambda row: significant(row["best"]["drift"], 3), ONE_LAYER),
     Column("worst", lambda row: str(row["worst"]["layer"]), "the layer with the most"),
-    Column("drift of worst", lambda row: significant(row["worst"]["drift"], 3), more=ONE_LAYER),
+    Column("drift of worst", lambda row: significant(row["worst"]["drift"], 3), ONE_LAYER),
     Column(
         "ρ",
         _rho,

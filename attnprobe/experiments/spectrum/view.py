@@ -189,8 +189,8 @@ def _values(rows: Sequence[SpectrumRow]) -> list[Column]:
 
 def _value_column(symbol: str, rank: int) -> Column:
     """The value at a rank."""
-    more = "the value of this rank, median over heads and windows; 1 is the largest"
-    return Column(symbol.format(rank), _value(rank), short=symbol.format(""), more=more)
+    meaning = "values by rank, median over heads and windows"
+    return Column(symbol.format(rank), _value(rank), meaning, short=symbol.format(""))
 
 
 def _value(rank: int) -> Cell:

@@ -128,15 +128,15 @@ VERDICTS_IN_WORDS = (
     "the first that applies: assumption not met, so nothing is promised; vacuous, the bound promises no more than is "
     "true of every matrix; violated, beyond the measured interval and its rounding; holds"
 )
-ENDS = "two quantiles over heads and windows, where they differ"
+ENDS = "quantiles, where they differ"
 NUMBER_COLUMNS: tuple[Column[TheorySummary], ...] = (
     Column("verdict", _verdict, "of so many heads", more=VERDICTS_IN_WORDS),
     Column("measured", _ends("measured", "median"), QUANTILES),
-    Column("measured p10 – p90", _ends("measured", "p10", "p90"), spare=1, more=ENDS),
+    Column("measured p10 – p90", _ends("measured", "p10", "p90"), ENDS, spare=1),
     Column("bound", _ends("bound", "median"), QUANTILES),
-    Column("bound p10 – p90", _ends("bound", "p10", "p90"), spare=3, more=ENDS),
+    Column("bound p10 – p90", _ends("bound", "p10", "p90"), ENDS, spare=3),
     Column("slack", _ends("slack", "median"), SLACK, more=SIDES),
-    Column("slack p10 – p90", _ends("slack", "p10", "p90"), spare=2, more=ENDS),
+    Column("slack p10 – p90", _ends("slack", "p10", "p90"), ENDS, spare=2),
 )
 TEXTS: dict[Literal["assumption", "promise"], Column[TheorySummary]] = {  # columns where a table has several
     "assumption": Column("assumption", _text("assumption"), "what the theorem assumes", spare=4),
