@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class Approximation:
         inverses: the inverses used, under the names of `cores`.
         diagnostics: numbers per head, (h,): ``realised_d``, ``visited``, ``bad_rows``, ``inverse_residual``, …
         no_operator: the reason for a missing operator.
+        log_normalizer: computes ``log D~_i``, (h, n_q), where the method divides row i by an estimate D~_i of ``D_i =
+            Σ_j exp(S_ij)``; None if it has none.
     """
 
     operator: Operator | None
@@ -38,6 +40,7 @@ class Approximation:
     inverses: Mapping[str, Tensor] = field(default_factory=dict)
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
     no_operator: str = "gives an output and no matrix"
+    log_normalizer: Callable[[], Tensor] | None = None
 
     @classmethod
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:

@@ -113,7 +113,7 @@ class _Replacement:
         if feature is not None:
             raise Unsupported(f"{call.module}: {feature}, and {entry.name} has no form for it")
         if call.causal and not entry.is_causal:
-            entry.check_causal(True)
+            entry.check_form(causal=True, local=False)
             raise Unsupported(f"attention is causal, and {entry.name} looks ahead")
         if call.cached and not {"causal", "permutation_equivariant"} <= set(entry.tags):  # its place is not its row
             raise Unsupported(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .errors import NotFinite, UsageError
+from .visible import Visible
 
 __all__ = ["QKV"]
 
@@ -28,8 +29,16 @@ class QKV:
         mask: ``(n,)`` bool, true at valid tokens (a padding mask; needs ``n_q == n_k``); ``None`` means all valid.
         heads: the original numbers of the heads, kept by `select`; ``None`` is ``0 … h-1``.
         label: the origin of the tensors (``layer``, ``window`` and the source's facts).
-        causal: query i sees only the keys up to i (needs ``n_q == n_k``). The exact attention is then causal, and
-            methods without a causal form refuse the inputs.
+        causal: each query sees only the keys up to its position. The exact attention is then causal, and methods
+            without a causal form refuse the inputs.
+        positions: the number of the key that stands at each query's own place, ``(n_q,)`` int64. ``None``: the queries
+            of causal inputs are the last n_q tokens, so that query i sees the keys up to ``i + n_k - n_q``; any others
+            are the first.
+        sliding_window: w; a query at position c sees only the keys at a distance below w: ``c - w + 1 … c`` if causal,
+            otherwise ``c - w + 1 … c + w - 1``. ``None`` is no window.
+        sinks: the number of first keys that a query of causal inputs sees from beyond its window.
+        sink_logits: one more score of each head, ``(h,)``, whose key has no value: the normaliser of a row is then
+            ``Σ_j exp(S_ij) + exp(sink)``, and its weights sum to less than 1. ``None`` is no such score.
 
     Raises:
         UsageError: an axis that does not fit, a dtype that is not floating point, different devices,
@@ -51,6 +60,10 @@ class QKV:
     heads: tuple[int, ...]
     label: Mapping[str, Any]
     causal: bool
+    positions: Tensor | None
+    sliding_window: int | None
+    sinks: int
+    sink_logits: Tensor | None
 
     def __init__(
         self,
@@ -62,6 +75,10 @@ class QKV:
         heads: Iterable[int] | None = None,
         label: Mapping[str, Any] | None = None,
         causal: bool = False,
+        positions: Tensor | None = None,
+        sliding_window: int | None = None,
+        sinks: int = 0,
+        sink_logits: Tensor | None = None,
     ) -> None:
         q, k, v = (_three_axes(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
         for name, tensor in (("k", k), ("v", v)):
@@ -84,12 +101,17 @@ class QKV:
         if len(set(numbers)) != len(numbers):
             raise UsageError(f"heads: the numbers {list(numbers)} repeat")
         fields = {"q": q, "k": k, "v": v, "scale": factor, "mask": None, "heads": numbers, "label": label or {}}
-        for name, value in (fields | {"causal": causal}).items():
+        for name, value in (fields | {"causal": causal, "sliding_window": sliding_window, "sinks": sinks}).items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "positions", self._checked_positions(positions))
         if mask is not None:
             object.__setattr__(self, "mask", self._checked_mask(mask))
-        if causal and self.n_q != self.n_k:
-            raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: causal attention needs equal numbers")
+            object.__setattr__(self, "positions", None)
+        object.__setattr__(self, "sink_logits", self._checked_sinks(sink_logits))
+        if sliding_window is not None and sliding_window < 1:
+            raise UsageError(f"sliding_window: {sliding_window} is not positive")
+        if sinks < 0 or (sinks and not causal):
+            raise UsageError(f"sinks: {sinks} is {'negative' if causal else 'for causal inputs only'}")
 
     def _checked_mask(self, mask: Tensor) -> Tensor:
         if mask.dtype != torch.bool or mask.shape != (self.n_k,) or self.n_q != self.n_k:
@@ -99,12 +121,40 @@ class QKV:
             )
         if not mask.any():
             raise UsageError("mask: no valid token")
+        if not self.square:
+            raise UsageError("mask: the queries are not the tokens in their order; drop the padded keys instead")
         return mask.to(self.device)
+
+    def _checked_positions(self, positions: Tensor | None) -> Tensor | None:
+        if positions is None:
+            if self.causal and self.n_q > self.n_k:
+                raise UsageError(f"causal: {self.n_q} queries and {self.n_k} keys: give the positions of the queries")
+            return None
+        if positions.dtype != torch.int64 or positions.shape != (self.n_q,):
+            raise UsageError(
+                f"positions: needs shape ({self.n_q},) and dtype int64; got {tuple(positions.shape)}, {positions.dtype}"
+            )
+        low, high = int(positions.min()), int(positions.max())
+        if low < 0 or high >= self.n_k:
+            raise UsageError(f"positions: {low} … {high} are not all among the {self.n_k} keys")
+        if self.causal and len(positions.unique()) < self.n_q:
+            raise UsageError("positions: two queries have one position")
+        return positions.to(self.device)
+
+    def _checked_sinks(self, logits: Tensor | None) -> Tensor | None:
+        if logits is None:
+            return None
+        if logits.shape != (self.h,) or not torch.isfinite(logits).all():
+            raise UsageError(f"sink_logits: needs {self.h} finite numbers, one for each head")
+        return logits.to(self.q)
 
     def __repr__(self) -> str:
         dtype, place = str(self.dtype).removeprefix("torch."), f", layer={self.layer}, window={self.window}"
         masked = "" if self.mask is None else f", valid={int(self.mask.sum())}"
         masked += ", causal" if self.causal else ""
+        masked += "" if self.sliding_window is None else f", sliding_window={self.sliding_window}"
+        masked += f", sinks={self.sinks}" if self.sinks else ""
+        masked += "" if self.sink_logits is None else ", sink_logits"
         return (
             f"QKV(h={self.h}, n_q={self.n_q}, n_k={self.n_k}, p={self.p}, p_v={self.p_v}, "
             f"scale={self.scale:.6g}{masked}, dtype={dtype}, device={self.device}{place if self.label else ''})"
@@ -143,6 +193,34 @@ class QKV:
         return self.v.shape[2]
 
     @property
+    def query_positions(self) -> Tensor:
+        """The number of the key that stands at each query's own place, (n_q,) int64."""
+        if self.positions is not None:
+            return self.positions
+        first = self.n_k - self.n_q if self.causal else 0
+        return torch.arange(first, first + self.n_q, device=self.device).clamp(max=self.n_k - 1)
+
+    @property
+    def square(self) -> bool:
+        """Whether each token is a query and a key: query i stands at key i."""
+        if self.n_q != self.n_k or self.positions is None:
+            return self.n_q == self.n_k
+        return torch.equal(self.positions, torch.arange(self.n_k, device=self.device))
+
+    @property
+    def visible(self) -> Visible | None:
+        """The keys that each query sees; None means all."""
+        if not self.causal and self.sliding_window is None:
+            return None
+        last = positions = self.query_positions
+        if self.sliding_window is None:
+            return Visible(last)
+        reach = self.sliding_window - 1
+        if not self.causal:
+            last = (last + reach).clamp(max=self.n_k - 1)
+        return Visible(last, (positions - reach).clamp(min=0), self.sinks)
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.q.dtype
 
@@ -171,12 +249,25 @@ class QKV:
         if missing or not heads:
             raise UsageError(f"head {missing[0] if missing else '(none)'} is not among {list(self.heads)}")
         rows = [self.heads.index(head) for head in heads]
-        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], heads=tuple(heads))
+        logits = None if self.sink_logits is None else self.sink_logits[rows]
+        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], heads=tuple(heads), sink_logits=logits)
+
+    def queries(self, index: Tensor) -> QKV:
+        """The queries of these rows, int64, against all keys.
+
+        >>> QKV(*torch.ones(3, 1, 9, 2), causal=True).queries(torch.tensor([3, 8])).visible.counts()
+        tensor([4, 9])
+        """
+        if self.mask is not None:
+            raise UsageError("queries: rows of masked inputs cannot be taken; take them of `compressed` inputs")
+        index = index.to(self.device)
+        return replace(self, q=self.q[:, index], positions=self.query_positions[index])
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QKV:
         """The same tensors on another device or in another dtype."""
         q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.k, self.v))
-        return replace(self, q=q, k=k, v=v)
+        mask = None if self.mask is None else self.mask.to(q.device)
+        return replace(self, q=q, k=k, v=v, mask=mask)
 
     def compressed(self) -> QKV:
         """The valid tokens only, without a mask."""

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from .errors import unknown
-from .operators import GaussianAttention, Operator, Padded, SoftmaxAttention, in_spans, located
+from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAttention, in_spans, located
 from .qkv import QKV
 
-__all__ = ["TARGETS", "attention", "exact", "exact_output", "last_seen"]
+__all__ = ["TARGETS", "attention", "exact", "exact_output", "is_plain", "sink_share"]
 
 TARGETS = ("softmax", "gaussian")
 
@@ -22,8 +22,9 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
     """The exact operator, (h, n_q, n_k), in the dtype of ``qkv``.
 
     ``softmax`` is ``B = softmax(scale · Q Kᵀ)``; ``gaussian`` is ``C_ij = exp(-‖q_i - k_j‖² · scale/2)``. With a
-    padding mask, padded rows and columns are zero. For causal inputs, entries above the diagonal are zero, and a row of
-    B is a softmax over the keys up to its own. No n x n matrix is stored.
+    padding mask, padded rows and columns are zero. Entries of keys that a query does not see are zero: later ones of
+    causal inputs, those outside of a sliding window. A row of B is a softmax over the keys that it sees, times
+    `sink_share` where heads have a sink of their own. No n x n matrix is stored.
 
     Raises:
         UsageError: an unknown target.
@@ -36,7 +37,9 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
         raise unknown("target", target, TARGETS)
     inner = qkv.compressed()
     kind = SoftmaxAttention if target == "softmax" else GaussianAttention
-    operator = kind(inner.q, inner.k, inner.scale, last_seen(inner))
+    operator = kind(inner.q, inner.k, inner.scale, inner.visible)
+    if inner.sink_logits is not None and isinstance(operator, SoftmaxAttention):
+        operator = Scaled(operator, left=sink_share(operator.log_normalizer(), inner.sink_logits))
     return operator if qkv.mask is None else Padded(operator, qkv.mask)
 
 
@@ -74,10 +77,11 @@ def _rows_of(
     qkv: QKV, target: str, head: int, out: Tensor, split: bool, device: torch.device
 ) -> Callable[[int, int], None]:
     """A function that computes rows of one head of ``out`` on ``device``."""
-    one, last = slice(head, head + 1), last_seen(qkv)
+    one, visible = slice(head, head + 1), qkv.visible
     on_device = lambda x: x.to(device).double().contiguous() if split else x.double()
     k, v = on_device(qkv.k[one]), on_device(qkv.v[one])
-    fused = target == "softmax" and device.type == "cpu" and not (split and qkv.causal)
+    logits = qkv.sink_logits
+    fused = target == "softmax" and device.type == "cpu" and is_plain(qkv, split)
 
     def work(start: int, stop: int) -> None:
         q = on_device(qkv.q[one, start:stop])
@@ -85,15 +89,33 @@ def _rows_of(
             rows = attention(q, k, v, qkv.scale, qkv.causal)
         else:
             kind = SoftmaxAttention if target == "softmax" else GaussianAttention
-            rows = kind(q, k, qkv.scale, None if last is None else last[start:stop]) @ v
+            operator = kind(q, k, qkv.scale, None if visible is None else visible.of(slice(start, stop)))
+            rows = operator @ v
+            if logits is not None and isinstance(operator, SoftmaxAttention):
+                log_sum = operator.log_normalizer()
+                rows = rows * sink_share(log_sum, logits[one].to(log_sum))[..., None]
         out[head, start:stop] = rows[0].to(out.device)
 
     return work
 
 
-def last_seen(qkv: QKV) -> Tensor | None:
-    """The last key that each query sees, (n,) int64: its own for causal Q, K, V; None if it sees all keys."""
-    return torch.arange(qkv.n_q, device=qkv.device) if qkv.causal else None
+def is_plain(qkv: QKV, split: bool = False) -> bool:
+    """Whether `attention` computes the attention of ``qkv``: all keys, or plainly causal.
+
+    ``split``: it gets some of the rows at a time, for which it has no causal mask.
+    """
+    if qkv.sink_logits is not None:
+        return False
+    return qkv.visible is None or (qkv.sliding_window is None and qkv.square and not split)
+
+
+def sink_share(log_normalizer: Tensor, logits: Tensor) -> Tensor:
+    """``D / (D + exp(sink))`` of each row, (h, n_q): the share of a row's weight that its keys keep.
+
+    Args:
+        log_normalizer: ``log D_i``, (h, n_q). logits: the sink of each head, (h,).
+    """
+    return torch.sigmoid(log_normalizer - logits[:, None])
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:

@@ -76,19 +76,21 @@ def look_back(order: Tensor, chunk: int) -> Tensor:
     return chunks if count == 1 else torch.cat([chunks.roll(1, 0), chunks], 1)
 
 
-def look_back_causally(own: Tensor, of_key: Tensor, buckets: int, width: int) -> Tensor:
-    """The ``width`` keys before each query among the keys up to it, sorted by bucket and position, (n, width).
+def look_back_causally(own: Tensor, of_key: Tensor, positions: Tensor, buckets: int, width: int) -> Tensor:
+    """The ``width`` keys before each query among the keys up to it, sorted by bucket and position, (n_q, width).
 
-    The keys ``j ≤ i`` are sorted by bucket, and within a bucket by position. Query i takes the place after the last key
-    of its bucket and looks back: first at the latest key of its bucket, then at earlier ones, then at the bucket
-    before, cyclically. -1 is an empty slot. Unlike in `look_back`, the result does not depend on keys after i.
+    The keys ``j ≤ c`` of a query at position c are sorted by bucket, and within a bucket by position. The query takes
+    the place after the last key of its bucket and looks back: first at the latest key of its bucket, then at earlier
+    ones, then at the bucket before, cyclically. -1 is an empty slot. Unlike in `look_back`, the result does not depend
+    on keys after c.
 
     Args:
-        own, of_key: the buckets of the queries and of the keys, (n,) each, below ``buckets``.
+        own, of_key: the buckets of the queries (n_q,) and of the keys (n_k,), below ``buckets``.
+        positions: of the queries among the keys, (n_q,) int64.
 
-    Time and memory of a table of n x buckets counts, made in blocks of rows.
+    Time and memory of a table of n_k x buckets counts, made in blocks of rows.
 
-    >>> look_back_causally(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 0, 1]), 2, 3)
+    >>> look_back_causally(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 0, 1]), torch.arange(4), 2, 3)
     tensor([[ 0, -1, -1],
             [ 1,  0, -1],
             [ 2,  0,  1],
@@ -99,21 +101,24 @@ def look_back_causally(own: Tensor, of_key: Tensor, buckets: int, width: int) ->
     sizes = torch.bincount(of_key, minlength=buckets)
     starts = sizes.cumsum(0) - sizes
     width = min(width, n)
-    found = torch.empty(n, width, dtype=torch.int64, device=device)
+    found = torch.empty(len(own), width, dtype=torch.int64, device=device)
     seen, step = torch.zeros(buckets, dtype=torch.int64, device=device), max(1, COUNTS // buckets)
     back, slot = torch.arange(buckets, device=device), torch.arange(width, device=device)
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        counts = seen + torch.nn.functional.one_hot(of_key[rows], buckets).cumsum(0)  # (b, buckets) of keys up to i
+    by_position = positions.argsort()
+    edges = torch.arange(0, n + step, step, device=device)
+    places = torch.searchsorted(positions[by_position], edges).tolist()  # of the first query of each block of keys
+    for number, start in enumerate(range(0, n, step)):
+        rows = by_position[places[number] : places[number + 1]]
+        counts = seen + torch.nn.functional.one_hot(of_key[start : start + step], buckets).cumsum(0)  # of keys up to j
         seen = counts[-1]
         turned = (own[rows, None] - back) % buckets  # buckets, from its own backwards
-        reach = counts.gather(1, turned).cumsum(1)
-        number = torch.searchsorted(reach, slot.expand(len(reach), -1).contiguous(), right=True)  # how many are passed
-        past = number.clamp(max=buckets - 1)
+        reach = counts[positions[rows] - start].gather(1, turned).cumsum(1)
+        passed = torch.searchsorted(reach, slot.expand(len(reach), -1).contiguous(), right=True)  # buckets
+        past = passed.clamp(max=buckets - 1)
         bucket = turned.gather(1, past)
-        offset = reach.gather(1, past) - slot - 1  # of the key among those of its bucket up to i, from the earliest
+        offset = reach.gather(1, past) - slot - 1  # of the key among those of its bucket up to c, from the earliest
         token = order[(starts[bucket] + offset).clamp(0, n - 1)]
-        found[rows] = token.masked_fill(number == buckets, -1)
+        found[rows] = token.masked_fill(passed == buckets, -1)
     return found
 
 

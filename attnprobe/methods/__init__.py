@@ -24,10 +24,12 @@ from numbers import Integral
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..errors import UsageError
-from ..operators import Padded
+from ..errors import Unsupported, UsageError
+from ..operators import Padded, Scaled
 from ..qkv import QKV
+from ..reference import sink_share
 from ..rng import Streams
 from . import features, hashing, kernels, nystrom, reference, sampling, sketch, sparse  # noqa: F401  (their methods register)
 from .base import Approximation
@@ -69,7 +71,9 @@ def approximate(
     """Run a method on all heads of ``qkv``.
 
     With a padding mask the method runs on the valid tokens. Padded rows and columns of its operator are zero.
-    Causal Q, K, V (``qkv.causal``) get its causal form, in which no row depends on later tokens.
+    Causal Q, K, V (``qkv.causal``) get its causal form, in which no row depends on later tokens. Inputs with
+    ``sink_logits`` have the rows of the method without them, times ``D~ / (D~ + exp(sink))`` with its own normalisers
+    ``D~``: only methods that state them (`Approximation.log_normalizer`) take such inputs.
     ``diagnostics["bad_rows"]`` counts at least the output rows that are not finite, for every method.
 
     Args:
@@ -81,7 +85,8 @@ def approximate(
         options: the method's options, see ``attnprobe methods NAME``.
 
     Raises:
-        Unsupported: a budget or target that the method cannot take; causal inputs to a method without a causal form.
+        Unsupported: a budget or target that the method cannot take; causal inputs to a method without a causal form;
+            a sliding window or sinks to a method without a form for them.
         UsageError: an unknown name or an invalid value.
         BadResult: a user's function returned an invalid result.
 
@@ -98,17 +103,32 @@ def approximate(
     entry = get(method)
     chosen = entry.check(target, options)
     inner = qkv.compressed()
-    entry.check_causal(inner.causal)
+    entry.check_form(inner.causal, inner.sliding_window is not None)
     d = entry.check_budget(d, inner.n_q, inner.n_k)
     streams = Streams(seed, entry.name, qkv.layer, qkv.window)
     inputs = qkv if entry.takes_mask else inner
-    result = _count_lost_rows(entry.function(inputs, d, streams=streams, target=target, **chosen))
+    plain = replace(inputs, sink_logits=None)
+    result = _count_lost_rows(entry.function(plain, d, streams=streams, target=target, **chosen))
+    if inner.sink_logits is not None:
+        result = _with_sinks(entry, result, inner.sink_logits)
     if qkv.mask is None:
         return result
     output = result.output.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
     output[:, qkv.mask] = result.output
     operator = None if result.operator is None else Padded(result.operator, qkv.mask)
     return replace(result, operator=operator, output=output)
+
+
+def _with_sinks(entry: Method, result: Approximation, logits: Tensor) -> Approximation:
+    """``result`` in the presence of a sink in each head: every row is scaled by the share that its keys keep."""
+    if result.log_normalizer is None:
+        raise Unsupported(f"heads have sinks of their own, and {entry.name} states no normaliser to add them to")
+    log_sum = result.log_normalizer()
+    share = sink_share(log_sum, logits.to(log_sum))
+    operator = None if result.operator is None else Scaled(result.operator, left=share.to(result.operator.dtype))
+    log_sum = torch.logaddexp(log_sum, logits.to(log_sum)[:, None])
+    output = result.output * share[..., None].to(result.output.dtype)
+    return replace(result, operator=operator, output=output, log_normalizer=lambda: log_sum)
 
 
 def _count_lost_rows(result: Approximation) -> Approximation:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import CausalFeatures, LowRank, Operator, Sparse, ordered_sums, row_groups
+from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, ordered_sums, row_groups
 from ..qkv import QKV
+from ..visible import Visible
 
 __all__ = [
     "Approximation",
@@ -15,18 +16,21 @@ __all__ = [
     "banded_softmax",
     "distinct",
     "from_log_features",
+    "log_feature_sums",
     "per_head",
     "ragged",
+    "seen_entries",
     "segment_means",
     "softmax_in_place",
     "sparse_softmax",
     "tokens",
+    "visible_entries",
 ]
 
 BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs
 
 
-def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tuple[Operator, Tensor]:
+def from_log_features(log_q: Tensor, log_k: Tensor, positions: Tensor | None = None) -> tuple[Operator, Tensor]:
     """The operator ``B~ = D~⁻¹ φ(Q) φ(K)ᵀ`` from the logarithms of positive features, and its ``bad_rows`` (h,).
 
     With ``t_f = log Σ_j φ_f(k_j)`` the normaliser is ``D~_i = Σ_f φ_f(q_i) exp(t_f)``. So ``B~ = L R`` with ``L =
@@ -35,7 +39,7 @@ def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tup
 
     Args:
         log_q: (h, n_q, f). log_k: (h, n_k, f). -inf stands for a feature that is 0.
-        causal: sum over the keys up to the query, see `CausalFeatures`.
+        positions: sum over the keys up to the position of each query, (n_q,) int64, see `CausalFeatures`.
 
     A query whose features are all 0, or that shares no feature with a key, gets a row of NaN and counts as bad.
 
@@ -43,10 +47,13 @@ def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tup
     >>> operator.dense()[0, 0], bad
     (tensor([0.2500, 0.2500, 0.2500, 0.2500]), tensor([0]))
     """
-    if causal:
-        operator = CausalFeatures(log_q, log_k)
-        lost = ~torch.isfinite(operator.left.sum(-1)).flatten(1)[:, : log_q.shape[1]]
-        return operator, lost.sum(-1)
+    if positions is not None:
+        h, n_k, f = log_k.shape
+        own = log_q.new_zeros(h, n_k, f).index_copy(1, positions, log_q)  # tokens without a query: rows not used
+        operator = CausalFeatures(own, log_k)
+        lost = ~torch.isfinite(operator.left.sum(-1)).flatten(1)[:, positions]
+        every = torch.equal(positions, torch.arange(n_k, device=positions.device))
+        return operator if every else Rows(operator, positions), lost.sum(-1)
     total = log_k.logsumexp(1, keepdim=True)  # (h, 1, f)
     left = torch.softmax(log_q + total, -1)  # (h, n_q, f)
     right = torch.softmax(log_k, 1)
@@ -54,6 +61,12 @@ def from_log_features(log_q: Tensor, log_k: Tensor, causal: bool = False) -> tup
     if absent.any():
         right = right.masked_fill(absent, 0)
     return LowRank(left, None, right.mT), (~torch.isfinite(left.sum(-1))).sum(-1)
+
+
+def log_feature_sums(log_q: Tensor, log_k: Tensor, positions: Tensor | None = None) -> Tensor:
+    """``log Σ_f φ_f(q_i) Σ_j φ_f(k_j)``, (h, n_q): the normalisers of `from_log_features`, for its arguments."""
+    totals = log_k.logsumexp(1, keepdim=True) if positions is None else log_k.logcumsumexp(1)[:, positions]
+    return (log_q + totals).logsumexp(-1)
 
 
 def distinct(draws: Tensor) -> Tensor:
@@ -70,6 +83,12 @@ def tokens(x: Tensor, index: Tensor) -> Tensor:
 def per_head(h: int, value: float) -> Tensor:
     """``value`` for each head, as (h,) float64 on the CPU."""
     return torch.full((h,), float(value), dtype=torch.float64, device="cpu")
+
+
+def visible_entries(qkv: QKV) -> int:
+    """The number of pairs of a query and a key that it sees."""
+    visible = qkv.visible
+    return qkv.n_q * qkv.n_k if visible is None else int(visible.counts().sum())
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:
@@ -114,14 +133,14 @@ def ragged(mask: Tensor) -> Tensor:
     return torch.where(torch.arange(width, device=mask.device) < counts[:, None], order, torch.full_like(order, -1))
 
 
-def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> tuple[Tensor, Tensor]:
+def band(centre: Tensor, n_k: int, left: int, right: int, first: int, group: int) -> tuple[Tensor, Tensor]:
     """The columns ``0 … first - 1`` and ``c - left … c + right`` of each row, within the matrix, by groups of rows.
 
-    The centre c of row i is i, or the last key if there are more queries than keys. Returns the columns of each
-    ``group`` of rows, (⌈n_q/group⌉, u) int64, and a mask of the columns that each row has, (n_q, u) bool. Both are on
-    the CPU. u is at most ``first + left + right + group``, and at most n_k.
+    ``centre`` (n_q,) int64 holds the c of each row; within a group they ascend by at most one. Returns the columns of
+    each ``group`` of rows, (⌈n_q/group⌉, u) int64, and a mask of the columns that each row has, (n_q, u) bool. Both are
+    on the CPU. u is at most ``first + left + right + group``, and at most n_k.
 
-    >>> columns, has = band(4, 4, 0, 1, first=1, group=2)
+    >>> columns, has = band(torch.arange(4), 4, 0, 1, first=1, group=2)
     >>> columns
     tensor([[0, 1, 2, 3],
             [0, 2, 3, 3]])
@@ -131,8 +150,7 @@ def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> t
             [1, 1, 1, 0],
             [1, 0, 1, 0]], dtype=torch.int32)
     """
-    first = min(first, n_k)
-    centre = torch.arange(n_q, device="cpu").clamp(max=n_k - 1)
+    first, n_q, centre = min(first, n_k), len(centre), centre.cpu()
     start, last = (centre - left).clamp(min=first), (centre + right).clamp(max=n_k - 1)  # (n_q,)
     width = max(0, min(left + right + group, n_k - first))
     columns = start[::group, None] + torch.arange(width, device="cpu")
@@ -146,57 +164,73 @@ def band(n_q: int, n_k: int, left: int, right: int, first: int, group: int) -> t
 
 
 def banded_softmax(
-    qkv: QKV, left: int, right: int, first: int, skip: int = 0, causal: bool = False
-) -> tuple[Sparse, int]:
-    """The softmax of each row over the columns of `band`, (h, n_q, n_k), and its number of entries per head.
+    qkv: QKV, left: int, right: int, first: int, skip: Tensor | None = None, causal: bool = False
+) -> tuple[Sparse, Tensor, int]:
+    """`sparse_softmax` of each row over the columns of `band` that it sees, and their number per head.
 
-    The first ``skip`` rows are empty. With ``causal``, a row leaves out those of the first columns that come after it.
-    Sixteen rows share their columns, so the cost is ``n_q (u + 16) p`` multiply-adds for u columns a row.
+    The centre of a row is the position of its query. Rows of ``skip`` (n_q,) bool are empty. With ``causal``, a row
+    leaves out the first columns that come after it, as it does for causal Q, K, V. Sixteen rows share their columns, so
+    the cost is ``n_q (u + 16) p`` multiply-adds for u columns a row; rows that do not follow one another share none.
     """
-    columns, has = band(qkv.n_q, qkv.n_k, left, right, first, BAND)
-    has[:skip] = False
-    if causal:
-        first = min(first, qkv.n_k)
-        has[:, :first] &= torch.arange(first, device="cpu") <= torch.arange(qkv.n_q, device="cpu")[:, None]
-    return sparse_softmax(qkv.q, qkv.k, qkv.scale, columns.expand(qkv.h, -1, -1), BAND, has), int(has.sum())
+    centre, visible = qkv.query_positions.cpu(), qkv.visible
+    steps = centre.diff()
+    group = BAND if bool(((steps >= 0) & (steps <= 1)).all()) else 1
+    columns, has = band(centre, qkv.n_k, left, right, first, group)
+    if visible is None and causal:
+        visible = Visible(centre)
+    if visible is not None:
+        visible, of_group = visible.to(torch.device("cpu")), columns.repeat_interleave(group, 0)[: qkv.n_q]
+        has &= ~visible.hides(of_group)
+    if skip is not None:
+        has[skip.cpu()] = False
+    return *sparse_softmax(qkv, columns.expand(qkv.h, -1, -1), group, has), int(has.sum())
 
 
-def sparse_softmax(
-    q: Tensor,
-    k: Tensor,
-    scale: float,
-    index: Tensor,
-    group: int = 1,
-    has: Tensor | None = None,
-    causal: bool = False,
-) -> Sparse:
-    """The softmax of each row over its given columns, as a sparse operator (h, n_q, n_k).
+def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
+    """The number of slots of `sparse_softmax` whose key a row sees, per head, as (h,) float64 on the CPU."""
+    index, visible = index.to(qkv.device), qkv.visible
+    count = torch.zeros(qkv.h, dtype=torch.int64, device=qkv.device)
+    for groups, rows in row_groups(qkv.q, qkv.n_q, group, qkv.h * index.shape[2]):
+        columns = index[:, groups]
+        columns = columns.repeat_interleave((rows.stop - rows.start) // columns.shape[1], 1)  # (h, rows, u)
+        seen = columns >= 0
+        if visible is not None:
+            seen &= ~visible.of(rows).hides(columns)
+        count += seen.sum((1, 2))
+    return count.double().cpu()
+
+
+def sparse_softmax(qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None) -> tuple[Sparse, Tensor]:
+    """The softmax of each row over those of its given columns that it sees: an operator (h, n_q, n_k), and ``log D~``.
 
     ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
-    the row's maximum cancels. A row without columns is zero.
+    the row's maximum cancels. A row without columns is zero. ``log D~_i = log Σ_{j in row i} exp(S_ij)``, (h, n_q).
 
     Args:
-        q, k: (h, n_q, p) and (h, n_k, p).
         index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at most once; -1 is an empty slot.
-        has: (n_q, u) bool, the columns of the group that each row has; None means all.
-        causal: leave out the columns after the row's own.
+        has: (n_q, u) bool, the columns of the group that each row has and sees; None means all that it sees.
 
     Cost ``n_q u p``. Keys are gathered for one block of groups of one head at a time.
     """
+    q, k, visible = qkv.q, qkv.k, qkv.visible
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)
     weights = q.new_empty(*q.shape[:2], index.shape[2])  # (h, n_q, u)
+    log_sums = q.new_empty(q.shape[:2])
     for groups, rows in row_groups(q, q.shape[1], group, index.shape[2] * k.shape[2]):
         for head in range(q.shape[0]):
             columns = index[head, groups]  # (m, u)
             keys = k[head][columns.clamp(min=0)]  # (m, u, p)
-            scores = (scale * q[head, rows]).unflatten(0, (len(columns), -1)) @ keys.mT  # (m, group, u)
+            scores = (qkv.scale * q[head, rows]).unflatten(0, (len(columns), -1)) @ keys.mT  # (m, group, u)
             absent = (columns < 0)[:, None]
-            absent = absent if has is None else absent | ~has[rows].unflatten(0, (len(columns), -1))
-            if causal:
-                own = torch.arange(rows.start, rows.stop, device=q.device).view(len(columns), -1, 1)
-                absent = absent | (columns[:, None] > own)
-            row = torch.softmax(scores.masked_fill_(absent, float("-inf")), -1)
+            if has is not None:
+                absent = absent | ~has[rows].unflatten(0, (len(columns), -1))
+            elif visible is not None:
+                of_row = columns.repeat_interleave(scores.shape[1], 0)  # (m · group, u)
+                absent = absent | visible.of(rows).hides(of_row).unflatten(0, (len(columns), -1))
+            scores = scores.masked_fill_(absent, float("-inf"))
+            row = torch.softmax(scores, -1)
+            log_sums[head, rows] = (scores.detach().amax(-1) - row.detach().amax(-1).log()).flatten()
             fill = row.masked_fill if row.requires_grad else row.masked_fill_
             weights[head, rows] = fill(absent, 0).flatten(0, 1)  # a row without a column was NaN
-    return Sparse(index, weights, k.shape[1], group)
+    return Sparse(index, weights, k.shape[1], group), log_sums

@@ -41,6 +41,8 @@ TAGS = {
     "diagnostic": "costs n² or more: a yardstick, not a way to save work",
     "causal": "has a causal form, in which no later token moves an earlier row",
     "causal_target": "stands for the causal matrix too, but looks ahead itself",
+    "decodes": "a row of its causal form is its result for one query and the keys up to it, as in decoding",
+    "local": "has a form for a sliding window of the model: keys outside of it have no weight",
 }
 
 
@@ -167,14 +169,21 @@ class Method:
         """Whether it has a causal form, in which no row depends on later tokens."""
         return "causal" in self.tags
 
-    def check_causal(self, causal: bool) -> None:
-        """Refuse causal Q, K, V unless the method has a causal form or is a yardstick for the causal matrix.
+    def check_form(self, causal: bool, local: bool) -> None:
+        """Refuse causal or windowed Q, K, V unless the method has such a form, or is a yardstick for the exact matrix.
+
+        Args:
+            local: a sliding window hides keys.
 
         Raises:
             Unsupported: it is neither.
         """
-        if causal and not self.is_causal and "causal_target" not in self.tags:
+        if "causal_target" in self.tags:
+            return
+        if causal and not self.is_causal:
             raise Unsupported(f"attention is causal, and {self.name} has no causal form")
+        if local and "local" not in self.tags:
+            raise Unsupported(f"attention has a sliding window, and {self.name} has no form for it")
 
     def check(self, target: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options converted to their types, without those that equal their default.

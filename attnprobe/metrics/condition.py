@@ -19,9 +19,9 @@ from ..approximation import Approximation
 from ..errors import UsageError
 from ..linalg.condition import Condition, repeats
 from ..linalg.inverses import razavi, residual, start
-from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention, block_rows, row_blocks
+from ..operators import Operator, UnnormalisedAttention, block_rows, row_blocks
 from ..qkv import QKV
-from ..reference import last_seen
+from ..reference import exact
 from ..rng import generator
 
 __all__ = [
@@ -84,12 +84,11 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
     inputs all three are 0 above the diagonal, so equal queries have different rows.
     """
     inner = qkv.compressed()
-    q, k = inner.q[row : row + 1].double(), inner.k[row : row + 1].double()
+    one = inner.select([inner.heads[row]]).to(dtype=torch.float64)
     repeated = max(repeats(inner.q[row]), repeats(inner.k[row]))
-    last = last_seen(inner)
-    yield "A", UnnormalisedAttention(q, k, inner.scale, last=last).dense()[0], repeated
-    yield "B", SoftmaxAttention(q, k, inner.scale, last).dense()[0], repeated
-    yield "C", GaussianAttention(q, k, inner.scale, last).dense()[0], repeated
+    yield "A", UnnormalisedAttention(one.q, one.k, one.scale, visible=one.visible).dense()[0], repeated
+    yield "B", exact(one).dense()[0], repeated
+    yield "C", exact(one, "gaussian").dense()[0], repeated
 
 
 def core_matrices(qkv: QKV, approx: Approximation, options: Mapping[str, Any]) -> list[Core]:

@@ -12,6 +12,7 @@ from ..operators import block_rows, row_blocks
 from ..operators.attention import CPU_BLOCK
 from ..qkv import QKV
 from ..reference import exact
+from ..visible import Visible
 from .matrix import exact_norms
 
 __all__ = ["INPUT_STATISTICS", "input_statistics"]
@@ -60,8 +61,8 @@ def input_statistics(qkv: QKV) -> dict[str, Tensor]:
 
     a sum without cancellation. ‖B‖₂ takes the passes of `matrix_errors`, in the dtype of ``qkv`` (float32 for half
     precision), until its interval is 1 % wide; the value is then accurate to about 1e-4. The stable ranks of Q, K and V
-    come from p x p Gram matrices. For causal inputs only scores on or below the diagonal count, and a uniform row is
-    uniform over the keys up to its own: ``entropy_share`` is ``n · entropy / Σ_i ln(i + 1)``, i from 0.
+    come from p x p Gram matrices. For causal and windowed inputs only scores of keys that a query sees count, and a
+    uniform row is uniform over these: ``entropy_share`` is ``n_q · entropy / Σ_i ln(number of keys that i sees)``.
 
     >>> uniform = input_statistics(QKV(torch.zeros(1, 8, 4), torch.zeros(1, 8, 4), torch.ones(1, 8, 2)))
     >>> [round(float(uniform[name]), 6) for name in ("score_std", "entropy_share", "sink_first", "stable_rank")]
@@ -69,10 +70,11 @@ def input_statistics(qkv: QKV) -> dict[str, Tensor]:
     """
     inner = qkv.compressed()
     values = {"score_std": torch.stack([_score_std(*_float64(inner, row), inner.scale) for row in range(inner.h)])}
-    heads = [_row_statistics(*_float64(inner, row), inner.scale, inner.causal) for row in range(inner.h)]
+    visible = inner.visible
+    heads = [_row_statistics(*_float64(inner, row), inner.scale, visible) for row in range(inner.h)]
     values |= {name: torch.stack([head[name] for head in heads]) for name in heads[0]}
-    visible = range(1, inner.n_k + 1) if inner.causal else (inner.n_k,)
-    values["entropy_share"] = values["entropy"] / (sum(map(math.log, visible)) / len(visible) or math.nan)
+    seen = [inner.n_k] if visible is None else visible.counts().tolist()
+    values["entropy_share"] = values["entropy"] / (sum(map(math.log, seen)) / len(seen) or math.nan)
     spectral, frobenius = exact_norms(exact(inner), tol=1e-2)
     values["stable_rank"] = (frobenius / spectral) ** 2
     for name in "qkv":
@@ -97,15 +99,15 @@ def _score_std(q: Tensor, k: Tensor, scale: float) -> Tensor:
     return scale * ((a @ k_mean).square().mean() + (b @ q_mean).square().mean() + mixed).clamp(min=0).sqrt()
 
 
-def _row_statistics(q: Tensor, k: Tensor, scale: float, causal: bool) -> dict[str, Tensor]:
+def _row_statistics(q: Tensor, k: Tensor, scale: float, visible: Visible | None) -> dict[str, Tensor]:
     """The statistics of scores and weights from one pass over the rows of one head."""
     n = len(k)
-    position, middle, moments = torch.arange(n, device=q.device), scale * q.mean(0) @ k.mean(0), q.new_zeros(2)
+    middle, moments = scale * q.mean(0) @ k.mean(0), q.new_zeros(2)
     largest, entropy, mass = q.new_zeros(()), q.new_zeros(()), q.new_zeros(n)
     for start, stop in row_blocks(len(q), block_rows(q, n, CPU_BLOCK)):
         scores = (q[start:stop] * scale) @ k.mT  # (b, n)
-        if causal:
-            hidden = position > position[start:stop, None]
+        hidden = None if visible is None else visible.of(slice(start, stop)).hidden(n)
+        if hidden is not None:
             away = (scores - middle).masked_fill_(hidden, 0)
             moments += torch.stack([away.sum(), away.square().sum()])
             scores.masked_fill_(hidden, math.inf)
@@ -116,14 +118,14 @@ def _row_statistics(q: Tensor, k: Tensor, scale: float, causal: bool) -> dict[st
         largest = torch.maximum(largest, torch.maximum(-low, high).amax())
         scores -= high[:, None]
         weights = scores.exp()  # with sums Z_i: B_i = weights / Z_i and H_i = ln Z_i - Σ_j B_ij (S_ij - max_i)
-        if causal:
+        if hidden is not None:
             scores.masked_fill_(hidden, 0)
         sums = weights.sum(1)
         entropy += (sums.log() - torch.linalg.vecdot(weights, scores) / sums).sum()
         mass += (1 / sums) @ weights
     mass /= len(q)
     values = {"score_max": largest, "entropy": entropy / len(q), "sink_first": mass[0], "sink_most": mass.amax()}
-    if causal:
-        mean, square = moments / (n * (n + 1) / 2)
+    if visible is not None:
+        mean, square = moments / visible.counts().sum()
         values["score_std"] = (square - mean**2).clamp(min=0).sqrt()
     return values

@@ -44,12 +44,12 @@ def eager_output(qkv: QKV) -> Tensor:
     """
     inner = qkv.compressed()
     output = inner.v.new_empty(inner.h, inner.n_q, inner.p_v)
-    positions = torch.arange(inner.n_k, device=inner.device)
+    visible = inner.visible
     for head in range(inner.h):
         for first, last in row_blocks(inner.n_q, block_rows(output, inner.n_k, ROWS)):
             scores = inner.q[head, first:last] @ inner.k[head].mT * inner.scale
-            if inner.causal:
-                scores = scores.masked_fill(positions > positions[first:last, None], -inf)
+            if visible is not None:
+                scores = scores.masked_fill(visible.of(slice(first, last)).hidden(inner.n_k), -inf)
             output[head, first:last] = torch.softmax(scores, -1) @ inner.v[head]
     return output
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, linalg
@@ -139,16 +139,14 @@ def lower_bound(exact: Tensor, d: int, values: Tensor | None = None) -> dict[str
 
 def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
     """``reference @ V`` in float64, by the fused path if it is one of the two exact matrices."""
-    mask = reference.mask if isinstance(reference, Padded) else None
-    inner = reference.operator if isinstance(reference, Padded) else reference
+    operator = reference.operator if isinstance(reference, Padded) else reference
+    inner = qkv.compressed()
     for kind, target in ((SoftmaxAttention, "softmax"), (GaussianAttention, "gaussian")):
-        if isinstance(inner, kind):
-            v = qkv.v if mask is None else qkv.v[:, mask]
-            if inner.last is not None and not qkv.causal:  # a causal operator for inputs without the flag: apply it
-                break
-            out = exact_output(QKV(inner.q, inner.k, v.to(inner.q), inner.scale, causal=inner.last is not None), target)
-            return out if mask is None else out.new_zeros(qkv.v.shape).index_copy(1, mask.nonzero()[:, 0], out)
-    return (reference @ qkv.v).double()
+        if isinstance(operator, kind) and (operator.visible is None) == (inner.visible is None):
+            v, scale = inner.v.to(operator.q), operator.scale
+            out = exact_output(replace(inner, q=operator.q, k=operator.k, v=v, scale=scale, sink_logits=None), target)
+            return out if qkv.mask is None else out.new_zeros(qkv.v.shape).index_copy(1, qkv.mask.nonzero()[:, 0], out)
+    return reference.to(torch.float64) @ qkv.v
 
 
 def _compare_rows(reference: ExactOutput, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,9 +21,9 @@ from ..linalg.spectra import (
     stable_rank,
     tail_rank,
 )
-from ..operators import GaussianAttention, Operator, SoftmaxAttention, UnnormalisedAttention
+from ..operators import GaussianAttention, Operator, UnnormalisedAttention
 from ..qkv import QKV
-from ..reference import exact_output, last_seen
+from ..reference import exact, exact_output
 
 __all__ = ["FULL", "KINDS", "LEADING", "MATRICES", "Spectrum", "attention_matrix", "refuse_spectrum", "spectra"]
 
@@ -131,16 +131,17 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
         raise unknown("matrix", of, names)
     qkv = qkv.compressed()
     if of.startswith("lifted-"):
-        if qkv.causal:
-            raise Unsupported(f"attention is causal, and {of} has no causal form")
+        if qkv.visible is not None:
+            word = "causal" if qkv.causal else "local"
+            raise Unsupported(f"attention is {word}, and {of} has no {word} form")
         both = torch.cat([qkv.q, qkv.k], 1)  # (h, n_q + n_k, p)
         if of == "lifted-gaussian":
             return GaussianAttention(both, both, qkv.scale)
         largest = qkv.scale * both.square().sum(-1).amax(-1)  # the diagonal of a Gram matrix holds its maximum
         return UnnormalisedAttention(both, both, qkv.scale, largest)
     if of == "unnormalised":
-        return UnnormalisedAttention(qkv.q, qkv.k, qkv.scale, last=last_seen(qkv))
-    return (SoftmaxAttention if of == "softmax" else GaussianAttention)(qkv.q, qkv.k, qkv.scale, last_seen(qkv))
+        return UnnormalisedAttention(qkv.q, qkv.k, qkv.scale, visible=qkv.visible)
+    return exact(qkv, of)
 
 
 def spectra(
@@ -227,8 +228,8 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
     if isinstance(of, Operator):
         op, symmetric, log_scale = of.heads(slice(head, head + 1)), False, 0.0
     else:
-        q, key, v = (x[head : head + 1].double() for x in (qkv.q, qkv.k, qkv.v))
-        op, symmetric = attention_matrix(QKV(q, key, v, scale=qkv.scale, causal=qkv.causal), of), of in SYMMETRIC
+        one = qkv.select([qkv.heads[head]]).to(dtype=torch.float64)
+        op, symmetric = attention_matrix(one, of), of in SYMMETRIC
         log_scale = float(op.shift[0]) if isinstance(op, UnnormalisedAttention) else 0.0
     size = min(op.shape[1:])
     facts = {"kind": kind, "size": size, "symmetric": symmetric, "log_scale": log_scale}

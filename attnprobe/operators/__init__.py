@@ -8,7 +8,7 @@ from .attention import GaussianAttention, SoftmaxAttention, Streamed, Unnormalis
 from .base import Operator
 from .blocks import BLOCK_MEMORY, block_rows, head_blocks, row_blocks, row_groups
 from .causal import CausalFeatures
-from .compose import Padded, RowOverride, Scaled, Stacked, Sum
+from .compose import Padded, RowOverride, Rows, Scaled, Stacked, Sum
 from .fused import is_fused, kernels
 from .precision import full_precision, ordered_sums
 from .spans import SPAN, in_spans, located
@@ -27,6 +27,7 @@ __all__ = [
     "Padded",
     "RankOne",
     "RowOverride",
+    "Rows",
     "Scaled",
     "SoftmaxAttention",
     "Sparse",

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..visible import Visible
 from .base import Operator
 from .blocks import head_blocks
 from .fused import Shifts, fused_apply, fused_apply_transpose, is_fused
@@ -25,32 +26,31 @@ class Streamed(Operator):
     Products go block by block, or in tiles of the Triton kernels where `is_fused` says so.
 
     Args:
-        last: the last key that each query sees, (n_q,) int64: scores of later keys are -∞. None means all keys.
+        visible: the keys that each query sees; scores of the others are -∞. None means all keys.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, scale: float, last: Tensor | None = None) -> None:
+    def __init__(self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None) -> None:
         self.q, self.k, self.scale = q, k, scale
-        self.last = None if last is None else last.to(q.device)
+        self.visible = None if visible is None else visible.to(q.device)
         self.shape = (q.shape[0], q.shape[1], k.shape[1])
         self.dtype, self.device = q.dtype, q.device
         self.normaliser: tuple[Tensor, Tensor] | None = None  # of fused products: largest scores and sums, (h, n_q)
 
     def heads(self, some: slice) -> Streamed:
-        return type(self)(self.q[some], self.k[some], self.scale, self.last)
+        return type(self)(self.q[some], self.k[some], self.scale, self.visible)
 
     def to(self, dtype: torch.dtype) -> Streamed:
-        return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.last)
+        return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.visible)
 
     def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k); -∞ where a key is hidden."""
         scores = torch.matmul(self.q[heads, start:stop] * self.scale, self.k[heads].mT, out=out)
-        if self.last is None:
+        if self.visible is None:
             return scores
-        last = self.last[start:stop]
-        # keys that every row sees; a GPU would have to be waited for to know
-        seen = int(last.min()) + 1 if last.device.type == "cpu" else 0
-        hidden = torch.arange(seen, self.shape[2], device=last.device) > last[:, None]
-        scores[..., seen:].masked_fill_(hidden, float("-inf"))
+        visible, seen = self.visible.of(slice(start, stop)), 0
+        if visible.first is None and visible.last.device.type == "cpu":  # a GPU would have to be waited for to know
+            seen = int(visible.last.min()) + 1  # keys that every row sees
+        scores[..., seen:].masked_fill_(visible.hidden(self.shape[2], seen), float("-inf"))
         return scores
 
     @full_precision()
@@ -77,6 +77,10 @@ class Streamed(Operator):
         if least == -math.inf:
             return [False] * self.shape[0]
         return [not bool(lowest > least) for lowest in self._lowest()]  # NaN may be anything
+
+    def _may_underflow(self, heads: slice) -> bool:
+        """Whether exponentials of one of these heads may be subnormal."""
+        return any(self._underflows[heads])
 
     def _blocks(self):
         """``(heads, start, stop, block)`` over the whole matrix."""
@@ -128,7 +132,7 @@ class SoftmaxAttention(Streamed):
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         scores = self.scores(heads, start, stop, out)
-        if any(self._underflows[heads]):
+        if self._may_underflow(heads):
             return softmax(scores, out)
         return torch.softmax(scores, dim=-1, out=out)
 
@@ -156,16 +160,16 @@ class UnnormalisedAttention(Streamed):
     """
 
     def __init__(
-        self, q: Tensor, k: Tensor, scale: float, shift: Tensor | None = None, last: Tensor | None = None
+        self, q: Tensor, k: Tensor, scale: float, shift: Tensor | None = None, visible: Visible | None = None
     ) -> None:
-        super().__init__(q, k, scale, last)
+        super().__init__(q, k, scale, visible)
         self.shift = self._largest() if shift is None else shift.to(q)
 
     def heads(self, some: slice) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q[some], self.k[some], self.scale, self.shift[some], self.last)
+        return UnnormalisedAttention(self.q[some], self.k[some], self.scale, self.shift[some], self.visible)
 
     def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.last)
+        return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.visible)
 
     @full_precision()
     def _largest(self) -> Tensor:
@@ -182,7 +186,7 @@ class UnnormalisedAttention(Streamed):
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponents = self.scores(heads, start, stop, out).sub_(self.shift[heads, None, None])
-        return exp_(exponents) if any(self._underflows[heads]) else exponents.exp_()
+        return exp_(exponents) if self._may_underflow(heads) else exponents.exp_()
 
 
 class GaussianAttention(Streamed):
@@ -197,8 +201,8 @@ class GaussianAttention(Streamed):
              [0.1353, 1.0000]]])
     """
 
-    def __init__(self, q: Tensor, k: Tensor, scale: float, last: Tensor | None = None) -> None:
-        super().__init__(q, k, scale, last)
+    def __init__(self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None) -> None:
+        super().__init__(q, k, scale, visible)
         self.half_q, self.half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))  # (h, n)
 
     def shifts(self) -> Shifts:
@@ -211,7 +215,7 @@ class GaussianAttention(Streamed):
         exponent = self.scores(heads, start, stop, out)
         exponent = exponent.sub_(self.half_q[heads, start:stop, None]).sub_(self.half_k[heads, None, :])
         exponent = exponent.clamp_(max=0)
-        return exp_(exponent) if any(self._underflows[heads]) else exponent.exp_()
+        return exp_(exponent) if self._may_underflow(heads) else exponent.exp_()
 
 
 def _largest_norm(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from ..visible import Visible
 
 __all__ = ["Operator"]
 
@@ -63,8 +64,8 @@ class Operator:
     def on(self, device: torch.device) -> Operator:
         """The operator on another device, with the same strides on each: tensors that skip memory become dense copies.
 
-        Any other tensor that is there already is shared. Tensors and operators are found among the attributes, and in
-        tuples, lists and dicts there; an operator that holds them elsewhere writes its own ``on``.
+        Any other tensor that is there already is shared. Tensors, operators and `Visible` keys are found among the
+        attributes, and in tuples, lists and dicts there; an operator that holds them elsewhere writes its own ``on``.
         """
         there, known = copy(self), {}
         for name, value in vars(self).items():
@@ -102,6 +103,8 @@ def _on(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
             found = value.clone()
     elif isinstance(value, Operator):
         found = value.on(device)
+    elif isinstance(value, Visible):
+        found = value.to(device)
     elif type(value) in (tuple, list):
         found = type(value)(_on(inner, device, known) for inner in value)
     elif type(value) is dict:

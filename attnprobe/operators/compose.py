@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import UsageError
 from .base import Operator
 
-__all__ = ["Padded", "RowOverride", "Scaled", "Stacked", "Sum"]
+__all__ = ["Padded", "RowOverride", "Rows", "Scaled", "Stacked", "Sum"]
 
 
 class Sum(Operator):
@@ -182,6 +182,39 @@ class RowOverride(Operator):
             row = self.new._rows(slot, slot + 1)[heads, 0].to(self.dtype)
             block = block.index_put((heads, self.index[heads, slot] - start), row)
         return block
+
+
+class Rows(Operator):
+    """Some rows of an operator.
+
+    Args:
+        operator: (h, n, n_k).
+        index: (n_q,) int64, its rows, each at most once.
+    """
+
+    def __init__(self, operator: Operator, index: Tensor) -> None:
+        self.operator, self.index = operator, index
+        self.shape = (operator.shape[0], len(index), operator.shape[2])
+        self.dtype, self.device = operator.dtype, operator.device
+
+    def heads(self, some: slice) -> Rows:
+        return Rows(self.operator.heads(some), self.index)
+
+    def to(self, dtype: torch.dtype) -> Rows:
+        return Rows(self.operator.to(dtype), self.index)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.operator._apply(x)[:, self.index]
+
+    def _apply_transpose(self, y: Tensor) -> Tensor:
+        all_rows = y.new_zeros(y.shape[0], self.operator.shape[1], y.shape[2])
+        return self.operator._apply_transpose(all_rows.index_copy(1, self.index, y))
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        numbers = self.index[start:stop].tolist()
+        ends = [place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1] + 1]
+        runs = pairwise([0, *ends, len(numbers)])  # of rows that follow one another
+        return torch.cat([self.operator._rows(numbers[a], numbers[b - 1] + 1) for a, b in runs], 1)
 
 
 class Padded(Operator):

@@ -47,13 +47,15 @@ def kernels() -> str:
 def is_fused(op: Streamed, *operands: Tensor) -> bool:
     """Whether the Triton kernels make products of ``op``.
 
-    They do where they are chosen, in float32 and float64, on CUDA, without gradients. Under ``TRITON_INTERPRET=1``
-    Triton runs them on a CPU instead.
+    They do where they are chosen, in float32 and float64, on CUDA, without gradients and without a sliding window.
+    Under ``TRITON_INTERPRET=1`` Triton runs them on a CPU instead.
 
     Raises:
         UsageError: as `kernels`; ``triton`` where it is not installed.
     """
     if kernels() != "triton" or op.dtype not in (torch.float32, torch.float64):
+        return False
+    if op.visible is not None and op.visible.first is not None:
         return False
     if torch.is_grad_enabled() and any(x.requires_grad for x in (op.q, op.k, *operands)):
         return False
@@ -72,9 +74,9 @@ def fused_apply(op: Streamed, x: Tensor) -> Tensor:
 
     q, shifts = op.q * op.scale, op.shifts()
     if shifts is None:
-        product = normalised_product(q, op.k, x, op.last)[0]
+        product = normalised_product(q, op.k, x, _last(op))[0]
     else:
-        product = shifted_product(q, op.k, x, shifts, op.last, transposed=False)
+        product = shifted_product(q, op.k, x, shifts, _last(op), transposed=False)
     return product.to(op.dtype)
 
 
@@ -90,8 +92,13 @@ def fused_apply_transpose(op: Streamed, y: Tensor) -> Tensor:
     if shifts is None:
         if op.normaliser is None:
             one = torch.ones(op.shape[0], op.shape[2], 1, dtype=op.dtype, device=op.device)
-            op.normaliser = normalised_product(q, op.k, one, op.last)[1:]
+            op.normaliser = normalised_product(q, op.k, one, _last(op))[1:]
         largest, total = op.normaliser
         shifts, y = Shifts(largest, None), (y / total[..., None]).to(op.dtype)
     flipped = Shifts(shifts.columns, shifts.rows, shifts.at_most_one)
-    return shifted_product(op.k, q, y, flipped, op.last, transposed=True).to(op.dtype)
+    return shifted_product(op.k, q, y, flipped, _last(op), transposed=True).to(op.dtype)
+
+
+def _last(op: Streamed) -> Tensor | None:
+    """The last key that each query sees, (n_q,) int64; None is all keys."""
+    return None if op.visible is None else op.visible.last

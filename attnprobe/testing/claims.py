@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from ..errors import Unsupported
 from ..methods import TAGS
+from ..qkv import QKV
 from ..reference import exact, exact_output
 from ..rng import generator
 from .bands import eps
@@ -117,8 +119,72 @@ def causal(case: Case) -> None:
     qkv = replace(case.qkv(), causal=True)
     approx = case.run(qkv)
     demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")
+    middle = qkv.n // 2
+    other = case.run(_with_future(case, qkv, middle))
+    early = slice(0, middle)
+    demand(
+        torch.equal(other.output[:, early], approx.output[:, early]),
+        f"other tokens from {middle} on change the rows before them",
+    )
     ahead = case.operator(approx).dense().triu(1)
     demand(not ahead.any(), f"an entry ahead of its row is {float(ahead.abs().max()):.3g}")
+
+
+@in_kit("causal-rows", "some queries of causal Q, K, V get the rows of all of them", tag="causal", scores=(1.0,))
+def causal_rows(case: Case) -> None:
+    qkv = replace(case.qkv(), causal=True)
+    whole = case.run(qkv)
+    for index in (torch.arange(qkv.n - 3, qkv.n), torch.tensor([1, 2, qkv.n // 2, qkv.n - 1])):
+        some = qkv.queries(index)
+        try:
+            rows = case.run(some)
+        except Unsupported as error:
+            raise Skip(f"it takes all queries of a text or none: {error}") from error
+        band = case.output_band(whole, qkv)[:, index]
+        case.near(rows.output, whole.output[:, index], band, f"queries {index.tolist()} alone")
+
+
+@claim("decodes", scores=(1.0,))
+def decodes(case: Case) -> None:
+    qkv = replace(case.qkv(), causal=True)
+    whole, least = case.run(qkv), case.budget or 1
+    for step in sorted({min(least, qkv.n - 1), qkv.n // 2, qkv.n - 1}):
+        seen = slice(0, step + 1)
+        one = replace(qkv, q=qkv.q[:, step : step + 1], k=qkv.k[:, seen], v=qkv.v[:, seen])
+        band = case.output_band(whole, qkv)[:, step : step + 1]
+        case.near(
+            case.run(one, d=_affordable(case, step + 1)).output,
+            whole.output[:, step : step + 1],
+            band,
+            f"decoding at token {step}",
+        )
+
+
+@claim("local", scores=(1.0,))
+def local(case: Case) -> None:
+    for causal in [True, False] if "causal" in case.method.tags else [False]:
+        qkv = replace(case.qkv(), causal=causal, sliding_window=case.n // 3, sinks=int(causal))
+        approx = case.run(qkv)
+        demand(torch.isfinite(approx.output).all(), "the output with a sliding window is not finite")
+        assert qkv.visible is not None
+        outside = case.operator(approx).dense().masked_select(qkv.visible.hidden(qkv.n_k))
+        demand(not outside.any(), "a key outside of the sliding window has weight")
+
+
+def _with_future(case: Case, qkv: QKV, first: int) -> QKV:
+    """Other, larger queries, keys and values from token ``first`` on."""
+    later = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]
+    for x in later:
+        x[:, first:] = 8 * case.random(*x[:, first:].shape).to(x.dtype)
+    q, k, v = later
+    return replace(qkv, q=q, k=k, v=v)
+
+
+def _affordable(case: Case, n_k: int) -> int | None:
+    """The budget of the case, or the largest one that the method takes for one query and ``n_k`` keys."""
+    if case.budget is None or case.method.limit is None:
+        return case.budget
+    return int(min(case.budget, case.method.limit(1, n_k)))
 
 
 @claim("causal_target", scores=(1.0,))

@@ -412,7 +412,7 @@ def test_no_prefix_sum_holds_n_by_n():
 def test_causal_look_back_is_the_sorted_prefix(buckets, width, monkeypatch):
     monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 8 * buckets)  # several blocks of rows
     own, of_key = (torch.randint(buckets, (30,), generator=generator(0, name)) for name in ("own", "keys"))
-    found = look_back_causally(own, of_key, buckets, width)
+    found = look_back_causally(own, of_key, torch.arange(len(own)), buckets, width)
     for i in range(30):
         ordered = sorted((int(of_key[j]), j) for j in range(i + 1))
         behind = sum(key <= (int(own[i]), i) for key in ordered)
@@ -433,9 +433,9 @@ def test_the_option_of_the_window_is_the_same_pattern():
         assert torch.equal(run("window", "softmax", other, **options).operator.dense(), wanted.operator.dense())
 
 
-def test_causal_needs_as_many_queries_as_keys():
-    q, k = torch.ones(1, 3, 2), torch.ones(1, 4, 2)
-    with pytest.raises(UsageError, match="causal: 3 queries and 4 keys"):
+def test_more_causal_queries_than_keys_need_positions():
+    q, k = torch.ones(1, 5, 2), torch.ones(1, 4, 2)
+    with pytest.raises(UsageError, match="causal: 5 queries and 4 keys"):
         QKV(q, k, k, causal=True)
     whole = QKV(k, k, k, causal=True)
     assert "causal" in repr(whole) and whole.to(dtype=torch.float64).causal and whole.select([0]).causal

@@ -18,6 +18,7 @@ from attnprobe.operators import (
     blocks,
     head_blocks,
 )
+from attnprobe.visible import Visible
 
 F64 = torch.float64
 
@@ -83,12 +84,12 @@ def test_the_share_is_the_same_until_an_eighth_of_the_memory_is_left():
 @pytest.mark.parametrize("causal", [False, True])
 def test_exact_attention_is_the_same_in_blocks_of_any_size(kind, causal, bytes_, monkeypatch):
     qkv, x = make(n=21), torch.linspace(-1, 1, 2 * 21 * 3, dtype=F64).reshape(2, 21, 3)
-    last = torch.arange(21) if causal else None
-    here = kind(qkv.q, qkv.k, qkv.scale, last=last)
+    visible = Visible(torch.arange(21)) if causal else None
+    here = kind(qkv.q, qkv.k, qkv.scale, visible=visible)
     monkeypatch.setattr(blocks, "UNTOLD", bytes_)
     close = lambda away, wanted: (away.held - wanted).abs().max() <= 1e-13 * wanted.abs().max()
     with pretending():
-        there = kind(qkv.q.to(AWAY), qkv.k.to(AWAY), qkv.scale, last=last)
+        there = kind(qkv.q.to(AWAY), qkv.k.to(AWAY), qkv.scale, visible=visible)
         assert close(there @ x.to(AWAY), here @ x) and close(there.rmatmul(x.to(AWAY)), here.rmatmul(x))
         if kind is SoftmaxAttention:
             assert close(there.log_normalizer(), here.log_normalizer())
@@ -136,7 +137,7 @@ def test_a_causal_product_reads_nothing_back():
     qkv = make(n=21)
     with pretending():
         q, k, v = (x.to(AWAY) for x in (qkv.q, qkv.k, qkv.v))
-        there = SoftmaxAttention(q, k, qkv.scale, torch.arange(21, device=AWAY))
+        there = SoftmaxAttention(q, k, qkv.scale, Visible(torch.arange(21, device=AWAY)))
     with pretending(), Reading() as reading:
         there @ v
         there.log_normalizer()

@@ -130,12 +130,12 @@ JUDGES = {
     "maps": lambda qkv: attention_maps(FIXED["operator"], 4),
     "input statistics": input_statistics,
     "kernel reference": KernelReference.of,
-    "output errors of an operator": lambda qkv: output_errors(FIXED["operator"], FIXED["output"], qkv),
     "dimension": lambda qkv: statistical_dimension(GaussianAttention(qkv.q, qkv.q, qkv.scale), torch.ones(2, 1)),
     "leverage": lambda qkv: largest_leverage(GaussianAttention(qkv.q, qkv.q, qkv.scale), torch.ones(2, 1)),
 }
 WITHOUT = {  # all of their products are float64
     "exact output": exact_output,
+    "output errors of an operator": lambda qkv: output_errors(FIXED["operator"], FIXED["output"], qkv),
     "output errors": lambda qkv: output_errors(exact_output(qkv), FIXED["output"], qkv),
     "kernel errors": lambda qkv: kernel_errors(FIXED["output"], qkv, reference=FIXED["kernel"]),
     "sensitivity": lambda qkv: sensitivity(exact, qkv, directions=1),

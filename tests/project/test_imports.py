@@ -16,7 +16,7 @@ import attnprobe
 from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
-CORE = {"errors", "rng", "qkv", "operators", "reference", "linalg", "approximation"}
+CORE = {"errors", "rng", "qkv", "visible", "operators", "reference", "linalg", "approximation"}
 MEASURES = CORE | {"files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "timings", "processes"}
 READS = {"errors", "files", "grammar", "records"}
 MAY = {
@@ -29,8 +29,9 @@ MAY = {
     "rng": set(),
     "timings": set(),
     "processes": set(),
-    "qkv": {"errors"},
-    "operators": {"environment", "errors"},
+    "visible": set(),
+    "qkv": {"errors", "visible"},
+    "operators": {"environment", "errors", "visible"},
     "reference": {"errors", "operators", "qkv"},
     "approximation": {"errors", "operators", "qkv"},
     "linalg": {"errors", "rng", "operators"},

@@ -990,8 +990,8 @@ SPARSE = [
         "longformer",
         "landmark",
         "methods/sparse/longformer.py",
-        "SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale, last)",
-        "SoftmaxAttention(qkv.k[:, :rows], qkv.k, qkv.scale, last)",
+        "SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)",
+        "SoftmaxAttention(rows.k[:, : rows.n_q], rows.k, rows.scale, rows.visible)",
         "the global rows are those of keys",
     ),
     Fault(

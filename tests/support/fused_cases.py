@@ -13,6 +13,7 @@ from attnprobe import QKV, approximate, exact, matrix_errors, spectra
 from attnprobe.linalg.differences import Differences
 from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention, is_fused
 from attnprobe.reference import exact_output
+from attnprobe.visible import Visible
 
 KINDS = (SoftmaxAttention, GaussianAttention, UnnormalisedAttention)
 SIZES = [  # n_q, n_k, p, columns, heads: below, at and beyond the ends of tiles
@@ -46,8 +47,8 @@ def products(dtype: torch.dtype, device: str) -> Iterator[tuple[str, float]]:
     for kind in KINDS:
         for n_q, n_k, p, c, h in SIZES:
             q, k, x, y = normal(h, n_q, p), normal(h, n_k, p), normal(h, n_k, c), normal(h, n_q, c)
-            for seen in (None, torch.arange(n_q, device=device).clamp(max=n_k - 1)):
-                op = lambda q=q, k=k, seen=seen, kind=kind: kind(q, k, q.shape[2] ** -0.5, last=seen)
+            for seen in (None, Visible(torch.arange(n_q, device=device).clamp(max=n_k - 1))):
+                op = lambda q=q, k=k, seen=seen, kind=kind: kind(q, k, q.shape[2] ** -0.5, visible=seen)
                 label = f"{kind.__name__} {n_q}x{n_k} p={p} c={c}{'' if seen is None else ' causal'}"
                 yield label, off(lambda op=op, x=x: op() @ x)
                 yield f"{label} transposed", off(lambda op=op, y=y: op().rmatmul(y))
@@ -57,8 +58,8 @@ def products(dtype: torch.dtype, device: str) -> Iterator[tuple[str, float]]:
     views = lambda: SoftmaxAttention(q.mT.contiguous().mT, k.flip(1), 0.01) @ x.flip(2)
     yield "views", off(views)
     last = torch.randint(0, 140, (130,), generator=draws).to(device)
-    yield "any last keys", off(lambda: SoftmaxAttention(q, k, 0.01, last) @ x)
-    yield "any last keys transposed", off(lambda: SoftmaxAttention(q, k, 0.01, last).rmatmul(y))
+    yield "any last keys", off(lambda: SoftmaxAttention(q, k, 0.01, Visible(last)) @ x)
+    yield "any last keys transposed", off(lambda: SoftmaxAttention(q, k, 0.01, Visible(last)).rmatmul(y))
 
 
 def used(device: str) -> Iterator[tuple[str, float]]:

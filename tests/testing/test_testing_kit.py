@@ -85,11 +85,36 @@ FAULTS = {
     "vanishing-normaliser": tagged("vanishing_normaliser", lambda q, k, v, scale: attention(q, k, v, scale)),
     "own-scale": tagged("own_scale", lambda q, k, v, scale: attention(q, k, v, scale)),
     "causal": tagged("causal", lambda q, k, scale: softmax(scale * q @ k.mT, -1)),
+    "causal-rows": tagged("causal", lambda q, k, scale: below(scale * q @ k.mT, torch.arange(q.shape[1]))),
+    "decodes": method(tags=("causal", "decodes"))(
+        lambda qkv: below(qkv.q @ qkv.k.mT * qkv.scale / qkv.n_k**0.5, qkv.query_positions)
+    ),
+    "local": tagged("local", lambda qkv: below(qkv.q @ qkv.k.mT * qkv.scale, qkv.query_positions)),
     "causal-target": tagged("causal_target", lambda qkv: Approximation(None, qkv.v[:, :, :1] if qkv.causal else qkv.v)),
     "diagnostic": tagged(
         "diagnostic", lambda qkv: Approximation(None, qkv.v, diagnostics={"visited": torch.ones(qkv.h)})
     ),
 }
+
+
+def below(scores, last):
+    """Causal softmax whose row i sees the keys up to ``last_i``."""
+    hidden = torch.arange(scores.shape[2]) > last[:, None]
+    return softmax(scores.masked_fill(hidden, float("-inf")), -1)
+
+
+def looking_ahead(qkv):
+    """Keeps, for each query, those of its keys that the last query of the text likes best."""
+    scores = qkv.scale * qkv.q @ qkv.k.mT
+    best = scores[:, -1:].topk(qkv.n_k // 2).indices
+    chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(2, best.expand(-1, qkv.n_q, -1), True)
+    chosen |= torch.eye(qkv.n_q, qkv.n_k, dtype=torch.bool)
+    return below(scores.masked_fill(~chosen, float("-inf")), qkv.query_positions)
+
+
+def test_a_selection_that_looks_ahead_is_noticed_though_no_later_key_has_weight():
+    [verdict] = examine(tagged("causal", looking_ahead), only=["causal"])
+    assert verdict.status == "failed" and "change the rows before them" in verdict.reason
 
 
 def shifted(qkv):

@@ -21,7 +21,7 @@ from ..registry import register
     family="features",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "causal", "own_scale"),
+    tags=("deterministic", "row_sums_one", "nonnegative", "permutation_equivariant", "causal", "decodes", "own_scale"),
     budget=None,
     cost="2 n p²",
     oracle="performer-pytorch linear_attention",
@@ -47,7 +47,8 @@ def linear(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax", scal
         UsageError: ``scale`` is neither true nor false.
     """
     factor = qkv.scale**0.5 if scale else 1.0
-    operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor), qkv.causal)
+    positions = qkv.query_positions if qkv.causal else None
+    operator, bad_rows = from_log_features(_log_phi(qkv.q * factor), _log_phi(qkv.k * factor), positions)
     diagnostics = {"bad_rows": bad_rows, "visited": per_head(qkv.h, qkv.p * (qkv.n_q + qkv.n_k))}
     return Approximation.of(operator, qkv, diagnostics=diagnostics)
 

@@ -7,6 +7,7 @@ W is the paper's matrix of random rows ω, φ its feature map, and x' = √scale
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import log
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, from_log_features, per_head
+from ..base import Approximation, from_log_features, log_feature_sums, per_head
 from ..registry import register
 
 LIMIT = 2**16
@@ -27,7 +28,7 @@ FACTS: dict[str, Any] = {
     "family": "features",
     "targets": ("softmax",),
     "kind": "method",
-    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant", "causal"),
+    "tags": ("row_sums_one", "nonnegative", "permutation_equivariant", "causal", "decodes"),
     "budget": "d random features",
     "cost": "4 n d p",
     "oracle": "performer-pytorch FastAttention",
@@ -94,13 +95,22 @@ def performer(
     if eps > 0:
         log_q = _plus(log_q - (q @ rows.mT).amax(-1, keepdim=True), eps)
         if qkv.causal:
-            top = (k @ rows.mT).amax(-1, keepdim=True).cummax(1).values  # (h, n, 1), of the keys up to each row
+            top = (k @ rows.mT).amax(-1, keepdim=True).cummax(1).values  # (h, n_k, 1), of the keys up to each
             # φ(q_i)·(exp(log φ(k_j) - top_i) + eps) has one more feature, eps Σ_f φ_f(q_i), the same for all keys
-            log_q = torch.cat([log_q - top, log_q.logsumexp(-1, keepdim=True) + log(eps)], -1)
+            log_q = torch.cat([log_q - top[:, qkv.query_positions], log_q.logsumexp(-1, keepdim=True) + log(eps)], -1)
             log_k = torch.nn.functional.pad(log_k, (0, 1))
         else:
             log_k = _plus(log_k - (k @ rows.mT).amax((1, 2), keepdim=True), eps)
-    return _approximation(qkv, d, log_q, log_k, w)
+    approx = _approximation(qkv, d, log_q, log_k, w)
+    if eps > 0:
+        return approx
+
+    def log_normalizer() -> Tensor:
+        q, k = (x * (qkv.scale if double_norm else qkv.scale**0.5) for x in (qkv.q, qkv.k))
+        positions = qkv.query_positions if qkv.causal else None
+        return log_feature_sums(log_features(q, rows), log_features(k, rows), positions) - log(d)
+
+    return replace(approx, log_normalizer=log_normalizer)
 
 
 @register(name="performer-relu", validate=_check("performer-relu"), **FACTS)
@@ -182,7 +192,7 @@ def _plus(log_phi: Tensor, eps: float) -> Tensor:
 
 
 def _approximation(qkv: QKV, d: int, log_q: Tensor, log_k: Tensor, w: Tensor) -> Approximation:
-    operator, bad_rows = from_log_features(log_q, log_k, qkv.causal)
+    operator, bad_rows = from_log_features(log_q, log_k, qkv.query_positions if qkv.causal else None)
     diagnostics = {
         "bad_rows": bad_rows,
         "realised_d": per_head(qkv.h, d),

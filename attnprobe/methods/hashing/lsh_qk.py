@@ -132,13 +132,16 @@ def _causal(qkv: QKV, of_q: Tensor, of_k: Tensor, drawn: Tensor, buckets: int, w
     """The causal form, from the buckets (h, rounds, n) of queries and keys."""
     index, visited = [], []
     for rounds in zip(of_q, of_k, strict=True):
-        shown = torch.cat([look_back_causally(*pair, buckets, width) for pair in zip(*rounds, strict=True)], 1)
+        shown = [look_back_causally(*pair, qkv.query_positions, buckets, width) for pair in zip(*rounds, strict=True)]
+        shown = torch.cat(shown, 1)
         visited.append((shown >= 0).sum())
         index.append(shown.masked_fill(repeats(shown), -1))
-    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, torch.stack(index))
+    operator, log_sums = sparse_softmax(qkv, torch.stack(index))
     distinct = torch.stack([(row >= 0).sum() for row in index]).double().cpu()
-    diagnostics = {"realised_d": distinct / qkv.n, "visited": torch.stack(visited).double().cpu()}
-    return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
+    diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double().cpu()}
+    return Approximation.of(
+        operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics, log_normalizer=lambda: log_sums
+    )
 
 
 def _of_equal_length(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

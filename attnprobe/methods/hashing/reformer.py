@@ -6,6 +6,7 @@ its number of buckets, c the chunk length. ``rounds`` is the paper's n_rounds, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Literal
 
@@ -125,14 +126,15 @@ def _causal(
     hashes, token = cross_polytope(qkv.q, drawn, counts), torch.arange(qkv.n, device=qkv.device)[:, None]
     index, visited = [], []
     for of_round in hashes:  # (rounds, n)
-        slots = torch.cat([look_back_causally(buckets, buckets, prod(counts), width) for buckets in of_round], 1)
+        slots = [look_back_causally(own, own, qkv.query_positions, prod(counts), width) for own in of_round]
+        slots = torch.cat(slots, 1)
         visited.append((slots >= 0).sum())
         others = (slots >= 0) & (slots != token)
         used = torch.where(others.any(1, keepdim=True), others, slots >= 0)
         if once:
             used &= ~repeats(slots)
         index.append(slots.masked_fill(~used, -1))
-    operator = sparse_softmax(queries, keys, 1.0, torch.stack(index))
+    operator, _ = sparse_softmax(replace(qkv, q=queries, k=keys, scale=1.0), torch.stack(index))
     visited = torch.stack(visited).double().cpu()
     diagnostics = {"realised_d": visited / qkv.n, "visited": visited}
     return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)

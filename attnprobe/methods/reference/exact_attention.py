@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from ...operators import GaussianAttention, SoftmaxAttention
+from ...operators import SoftmaxAttention
 from ...qkv import QKV
-from ...reference import attention, last_seen
+from ...reference import attention, exact, is_plain
 from ...rng import Streams
-from ..base import Approximation, per_head
+from ..base import Approximation, per_head, visible_entries
 from ..registry import register
 
 
@@ -31,6 +31,8 @@ from ..registry import register
         "exact_at_full_budget",
         "diagnostic",
         "causal",
+        "decodes",
+        "local",
     ),
     budget=None,
     cost="2 n² p",
@@ -42,9 +44,10 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
 
     Shapes: output (h, n_q, p_v), by torch's fused kernel. Deterministic; cost ``2 n² p``, memory O(n p).
     """
-    operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, last_seen(qkv))
-    output = attention(qkv.q, qkv.k, qkv.v, qkv.scale, qkv.causal)
-    return Approximation(operator, output, diagnostics={"visited": _all_entries(qkv)})
+    operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, qkv.visible)
+    output = attention(qkv.q, qkv.k, qkv.v, qkv.scale, qkv.causal) if is_plain(qkv) else operator @ qkv.v
+    diagnostics = {"visited": _all_entries(qkv)}
+    return Approximation(operator, output, diagnostics=diagnostics, log_normalizer=operator.log_normalizer)
 
 
 @register(
@@ -61,6 +64,8 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
         "exact_at_full_budget@gaussian",
         "diagnostic",
         "causal",
+        "decodes",
+        "local",
     ),
     budget=None,
     cost="2 n² p",
@@ -76,9 +81,8 @@ def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") 
 
     Shapes: output (h, n_q, p_v). Deterministic; cost ``2 n² p``, memory O(n p).
     """
-    operator = GaussianAttention(qkv.q, qkv.k, qkv.scale, last_seen(qkv))
-    return Approximation.of(operator, qkv, diagnostics={"visited": _all_entries(qkv)})
+    return Approximation.of(exact(qkv, "gaussian"), qkv, diagnostics={"visited": _all_entries(qkv)})
 
 
 def _all_entries(qkv: QKV) -> torch.Tensor:
-    return per_head(qkv.h, qkv.n_q * (qkv.n_q + 1) // 2 if qkv.causal else qkv.n_q * qkv.n_k)
+    return per_head(qkv.h, visible_entries(qkv))

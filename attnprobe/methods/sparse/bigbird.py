@@ -13,7 +13,7 @@ from ...errors import Unsupported, UsageError
 from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, sparse_softmax
+from ..base import Approximation, seen_entries, sparse_softmax, visible_entries
 from ..registry import register
 
 FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for the full rows
@@ -31,7 +31,7 @@ def _check(target: str, *, random_blocks: int) -> None:
     family="sparse",
     targets=("softmax",),
     kind="method",
-    tags=("row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal"),
+    tags=("row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal", "local"),
     budget="d n entries in blocks of ⌊d/10⌋ tokens: 8 blocks a row, and 2 blocks of full rows",
     cost="2 n d p",
     oracle="transformers BigBirdBlockSparseAttention",
@@ -71,7 +71,9 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
         raise Unsupported(
             f"bigbird: d={d} leaves no token for a block with random_blocks={random_blocks}; use at most {d - FIXED}"
         )
-    last_q, nb = (qkv.n_q - 1) // b, -(-qkv.n_k // b)  # the last block of queries; the blocks of keys
+    placed = qkv.causal or qkv.positions is not None  # each query stands at a key
+    row_block = (qkv.query_positions if placed else torch.arange(qkv.n_q, device=qkv.device)) // b
+    last_q, nb = ((qkv.n_k if placed else qkv.n_q) - 1) // b, -(-qkv.n_k // b)  # the last block row; key blocks
     seen = _always_seen(last_q, nb)  # (nb_q - 2, 5)
     drawn = [_drawn(seen, nb, random_blocks, streams.head(i, "blocks")) for i in qkv.heads]
     blocks = torch.stack(drawn)  # (h, nb_q - 2, r)
@@ -79,19 +81,23 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     columns = columns[:, :, : min(5 + random_blocks, nb), None]  # (h, nb_q - 2, ≤ 5 + r, 1); cuts off empty slots only
     tokens = columns * b + torch.arange(b, device="cpu")  # (h, nb_q - 2, ≤ 5 + r, b)
     tokens = torch.where((columns >= 0) & (tokens < qkv.n_k), tokens, torch.full_like(tokens, -1)).flatten(2)
-    index = torch.full((qkv.h, last_q + 1, tokens.shape[2]), -1, device="cpu")
+    index, group = torch.full((qkv.h, last_q + 1, tokens.shape[2]), -1, device="cpu"), b
     index[:, 1:last_q] = tokens
-    row_block = torch.arange(qkv.n_q, device=qkv.device) // b
+    if placed and not qkv.square:  # rows that follow one another may be of any blocks
+        index, group = index[:, row_block.cpu()], 1
     full_rows = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]
-    entries = _causal_entries(index, b) if qkv.causal else b * (index >= 0).sum((1, 2)).double()  # (h,)
-    entries = entries + (int((full_rows + 1).sum()) if qkv.causal else len(full_rows) * qkv.n_k)
-    operator = RowOverride(
-        sparse_softmax(qkv.q, qkv.k, qkv.scale, index, group=b, causal=qkv.causal),
-        full_rows.expand(qkv.h, -1),
-        SoftmaxAttention(qkv.q[:, full_rows], qkv.k, qkv.scale, full_rows if qkv.causal else None),
-    )
+    operator, log_sums = sparse_softmax(qkv, index, group)
+    entries = seen_entries(qkv, index, group)
+    if len(full_rows):
+        rows = qkv.queries(full_rows)
+        entries = entries + visible_entries(rows)
+        every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
+        log_sums = log_sums.index_copy(1, full_rows, every.log_normalizer())
+        operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
     diagnostics = {"realised_d": entries / qkv.n_q, "visited": entries}
-    return Approximation.of(operator, qkv, draws={"blocks": blocks}, diagnostics=diagnostics)
+    return Approximation.of(
+        operator, qkv, draws={"blocks": blocks}, diagnostics=diagnostics, log_normalizer=lambda: log_sums
+    )
 
 
 def _always_seen(last_q: int, nb: int) -> Tensor:
@@ -101,13 +107,6 @@ def _always_seen(last_q: int, nb: int) -> Tensor:
     near = torch.where((near > 0) & (near < nb - 1), near, torch.full_like(near, -1))
     ends = torch.tensor([0, nb - 1 if nb > 1 else -1], device="cpu").expand(len(row), 2)
     return torch.cat([ends, near], 1)
-
-
-def _causal_entries(index: Tensor, b: int) -> Tensor:
-    """The number of entries on or below the diagonal, of tokens ``index`` (h, nb_q, u) in blocks of b; (h,) float64."""
-    first = b * torch.arange(index.shape[1], device="cpu")[:, None]
-    rows = first + b - torch.maximum(index, first)  # rows of the block from the token on
-    return rows.clamp(min=0).masked_fill(index < 0, 0).sum((1, 2)).double()
 
 
 def _drawn(seen: Tensor, nb: int, count: int, generator: torch.Generator) -> Tensor:

@@ -5,13 +5,11 @@ w is the paper's window size, half of it on each side. g is its number of tokens
 
 from __future__ import annotations
 
-import torch
-
 from ...errors import Unsupported, UsageError
 from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, banded_softmax, per_head
+from ..base import Approximation, banded_softmax, per_head, visible_entries
 from ..registry import register
 
 
@@ -27,7 +25,16 @@ def _check(target: str, *, global_tokens: int) -> None:
     family="sparse",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal"),
+    tags=(
+        "deterministic",
+        "row_sums_one",
+        "nonnegative",
+        "shift_invariant",
+        "exact_at_full_budget",
+        "causal",
+        "decodes",
+        "local",
+    ),
     budget="d n entries: a window of w + 1, and global tokens as columns and as full rows",
     cost="2 n (d + 16) p",
     oracle="transformers LongformerSelfAttention",
@@ -63,13 +70,15 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
             f"choose d in {least}.. or fewer global tokens"
         )
     half = (d - least) // 2  # w/2
-    rows = min(global_tokens, qkv.n_q)
     right = 0 if qkv.causal else half
-    operator, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=rows)
-    entries += rows * (rows + 1) // 2 if qkv.causal else rows * qkv.n_k
-    if rows:
-        full_rows = torch.arange(rows, device=qkv.device).expand(qkv.h, rows)
-        last = full_rows[0] if qkv.causal else None
-        operator = RowOverride(operator, full_rows, SoftmaxAttention(qkv.q[:, :rows], qkv.k, qkv.scale, last))
+    whole = qkv.query_positions < global_tokens  # rows of global tokens
+    operator, log_sums, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=whole)
+    full_rows = whole.nonzero()[:, 0]
+    if len(full_rows):
+        rows = qkv.queries(full_rows)
+        entries += visible_entries(rows)
+        every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
+        log_sums = log_sums.index_copy(1, full_rows, every.log_normalizer())
+        operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
-    return Approximation.of(operator, qkv, diagnostics=diagnostics)
+    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)

@@ -32,6 +32,8 @@ BLOCK = 64  # rows of scores of one head in memory at a time
         "exact_at_full_budget",
         "diagnostic",
         "causal",
+        "decodes",
+        "local",
     ),
     budget="d entries of each row: those with the largest scores",
     cost="n² p",
@@ -59,20 +61,24 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     """
     index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
-    position = torch.arange(qkv.n_k, device=qkv.device)
+    log_sums = qkv.q.new_empty(qkv.h, qkv.n_q)
+    visible = qkv.visible
     for head in range(qkv.h):
         for start, stop in row_blocks(qkv.n_q, block_rows(qkv, qkv.n_k, BLOCK)):
             scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT  # (b, n_k)
-            if qkv.causal:
-                scores.masked_fill_(position > position[start:stop, None], float("-inf"))
+            if visible is not None:
+                scores.masked_fill_(visible.of(slice(start, stop)).hidden(qkv.n_k), float("-inf"))
             largest, chosen = scores.topk(d, dim=-1)
             index[head, start:stop] = chosen.masked_fill(largest == float("-inf"), -1)
             shift = largest[:, :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
             numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
-            weights[head, start:stop] = numerator / torch.exp(summed - shift).sum(-1, keepdim=True)
-    entries = d * (d + 1) // 2 + d * (qkv.n_q - d) if qkv.causal else d * qkv.n_q
+            total = torch.exp(summed - shift).sum(-1, keepdim=True)
+            weights[head, start:stop] = numerator / total
+            log_sums[head, start:stop] = (shift + total.log())[:, 0]
+    entries = d * qkv.n_q if visible is None else int(visible.counts().clamp(max=d).sum())
     diagnostics = {
         "realised_d": per_head(qkv.h, entries / qkv.n_q),
         "visited": per_head(qkv.h, qkv.n_q * qkv.n_k),
     }
-    return Approximation.of(Sparse(index, weights, qkv.n_k), qkv, diagnostics=diagnostics)
+    operator = Sparse(index, weights, qkv.n_k)
+    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)

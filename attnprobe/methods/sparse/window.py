@@ -24,7 +24,16 @@ def _check(target: str, *, sinks: int, causal: bool) -> None:
     family="sparse",
     targets=("softmax",),
     kind="method",
-    tags=("deterministic", "row_sums_one", "nonnegative", "shift_invariant", "exact_at_full_budget", "causal"),
+    tags=(
+        "deterministic",
+        "row_sums_one",
+        "nonnegative",
+        "shift_invariant",
+        "exact_at_full_budget",
+        "causal",
+        "decodes",
+        "local",
+    ),
     budget="d entries of each row: the sinks and a window of d - sinks",
     cost="2 n (d + 16) p",
     oracle="torch scaled_dot_product_attention under its mask",
@@ -62,6 +71,6 @@ def window(
         )
     w, causal = d - sinks, causal or qkv.causal
     left, right = (w - 1, 0) if causal else (w // 2, (w - 1) // 2)
-    operator, entries = banded_softmax(qkv, left, right, first=sinks, causal=causal)
+    operator, log_sums, entries = banded_softmax(qkv, left, right, first=sinks, causal=causal)
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
-    return Approximation.of(operator, qkv, diagnostics=diagnostics)
+    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)

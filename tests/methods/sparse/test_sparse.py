@@ -202,16 +202,16 @@ def test_the_index_of_a_wide_pattern_is_no_wider_than_the_matrix():
 def test_a_row_without_columns_is_zero():
     qkv = make(n=4, h=1)
     index = torch.tensor([[[0, 2], [-1, -1], [3, -1], [-1, 1]]])
-    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index)
+    operator, _ = sparse_softmax(qkv, index)
     assert torch.equal(operator.row_sums() > 0, torch.tensor([[True, False, True, True]]))
     assert not operator.dense()[0, 1].any() and operator.dense()[0, 2, 3] == 1 == operator.dense()[0, 3, 1]
 
 
 def test_a_band_that_starts_behind_the_last_key_is_empty():
-    columns, has = band(3, 3, 1, 1, first=3, group=2)
+    columns, has = band(torch.arange(3), 3, 1, 1, first=3, group=2)
     assert columns.tolist() == [[0, 1, 2]] * 2 and has.all() and has.shape == (3, 3)
-    assert band(3, 2, 1, 1, first=7, group=2)[0].tolist() == [[0, 1]] * 2
-    columns, has = band(2, 5, 9, 9, first=0, group=1)
+    assert band(torch.tensor([0, 1, 1]), 2, 1, 1, first=7, group=2)[0].tolist() == [[0, 1]] * 2
+    columns, has = band(torch.arange(2), 5, 9, 9, first=0, group=1)
     assert columns.tolist() == [[0, 1, 2, 3, 4]] * 2 and has.all()
 
 
@@ -219,7 +219,7 @@ def test_a_band_that_starts_behind_the_last_key_is_empty():
 @pytest.mark.parametrize("left, right, first", [(0, 0, 0), (1, 0, 0), (0, 1, 2), (3, 5, 1), (30, 0, 4), (2, 2, 30)])
 @pytest.mark.parametrize("group", [1, 4, 7, 50])
 def test_a_band_in_groups_of_rows_is_its_literal_mask_without_a_column_to_spare(n_q, n_k, left, right, first, group):
-    columns, has = band(n_q, n_k, left, right, first, group)
+    columns, has = band(torch.arange(n_q).clamp(max=n_k - 1), n_k, left, right, first, group)
     assert columns.shape == (-(-n_q // group), has.shape[1]) and len(has) == n_q
     assert columns.shape[1] <= min(n_k, first + left + right + group)
     for i in range(n_q):
@@ -233,7 +233,7 @@ def test_rows_of_a_group_have_columns_of_their_own():
     qkv = make(n=5, n_k=6, h=2)
     index = torch.tensor([[[0, 5, 2], [1, -1, 3]], [[4, 0, 1], [-1, -1, -1]]])
     has = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 0], [1, 1, 0], [1, 1, 1]]).bool()
-    dense = sparse_softmax(qkv.q, qkv.k, qkv.scale, index, 3, has).dense()
+    dense = sparse_softmax(qkv, index, 3, has)[0].dense()
     for head in range(2):
         for i in range(5):
             columns = [j for j, there in zip(index[head, i // 3].tolist(), has[i].tolist(), strict=True) if there]
@@ -329,6 +329,6 @@ def test_the_columns_given_to_a_sparse_operator_keep_their_empty_slots():
     qkv = make(n=6)
     index = torch.tensor([[0, 3, -1], [2, -1, -1], [5, 1, 4]]).repeat(2, 1, 1)
     before = index.clone()
-    operator = sparse_softmax(qkv.q, qkv.k, qkv.scale, index, group=2)
+    operator, _ = sparse_softmax(qkv, index, group=2)
     assert torch.equal(index, before)
     assert (operator.dense() != 0).sum(-1).tolist() == [[2, 2, 1, 1, 3, 3]] * 2
