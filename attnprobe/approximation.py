@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from .errors import Unsupported
-from .operators import Operator
+from .operators import Operator, row_blocks
 from .qkv import QKV
 
 __all__ = ["Approximation"]
+
+CACHED_ENTRIES = 2**18  # numbers of an output on a CPU: fresh memory takes as long as its product
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,8 @@ class Approximation:
     @classmethod
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:
         """The approximation whose output is ``operator @ V``."""
-        return cls(operator, (operator @ qkv.v).to(qkv.dtype), **parts)
+        products = [(operator.heads(some) @ qkv.v[some]).to(qkv.dtype) for some in _heads_at_once(qkv)]
+        return cls(operator, products[0] if len(products) == 1 else torch.cat(products), **parts)
 
     def matrix(self) -> Operator:
         """The operator.
@@ -83,3 +86,11 @@ class Approximation:
             for head in tensor:  # one at a time, because sketches are large
                 digest.update(head.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def _heads_at_once(qkv: QKV) -> list[slice]:
+    """Slices of the heads: all at once, but on a CPU as many as leave the terms of a product in the cache."""
+    size = qkv.h
+    if qkv.device.type == "cpu":
+        size = max(1, CACHED_ENTRIES // (qkv.n_q * qkv.p_v))
+    return [slice(start, stop) for start, stop in row_blocks(qkv.h, size)]

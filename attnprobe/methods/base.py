@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, ordered_sums, row_groups
+from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, row_groups
 from ..qkv import QKV
 from ..visible import Visible
 
@@ -19,6 +19,7 @@ __all__ = [
     "log_feature_sums",
     "per_head",
     "ragged",
+    "row_sums",
     "seen_entries",
     "segment_means",
     "softmax_in_place",
@@ -71,8 +72,8 @@ def log_feature_sums(log_q: Tensor, log_k: Tensor, positions: Tensor | None = No
 
 def distinct(draws: Tensor) -> Tensor:
     """The number of distinct values in each row of ``draws`` (h, d), as (h,) float64 on the CPU."""
-    counts = [float(len(row.unique())) for row in draws]
-    return torch.tensor(counts, dtype=torch.float64, device="cpu")
+    ordered = draws.cpu().sort(-1).values
+    return 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1).double()
 
 
 def tokens(x: Tensor, index: Tensor) -> Tensor:
@@ -85,6 +86,15 @@ def per_head(h: int, value: float) -> Tensor:
     return torch.full((h,), float(value), dtype=torch.float64, device="cpu")
 
 
+def row_sums(low_rank: LowRank) -> Tensor:
+    """The row sums ``L (M (R 1))`` of a low-rank matrix, (h, n_q).
+
+    The rows of R are summed: a product of R with a vector of ones takes ten times as long.
+    """
+    columns = low_rank.right.sum(-1, keepdim=True)  # (h, d, 1)
+    for factor in reversed(low_rank.middle):
+        columns = factor @ columns
+    return (low_rank.left @ columns)[..., 0]
 def visible_entries(qkv: QKV) -> int:
     """The number of pairs of a query and a key that it sees."""
     visible = qkv.visible
@@ -92,21 +102,17 @@ def visible_entries(qkv: QKV) -> int:
 
 
 def segment_means(x: Tensor, count: int) -> Tensor:
-    """The means of ``count`` consecutive segments of the tokens of ``x`` (h, n, p), as (h, count, p).
+    """The means of ``count`` consecutive segments of the tokens of ``x`` (h, n, p), as (h, count, p) float64.
 
     If ``count`` does not divide ``n``, the first ``n mod count`` segments are one token longer.
 
     >>> segment_means(torch.arange(5.0)[None, :, None], 2)[0, :, 0].tolist()
     [1.0, 3.5]
     """
-    n = x.shape[1]
-    short, longer = divmod(n, count)
-    sizes = torch.full((count,), short, dtype=torch.int64, device="cpu")
-    sizes[:longer] += 1
-    segment = torch.arange(count, device="cpu").repeat_interleave(sizes).to(x.device)
-    with ordered_sums(x.device):
-        sums = x.new_zeros(x.shape[0], count, x.shape[2]).index_add(1, segment, x)
-    return sums / sizes.to(x)[:, None]
+    short, longer = divmod(x.shape[1], count)
+    cut = longer * (short + 1)
+    parts = x[:, :cut].unflatten(1, (longer, short + 1)), x[:, cut:].unflatten(1, (count - longer, short))
+    return torch.cat([part.mean(2, dtype=torch.float64) for part in parts], 1)
 
 
 def softmax_in_place(scores: Tensor) -> Tensor:
@@ -114,10 +120,7 @@ def softmax_in_place(scores: Tensor) -> Tensor:
 
     If ``scores`` requires gradients, the result is new memory.
     """
-    if scores.requires_grad:
-        return torch.softmax(scores, -1)
-    scores.sub_(scores.amax(-1, keepdim=True)).exp_()
-    return scores.div_(scores.sum(-1, keepdim=True))
+    return torch.softmax(scores, -1, out=None if scores.requires_grad else scores)
 
 
 def ragged(mask: Tensor) -> Tensor:

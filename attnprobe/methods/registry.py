@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, isfinite
 from numbers import Integral
 from typing import Any, Literal, Union
@@ -149,9 +150,9 @@ class Method:
     takes_mask: bool = False
     provenance: Provenance | None = None
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Option]:
-        """The options with their defaults, from the signature."""
+        """The options with their defaults, from the signature; read once, because type hints take a millisecond."""
         hints = typing.get_type_hints(self.function)
         parameters = inspect.signature(self.function).parameters.values()
         return {

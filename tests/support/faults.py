@@ -226,8 +226,8 @@ NYSTROM = [
         "nystromformer",
         "landmark",
         "methods/nystrom/nystromformer.py",
-        "segment_means(qkv.q.double(), d), segment_means(qkv.k.double(), d)",
-        "segment_means(qkv.q.double(), d), segment_means(qkv.q.double(), d)",
+        "segment_means(qkv.q, d), segment_means(qkv.k, d)",
+        "segment_means(qkv.q, d), segment_means(qkv.q, d)",
         "the landmarks of the keys are means of queries",
     ),
     Fault(

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...linalg.inverses import razavi, residual, start, truncated_pinv
-from ...operators import LowRank, Operator
+from ...operators import LowRank
 from ...qkv import QKV
-from ..base import Approximation, per_head, softmax_in_place
+from ..base import Approximation, per_head, row_sums, softmax_in_place
 
 __all__ = ["check_inverse", "landmark_attention", "landmark_diagnostics", "softmax_factors"]
 
@@ -48,11 +48,11 @@ def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dty
     return f, a, w
 
 
-def landmark_diagnostics(qkv: QKV, operator: Operator, a: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """``bad_rows`` (rows of B~ with a sum that is not positive), ``‖I - A Z‖``, the landmarks, and the scores."""
+def landmark_diagnostics(qkv: QKV, sums: Tensor, a: Tensor, z: Tensor) -> dict[str, Tensor]:
+    """``bad_rows`` (row sums of B~ that are not positive), ``‖I - A Z‖``, the landmarks, and the scores."""
     d = a.shape[-1]
     return {
-        "bad_rows": (~(operator.row_sums() > 0)).sum(-1),
+        "bad_rows": (~(sums > 0)).sum(-1),
         "inverse_residual": residual(a, z),
         "realised_d": per_head(qkv.h, d),
         "visited": per_head(qkv.h, d * (qkv.n_q + qkv.n_k + d)),
@@ -78,7 +78,7 @@ def landmark_attention(
     else:
         z = razavi(a, start(a, "norms" if z0 == "paper" else "global"), n_iter)
     operator = LowRank(f, z.to(f), w)
-    diagnostics = landmark_diagnostics(qkv, operator, a, z)
+    diagnostics = landmark_diagnostics(qkv, row_sums(operator), a, z)
     return Approximation.of(
         operator, qkv, draws=draws or {}, cores={"A": a}, inverses={"A": z}, diagnostics=diagnostics
     )

@@ -16,7 +16,7 @@ from ...linalg.inverses import razavi, start, truncated_pinv
 from ...operators import Identity, LowRank, Operator, Sparse, Sum
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, per_head, segment_means
+from ..base import Approximation, per_head, row_sums, segment_means
 from ..registry import register
 from .landmark_attention import landmark_diagnostics, softmax_factors
 
@@ -110,7 +110,7 @@ def mss(
     """
     if rank is not None and rank > d:
         raise Unsupported(f"mss: rank={rank} exceeds d={d}; choose rank in 1..{d}")
-    q_means, k_means = segment_means(qkv.q.double(), d), segment_means(qkv.k.double(), d)  # (h, d, p)
+    q_means, k_means = segment_means(qkv.q, d), segment_means(qkv.k, d)  # (h, d, p)
     dtype = torch.float64 if inverse == "pinv" else qkv.dtype
     f, a, w = softmax_factors(qkv, q_means, k_means, dtype)
     if inverse == "pinv":
@@ -122,10 +122,12 @@ def mss(
         delta = torch.full_like(delta, delta_override)
     eye = torch.eye(d, dtype=a.dtype, device=a.device)
     inner = eye - delta[:, None, None] * (g if form == "eq8" else a)  # (h, d, d)
-    operator: Operator = LowRank(f, [g.to(f), inner.to(f)], w)
+    low_rank = LowRank(f, [g.to(f), inner.to(f)], w)
+    operator, sums = low_rank, row_sums(low_rank)
     if identity:
-        operator = Sum([operator, _own_key(delta.to(f), qkv.n_q, qkv.n_k)])
-    diagnostics = {**landmark_diagnostics(qkv, operator, a, g), "delta": delta}
+        operator = Sum([low_rank, _own_key(delta.to(f), qkv.n_q, qkv.n_k)])
+        sums = sums + delta.to(f)[:, None]
+    diagnostics = {**landmark_diagnostics(qkv, sums, a, g), "delta": delta}
     return Approximation.of(operator, qkv, cores={"A": a}, inverses={"A": g}, diagnostics=diagnostics)
 
 
@@ -160,11 +162,11 @@ def mss_literal(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax") 
     Raises:
         Unsupported: d above n.
     """
-    q_means, k_means = segment_means(qkv.q.double(), d), segment_means(qkv.k.double(), d)  # (h, d, p)
+    q_means, k_means = segment_means(qkv.q, d), segment_means(qkv.k, d)  # (h, d, p)
     f, a, w = softmax_factors(qkv, q_means, k_means, torch.float64)
     g = truncated_pinv(a)
     operator = LowRank(f, g, w)
-    diagnostics = {**landmark_diagnostics(qkv, operator, a, g), "delta": per_head(qkv.h, 0.0)}
+    diagnostics = {**landmark_diagnostics(qkv, row_sums(operator), a, g), "delta": per_head(qkv.h, 0.0)}
     return Approximation.of(operator, qkv, cores={"A": a}, inverses={"A": g}, diagnostics=diagnostics)
 
 

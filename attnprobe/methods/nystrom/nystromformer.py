@@ -83,7 +83,7 @@ def nystromformer(
     Raises:
         Unsupported: d above n. UsageError: ``n_iter`` below 0; an option of the other inverse.
     """
-    q_means, k_means = segment_means(qkv.q.double(), d), segment_means(qkv.k.double(), d)  # (h, d, p)
+    q_means, k_means = segment_means(qkv.q, d), segment_means(qkv.k, d)  # (h, d, p)
     return landmark_attention(qkv, q_means, k_means, inverse=inverse, n_iter=n_iter, z0=z0, rtol=rtol)
 
 

@@ -19,7 +19,7 @@ from ...linalg.sampling import kmeans, recursive_rls
 from ...operators import LowRank, Scaled, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, distinct, per_head, tokens
+from ..base import Approximation, distinct, per_head, row_sums, tokens
 from ..registry import register
 from .row_guard import exact_normalizer, guarded, noise_floor, sampled_key_mass
 
@@ -170,14 +170,14 @@ def skyformer(
         return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
 
     half = _half(landmarks, scale)  # (h, d)
-    left = torch.baddbmm(-half[:, None, :], q, scale * landmarks.mT)  # log(E_Q L), (h, n_q, d)
+    left = (q @ (scale * landmarks).mT).sub_(half[:, None, :])  # log(E_Q L), (h, n_q, d)
     row_shift = left.detach().amax(-1)  # (h, n_q); the shifts cancel, and so would their gradients
     left = left.sub_(row_shift[..., None]).exp_()
-    right = torch.baddbmm(-half[..., None], scale * landmarks, k.mT)  # log(R E_K), (h, d, n_k)
+    right = ((scale * landmarks) @ k.mT).sub_(half[..., None])  # log(R E_K), (h, d, n_k)
     head_shift = right.detach().amax((1, 2))  # (h,)
     right = right.sub_(head_shift[:, None, None]).exp_()
     low_rank = LowRank(left, middle, right)
-    mass = low_rank.row_sums()  # D~ up to the positive factor exp(row_shift + head_shift)
+    mass = row_sums(low_rank)  # D~ up to the positive factor exp(row_shift + head_shift)
     floor = noise_floor(low_rank, _norm(middle))
     if normalizer == "exact":
         attention = SoftmaxAttention(q, k, scale)

@@ -8,9 +8,11 @@ from twins import segments
 
 from attnprobe.errors import UsageError
 from attnprobe.methods import approximate
-from attnprobe.methods.base import ragged, segment_means
+from attnprobe.methods.base import distinct, ragged, row_sums, segment_means
+from attnprobe.operators import LowRank
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
+from attnprobe.rng import generator
 
 
 def nys(qkv, d, **options):
@@ -99,6 +101,23 @@ def test_segment_means_for_every_length_and_count(n):
             assert torch.allclose(got[row], segments(x[row], count), atol=1e-15, rtol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_segment_means_are_summed_in_float64(dtype):
+    x = make(h=2, n=1000, p=3).q.to(dtype)
+    wanted = segment_means(x.double(), 7)
+    assert torch.equal(segment_means(x, 7), wanted) and wanted.dtype == torch.float64
+
+
+@pytest.mark.parametrize("middle", [0, 1, 2])
+def test_the_row_sums_of_a_low_rank_matrix(middle):
+    left, right, *factors = (
+        torch.randn(2, *shape, generator=generator(0, "sums", *shape), dtype=torch.float64)
+        for shape in ((7, 3), (3, 9), *[(3, 3)] * middle)
+    )
+    low_rank = LowRank(left, factors, right)
+    torch.testing.assert_close(row_sums(low_rank), low_rank.dense().sum(-1))
+
+
 def test_ragged_lists_true_places_per_head_in_order():
     for seed in range(20):
         mask = torch.rand(3, 9, generator=torch.Generator().manual_seed(seed)) < seed / 20
@@ -106,6 +125,10 @@ def test_ragged_lists_true_places_per_head_in_order():
         for row in range(3):
             assert got[row][got[row] >= 0].tolist() == mask[row].nonzero()[:, 0].tolist()
             assert (got[row][int(mask[row].sum()) :] == -1).all()
+
+
+def test_distinct_draws_are_counted_by_head():
+    assert distinct(torch.tensor([[4, 0, 4, 4], [3, 1, 0, 2], [5, 5, 5, 5]])).tolist() == [2, 4, 1]
 
 
 @pytest.mark.parametrize("score", [1.0, 6.0])
