@@ -60,6 +60,7 @@ _PUBLIC = {
     "open_run": "report",
     "output_errors": "metrics",
     "register_attention": "inject",
+    "row_metrics": "metrics",
     "spectra": "metrics",
 }
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "open_run",
     "output_errors",
     "register_attention",
+    "row_metrics",
     "spectra",
 ]
 
@@ -99,7 +101,7 @@ if TYPE_CHECKING:
     from .experiments.theory.setting import findings
     from .inject import injected, register_attention
     from .methods import approximate, method
-    from .metrics import input_statistics, kernel_errors, matrix_errors, output_errors, spectra
+    from .metrics import input_statistics, kernel_errors, matrix_errors, output_errors, row_metrics, spectra
     from .operators import Operator
     from .qkv import QKV
     from .reference import exact

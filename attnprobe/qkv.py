@@ -248,7 +248,9 @@ class QKV:
         missing = [head for head in heads if head not in self.heads]
         if missing or not heads:
             raise UsageError(f"head {missing[0] if missing else '(none)'} is not among {list(self.heads)}")
-        rows = [self.heads.index(head) for head in heads]
+        rows: list[int] | slice = [self.heads.index(head) for head in heads]
+        if rows == list(range(rows[0], rows[-1] + 1)):
+            rows = slice(rows[0], rows[-1] + 1)  # which copies nothing
         logits = None if self.sink_logits is None else self.sink_logits[rows]
         return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], heads=tuple(heads), sink_logits=logits)
 

@@ -18,6 +18,7 @@ from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_erro
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, MatrixErrors, matrix_errors, shared_matrix_errors
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
+from .rows import ROW_METRICS, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "MAP_BLOCKS",
     "MATRIX_METRICS",
     "OUTPUT_METRICS",
+    "ROW_METRICS",
     "ROW_TOLERANCES",
     "Core",
     "ExactOutput",
@@ -47,6 +49,7 @@ __all__ = [
     "matrix_errors",
     "output_errors",
     "repeated_rows",
+    "row_metrics",
     "schulz_residuals",
     "sensitivity",
     "shared_matrix_errors",

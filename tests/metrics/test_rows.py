@@ -1,0 +1,194 @@
+"""Row metrics against literal dense twins, at every remainder of the blocks; their identities; their refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, log, nan
+
+import pytest
+import torch
+from inputs import make
+
+import attnprobe.metrics.rows as rows_module
+from attnprobe import approximate, exact, row_metrics
+from attnprobe.approximation import Approximation
+from attnprobe.errors import Unsupported, UsageError
+from attnprobe.methods import get
+from attnprobe.metrics import ROW_METRICS
+from attnprobe.operators import Dense
+
+F64 = torch.float64
+FORMS = {
+    "all": {},
+    "causal": {"causal": True},
+    "window": {"causal": True, "sliding_window": 17, "sinks": 2},
+    "sinks": {"causal": True, "sink_logits": torch.tensor([0.5, 3.0], dtype=F64)},
+}
+SELECTIONS = ("window", "topk", "longformer", "bigbird")
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+def inputs(form, n=80, rows=None, **shape):
+    qkv = replace(make(n=n, score=4.0, **shape), **FORMS[form])
+    return qkv if rows is None else qkv.queries(rows)
+
+
+def twin(p, a, v, output, log_sums, exact_log_sums, far, needle):
+    """The metrics of one row, by their definitions: P and P~ (n_k or n_k + 1), lists of Python numbers."""
+    total = lambda some: float(sum(some))
+    keys = range(len(p))
+    inside, outside = [j for j in keys if a[j] != 0], [j for j in keys if a[j] == 0]
+    order = sorted(keys, key=lambda j: -p[j])
+    k = len(inside)
+    mass, lost = total(p[j] for j in inside), total(p[j] for j in outside)
+    oracle = total(p[j] for j in order[:k])
+    o = sum(p[j] * v[j] for j in keys)
+    middle = [(x + y) / 2 for x, y in zip(p, a, strict=True)]
+    divergence = lambda x, y: total(s * log(s / t) if t > 0 else inf for s, t in zip(x, y, strict=True) if s > 0)
+    negative = min(a) < 0
+    least = p[order[k - 1]] if k else inf
+    values = {
+        "mass": mass,
+        "mass_oracle": oracle,
+        "mass_efficiency": mass / oracle if k else nan,
+        "recall_k": min(k, sum(p[j] >= least for j in inside)) / k if k else nan,
+        "tv": total(abs(x - y) for x, y in zip(p, a, strict=True)) / 2,
+        "kl": nan if negative else divergence(a, p),
+        "js": nan if negative else (divergence(p, middle) + divergence(a, middle)) / 2,
+        "log_normaliser_error": log_sums - exact_log_sums,
+        "row_error": float((output - o).norm() / o.norm()),
+        "row_error_angle": 1 - float(output @ o / output.norm() / o.norm()),
+        "keys": k,
+        "support": float(torch.tensor([-x * log(x) for x in p if x > 0], dtype=F64).sum().exp()),
+        "distant_mass": total(p[j] for j in far),
+        "needle_mass": total(p[j] for j in needle),
+        "needle_mass_kept": total(a[j] for j in needle),
+    }
+    for name, epsilon in (("k_0.5", 0.5), ("k_0.1", 0.1), ("k_0.01", 0.01)):
+        held = torch.tensor([p[j] for j in order], dtype=F64).cumsum(0)
+        values[name] = 1 + int((held < (1 - epsilon) * held[-1]).sum())
+    means = [
+        sum(p[j] * v[j] for j in some) / part if part else None for some, part in ((outside, lost), (inside, mass))
+    ]
+    gap = 0.0 if means[0] is None else nan if means[1] is None else float((means[0] - means[1]).norm() / o.norm())
+    return {**values, "tail_gap": gap}
+
+
+def check(qkv, approx, needle, tolerance=1e-12):
+    found = row_metrics(exact(qkv), approx, qkv, needle=needle)
+    assert set(found) == set(ROW_METRICS)
+    wide = qkv.to(dtype=F64)
+    p_all, a_all = exact(wide).dense(), approx.operator.dense().double()
+    scores = wide.scale * wide.q @ wide.k.mT
+    if wide.visible is not None:
+        scores = scores.masked_fill(wide.visible.hidden(wide.n_k), -inf)
+    exact_sums = scores.logsumexp(-1)
+    sums = torch.full_like(exact_sums, nan) if approx.log_normalizer is None else approx.log_normalizer().double()
+    values = wide.v
+    if wide.sink_logits is not None:
+        exact_sums = torch.logaddexp(exact_sums, wide.sink_logits[:, None])
+        p_all = torch.cat([p_all, (wide.sink_logits[:, None] - exact_sums).exp()[..., None]], -1)
+        a_all = torch.cat([a_all, (wide.sink_logits[:, None] - sums).exp()[..., None]], -1)
+        values = torch.nn.functional.pad(values, (0, 0, 0, 1))
+    for head in range(qkv.h):
+        for i in range(qkv.n_q):
+            c = int(qkv.query_positions[i])
+            far = [j for j in range(4, qkv.n_k) if abs(j - c) >= 64]
+            sides = (sums[head, i], exact_sums[head, i])
+            row = (p_all[head, i].tolist(), a_all[head, i].tolist(), values[head], approx.output[head, i].double())
+            wanted = twin(*row, *map(float, sides), far, needle.tolist())
+            for name, value in wanted.items():
+                got = float(found[name][head, i])
+                assert got == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), (name, head, i)
+
+
+@every_form
+@pytest.mark.parametrize("method", [*SELECTIONS, "performer", "vmean", "softmax"])
+def test_every_metric_is_its_definition(form, method):
+    qkv = inputs(form, n=80, rows=torch.tensor([0, 1, 40, 78, 79]))
+    entry = get(method)
+    if ("sliding_window" in FORMS[form] and "local" not in entry.tags) or (form == "sinks" and method == "vmean"):
+        pytest.skip("no such form")
+    if method in ("performer",) and form == "sinks":
+        qkv = inputs("causal", rows=torch.tensor([3, 79]))
+    check(qkv, approximate(method, qkv, None if entry.budget is None else 20), torch.tensor([0, 33]))
+
+
+@pytest.mark.parametrize("rows", range(1, 9))
+@pytest.mark.parametrize("keys", [7, 64, 80])
+def test_blocks_of_any_size_give_the_same(rows, keys, monkeypatch):
+    qkv = inputs("causal", n=80, h=1, rows=torch.tensor([2, 30, 5, 61, 77, 78, 79]))
+    approx = approximate("window", qkv, 9)
+    monkeypatch.setattr(rows_module, "ENTRIES", rows * qkv.n_k)
+    monkeypatch.setattr(rows_module, "KEYS", keys)
+    check(qkv, approx, torch.tensor([3]))
+
+
+def test_a_row_that_holds_nothing_and_one_with_a_negative_weight():
+    qkv = inputs("all", n=6, h=1)
+    weights = torch.full((1, 6, 6), 1 / 6, dtype=F64)
+    weights[0, 2] = 0
+    weights[0, 3, 1] = -0.5
+    approx = Approximation.of(Dense(weights), qkv)
+    approx.output[0, 2] = 1.0  # a row of zeros has no direction
+    check(qkv, approx, torch.tensor([1, 2]))
+
+
+def test_weight_ahead_of_the_query_is_an_infinite_divergence():
+    qkv = inputs("causal", n=6, h=1)
+    found = row_metrics(exact(qkv), Approximation.of(Dense(torch.full((1, 6, 6), 1 / 6, dtype=F64)), qkv), qkv)
+    assert found["kl"][0, :5].isinf().all() and found["kl"][0, 5].isfinite() and found["js"].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_inputs_of_another_dtype_are_measured_in_float64(dtype):
+    qkv = inputs("causal", n=40, h=1).to(dtype=dtype)
+    check(qkv, approximate("window", qkv, 12), torch.tensor([3]), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("method", SELECTIONS)
+@pytest.mark.parametrize("form", ["causal", "window", "sinks"])
+@pytest.mark.parametrize("score", [1.0, 30.0])
+def test_total_variation_divergence_and_error_follow_from_the_lost_mass(method, form, score):
+    """Of a renormalised selection: TV = 1 - m = 1 - exp(-KL), and row error = (1 - m) · tail gap."""
+    qkv = replace(make(n=150, score=score), **FORMS[form])
+    found = row_metrics(exact(qkv), approximate(method, qkv, 16), qkv)
+    lost = found["tv"]
+    assert (found["mass"] + lost - 1).abs().max() < 1e-12
+    assert (1 - torch.exp(-found["kl"]) - lost).abs().max() < 1e-12
+    assert (found["row_error"] - lost * found["tail_gap"]).abs().max() < 1e-10
+    assert (found["mass"] <= found["mass_oracle"] + 1e-15).all() and (found["js"] <= log(2) + 1e-12).all()
+    log_error = found["log_normaliser_error"]
+    assert (log_error - found["mass"].log()).abs().max() < 1e-10
+
+
+def test_an_output_without_a_matrix_has_the_metrics_of_outputs():
+    qkv = inputs("causal", n=40)
+    plain = approximate("window", qkv, 12)
+    found = row_metrics(exact(qkv), replace(plain, operator=None), qkv)
+    whole = row_metrics(exact(qkv), plain, qkv)
+    of_output = {"row_error", "row_error_angle", "support", "distant_mass", "k_0.5", "k_0.1", "k_0.01"}
+    of_output |= {"log_normaliser_error"}
+    for name, values in found.items():
+        assert torch.allclose(values, whole[name], rtol=1e-12) if name in of_output else values.isnan().all(), name
+
+
+def test_padded_rows_are_not_numbers_and_the_others_those_of_the_valid_tokens():
+    mask = torch.arange(20) >= 4
+    qkv = replace(make(n=20), mask=mask)
+    inner = qkv.compressed()
+    found = row_metrics(exact(qkv), approximate("window", qkv, 8), qkv, needle=torch.tensor([7]))
+    wanted = row_metrics(exact(inner), approximate("window", inner, 8), inner, needle=torch.tensor([3]))
+    for name, values in found.items():
+        assert values[:, :4].isnan().all() and torch.allclose(values[:, 4:], wanted[name], equal_nan=True), name
+
+
+def test_what_cannot_be_compared_is_refused():
+    qkv = make(n=20)
+    approx = approximate("window", qkv, 8)
+    with pytest.raises(Unsupported, match="softmax"):
+        row_metrics(exact(qkv, "gaussian"), approx, qkv)
+    with pytest.raises(UsageError, match="the approximation has shape"):
+        row_metrics(exact(qkv), approximate("window", make(n=12, n_k=20), 8), qkv)
+    with pytest.raises(UsageError, match="needle: keys 3 … 20"):
+        row_metrics(exact(qkv), approx, qkv, needle=torch.tensor([3, 20]))
