@@ -107,8 +107,9 @@ def approximate(
     d = entry.check_budget(d, inner.n_q, inner.n_k)
     streams = Streams(seed, entry.name, qkv.layer, qkv.window)
     inputs = qkv if entry.takes_mask else inner
-    plain = replace(inputs, sink_logits=None)
-    result = _count_lost_rows(entry.function(plain, d, streams=streams, target=target, **chosen))
+    if inner.sink_logits is not None:
+        inputs = replace(inputs, sink_logits=None)
+    result = _count_lost_rows(entry.function(inputs, d, streams=streams, target=target, **chosen))
     if inner.sink_logits is not None:
         result = _with_sinks(entry, result, inner.sink_logits)
     if qkv.mask is None:

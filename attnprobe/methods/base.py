@@ -95,6 +95,8 @@ def row_sums(low_rank: LowRank) -> Tensor:
     for factor in reversed(low_rank.middle):
         columns = factor @ columns
     return (low_rank.left @ columns)[..., 0]
+
+
 def visible_entries(qkv: QKV) -> int:
     """The number of pairs of a query and a key that it sees."""
     visible = qkv.visible

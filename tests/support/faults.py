@@ -454,7 +454,7 @@ SAMPLING = [
         "informer",
         "scale",
         "methods/sampling/informer.py",
-        "products.amax(-1) - products.sum(-1) / len(k)",
+        "products.amax(-1) - products.sum(-1) / n_k",
         "products.amax(-1) - products.mean(-1)",
         "the sum in M̂ is divided by the size of the sample",
     ),

@@ -52,8 +52,8 @@ def informer(
     Each query draws ``sample_k`` keys, uniform with replacement. Over this sample ``M̂_i = max_j q_i·k_j - (1/n_k) Σ_j
     q_i·k_j``. The outputs of the other queries are the mean of V. Source: Zhou et al. 2021, equation 4 and Algorithm 1
     (in its appendix). The sum is divided by n_k and not by the size of the sample, as in the authors' code: the paper
-    counts pairs that were not drawn as zero. Scores are not scaled, which does not change their order. M̂ is computed
-    in float64 for every dtype.
+    counts pairs that were not drawn as zero. Scores are not scaled, which does not change their order. The choice is
+    that of M̂ in float64 for every dtype. M̂ in float32, with a bound of its rounding, rules out most queries first.
 
     Options:
         measure: ``max-mean`` is the M̂ above. ``log-ratio`` is the quantity that it approximates, the logarithm of the
@@ -75,14 +75,11 @@ def informer(
         Unsupported: d above n_q.
     """
     u, sample_k = _sizes(d, qkv.n_q, qkv.n_k) if authors_factor else (d, d)
-    sampled, top = torch.empty(qkv.h, qkv.n_q, sample_k, dtype=torch.int64, device="cpu"), []
+    sampled = torch.empty(qkv.h, qkv.n_q, sample_k, dtype=torch.int64, device="cpu")
     for row, head in enumerate(qkv.heads):
         stream = (streams.shared if share_heads else partial(streams.head, head))("sampled_keys")
         sampled[row] = torch.randint(qkv.n_k, (qkv.n_q, sample_k), generator=stream, device="cpu")
-        q, k = qkv.q[row].detach(), qkv.k[row].detach()  # a choice of rows has no gradient
-        measured = _measure(q.double(), k, sampled[row], qkv.scale, measure)
-        top.append(measured.sort(descending=True, stable=True).indices[:u])
-    rows = torch.stack(top)  # (h, u)
+    rows = _top(qkv, sampled, measure, u)
     draws = {"sampled_keys": sampled, "top_queries": rows.cpu()}
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
@@ -105,19 +102,48 @@ def _sizes(d: int, n_q: int, n_k: int) -> tuple[int, int]:
     return queries, keys
 
 
-def _measure(q: Tensor, k: Tensor, sampled: Tensor, scale: float, measure: str) -> Tensor:
-    """M̂ of every query of one head, (n_q,) float64, from its sampled keys (n_q, sample_k).
+def _top(qkv: QKV, sampled: Tensor, measure: str, u: int) -> Tensor:
+    """The u queries of largest M̂ of each head, (h, u) int64, by descending M̂, ties by position.
 
-    Keys are gathered in their own dtype, because the time of random access grows with the bytes.
+    M̂ in float32, with a bound of its error, leaves few queries that may be among them. Only these need float64.
     """
-    out = q.new_empty(len(q))
-    entries = sampled.shape[1] * q.shape[1]
-    for start, stop in row_blocks(len(q), block_rows(q, entries, max(1, BLOCK_ENTRIES // entries))):
-        index = sampled[start:stop].to(k.device)
-        keys = k.index_select(0, index.flatten()).unflatten(0, index.shape).double()  # (b, sample_k, p)
-        products = (q[start:stop, None] @ keys.mT)[:, 0]  # (b, sample_k); keys times a column takes four times as long
+    q, k = qkv.q.detach(), qkv.k.detach()  # a choice of rows has no gradient
+    sampled = sampled.to(q.device)
+    near = _measure(q.float(), k.float(), sampled, None, qkv.scale, measure).view(qkv.h, qkv.n_q)
+    error = _error(q, k, sampled.shape[2], qkv.scale, measure)
+    least = (near - error).topk(u).values[:, -1:]  # u queries have at least this M̂
+    rows = (~(near + error < least)).flatten().nonzero()[:, 0]  # NaN may be anything; the only wait for a GPU
+    exact = near.new_full((qkv.h * qkv.n_q,), float("-inf"), dtype=torch.float64)
+    exact[rows] = _measure(q.double(), k.double(), sampled, rows, qkv.scale, measure)
+    return exact.view(qkv.h, qkv.n_q).sort(descending=True, stable=True).indices[:, :u]
+
+
+def _error(q: Tensor, k: Tensor, sample_k: int, scale: float, measure: str) -> Tensor:
+    """A bound of the rounding of M̂ of every query in float32, (h, n_q): dot products of p terms, sums of sample_k."""
+    largest = q.float().norm(dim=-1) * k.float().norm(dim=-1).amax(-1, keepdim=True)  # of a product
+    if measure == "max-mean":
+        size = largest * (1 + sample_k / k.shape[1])
+    else:
+        size = 2 * scale * largest + log(sample_k) + 1
+    return torch.finfo(torch.float32).eps * (q.shape[2] + sample_k + 8) * size
+
+
+def _measure(q: Tensor, k: Tensor, sampled: Tensor, rows: Tensor | None, scale: float, measure: str) -> Tensor:
+    """M̂ in the dtype of q (h, n_q, p) and k (h, n_k, p), from ``sampled`` (h, n_q, sample_k), as a vector.
+
+    Of ``rows`` (m,), where the queries of all heads are numbered one after another; None is all of them.
+    """
+    (h, n_q, p), n_k, entries = q.shape, k.shape[1], sampled.shape[2] * q.shape[2]
+    q, k, sampled = (x.flatten(0, 1) for x in (q, k, sampled))
+    first_key = (n_k * torch.arange(h, device=q.device)).repeat_interleave(n_q)[:, None]  # of each query's head
+    out = q.new_empty(len(q) if rows is None else len(rows))
+    for start, stop in row_blocks(len(out), block_rows(q, entries, max(1, BLOCK_ENTRIES // entries))):
+        some = slice(start, stop) if rows is None else rows[start:stop]
+        index = sampled[some] + first_key[some]  # (b, sample_k)
+        keys = k.index_select(0, index.flatten()).view(*index.shape, p)
+        products = (q[some, None] @ keys.mT)[:, 0]  # (b, sample_k); keys times a column takes four times as long
         if measure == "max-mean":
-            out[start:stop] = products.amax(-1) - products.sum(-1) / len(k)
+            out[start:stop] = products.amax(-1) - products.sum(-1) / n_k
         else:
             scores = scale * products
             out[start:stop] = scores.logsumexp(-1) - log(scores.shape[1]) - scores.mean(-1)

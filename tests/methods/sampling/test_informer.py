@@ -1,5 +1,6 @@
 """Informer's own mathematics: its measurements, its sizes, the rows that it chooses."""
 
+from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -19,6 +20,11 @@ MEASURES = ("max-mean", "log-ratio")
 
 def run(qkv, d, **options):
     return approximate("informer", qkv, d, **options)
+
+
+def measured(qkv, sampled, measure):
+    """M̂ of every query, (h, n_q)."""
+    return module._measure(qkv.q, qkv.k, sampled, None, qkv.scale, measure).view(qkv.h, qkv.n_q)
 
 
 def draws_of(approx, row):
@@ -54,26 +60,57 @@ def test_the_log_ratio_is_that_of_arithmetic_and_geometric_mean():
     """On the entries themselves, and 0 where all are alike."""
     qkv = make(h=1, n=12)
     sampled = run(qkv, 5, measure="log-ratio").draws["sampled_keys"][0]
-    got = module._measure(qkv.q[0], qkv.k[0], sampled, qkv.scale, "log-ratio")
+    got = measured(qkv, sampled[None], "log-ratio")[0]
     for i in range(12):
         a = [exp(qkv.scale * float(qkv.q[0, i] @ qkv.k[0, j])) for j in sampled[i].tolist()]
         product = 1.0
         for entry in a:
             product *= entry
         assert abs(float(got[i]) - log(sum(a) / 5 / product**0.2)) <= 1e-13
-    flat = module._measure(torch.zeros(12, 8).double(), qkv.k[0], sampled, qkv.scale, "log-ratio")
+    flat = measured(replace(qkv, q=torch.zeros_like(qkv.q)), sampled[None], "log-ratio")
     assert flat.abs().max() <= 1e-15
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_measurement_in_blocks_is_that_in_one(measure, monkeypatch):
-    qkv = make(h=1, n=23)
-    sampled = run(qkv, 5).draws["sampled_keys"][0]
-    whole = module._measure(qkv.q[0], qkv.k[0], sampled, qkv.scale, measure)
+    qkv = make(h=2, n=23, n_k=19)
+    sampled = run(qkv, 5).draws["sampled_keys"]
+    whole = measured(qkv, sampled, measure)
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 4 * 5 * 8)
-    blocks = module._measure(qkv.q[0], qkv.k[0], sampled, qkv.scale, measure)
-    wanted = torch.tensor(sparsity(qkv, sampled, measure), dtype=torch.float64)
-    assert torch.allclose(whole, blocks, atol=1e-13) and torch.allclose(whole, wanted, atol=1e-12)
+    blocks = measured(qkv, sampled, measure)
+    wanted = [sparsity(one_head(qkv, row), sampled[row], measure) for row in range(2)]
+    assert torch.allclose(whole, blocks, atol=1e-13)
+    assert torch.allclose(whole, torch.tensor(wanted, dtype=torch.float64), atol=1e-12)
+    rows = torch.tensor([40, 3, 23])
+    some = module._measure(qkv.q, qkv.k, sampled, rows, qkv.scale, measure)
+    assert torch.allclose(some, whole.flatten()[rows], atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e25])
+@pytest.mark.parametrize("measure", MEASURES)
+def test_queries_that_float32_cannot_tell_apart_are_ordered_by_float64(measure, size):
+    """Tokens that are nearly one; and products that overflow in float32."""
+    qkv = make(h=2, n=60)
+    q, k = (size * (x[:, :1] + 1e-7 * x) for x in (qkv.q, qkv.k))
+    qkv = replace(qkv, q=q, k=k)
+    approx = run(qkv, 7, measure=measure)
+    exact = measured(qkv, approx.draws["sampled_keys"], measure)
+    wanted = exact.sort(descending=True, stable=True).indices[:, :7]
+    assert torch.equal(approx.draws["top_queries"], wanted)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_few_queries_are_measured_in_float64(measure, monkeypatch):
+    qkv, seen, plain = make(h=2, n=500), [], module._measure
+
+    def recorded(q, k, sampled, rows, *rest):
+        seen.append((q.dtype, None if rows is None else len(rows)))
+        return plain(q, k, sampled, rows, *rest)
+
+    monkeypatch.setattr(module, "_measure", recorded)
+    run(qkv, 20, measure=measure)
+    assert seen[0] == (torch.float32, None) and seen[1][0] == torch.float64
+    assert 2 * 20 <= seen[1][1] <= 2 * 22
 
 
 @pytest.mark.parametrize(
@@ -169,8 +206,8 @@ def test_a_vector_added_to_every_key_moves_the_choice_with_max_mean_only():
         before, after = run(qkv, 5, measure=measure), run(moved, 5, measure=measure)
         assert torch.equal(before.draws["top_queries"], after.draws["top_queries"]) == same
         for row in range(2):
-            args = before.draws["sampled_keys"][row], qkv.scale, measure
-            change = module._measure(moved.q[row], moved.k[row], *args) - module._measure(qkv.q[row], qkv.k[row], *args)
+            sampled = before.draws["sampled_keys"]
+            change = (measured(moved, sampled, measure) - measured(qkv, sampled, measure))[row]
             wanted = 0 * change if same else (1 - 5 / 20) * (qkv.q[row] @ c[row, 0])
             assert (change - wanted).abs().max() <= 1e-12
 
