@@ -39,6 +39,7 @@ def command(name: str | None, pages: str | None, long: bool, format_: str, debug
     from ..errors import UsageError
     from ..methods import by_family, get
     from ..methods.user import plugins
+    from ..tables.terminal import stdout_width
     from ..tables.view import flat_view
     from .streams import note
 
@@ -54,7 +55,8 @@ def command(name: str | None, pages: str | None, long: bool, format_: str, debug
         for line in lines:
             note(line)
     if format_ == "table":
-        answer("\n\n".join(entry.card() if name is None else entry.explain() for entry in entries))
+        width = stdout_width(piped=80)
+        answer("\n\n".join(entry.card() if name is None else entry.explain(width) for entry in entries))
         return
     rows = [entry.row() for entry in entries]
     if format_ in ("md", "latex", "csv"):

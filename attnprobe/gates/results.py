@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from ..grammar.foreign import one_line
 from ..records.file import write_bytes
-from ..tables.console import STYLES, console_of, finished, width_of
+from ..tables.console import Header
 from ..tables.formats import escape
-from ..tables.numbers import aligned, significant
+from ..tables.numbers import significant
+from ..tables.table import Column, table_of
+from ..tables.terminal import plain_tables
 from .check import GateResult
 
 __all__ = ["gates_markdown", "gates_table", "junit_xml"]
@@ -23,28 +20,25 @@ __all__ = ["gates_markdown", "gates_table", "junit_xml"]
 
 def gates_table(results: Sequence[GateResult]) -> str:
     """A line for each gate and row: its outcome, the value and the limit; then why some did not pass, and a count."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
-    values = aligned([significant(result.value) for result in results])
-    for heading in ("", "gate", "row", Text("value".rjust(max(map(len, values), default=0))), "limit"):
-        table.add_column(heading, no_wrap=True)
-    for result, value in zip(results, values, strict=True):
-        gate = f"{result.gate.metric}.{result.gate.stat}{result.gate.selection}"
-        sign = _sign(result)
-        style = STYLES.get(sign, "")
-        cells = (sign, gate, result.where or "none", value, result.limit)
-        table.add_row(*(Text(cell, style=style) for cell in cells))
-    console = console_of(max(100, width_of(table)), sys.stdout.isatty())
-    console.print(table if results else "no gates")
     remarks = sorted((result for result in results if not result.passed), key=lambda result: result.undecided)
-    if remarks:
-        console.print()
-    for result in remarks:
-        console.print(Text(f"{_sign(result)} {one_line(result.line)}", style=STYLES[_sign(result)]), soft_wrap=True)
-    console.print()
+    notes = [f"{_sign(result)} {one_line(result.line)}" for result in remarks]
     failed, undecided = (sum(getattr(result, name) for result in results) for name in ("failed", "undecided"))
     count = f"{len(results)} checked, {failed} failed" + (f", {undecided} undecided" if undecided else "")
-    console.print(Text(count, style="dim"))
-    return finished(console)
+    if not results:
+        return f"no gates\n\n{count}"
+    return plain_tables([table_of("", results, COLUMNS, notes)], [count], Header()).lstrip("\n")
+
+
+def _gate(result: GateResult) -> str:
+    return f"{result.gate.metric}.{result.gate.stat}{result.gate.selection}"
+
+
+COLUMNS: tuple[Column[GateResult], ...] = (
+    Column("gate", lambda result: f"{_sign(result)} {_gate(result)}".lstrip()),
+    Column("row", lambda result: result.where or "none"),
+    Column("value", lambda result: significant(result.value)),
+    Column("limit", lambda result: result.limit),
+)
 
 
 def gates_markdown(results: Sequence[GateResult]) -> list[str]:
@@ -56,8 +50,7 @@ def gates_markdown(results: Sequence[GateResult]) -> list[str]:
     lines = [f"### {verdict}" + (f", {undecided} undecided" if undecided else ""), ""]
     lines += ["| | gate | row | value | limit |", "| --- | --- | --- | ---: | --- |"]
     for result in results:
-        gate = f"{result.gate.metric}.{result.gate.stat}{result.gate.selection}"
-        cells = (_sign(result) or "✓", gate, result.where or "none", significant(result.value), result.limit)
+        cells = (_sign(result) or "✓", _gate(result), result.where or "none", significant(result.value), result.limit)
         lines.append(f"| {' | '.join(map(escape, cells))} |")
     remarks = [result for result in results if not result.passed]
     return [*lines, *([""] if remarks else []), *(f"- {escape(result.line)}" for result in remarks)]

@@ -29,6 +29,8 @@ def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) 
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             everything = " or 'all'" if available is not None else ""
+            if not first and last.isdecimal():
+                raise UsageError(f"{what}: {part.strip()} is below 0; write a whole number from 0 on")
             raise UsageError(f"{what}: '{part.strip()}' is not a whole number or a range like 0-5{everything}")
         if max(len(first), len(last)) > 9:
             raise UsageError(f"{what}: {part.strip()[:20]}… is too large; choose a number below 1000000000")

@@ -19,6 +19,7 @@ from numbers import Integral
 from typing import Any, Literal, Union
 
 from ..errors import Unsupported, UsageError, unknown
+from ..grammar.folding import fold_text
 from .base import Approximation
 
 __all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Option", "Provenance", "by_family", "register"]
@@ -270,8 +271,12 @@ class Method:
         lines = [part for line in lines for part in textwrap.wrap(line, 84, subsequent_indent="  ")]
         return "\n".join(f"{self.name if index == 0 else '':15} {line}" for index, line in enumerate(lines))
 
-    def explain(self) -> str:
-        """The text of ``attnprobe methods NAME``: facts, docstring, and options with defaults and allowed values."""
+    def explain(self, width: int = 100) -> str:
+        """The text of ``attnprobe methods NAME``: facts, docstring, and options with defaults and allowed values.
+
+        Args:
+            width: of its lines, at most.
+        """
         facts = {
             "paper": self.source,
             "family": f"{self.family}, kind {self.kind}",
@@ -283,13 +288,22 @@ class Method:
         }
         lines = [self.name, ""]
         for name, text in facts.items():
-            lines += textwrap.wrap(text, 100, initial_indent=f"{name:11}", subsequent_indent=" " * 11)
-        lines += ["", (inspect.getdoc(self.function) or "").replace("``", "`")]
+            lines += textwrap.wrap(
+                text, width, initial_indent=f"{name:11}", subsequent_indent=" " * 11, break_on_hyphens=False
+            )
+        lines += ["", fold_text((inspect.getdoc(self.function) or "").replace("``", "`"), width)]
         if self.options:
             lines += ["", f"Defaults and allowed values (--method {self.name}:OPTION=VALUE,…):"]
             defaults = {f"{name}={option.default_text}": option for name, option in self.options.items()}
-            width = max(map(len, defaults))
-            lines += [f"  {text:{width}}  {option.describe()}" for text, option in defaults.items()]
+            longest = max(map(len, defaults))
+            for text, option in defaults.items():
+                lines += textwrap.wrap(
+                    option.describe(),
+                    width,
+                    initial_indent=f"  {text:{longest}}  ",
+                    subsequent_indent=" " * (longest + 4),
+                    break_on_hyphens=False,
+                )
         return "\n".join(lines)
 
     def claimed(self) -> list[str]:

@@ -49,7 +49,12 @@ def refuse_foreign(folder: Path) -> None:
         raise UsageError(f"--out {folder} cannot be read: {error.strerror}") from error
     if not names:
         return
-    if not any(_is_manifest(folder / name) for name in names if MANIFEST.fullmatch(name)):
+    manifests = [name for name in names if MANIFEST.fullmatch(name)]
+    if not any(_is_manifest(folder / name) for name in manifests):
+        if manifests:
+            raise UsageError(
+                f"{folder / manifests[0]}: this is no manifest of a run; repair it, or choose another --out"
+            )
         raise UsageError(f"--out {folder} holds files, and no manifest of a run: choose a folder that is new or empty")
     for name in names:
         if FILES.fullmatch(name) or FOLDERS.fullmatch(name):

@@ -139,6 +139,8 @@ def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
         probe.touch()
         probe.unlink()
     except (OSError, RuntimeError) as error:
+        if isinstance(error, FileNotFoundError):  # of a parent that can hold no folders
+            raise UsageError(f"--out {request.out[:80]}: no folder can be made there; choose another") from error
         raise UsageError(f"--out {request.out[:80]} cannot be written: {getattr(error, 'strerror', error)}") from error
     return path, made
 

@@ -117,7 +117,7 @@ def examine() -> dict[str, list[str]]:
         + ([f"git commit {commit}"] if commit else []),
         "devices": devices,
         "hub": ["reachable" if hub_reachable() else "not reachable"],
-        "cache": cached_models(),
+        "hub's cache": cached_models() or ["no model"],
         "packaged": [weights],
         "defaults": describe_defaults(),
     }

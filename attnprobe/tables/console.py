@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, RenderResult
-from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Table
 
 from ..grammar.foreign import printable
 from .numbers import short_hashes
 
-__all__ = ["STYLES", "UNLIMITED", "Header", "console_of", "finished", "print_header", "width_of"]
+__all__ = ["STYLES", "UNLIMITED", "Header", "console_of", "finished", "print_header"]
 
 STYLES = {"!": "yellow", "≈": "yellow", "✗": "bold red", "–": "dim"}
 UNLIMITED = 10_000
@@ -101,9 +99,3 @@ def finished(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
-
-
-def width_of(table: Table, which: str = "maximum") -> int:
-    """The columns that a table needs at most, or at ``minimum``."""
-    console = console_of(UNLIMITED, terminal=False)
-    return getattr(Measurement.get(console, console.options, table), which)

@@ -107,7 +107,7 @@ def check_fields(fields: Iterable[str], names: Iterable[str]) -> None:
     metrics = list(dict.fromkeys(field.partition(".")[0] for field in fields))
     for name in names:
         if name not in metrics and name not in fields:
-            raise unknown("field", name, metrics if near(name, metrics) or not near(name, fields) else fields)
+            raise unknown("field", name, fields if "." in name and near(name, fields) else metrics)
 
 
 def csv_of(rows: Sequence[AnyRow], columns: Sequence[str] = (), known: Sequence[str] = ()) -> str:
@@ -180,14 +180,19 @@ def markdown(tables: Sequence[Table], legend: Sequence[str], header: Header, run
     lines = [escape(header.first), ""] if header.first else []
     lines += [f"- {escape(line)}" for line in header.facts]
     lines += [f"- **Warning: {escape(line)}**" for line in header.warnings]
-    lines += [f"- {escape(line)}" for line in header.measured]
+    return "\n".join([*lines, *_body(tables, legend, header, run)]).strip("\n")
+
+
+def _body(tables: Sequence[Table], legend: Sequence[str], header: Header, run: str | None) -> list[str]:
+    """What the inputs are like, the tables and their legend, as lines of Markdown."""
+    lines = [f"- {escape(line)}" for line in header.measured]
     for table in tables:
         lines += ["", *markdown_table(table)]
     if legend:
         lines += ["", escape(" ".join(legend))]
     if run is not None:
         lines += ["", f"Run: {escape(run)}"]
-    return "\n".join(lines).strip("\n")
+    return lines
 
 
 def github(
@@ -205,7 +210,7 @@ def github(
         lines += ["", *markdown_table(table.with_columns(needed))]
     more = f", {len(tables) - MOST_OPEN} more tables" if len(tables) > MOST_OPEN else ""
     lines += ["", f"<details><summary>All columns{more}, legend and provenance</summary>", ""]
-    lines += [markdown(tables, legend, header, run), "", "</details>"]
+    lines += [*(f"- {escape(line)}" for line in header.facts), *_body(tables, legend, header, run), "", "</details>"]
     return "\n".join(lines).strip("\n")
 
 

@@ -14,13 +14,14 @@ from rich.cells import cell_len
 from rich.table import Table as Drawn
 from rich.text import Text
 
+from ..grammar.folding import fold_name, name_parts
 from .console import STYLES, UNLIMITED, Header, console_of, finished, print_header
 from .numbers import aligned
 from .table import Entry, Table, legend_of
 
-__all__ = ["plain_tables", "timings_table"]
+__all__ = ["plain_tables", "stdout_width", "timings_table"]
 
-MARKS = ("!", "✗", "–")  # of lines
+MARKS = ("!", "✗", "–", "≈")  # of lines
 LEGEND_LINES = 3
 
 
@@ -46,7 +47,7 @@ def plain_tables(
             `LEGEND_LINES` lines on the columns that are shown.
     """
     terminal = width is not None or sys.stdout.isatty()
-    room = width or _room(terminal)
+    room = width or stdout_width()
     limited = room < UNLIMITED
     layouts = [Layout.of(table, terminal) for table in tables]
     shown = _fitting(layouts, room)
@@ -122,12 +123,16 @@ def _wrapped(entries: Sequence[str], width: int) -> list[str]:
     return textwrap.wrap(" ".join(entries), width, break_long_words=False, break_on_hyphens=False)
 
 
-def _room(terminal: bool) -> int:
-    """The columns of standard output."""
-    if terminal:
+def stdout_width(piped: int = UNLIMITED) -> int:
+    """The columns of standard output.
+
+    Args:
+        piped: those of a pipe where COLUMNS says nothing.
+    """
+    if sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     columns = os.environ.get("COLUMNS", "")
-    return (int(columns) or UNLIMITED) if columns.isdecimal() and columns.isascii() else UNLIMITED
+    return (int(columns) or piped) if columns.isdecimal() and columns.isascii() else piped
 
 
 def _left_out(layouts: Sequence[Layout], shown: Sequence[Sequence[int]]) -> list[str]:
@@ -149,7 +154,7 @@ class Layout:
         terminal: whether it is drawn on a terminal, else into a pipe. marks, names: of lines, of their first cells.
         wordy: whether a column holds words.
         headings: the lines of each. cells: of each column, numbers aligned. widths: of each column.
-        words: the longest word of each column that can be wrapped, else its width.
+        words: the longest part of each column that can be folded, else its width (see `name_parts`).
     """
 
     table: Table
@@ -174,10 +179,7 @@ class Layout:
         headings = [_folded(table, i) for i in every]
         parts = [[*headings[i], *cells[i]] for i in every]
         widths = [max(map(cell_len, part)) for part in parts]
-        words = [
-            max((cell_len(word) for text in parts[i] for word in text.split()), default=1) if wordy[i] else widths[i]
-            for i in every
-        ]
+        words = [min(widths[i], _longest_part(parts[i])) if wordy[i] else widths[i] for i in every]
         return cls(table, terminal, marks, names, wordy, headings, cells, widths, words)
 
     @property
@@ -185,8 +187,18 @@ class Layout:
         """The places of all columns."""
         return range(len(self.table.columns))
 
+    def folded(self, columns: Sequence[int], room: int) -> dict[int, int]:
+        """The widths of columns of words such that the table fits: the widest are folded, never within a part."""
+        widths = {i: self.widths[i] for i in columns}
+        excess = self.width(columns) - room
+        for i in sorted((i for i in columns if self.wordy[i]), key=lambda i: -self.widths[i]):
+            cut = min(max(excess, 0), self.widths[i] - self.words[i])
+            widths[i] -= cut
+            excess -= cut
+        return widths
+
     def width(self, columns: Sequence[int], wrapped: bool = False) -> int:
-        """Of the table with these columns; with its words wrapped where that is asked for."""
+        """Of the table with these columns; with its words folded where ``wrapped``."""
         widths = self.words if wrapped else self.widths
         marks = [1] if any(self.marks) else []
         return sum([*marks, *(widths[i] for i in columns)]) + 2 * (len(marks) + len(columns) - 1)
@@ -216,26 +228,30 @@ def _fitting_columns(alike: Sequence[Layout], room: int) -> Sequence[int]:
 
 
 def _padded(text: str, width: int, left: bool) -> str:
-    """The text in so many columns of a terminal; a combining mark, as in C̄, takes none."""
-    spaces = " " * (width - cell_len(text))
-    return text + spaces if left else spaces + text
+    """The lines of a text in so many columns of a terminal; a combining mark, as in C̄, takes none."""
+    lines = []
+    for line in text.split("\n"):
+        spaces = " " * (width - cell_len(line))
+        lines.append(line + spaces if left else spaces + line)
+    return "\n".join(lines)
 
 
 def _drawn(layout: Layout, columns: Sequence[int], room: int) -> Drawn:
     """One table; where a name has several lines, a rule stands between names."""
     names, marks = layout.names, layout.marks
     best = {*layout.table.best}
-    wraps = layout.width(columns) > room
+    widths = layout.folded(columns, room)
     drawn = Drawn(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     if any(marks):
         drawn.add_column("", no_wrap=True)
     cells = {i: layout.cells[i] for i in columns}
     for i in columns:
-        width, left = layout.widths[i], layout.wordy[i]
-        if wraps and left:
-            drawn.add_column(layout.table.headings[i], overflow="fold", min_width=layout.words[i])
-            continue
-        heading = "\n".join(_padded(part, width, left) for part in layout.headings[i])
+        width, left = widths[i], layout.wordy[i]
+        headings = layout.headings[i]
+        if width < layout.widths[i]:
+            headings = [fold_name(heading, width) for heading in headings]
+            cells[i] = [fold_name(text, width) for text in cells[i]]
+        heading = "\n".join(_padded(part, width, left) for part in headings)
         drawn.add_column(Text(heading), no_wrap=True, min_width=width)
         cells[i] = [_padded(text, width, left) for text in cells[i]]
     several = any(names[place] == names[place - 1] for place in range(1, len(names)))
@@ -257,6 +273,11 @@ def _folded(table: Table, i: int) -> list[str]:
     lines = [heading.strip() for heading in table.columns[i].heading.split("\n")]
     folded = any("\n" in column.heading for column in table.columns)
     return [*lines, ""] if folded and len(lines) == 1 else lines
+
+
+def _longest_part(texts: Sequence[str]) -> int:
+    """The columns that the longest part of some names takes, with the indent of a folded line."""
+    return max((cell_len(part.rstrip()) + 1 for text in texts for part in name_parts(text)), default=1)
 
 
 def _unmarked(cell: str) -> str:

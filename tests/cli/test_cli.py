@@ -215,6 +215,7 @@ BAD = {
     "no tolerance": (["error", "--tol", "nan"], 2, "above 0 and below 1"),
     "no windows": (["error", "--windows", "0"], 2, "windows=0"),
     "unknown weights": (["error", "--weights", "pretraind"], 2, "did you mean 'pretrained'"),
+    "d below 0": (["error", "--d", "-5"], 2, "d: -5 is below 0; write a whole number from 0 on"),
     "unknown dtype": (["error", "--dtype", "float23"], 2, "did you mean 'float"),
     "absent directory": (["error", "--model", "./nowhere"], 3, "no such directory"),
     "absent text": (["error", "--weights", "initialized", "--text", "nowhere.txt"], 3, "nowhere.txt"),
@@ -361,7 +362,19 @@ def test_methods_lists_and_explains(run):
 def test_doctor_answers(run):
     code, out, _ = run("doctor")
     assert code == 0
-    for word in ("versions", "torch", "devices", "cpu", "threads", "hub", "packaged", "defaults", "model:", "text:"):
+    for word in (
+        "versions",
+        "torch",
+        "devices",
+        "cpu",
+        "threads",
+        "hub",
+        "hub's cache",
+        "packaged",
+        "defaults",
+        "model:",
+        "text:",
+    ):
         assert word in out
 
 
@@ -410,6 +423,19 @@ def test_scores_beyond_float64_are_failed_cells(run, tmp_path):
     code, out, err = run("error", "--qkv", "huge.safetensors", "--dtype", "float64", "--d", "4", "--format", "json")
     rows = json.loads(out)["rows"]
     assert code == 4 and all(row["status"] == "failed" and "not finite" in row["reason"] for row in rows), err
+
+
+def test_a_folder_with_a_damaged_manifest_is_named_by_its_manifest(run, qkv, tmp_path):
+    run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    (tmp_path / "r/manifest.json").write_text("{")
+    code, _, err = run("error", "--qkv", qkv, "--d", "4", "--out", "r")
+    assert code == 2 and "r/manifest.json: this is no manifest of a run; repair it" in one_line(err)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="a folder that can hold none")
+def test_a_folder_below_one_that_can_hold_none_is_refused_in_words(run, qkv):
+    code, _, err = run("error", "--qkv", qkv, "--d", "4", "--out", "/proc/attnprobe")
+    assert code == 2 and "--out /proc/attnprobe: no folder can be made there" in one_line(err)
 
 
 def test_two_runs_do_not_share_a_folder(run, qkv, tmp_path):

@@ -283,6 +283,8 @@ def a_few():
 def test_the_table_of_gates(monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     text = gates_table(a_few())
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, gates_table(a_few()).splitlines())) <= 80
     lines = text.splitlines()
     assert lines[-1] == "4 checked, 3 failed"
     assert "…" not in text and "\x1b" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -60,6 +61,24 @@ def test_any_rows_are_a_table_whose_numbers_and_words_are_never_cut(capsys):
     piped = flat_view("anything", rows).text("table")
     assert words in piped
     assert flat_view("anything", []).text("table") == "no rows"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_names_with_options_are_folded_where_the_table_is_too_wide(width):
+    names = ["skyformer:guard=sampled,sampler=wor,inverse=cholesky,gamma=0.01", "vmean (ref.)"]
+    table = text_table("", ["method", "a", "b", "c"], [[name, "1.25", "10.5", "0.001"] for name in names])
+    drawn = plain(plain_tables([table], [], Header(), width=width)).split("\n\n")[0]
+    assert max(map(len, drawn.splitlines())) <= width and "…" not in drawn
+    assert all(option in drawn for option in ("skyformer:", "guard=sampled,", "inverse=cholesky,", "gamma=0.01"))
+    assert (names[0] in drawn) == (width == 100)
+
+
+def test_a_summary_for_ci_gives_each_warning_once():
+    header = Header(lines=["model: m", "fallback: no hub"], warnings=["no hub"], first="M on T")
+    view = replace(flat_view("x", [{"a": 1}], header), run="outputs/r")
+    text = view.text("github")
+    assert text.count("no hub") == 1 and text.count("M on T") == 1
+    assert "model: m" in text.partition("<details>")[2] and "Run: outputs/r" in text
 
 
 def test_tables_with_the_same_headings_go_without_the_same_columns():

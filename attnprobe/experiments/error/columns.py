@@ -122,7 +122,7 @@ COLUMNS: tuple[Column[ErrorRow], ...] = (
     Column(
         "scores\ntimes", _factor, "the factor s of --scale-inputs", spare=9, more="Q and K are each times √s", key=True
     ),
-    Column("d\n(used)", _budget, "budget (what was used)", short="d", key=True),
+    Column("d\n(used)", _budget, "budget (mean of what was used)", short="d", key=True),
     Column(
         "‖E‖₂\nmean ± s.e.",
         _absolute,

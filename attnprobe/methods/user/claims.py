@@ -141,7 +141,7 @@ def as_method(function: Callable[..., Any], name: str, provenance: Provenance | 
         tags=tags,
         budget=claims.budget if "d" in inputs else None,
         cost=claims.cost,
-        oracle="attnprobe check",
+        oracle="nothing yet: run attnprobe check",
         limit=claims.limit,
         least=claims.least,
         exact_at=claims.exact_at,
