@@ -9,11 +9,24 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..operators import SPAN, Operator, Streamed, block_rows, in_spans, is_fused, located, row_blocks
+from ..operators import (
+    SPAN,
+    Operator,
+    Streamed,
+    block_rows,
+    block_shape,
+    in_spans,
+    is_fused,
+    located,
+    product,
+    row_blocks,
+    side_by_side,
+)
 
 __all__ = ["Differences", "FirstPass"]
 
-CPU_BLOCK = 256  # rows of one head: as few products as pay for their threads' meeting, and still in the cache
+CPU_BLOCK, LEAST_ROWS = 256, 64  # rows of one head on a CPU
+CPU_ENTRIES = 2**20  # of a block with more rows than the least: it stays in the cache
 
 
 @dataclass(frozen=True)
@@ -51,9 +64,11 @@ class _Sums:
 class Differences:
     """The matrices ``E_c = B - B~_c``; None among the approximations is 0, so that its E is B itself.
 
-    B is made in blocks of rows of one head, one exponential an entry, and all approximations use a block while it is
-    in the cache. Products are ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~; norms subtract
-    entry by entry, so that they have no cancellation beyond that of E itself.
+    B is made in blocks of rows, one exponential an entry, and all approximations use a block while it is in the cache.
+    A block has one head on a CPU, where heads are made side by side in threads; elsewhere it has all heads that fit, so
+    that a pass is as many operations for many heads as for one, and nothing in it waits for the device. Products are
+    ``EX = BX - B~X`` and ``EᵀY = BᵀY - B~ᵀY``, which need no row of B~; norms subtract entry by entry, so that they
+    have no cancellation beyond that of E itself.
 
     With ``devices``, rows are made on all of them at once, in spans of `SPAN` whose sums are added in the order of the
     rows. The numbers are the same to the last bit for any number of devices of one kind with as many threads each.
@@ -81,7 +96,9 @@ class Differences:
         self.approximations = tuple(approximations)
         self.devices = located(devices)
         self.h, self.n_q, self.n_k = exact.shape
-        self._heads: dict[int, Streamed] = {}
+        heads = 1 if self.devices is not None else block_shape(self.exact, CPU_BLOCK)[0]
+        self.groups = [slice(*pair) for pair in row_blocks(self.h, heads)]  # heads that a block has together
+        self._fused_groups: dict[tuple[int, int], Streamed] = {}
 
     def first(self, v1: Tensor) -> FirstPass:
         """The first product, with the start block ``V₁`` (n_k, s) that all share, and the norms that entries give.
@@ -91,40 +108,64 @@ class Differences:
         count, s = len(self.approximations), v1.shape[1]
         normal = v1.new_empty(count, self.h, self.n_k, s)
         squares = torch.zeros(count, self.h, dtype=torch.float64, device=v1.device)
-        infinity, largest = torch.zeros_like(squares), torch.zeros_like(squares[0])
-        columns = v1.new_zeros(self.h, self.n_k)
-        for head in range(self.h):
-            parts = [self._part(c, head) for c in range(count)]
-            minus = self._applied(parts, [v1] * count)
+        infinity, size = torch.zeros_like(squares), torch.zeros_like(squares[0])
+
+        def of(heads: slice) -> None:
+            parts = [self._part(c, heads) for c in range(count)]
+            start = v1.expand(heads.stop - heads.start, -1, -1)
+            minus = self._applied(parts, start.repeat(1, 1, count))
             y = torch.empty_like(minus)
-            found = self._summed(partial(self._first_on, head, v1, minus, y))
-            total, columns[head], squares[:, head] = found.added
-            infinity[:, head], largest[head] = found.largest
-            self._transposed(parts, total, y, list(normal[:, head]))
-        size = (columns.amax(1).double() * largest).sqrt()
+            found = self._summed(partial(self._first_on, heads, start, minus, y))
+            total, columns, squares[:, heads] = found.added
+            infinity[:, heads], largest = found.largest
+            size[heads] = (columns.amax(1).double() * largest).sqrt()
+            normal[:, heads] = self._transposed(parts, total, y).unflatten(2, (count, s)).movedim(2, 0)
+
+        self._each([partial(of, heads) for heads in self.groups])
         return FirstPass(normal.flatten(0, 1), squares.flatten(), infinity.flatten(), size.repeat(count))
 
     def normal(self, x: Tensor, which: Tensor) -> Tensor:
         """``E_iᵀE_i x_i`` for the numbers ``which`` (a,), x (a, n_k, s); (a, n_k, s)."""
-        out = torch.empty_like(x)
-        numbers = which.tolist()
-        heads = [number % self.h for number in numbers]
-        for head in dict.fromkeys(heads):
-            mine = [place for place, other in enumerate(heads) if other == head]
-            parts = [self._part(numbers[place] // self.h, head) for place in mine]
-            wide = torch.cat([x[place] for place in mine], 1)  # (n_k, a' s)
-            minus = self._applied(parts, [x[place] for place in mine])
-            if (one := self._fused(head)) is not None:
-                y = (one @ wide[None])[0] - minus  # EX
-                total = one.rmatmul(y[None])[0].mT
+        out, s = torch.empty_like(x), x.shape[2]
+        numbers = [divmod(number, self.h) for number in which.tolist()]  # (c, head) of each place
+
+        def of(heads: slice, places: list[int]) -> None:
+            approximations = list(dict.fromkeys(numbers[place][0] for place in places))
+            parts = [self._part(c, heads) for c in approximations]
+            place = torch.tensor(places, device=x.device)
+            row = torch.tensor([numbers[place][1] - heads.start for place in places], device=x.device)
+            column = torch.tensor([approximations.index(numbers[place][0]) for place in places], device=x.device)
+            wide = x.new_zeros(heads.stop - heads.start, self.n_k, len(parts), s)  # zero where a matrix is done
+            wide[row, :, column] = x[place]
+            wide = wide.flatten(2)  # (g, n_k, a' s)
+            minus = self._applied(parts, wide)
+            if (op := self._fused(heads)) is not None:
+                y = (op @ wide) - minus  # EX
+                total = op.rmatmul(y).mT
             else:
                 y = torch.empty_like(minus)
-                (total,) = self._summed(partial(self._normal_on, head, wide, minus, y)).added
-            self._transposed(parts, total, y, [out[place] for place in mine])
+                (total,) = self._summed(partial(self._normal_on, heads, wide, minus, y)).added
+            out[place] = self._transposed(parts, total, y).unflatten(2, (len(parts), s))[row, :, column]
+
+        jobs = []
+        for group in self.groups:
+            places = [place for place, (_, head) in enumerate(numbers) if group.start <= head < group.stop]
+            if places:
+                some = [numbers[place][1] for place in places]
+                jobs.append(partial(of, slice(min(some), max(some) + 1), places))
+        self._each(jobs)
         return out
 
-    def _fused(self, head: int) -> Streamed | None:
-        """One head of B where fused kernels make its products, the same object in every pass; None where blocks do.
+    def _each(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """All jobs of a pass; with ``devices`` one after another, for each has all devices."""
+        if self.devices is None:
+            side_by_side(jobs, self.exact.device)
+            return
+        for job in jobs:
+            job()
+
+    def _fused(self, heads: slice) -> Streamed | None:
+        """These heads of B where fused kernels make its products, the same object in every pass; None where blocks do.
 
         Float64 alone: the fused products of float32 are three products in TF32, whose rounding is eight times what the
         ends of an interval allow for.
@@ -133,56 +174,57 @@ class Differences:
             return None
         if not is_fused(self.exact):
             return None
-        if head not in self._heads:
-            self._heads[head] = self.exact.heads(slice(head, head + 1))
-        return self._heads[head]
+        key = heads.start, heads.stop
+        if key not in self._fused_groups:
+            self._fused_groups[key] = self.exact.heads(heads)
+        return self._fused_groups[key]
 
     def _first_on(
-        self, head: int, v1: Tensor, minus: Tensor, y: Tensor, device: torch.device
+        self, heads: slice, v1: Tensor, minus: Tensor, y: Tensor, device: torch.device
     ) -> Callable[[int, int], _Sums]:
-        """What makes spans of the first pass over one head on ``device``, their rows of ``y`` too.
+        """What makes spans of the first pass over g heads on ``device``, their rows of ``y`` too.
 
-        Sums are of BᵀY, transposed (C s, n_k), of the columns of B (n_k,) and of squares (C,); largest are the row
-        sums of each ``|E_c|`` (C,) and of B.
+        Sums are of BᵀY, transposed (g, C s, n_k), of the columns of B (g, n_k) and of squares (C, g); largest are the
+        row sums of each ``|E_c|`` (C, g) and of B (g,).
         """
-        exact = self._on(self.exact, head, device)
-        rows = [None if op is None else self._on(op, head, device) for op in self.approximations]
-        count, v1, spaces = len(rows), v1.to(device), (self._space(device), self._space(device))
+        exact = self._on(self.exact, heads, device)
+        rows = [None if op is None else self._on(op, heads, device) for op in self.approximations]
+        count, v1, spaces = len(rows), v1.to(device), (self._space(device, len(v1)), self._space(device, len(v1)))
 
         def work(start: int, stop: int) -> _Sums:
-            total, columns = v1.new_zeros(minus.shape[1], self.n_k), v1.new_zeros(self.n_k)
-            squares = torch.zeros(count, dtype=torch.float64, device=device)
+            total, columns = v1.new_zeros(len(v1), minus.shape[2], self.n_k), v1.new_zeros(len(v1), self.n_k)
+            squares = torch.zeros(count, len(v1), dtype=torch.float64, device=device)
             infinity, largest = torch.zeros_like(squares), torch.zeros_like(squares[0])
-            less, into = minus[start:stop].to(device), _rows_on(device, y, start, stop)
+            less, into = minus[:, start:stop].to(device), _rows_on(device, y, start, stop)
             for some, begin, end, block in self._blocks(exact, spaces[0], start, stop):
-                sums = block.sum(1)  # of absolute values too: entries of B are not negative
-                columns.addmv_(block.mT, torch.ones_like(sums))
-                largest = torch.maximum(largest, sums.max().double())
-                torch.sub((block @ v1).repeat(1, count), less[some], out=into[some])  # EV₁
-                total.addmm_(into[some].mT, block)
+                sums = block.sum(2)  # of absolute values too: entries of B are not negative
+                columns += block.sum(1)
+                largest = torch.maximum(largest, sums.amax(1).double())
+                torch.sub(product(block, v1).repeat(1, 1, count), less[:, some], out=into[:, some])  # EV₁
+                total += product(into[:, some].mT, block)
                 for c, part in enumerate(rows):
                     e = block
                     if part is not None:
-                        e = torch.sub(block, part.rows(begin, end)[0].to(self.dtype), out=spaces[1][: end - begin])
-                    squares[c] += torch.linalg.vector_norm(e, dim=1).double().square().sum()
-                    absolute = sums if part is None else e.abs_().sum(1)
-                    infinity[c] = torch.maximum(infinity[c], absolute.max().double())
+                        e = torch.sub(block, part.rows(begin, end).to(self.dtype), out=spaces[1][:, : end - begin])
+                    squares[c] += torch.linalg.vector_norm(e, dim=2).double().square().sum(1)
+                    absolute = sums if part is None else e.abs_().sum(2)
+                    infinity[c] = torch.maximum(infinity[c], absolute.amax(1).double())
             return self._home(y, start, stop, into, _Sums((total, columns, squares), (infinity, largest)))
 
         return work
 
     def _normal_on(
-        self, head: int, wide: Tensor, minus: Tensor, y: Tensor, device: torch.device
+        self, heads: slice, wide: Tensor, minus: Tensor, y: Tensor, device: torch.device
     ) -> Callable[[int, int], _Sums]:
-        """What makes spans of a later pass over one head on ``device``; the sum is of BᵀY, transposed (a s, n_k)."""
-        exact, wide, space = self._on(self.exact, head, device), wide.to(device), self._space(device)
+        """What makes spans of a later pass over g heads on ``device``; the sum is of BᵀY, transposed (g, a s, n_k)."""
+        exact, wide, space = self._on(self.exact, heads, device), wide.to(device), self._space(device, len(wide))
 
         def work(start: int, stop: int) -> _Sums:
-            total = wide.new_zeros(wide.shape[1], self.n_k)
-            less, into = minus[start:stop].to(device), _rows_on(device, y, start, stop)
+            total = wide.new_zeros(len(wide), wide.shape[2], self.n_k)
+            less, into = minus[:, start:stop].to(device), _rows_on(device, y, start, stop)
             for some, _, _, block in self._blocks(exact, space, start, stop):
-                torch.addmm(less[some], block, wide, beta=-1, out=into[some])  # EX
-                total.addmm_(into[some].mT, block)
+                torch.sub(product(block, wide), less[:, some], out=into[:, some])  # EX
+                total += product(into[:, some].mT, block)
             return self._home(y, start, stop, into, _Sums((total,)))
 
         return work
@@ -203,60 +245,68 @@ class Differences:
     def _home(self, y: Tensor, start: int, stop: int, into: Tensor, sums: _Sums) -> _Sums:
         """The rows of ``y`` that were made elsewhere, put in their place, and the sums beside them."""
         if into.device != y.device:
-            y[start:stop] = into
+            y[:, start:stop] = into
         return sums.to(y.device)
 
-    def _applied(self, parts: Sequence[Operator | None], x: Sequence[Tensor]) -> Tensor:
-        """``B~X`` of one head's approximations side by side, (n_q, a s) for a blocks x (n_k, s)."""
-        s = x[0].shape[1]
-        out = x[0].new_zeros(self.n_q, len(parts) * s)
-        for i, (part, one) in enumerate(zip(parts, x, strict=True)):
+    def _applied(self, parts: Sequence[Operator | None], x: Tensor) -> Tensor:
+        """``B~X`` of approximations side by side, (g, n_q, a s) for the blocks x (g, n_k, a s) of each."""
+        out, s = x.new_zeros(len(x), self.n_q, x.shape[2]), x.shape[2] // len(parts)
+        for i, part in enumerate(parts):
+            columns = slice(i * s, (i + 1) * s)
             if part is not None:
-                out[:, i * s : (i + 1) * s] = (part @ one[None])[0]
+                out[:, :, columns] = part @ x[:, :, columns]
         return out
 
-    def _transposed(self, parts: Sequence[Operator | None], total: Tensor, y: Tensor, out: Sequence[Tensor]) -> None:
-        """``BᵀY - B~ᵀY`` into a blocks (n_k, s), from the transpose ``total`` of ``BᵀY`` (a s, n_k) and y (n_q, a s).
+    def _transposed(self, parts: Sequence[Operator | None], total: Tensor, y: Tensor) -> Tensor:
+        """``BᵀY - B~ᵀY``, (g, n_k, a s), from the transpose ``total`` of ``BᵀY`` (g, a s, n_k) and y (g, n_q, a s).
 
         The transpose, because a product adds to a few long rows faster than to many short ones.
         """
-        s = out[0].shape[1]
-        for i, (part, one) in enumerate(zip(parts, out, strict=True)):
+        out, s = total.mT.contiguous(), y.shape[2] // len(parts)
+        for i, part in enumerate(parts):
             columns = slice(i * s, (i + 1) * s)
-            one.copy_(total[columns].mT)
             if part is not None:
-                one -= part.rmatmul(y[:, columns][None])[0].to(one)
+                out[:, :, columns] -= part.rmatmul(y[:, :, columns]).to(out)
+        return out
 
-    def _part(self, c: int, head: int) -> Operator | None:
+    def _part(self, c: int, heads: slice) -> Operator | None:
         op = self.approximations[c]
-        return None if op is None else op.heads(slice(head, head + 1)).to(torch.float64)
+        return None if op is None else op.heads(heads).to(torch.float64)
 
-    def _on(self, op: Operator, head: int, device: torch.device) -> Operator:
-        """One head of an operator where its rows are made."""
-        one = op.heads(slice(head, head + 1))
-        return one if self.devices is None else one.on(device)
+    def _on(self, op: Operator, heads: slice, device: torch.device) -> Operator:
+        """Heads of an operator where their rows are made."""
+        some = op.heads(heads)
+        return some if self.devices is None else some.on(device)
 
-    def _blocks(self, one: Operator, space: Tensor, start: int, stop: int) -> Iterator[tuple[slice, int, int, Tensor]]:
-        """``(rows of the span, begin, end, rows of B)`` of one head over a span, the same in every pass.
+    def _blocks(self, some: Operator, space: Tensor, start: int, stop: int) -> Iterator[tuple[slice, int, int, Tensor]]:
+        """``(rows of the span, begin, end, rows of B)`` of g heads over a span, the same in every pass.
 
-        Each block overwrites the last.
+        Each block may overwrite the last.
         """
-        for first, last in row_blocks(stop - start, len(space)):
+        for first, last in row_blocks(stop - start, space.shape[1]):
             begin, end = start + first, start + last
-            if isinstance(one, Streamed):
-                block = one.rows_into(space[None, : end - begin], begin, end)[0]
+            if isinstance(some, Streamed):
+                block = some.rows_into(space[:, : end - begin], begin, end)
             else:
-                block = one.rows(begin, end)[0]
+                block = some.rows(begin, end)
             yield slice(first, last), begin, end, block
 
-    def _space(self, device: torch.device) -> Tensor:
-        """Memory for a block of rows of one head, used again for each: it stays in the cache."""
+    def _space(self, device: torch.device, heads: int) -> Tensor:
+        """Memory for a block of rows, used again for each: it stays in the cache."""
         row = torch.empty(0, dtype=self.dtype, device=device)
         most = self.n_q if self.devices is None else min(self.n_q, SPAN)
-        return row.new_empty(min(most, block_rows(row, self.n_k, CPU_BLOCK)), self.n_k)
+        return row.new_empty(heads, min(most, block_rows(row, heads * self.n_k, _cpu_rows(self.n_k))), self.n_k)
+
+
+def _cpu_rows(n_k: int) -> int:
+    """The rows of a block on a CPU, which divide `SPAN`: fewer of longer rows, but enough for fast products."""
+    rows = CPU_BLOCK
+    while rows > LEAST_ROWS and rows * n_k > CPU_ENTRIES:
+        rows //= 2
+    return rows
 
 
 def _rows_on(device: torch.device, y: Tensor, start: int, stop: int) -> Tensor:
     """Where rows of ``y`` are made on a device: in their place, or beside it on another device."""
-    rows = y[start:stop]
+    rows = y[:, start:stop]
     return rows if device == y.device else torch.empty_like(rows, device=device)

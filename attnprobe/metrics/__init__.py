@@ -16,7 +16,7 @@ from .duplicates import repeated_rows
 from .inputs import INPUT_STATISTICS, input_statistics
 from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_errors
 from .maps import MAP_BLOCKS, attention_maps
-from .matrix import MATRIX_METRICS, MatrixErrors, matrix_errors, shared_matrix_errors
+from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matrix_errors, shared_matrix_errors
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
 from .rows import ROW_METRICS, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
@@ -32,6 +32,7 @@ __all__ = [
     "ROW_METRICS",
     "ROW_TOLERANCES",
     "Core",
+    "ExactNorms",
     "ExactOutput",
     "KernelReference",
     "MatrixErrors",
@@ -40,6 +41,7 @@ __all__ = [
     "attention_matrix",
     "core_matrices",
     "exact_matrices",
+    "exact_norms",
     "input_statistics",
     "inverse_gradient",
     "iteration_gradient",

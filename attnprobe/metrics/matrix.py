@@ -13,9 +13,9 @@ from ..errors import UsageError
 from ..linalg.differences import Differences, FirstPass
 from ..linalg.krylov import start_block
 from ..linalg.spectral import DELTA, Interval, block_size, norm_intervals
-from ..operators import Operator, Padded, full_precision
+from ..operators import BLOCK_MEMORY, Operator, Padded, full_precision
 
-__all__ = ["MATRIX_METRICS", "MatrixErrors", "exact_norms", "matrix_errors", "shared_matrix_errors"]
+__all__ = ["MATRIX_METRICS", "ExactNorms", "MatrixErrors", "exact_norms", "matrix_errors", "shared_matrix_errors"]
 
 MATRIX_METRICS = {
     "matrix_spectral": "‖B - B~‖₂, absolute",
@@ -26,11 +26,30 @@ MATRIX_METRICS = {
 }
 USUAL = 5  # the usual number of passes until an interval closes, for progress
 DENSE = 256  # keys; a matrix up to this size is computed densely: cheaper, and exact
-MEMORY = 3 * 2**24  # bytes of Krylov bases at a time
+MEMORY = 3 * 2**24  # bytes of Krylov bases at a time on a CPU; elsewhere they have as many as a block of rows
 SMALL = 0.02  # relative to B; a smaller error is measured again in float64 if its float32 interval stays open
 
 Show = Callable[[str, float], None]
 Devices = Sequence[torch.device | str]
+
+
+@dataclass(frozen=True)
+class ExactNorms:
+    """The norms of an exact matrix B, per head, float64 (h,): all errors of its approximations are relative to them.
+
+    Attributes:
+        value: ``‖B‖₂``. lower, upper: the ends of its interval, as those of ``‖E‖₂`` in `matrix_errors`.
+        frobenius: ``‖B‖_F``.
+    """
+
+    value: Tensor
+    lower: Tensor
+    upper: Tensor
+    frobenius: Tensor
+
+    def open(self, tol: float) -> Tensor:
+        """Which intervals are wider than ``tol``; not those of matrices that are not finite."""
+        return self.upper > (1 + tol) * self.lower
 
 
 @dataclass(frozen=True)
@@ -110,6 +129,7 @@ def shared_matrix_errors(
     seed: int = 0,
     delta: float = DELTA,
     devices: Devices | None = None,
+    norms: ExactNorms | None = None,
     progress: Show = lambda label, share: None,
 ) -> list[MatrixErrors]:
     """The `matrix_errors` of several approximations of one exact matrix, which share the exponentials of each pass.
@@ -117,6 +137,7 @@ def shared_matrix_errors(
     Each approximation stops by its own rule, so its errors equal those of `matrix_errors` up to rounding.
 
     Args:
+        norms: `exact_norms` of the same matrix, tolerance and seed, which are then not computed again.
         progress: called before each pass with its heads and number, such as ``heads 0-3 of 12, pass 2``, and with the
             approximate share of the work done.
     """
@@ -129,10 +150,12 @@ def shared_matrix_errors(
         if op.shape != exact.shape:
             raise UsageError(f"{op!r} does not stand for {exact!r}")
     exact, *approximations = (at_least_float32(op) for op in (exact, *approximations))
-    operators = [None, *approximations]  # B itself first
+    operators = [*approximations] if norms is not None else [None, *approximations]  # B itself first
     with torch.no_grad():
         spectral, frobenius, infinity = _norms(exact, operators, _Settings(tol, delta, seed, devices), progress)
-    of_b = spectral[0]
+    if norms is None:
+        norms = _exact_norms(spectral[0], frobenius[0])
+        spectral, frobenius, infinity = spectral[1:], frobenius[1:], infinity[1:]
     return [
         MatrixErrors(
             {
@@ -140,26 +163,38 @@ def shared_matrix_errors(
                 "matrix_spectral_lower": one.lower,
                 "matrix_spectral_upper": one.upper,
                 "matrix_spectral_passes": one.passes,
-                "matrix_spectral_relative": one.value / of_b.value,
-                "matrix_spectral_relative_upper": one.upper / of_b.lower,
+                "matrix_spectral_relative": one.value / norms.value,
+                "matrix_spectral_relative_upper": one.upper / norms.lower,
                 "matrix_frobenius": f,
-                "matrix_frobenius_relative": f / frobenius[0],
+                "matrix_frobenius_relative": f / norms.frobenius,
                 "matrix_infinity": i,
             },
             one.kind,
-            (one.open(tol) | of_b.open(tol)).tolist(),
+            (one.open(tol) | norms.open(tol)).tolist(),
         )
-        for one, f, i in zip(spectral[1:], frobenius[1:], infinity[1:], strict=True)
+        for one, f, i in zip(spectral, frobenius, infinity, strict=True)
     ]
 
 
 @full_precision()
 @torch.no_grad()
-def exact_norms(exact: Operator, *, tol: float = 1e-3, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """``‖B‖₂`` as in `matrix_errors` and ``‖B‖_F``, per head, float64 (h,)."""
-    exact = at_least_float32(exact)
-    spectral, frobenius, _ = _norms(exact, [None], _Settings(tol, DELTA, seed), lambda label, share: None)
-    return spectral[0].value, frobenius[0]
+def exact_norms(
+    exact: Operator,
+    *,
+    tol: float = 1e-3,
+    seed: int = 0,
+    delta: float = DELTA,
+    devices: Devices | None = None,
+    progress: Show = lambda label, share: None,
+) -> ExactNorms:
+    """The norms of an exact matrix as `shared_matrix_errors` computes them; its arguments are the same."""
+    exact = at_least_float32(exact.operator if isinstance(exact, Padded) else exact)
+    spectral, frobenius, _ = _norms(exact, [None], _Settings(tol, delta, seed, devices), progress)
+    return _exact_norms(spectral[0], frobenius[0])
+
+
+def _exact_norms(spectral: Interval, frobenius: Tensor) -> ExactNorms:
+    return ExactNorms(spectral.value, spectral.lower, spectral.upper, frobenius)
 
 
 def at_least_float32(op: Operator) -> Operator:
@@ -204,7 +239,7 @@ def _streamed(exact: Operator, operators: Sequence[Operator | None], settings: _
     """Norms by passes over a few heads at a time, so that their Krylov bases stay small."""
     h, _, m = exact.shape
     each = len(operators) * m * block_size(m) * 8 * (torch.finfo(exact.dtype).bits // 8)  # bytes: a basis of 8 passes
-    size = max(1, min(h, MEMORY // each))
+    size = max(1, min(h, (MEMORY if exact.device.type == "cpu" else BLOCK_MEMORY.bytes(exact.device)) // each))
     heads = [slice(start, min(start + size, h)) for start in range(0, h, size)]
     norms = []
     for part in heads:

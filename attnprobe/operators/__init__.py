@@ -6,13 +6,15 @@ operator. An operator gives products, products with its transpose, and dense blo
 
 from .attention import GaussianAttention, SoftmaxAttention, Streamed, UnnormalisedAttention
 from .base import Operator
-from .blocks import BLOCK_MEMORY, block_rows, head_blocks, row_blocks, row_groups
+from .blocks import BLOCK_MEMORY, block_rows, block_shape, head_blocks, row_blocks, row_groups
 from .causal import CausalFeatures
 from .compose import Padded, RowOverride, Rows, Scaled, Stacked, Sum
 from .fused import is_fused, kernels
 from .precision import full_precision, ordered_sums
+from .products import product
 from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
+from .threads import side_by_side
 
 __all__ = [
     "BLOCK_MEMORY",
@@ -36,6 +38,7 @@ __all__ = [
     "Sum",
     "UnnormalisedAttention",
     "block_rows",
+    "block_shape",
     "full_precision",
     "head_blocks",
     "in_spans",
@@ -43,6 +46,8 @@ __all__ = [
     "kernels",
     "located",
     "ordered_sums",
+    "product",
     "row_blocks",
     "row_groups",
+    "side_by_side",
 ]

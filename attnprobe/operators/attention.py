@@ -13,6 +13,7 @@ from .base import Operator
 from .blocks import head_blocks
 from .fused import Shifts, fused_apply, fused_apply_transpose, is_fused
 from .precision import full_precision
+from .products import product
 from .underflow import exp_, least_exponent, softmax
 
 __all__ = ["GaussianAttention", "SoftmaxAttention", "Streamed", "UnnormalisedAttention"]
@@ -44,7 +45,7 @@ class Streamed(Operator):
 
     def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k); -∞ where a key is hidden."""
-        scores = torch.matmul(self.q[heads, start:stop] * self.scale, self.k[heads].mT, out=out)
+        scores = product(self.q[heads, start:stop] * self.scale, self.k[heads].mT, out)
         if self.visible is None:
             return scores
         visible, seen = self.visible.of(slice(start, stop)), 0
@@ -55,7 +56,7 @@ class Streamed(Operator):
 
     @full_precision()
     def rows_into(self, out: Tensor, start: int, stop: int) -> Tensor:
-        """`rows`, made in ``out``, (h, stop - start, n_k): memory that stays in the cache from block to block."""
+        """`rows`, which may be made in ``out``, (h, stop - start, n_k): memory in the cache for block after block."""
         return self._block(slice(None), start, stop, out)
 
     def shifts(self) -> Shifts | None:
@@ -63,7 +64,7 @@ class Streamed(Operator):
         raise NotImplementedError
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k), in ``out`` where it is given."""
+        """Rows ``start`` to ``stop`` of these heads, (heads, b, n_k), which may be made in ``out``."""
         raise NotImplementedError
 
     def _lowest(self) -> Tensor:
@@ -93,7 +94,7 @@ class Streamed(Operator):
             return fused_apply(self, x)
         out = x.new_empty(self.shape[0], self.shape[1], x.shape[2])  # (h, n_q, c)
         for heads, start, stop, block in self._blocks():
-            out[heads, start:stop] = block @ x[heads]
+            out[heads, start:stop] = product(block, x[heads])
         return out
 
     @full_precision()
@@ -102,7 +103,7 @@ class Streamed(Operator):
             return fused_apply_transpose(self, y)
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])  # (h, n_k, c)
         for heads, start, stop, block in self._blocks():
-            out[heads] += block.mT @ y[heads, start:stop]
+            out[heads] += product(block.mT, y[heads, start:stop])
         return out
 
     @full_precision()
@@ -132,6 +133,7 @@ class SoftmaxAttention(Streamed):
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         scores = self.scores(heads, start, stop, out)
+        out = None if out is None else scores
         if self._may_underflow(heads):
             return softmax(scores, out)
         return torch.softmax(scores, dim=-1, out=out)

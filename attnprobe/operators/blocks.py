@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["BLOCK_MEMORY", "BlockMemory", "block_rows", "head_blocks", "row_blocks", "row_groups"]
+__all__ = ["BLOCK_MEMORY", "BlockMemory", "block_rows", "block_shape", "head_blocks", "row_blocks", "row_groups"]
 
 GATHERED_ENTRIES = 2**18  # numbers gathered at once on a CPU: they stay in the cache
 LEAST_ROWS = 128  # of a head in a block on another device, before heads are made apart: fewer leave it idle
@@ -90,17 +90,23 @@ def block_rows(of: OnDevice, width: int, cpu: int) -> int:
     return cpu if of.device.type == "cpu" else max(1, _numbers(of) // width)
 
 
-def head_blocks(of: Matrices, cpu: int) -> Iterator[tuple[slice, int, int]]:
-    """``(heads, start, stop)`` of consecutive blocks of rows of all heads.
+def block_shape(of: Matrices, cpu: int) -> tuple[int, int]:
+    """The heads and the rows of a block of all heads.
 
-    Head by head on a CPU, ``cpu`` rows at once. Elsewhere as many heads at once as leave each `LEAST_ROWS` rows.
+    One head and ``cpu`` rows on a CPU. Elsewhere as many heads as leave each `LEAST_ROWS` rows.
     """
+    if of.device.type == "cpu":
+        return 1, cpu
     h, n_q, n_k = of.shape
-    heads, rows = 1, cpu
-    if of.device.type != "cpu":
-        numbers = _numbers(of)
-        heads = min(h, max(1, numbers // (min(n_q, LEAST_ROWS) * n_k)))
-        rows = max(1, numbers // (heads * n_k))
+    numbers = _numbers(of)
+    heads = min(h, max(1, numbers // (min(n_q, LEAST_ROWS) * n_k)))
+    return heads, max(1, numbers // (heads * n_k))
+
+
+def head_blocks(of: Matrices, cpu: int) -> Iterator[tuple[slice, int, int]]:
+    """``(heads, start, stop)`` of consecutive blocks of rows of all heads, each of at most `block_shape`."""
+    h, n_q, _ = of.shape
+    heads, rows = block_shape(of, cpu)
     for first, last in row_blocks(h, heads):
         for start, stop in row_blocks(n_q, rows):
             yield slice(first, last), start, stop

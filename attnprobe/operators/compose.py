@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .base import Operator
+from .blocks import row_blocks
 
 __all__ = ["Padded", "RowOverride", "Rows", "Scaled", "Stacked", "Sum"]
 
@@ -144,10 +145,13 @@ class RowOverride(Operator):
         if (count > 1).any():
             raise UsageError("row override: a row is named twice in one head")
         self.kept = count == 0  # (h, n_q)
+        number = torch.arange(index.shape[1], device=self.device) * self.used
+        self.slot = torch.zeros_like(count).scatter_add_(1, slots, number)  # of each row that is replaced, (h, n_q)
 
     def heads(self, some: slice) -> RowOverride:
         made = self._made_of(self.base.heads(some), self.new.heads(some))
-        made.index, made.used, made.kept = self.index[some], self.used[some], self.kept[some]
+        for name in ("index", "used", "kept", "slot"):
+            setattr(made, name, getattr(self, name)[some])
         return made
 
     def to(self, dtype: torch.dtype) -> RowOverride:
@@ -160,13 +164,8 @@ class RowOverride(Operator):
         made.shape, made.dtype = base.shape, base.dtype
         return made
 
-    def _place(self, out: Tensor, new: Tensor) -> Tensor:
-        """``out`` (h, n_q, c) with the used slots of ``new`` (h, u, c) put in."""
-        head, slot = self.used.nonzero(as_tuple=True)
-        return out.index_put((head, self.index[head, slot]), new[head, slot])
-
     def _apply(self, x: Tensor) -> Tensor:
-        return self._place(self.base._apply(x), (self.new @ x).to(self.dtype))
+        return self._replaced(self.base._apply(x), (self.new @ x).to(self.dtype), 0, 0)
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
         kept = torch.where(self.kept[:, :, None], y, torch.zeros_like(y))
@@ -176,12 +175,21 @@ class RowOverride(Operator):
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.base._rows(start, stop)
-        inside = self.used & (self.index >= start) & (self.index < stop)
-        for slot in inside.any(0).nonzero()[:, 0].tolist():
-            heads = inside[:, slot].nonzero()[:, 0]
-            row = self.new._rows(slot, slot + 1)[heads, 0].to(self.dtype)
-            block = block.index_put((heads, self.index[heads, slot] - start), row)
+        for first, last in row_blocks(self.index.shape[1], stop - start):  # slots, as many as there are rows
+            block = self._replaced(block, self.new._rows(first, last).to(self.dtype), start, first)
         return block
+
+    def _replaced(self, rows: Tensor, new: Tensor, start: int, first: int) -> Tensor:
+        """Rows of base from ``start`` on, (h, b, c), with those whose slots ``new`` has, (h, u', c) from ``first`` on.
+
+        Nothing is read back from a device to see which these are.
+        """
+        if not new.shape[1]:
+            return rows
+        slot = self.slot[:, start : start + rows.shape[1]] - first
+        taken = ~self.kept[:, start : start + rows.shape[1]] & (slot >= 0) & (slot < new.shape[1])
+        slot = slot.clamp(0, new.shape[1] - 1)[:, :, None].expand(-1, -1, rows.shape[2])
+        return torch.where(taken[:, :, None], torch.gather(new, 1, slot), rows)
 
 
 class Rows(Operator):

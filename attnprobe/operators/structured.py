@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import UsageError
 from .base import Operator
-from .blocks import row_groups
+from .blocks import row_blocks, row_groups
 from .precision import ordered_sums
 
 __all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
@@ -178,21 +178,29 @@ class Sparse(Operator):
             return block.scatter_add(2, index, self.weight[:, start:stop])
 
 
-def _blocks(index: Tensor, weight: Tensor, group: int, columns: int) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
-    """(head, rows, index (m, u), weight (m, group, u)): block by block, as many rows as may gather ``columns`` each."""
-    for groups, rows in row_groups(weight, weight.shape[1], group, index.shape[2] * columns):
-        for head in range(len(index)):
-            some = index[head, groups]
-            yield head, rows, some, weight[head, rows].unflatten(0, (len(some), -1))
+def _blocks(
+    index: Tensor, weight: Tensor, group: int, n_k: int, columns: int
+) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Blocks of as many rows as may gather ``columns`` each: heads, rows, places (g, m, u) and weight (g, m, group, u).
+
+    A block has one head on a CPU, where it stays in the cache, and all heads elsewhere. Places count the n_k columns of
+    the first head of the block, then those of the next.
+    """
+    h, together = len(index), 1 if weight.device.type == "cpu" else len(index)
+    heads = torch.arange(together, device=index.device)[:, None, None] * n_k
+    for groups, rows in row_groups(weight, weight.shape[1], group, together * index.shape[2] * columns):
+        for start, stop in row_blocks(h, together):
+            places = index[start:stop, groups] + heads
+            yield slice(start, stop), rows, places, weight[start:stop, rows].unflatten(1, (places.shape[1], -1))
 
 
 def _scattered(index: Tensor, weight: Tensor, y: Tensor, group: int, n_k: int) -> Tensor:
     """The product of the transpose with y (h, n_q, c)."""
     out = y.new_zeros(len(index), n_k, y.shape[2])
-    for head, rows, some, of_rows in _blocks(index, weight, group, y.shape[2]):
-        terms = of_rows.mT @ y[head, rows].unflatten(0, (len(some), -1))  # (m, u, c)
+    for heads, rows, places, of_rows in _blocks(index, weight, group, n_k, y.shape[2]):
+        terms = of_rows.mT @ y[heads, rows].unflatten(1, (places.shape[1], -1))  # (g, m, u, c)
         with ordered_sums(y.device):
-            out[head].index_add_(0, some.flatten(), terms.flatten(0, 1))
+            out[heads].flatten(0, 1).index_add_(0, places.flatten(), terms.flatten(0, 2))
     return out
 
 
@@ -207,8 +215,8 @@ class _Gathered(torch.autograd.Function):
         ctx.save_for_backward(index, weight, x)
         ctx.group = group
         out = x.new_empty(len(index), weight.shape[1], x.shape[2])
-        for head, rows, some, of_rows in _blocks(index, weight, group, x.shape[2]):
-            out[head, rows] = (of_rows @ x[head][some]).flatten(0, 1)  # (m, u, c) gathered
+        for heads, rows, places, of_rows in _blocks(index, weight, group, x.shape[1], x.shape[2]):
+            out[heads, rows] = (of_rows @ x[heads].flatten(0, 1)[places]).flatten(1, 2)  # (g, m, u, c) gathered
         return out
 
     @staticmethod
@@ -218,9 +226,9 @@ class _Gathered(torch.autograd.Function):
         of_weight = of_x = None
         if ctx.needs_input_grad[1]:
             of_weight = torch.empty_like(weight)
-            for head, rows, some, _ in _blocks(index, weight, ctx.group, x.shape[2]):
-                of_rows = gradient[head, rows].unflatten(0, (len(some), -1))  # (m, group, c)
-                of_weight[head, rows] = (of_rows @ x[head][some].mT).flatten(0, 1)
+            for heads, rows, places, _ in _blocks(index, weight, ctx.group, x.shape[1], x.shape[2]):
+                of_rows = gradient[heads, rows].unflatten(1, (places.shape[1], -1))  # (g, m, group, c)
+                of_weight[heads, rows] = (of_rows @ x[heads].flatten(0, 1)[places].mT).flatten(1, 2)
         if ctx.needs_input_grad[2]:
             of_x = _scattered(index, weight, gradient, ctx.group, x.shape[1])
         return None, of_weight, of_x, None

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..metrics.inputs import INPUT_STATISTICS, input_statistics
+from ..metrics.matrix import ExactNorms, exact_norms
 from ..qkv import QKV
 from ..records.append import RecordWriter
 from ..records.file import SCHEMA, cell_key, identity_facts, inputs_path
 from ..records.read import read_inputs
 from ..records.shards import Shard, parse_shard
+from ..reference import exact
 from ..timings import Timings
 from .limits import attempt, with_smaller_blocks
 
-__all__ = ["InputKeeper", "keeper_of"]
+if TYPE_CHECKING:
+    import torch
+
+    from ..sources import Source
+
+__all__ = ["InputKeeper", "exact_norms_of", "keeper_of"]
+
+
+def exact_norms_of(
+    source: Source,
+    n: int,
+    layer: int,
+    window: int,
+    qkv: QKV,
+    target: str = "softmax",
+    tol: float = 1e-3,
+    devices: Sequence[torch.device | str] | None = None,
+    progress: Callable[[str, float], None] = lambda label, share: None,
+) -> ExactNorms:
+    """The norms of the exact matrix of a place: computed once for its input statistics, for all its cells and runs."""
+    norms = lambda: exact_norms(exact(qkv, target), tol=tol, devices=devices, progress=progress)
+    order = "" if devices is None else ", in spans"  # another order of sums
+    what = f"norms of the exact matrix, {target}, to {tol:g}{order}"
+    found = source.remembered(what, n, layer, window, qkv.heads, lambda: dict(vars(with_smaller_blocks(norms))))
+    return ExactNorms(**found)
 
 
 class InputKeeper:
@@ -56,8 +82,9 @@ class InputKeeper:
         self.there.add(key)
         metrics = {}
         with self.timings("input statistics"), attempt() as tried:  # the cells do not depend on it
-            make = lambda: with_smaller_blocks(lambda: input_statistics(qkv))
-            statistics = source.remembered("input statistics", n, layer, window, qkv.heads, make)
+            norms = lambda: exact_norms_of(source, n, layer, window, qkv)
+            make = lambda: with_smaller_blocks(lambda: input_statistics(qkv, norms()))
+            statistics = source.remembered("statistics of inputs", n, layer, window, qkv.heads, make)
             metrics = {name: statistics[name].tolist() for name in INPUT_STATISTICS}
         record = {
             "schema": SCHEMA,

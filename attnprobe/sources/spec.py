@@ -107,6 +107,8 @@ class Source(ABC):
     heads: int
     device: torch.device
 
+    _last: tuple[tuple[Any, ...], dict[str, dict[str, Tensor]]] | None = None  # a place, and what is remembered of it
+
     default_n: int = 512  #: the default sequence length; for a file all its tokens
 
     @property
@@ -134,12 +136,20 @@ class Source(ABC):
     def remembered(
         self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """What ``make`` makes of the Q, K and V of a place and nothing else; some sources keep it between runs.
+        """What ``make`` makes of the Q, K and V of a place and nothing else.
+
+        Answers about the last place are held in memory; some sources keep all of them between runs.
 
         Args:
             what: names it, with every setting that it depends on.
         """
-        return make()
+        place = n, layer, window, tuple(heads)
+        if self._last is None or self._last[0] != place:
+            self._last = place, {}
+        answers = self._last[1]
+        if what not in answers:
+            answers[what] = make()
+        return answers[what]
 
     @abstractmethod
     def describe(self) -> list[str]:

@@ -10,10 +10,10 @@ import torch
 from inputs import make
 from largest import Largest
 
-from attnprobe import QKV, input_statistics
+from attnprobe import QKV, exact, input_statistics
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
-from attnprobe.metrics import INPUT_STATISTICS
+from attnprobe.metrics import INPUT_STATISTICS, exact_norms
 from attnprobe.records.read import read_inputs
 from attnprobe.tables.inputs import input_lines, input_rows, input_tables
 
@@ -135,7 +135,7 @@ def file(tmp_path):
 
 def request_of(path, kind=ErrorRequest, **given):
 
-    return kind(qkv=path, device="cpu", d=(4,), **given)
+    return kind(**{"qkv": str(path), "device": "cpu", "d": (4,), **given})
 
 
 def test_a_run_keeps_one_record_a_layer_whatever_the_number_of_its_cells(file, tmp_path):
@@ -154,7 +154,7 @@ def test_what_is_there_is_not_made_again_and_force_makes_it_again(file, tmp_path
     _, path = file
     out = str(tmp_path / "run")
     calls = []
-    monkeypatch.setattr(inputs, "input_statistics", lambda qkv: calls.append(qkv.heads) or input_statistics(qkv))
+    monkeypatch.setattr(inputs, "input_statistics", lambda *of: calls.append(of[0].heads) or input_statistics(*of))
     measure_errors(request_of(path, methods=("vmean",), out=out))
     measure_errors(request_of(path, methods=("vmean", "nystromformer"), out=out))
     assert calls == [(0, 1)] and len((tmp_path / "run" / "inputs.jsonl").read_text().splitlines()) == 1
@@ -166,6 +166,30 @@ def test_what_is_there_is_not_made_again_and_force_makes_it_again(file, tmp_path
     assert len(calls) == 2 and len(read_inputs(out).records) == 1
 
 
+@pytest.mark.parametrize("tol, times", [(1e-3, 1), (1e-2, 2)])
+def test_the_norms_of_the_exact_matrix_are_found_once_for_the_statistics_and_all_cells(
+    tmp_path, monkeypatch, tol, times
+):
+    from safetensors.torch import save_file
+
+    from attnprobe.run import inputs
+
+    qkv = make(n=300, dtype=torch.float32)
+    save_file({name: getattr(qkv, name).contiguous() for name in "qkv"}, tmp_path / "long.safetensors")
+    calls = []
+    monkeypatch.setattr(inputs, "exact_norms", lambda op, **of: calls.append(of["tol"]) or exact_norms(op, **of))
+    given = {"methods": ("nystromformer",), "repeats": 2, "d": (16, 32), "tol": tol, "out": str(tmp_path / "run")}
+    run = measure_errors(request_of(tmp_path / "long.safetensors", **given))
+    assert calls == ([1e-3] if times == 1 else [1e-3, tol])
+    [record] = read_inputs(run.path).records
+    norms = exact_norms(exact(qkv))
+    assert record["metrics"]["stable_rank"] == ((norms.frobenius / norms.value) ** 2).tolist()
+    for one in run.outcome.records:
+        if "matrix_spectral" in one["metrics"]:
+            relative = torch.tensor(one["metrics"]["matrix_spectral"], dtype=torch.float64) / norms.value
+            assert one["metrics"]["matrix_spectral_relative"] == pytest.approx(relative.tolist(), rel=2 * tol)
+
+
 def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(file, tmp_path, monkeypatch):
     from attnprobe.run import inputs
 
@@ -173,7 +197,7 @@ def test_none_are_kept_where_none_are_wanted_and_a_run_does_not_depend_on_them(f
     plain = measure_errors(request_of(path, methods=("vmean",), out=str(tmp_path / "no"), input_statistics=False))
     assert read_inputs(plain.path).records == [] and not (plain.path / "inputs.jsonl").exists()
 
-    def broken(qkv):
+    def broken(*of):
         raise ArithmeticError("no statistics today")
 
     monkeypatch.setattr(inputs, "input_statistics", broken)

@@ -78,8 +78,8 @@ EXACT = [
         "softmax",
         "scale",
         "operators/attention.py",
-        "scores = torch.matmul(self.q[heads, start:stop] * self.scale,",
-        "scores = torch.matmul(self.q[heads, start:stop] * self.scale**2,",
+        "scores = product(self.q[heads, start:stop] * self.scale,",
+        "scores = product(self.q[heads, start:stop] * self.scale**2,",
         "the scale is applied twice",
     ),
     Fault(

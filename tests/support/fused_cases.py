@@ -101,8 +101,8 @@ def facts(dtype: torch.dtype, device: str) -> dict[str, Any]:
     passes.normal(torch.ones(1, 130, 2, dtype=torch.float64, device=device), torch.tensor([0]))
     return {
         "fused": is_fused(op),
-        "fused passes": passes._fused(0) is not None,
-        "blocks in float32": Differences(op.to(torch.float32), [None])._fused(0) is None,
+        "fused passes": passes._fused(slice(0, 1)) is not None,
+        "blocks in float32": Differences(op.to(torch.float32), [None])._fused(slice(0, 1)) is None,
         "repeatable": torch.equal(again.rmatmul(x), turned) and torch.equal(again @ x, first),
         "row sums": float((op.row_sums().double() - 1).abs().max()),
         "gradient": not is_fused(wanted) and (wanted @ x).requires_grad,

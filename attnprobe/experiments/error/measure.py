@@ -17,6 +17,7 @@ from ...linalg.norms import tail_singular_values
 from ...methods import approximate, working_dtype
 from ...metrics import (
     ROW_TOLERANCES,
+    ExactNorms,
     ExactOutput,
     KernelReference,
     MatrixErrors,
@@ -32,6 +33,7 @@ from ...reference import exact, exact_output
 from ...run.cells import Cells, Done, Found, Place, PlannedCells
 from ...run.costs import Cost, work_of_method
 from ...run.ending import NOT_FINITE, ending
+from ...run.inputs import exact_norms_of
 from ...run.ledger import Outcome
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.loop import Session, measure_cells
@@ -151,6 +153,14 @@ class ErrorCells(PlannedCells):
             "output"
         ]
 
+    def exact_norms(self, place: Place, qkv: QKV, show: Callable[[str, float], None]) -> ExactNorms:
+        """The norms of the exact matrix of a place, to the tolerance of the matrix errors."""
+        plan, source, group = self.plan_of(place), self.sources[place.source], place.group
+        assert place.layer is not None and plan.tol is not None
+        return exact_norms_of(
+            source, group.n, place.layer, group.window, qkv, plan.target, plan.tol, self.devices, show
+        )
+
     def _warm_up(self, place: Place, qkv: QKV, done: Done) -> None:
         """Run each method once on a few tokens: no cell's time holds the start of a kernel or a thread pool."""
         target = self.plan_of(place).target
@@ -172,7 +182,7 @@ class _Bench:
 
     def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells, place: Place) -> None:
         self.qkv, self.target, self.tol, self.row_tolerance = qkv, plan.target, plan.tol, plan.row_tolerance
-        self.cells, self.timings, self.devices = cells, cells.timings, cells.devices
+        self.cells, self.place, self.timings, self.devices = cells, place, cells.timings, cells.devices
         self.frameworks: dict[torch.dtype, KernelReference] = {}
         with self.timings("exact attention"):
             self.wanted = cells.exact_output(place, qkv)
@@ -225,8 +235,9 @@ class _Bench:
         tol = self.tol
         assert tol is not None  # without it no operator is kept
         with self.timings("matrix errors"), attempt() as tried:
+            norms = self.cells.exact_norms(self.place, self.qkv, lambda label, share: show(f"norms of B, {label}", 0.0))
             found = lambda: shared_matrix_errors(
-                exact(self.qkv, self.target), operators, tol=tol, devices=self.devices, progress=show
+                exact(self.qkv, self.target), operators, tol=tol, devices=self.devices, norms=norms, progress=show
             )
             return with_smaller_blocks(found)
         if len(operators) == 1:

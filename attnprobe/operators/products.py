@@ -1,0 +1,45 @@
+"""Float32 products on a CPU, made by the faster of the two libraries that torch has for them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+__all__ = ["product"]
+
+LEAST = 2**20  # multiply-adds; below, the call of oneDNN costs more than it saves
+
+
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """``a @ b`` of a (g, m, k) and b (g, k, n), which may be made in ``out`` (g, m, n) or in new memory.
+
+    torch makes float32 products of a CPU by MKL, which uses half of the width of AVX-512 on AMD's processors. Where a
+    processor has AVX-512, those of one head are made by oneDNN, which uses all of it. Both round to float32 after each
+    multiply-add; only the order of the sums differs.
+    """
+    if _is_wide(a, b):
+        return torch.ops.mkldnn._linear_pointwise(a[0], b[0].mT, None, "none", [], "")[None]
+    return torch.matmul(a, b, out=out)
+
+
+def _is_wide(a: Tensor, b: Tensor) -> bool:
+    """Whether oneDNN makes a product: large, of one float32 head on a CPU with AVX-512, and without gradients."""
+    if a.dtype != torch.float32 or b.dtype != torch.float32 or a.device.type != "cpu" or len(a) != 1:
+        return False
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return False
+    return a.shape[1] * a.shape[2] * b.shape[2] >= LEAST and _onednn()
+
+
+@cache
+def _onednn() -> bool:
+    """Whether this processor has AVX-512, and this torch the product by oneDNN, which is not part of its interface."""
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX512") or not torch.backends.mkldnn.is_available():
+        return False
+    one = torch.ones(1, 1)
+    try:
+        return bool(torch.ops.mkldnn._linear_pointwise(one, one, None, "none", [], "") == one)
+    except (AttributeError, RuntimeError, TypeError):
+        return False

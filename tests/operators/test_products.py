@@ -1,0 +1,53 @@
+"""Float32 products by either of torch's libraries: the same matrix, and gradients as ever."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnprobe.operators import full_precision, product, products
+from attnprobe.operators.products import LEAST
+
+WIDE = pytest.mark.skipif(not products._onednn(), reason="a CPU without AVX-512")
+
+
+def draws(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("g, m, k, n", [(1, 3, 5, 7), (1, 256, 32, 257), (1, 33, 1030, 40), (2, 70, 129, 130)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_product_is_that_of_float64(g, m, k, n, dtype, turned):
+    a, b = draws(g, m, k, dtype=dtype), draws(g, k, n, dtype=dtype)
+    if turned:  # the same entries with the other strides
+        a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
+    with full_precision():
+        got = product(a, b, torch.empty(g, m, n, dtype=dtype))
+    wanted = a.double() @ b.double()
+    bound = 4 * k**0.5 * torch.finfo(dtype).eps * (a.double().abs() @ b.double().abs())
+    assert got.shape == wanted.shape and got.dtype == dtype and ((got - wanted).abs() <= bound).all()
+
+
+@WIDE
+def test_large_products_of_one_float32_head_are_made_by_onednn():
+    a, b = draws(1, 64, 32), draws(1, 32, LEAST // (64 * 32))
+    assert products._is_wide(a, b)
+    assert not products._is_wide(a, b[..., :-1]) and not products._is_wide(a.double(), b.double())
+    assert not products._is_wide(a.expand(2, -1, -1), b.expand(2, -1, -1))
+
+
+def test_products_keep_their_gradients():
+    a, b = draws(1, 64, 64).requires_grad_(), draws(1, 64, 1024)
+    product(a, b).sum().backward()
+    assert a.grad is not None and torch.allclose(a.grad, b.sum(2)[:, None].expand_as(a), atol=1e-4)
+
+
+def test_a_torch_without_this_product_uses_its_usual_one(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    products._onednn.cache_clear()
+    try:
+        a, b = draws(1, 64, 64), draws(1, 64, 1024)
+        assert not products._is_wide(a, b) and torch.equal(product(a, b), a @ b)
+    finally:
+        products._onednn.cache_clear()
