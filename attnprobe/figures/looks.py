@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = ["COLOURS", "COMPARED", "EXACT", "GREY", "LOOKS", "SPARE", "looks_of"]
 
+Look = dict[str, Any]  # of matplotlib: color, marker, linestyle
+
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 WINE, FOREST, BROWN, INDIGO, NAVY = "#882255", "#117733", "#661100", "#332288", "#1F3B73"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, WINE, FOREST, BROWN, INDIGO, NAVY)
@@ -78,27 +80,31 @@ COMPARED = (
 )
 
 
-def looks_of(labels: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+def looks_of(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """Colour, marker and kind of line of methods, each by its name and its label ``NAME[:k=v,…]``.
 
     A method with options has its name's colour, a marker of `SPARE` and a kind of dashes; a method of a user has a
     colour and a marker of `SPARE`. Both follow from a hash of the label. Where two labels of a figure fall on the same
-    look, the one that is later in the alphabet takes the next free one.
+    look, or two of a method on the same dashes, the one that is later in the alphabet takes the next free ones.
 
     >>> looks_of([("skyformer", "skyformer")])["skyformer"]
     {'color': '#0072B2', 'marker': 'o', 'linestyle': '-'}
     """
-    found: dict[str, dict[str, Any]] = {}
-    taken: set[tuple[Any, ...]] = set()
+    looks: dict[str, Look] = {}
     for name, label in sorted(set(labels)):
-        looks = _candidates(name, label)
-        look = next((one for one in looks if tuple(one.values()) not in taken), looks[0])
-        taken.add(tuple(look.values()))
-        found[label] = look
-    return found
+        candidates = _candidates(name, label)
+        free = [one for one in candidates if one not in looks.values()] or candidates[:1]
+        lines = [_line(look) for look in looks.values() if look["linestyle"] in DASHES]
+        looks[label] = next((one for one in free if _line(one) not in lines), free[0])
+    return looks
 
 
-def _candidates(name: str, label: str) -> list[dict[str, Any]]:
+def _line(look: Look) -> tuple[Any, Any]:
+    """What tells a line from another where markers are small."""
+    return look["color"], look["linestyle"]
+
+
+def _candidates(name: str, label: str) -> list[Look]:
     """The looks that a label may have, the first that its hash points to."""
     if label == name and name in LOOKS:
         colour, marker = LOOKS[name]
@@ -106,8 +112,9 @@ def _candidates(name: str, label: str) -> list[dict[str, Any]]:
     if name in LOOKS:
         colour = LOOKS[name][0]
         pairs = [(marker, dashes) for dashes in DASHES for marker in SPARE]
-        looks = [{"color": colour, "marker": marker, "linestyle": dashes} for marker, dashes in pairs]
+        looks: list[Look] = [{"color": colour, "marker": marker, "linestyle": dashes} for marker, dashes in pairs]
     else:
         looks = [{"color": colour, "marker": marker, "linestyle": "-"} for marker in SPARE for colour in COLOURS]
     start = int.from_bytes(hashlib.sha256(label.encode(errors="surrogatepass")).digest()[:8], "big") % len(looks)
-    return looks[start:] + looks[:start]
+    ordered = looks[start:] + looks[:start]
+    return sorted(ordered, key=lambda look: look["marker"] != ordered[0]["marker"])  # the marker stays if it can

@@ -83,6 +83,17 @@ def test_options_keep_the_colour_and_change_marker_and_line():
     assert looks["skyformer"]["linestyle"] == "-" and looks[labels[1]]["linestyle"] != "-"
 
 
+@pytest.mark.parametrize("first", range(12))
+def test_two_choices_of_options_differ_by_their_dashes(first):
+    """A marker is too small to tell them apart; with five choices, dashes come again."""
+    labels = [f"skyformer:gamma=0.{first}{place}" for place in range(5)]
+    looks = looks_of(("skyformer", label) for label in labels)
+    dashes = [looks[label]["linestyle"] for label in sorted(labels)]
+    assert all(one not in dashes[:place] for place, one in enumerate(dashes[:4]))
+    assert len({tuple(look.values()) for look in looks.values()}) == 5
+    assert looks_of([("skyformer", sorted(labels)[0])])[sorted(labels)[0]] == looks[sorted(labels)[0]]
+
+
 def test_no_two_methods_of_a_figure_look_the_same_even_where_hashes_fall_together():
     labels = [f"mine{number}.py:f" for number in range(40)]
     looks = looks_of((label, label) for label in labels)
