@@ -21,7 +21,13 @@ def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
     >>> gaussian(3, 2, torch.Generator().manual_seed(0)).shape
     torch.Size([3, 2])
     """
-    return torch.randn(d, n, generator=generator, dtype=torch.float64, device="cpu").div_(sqrt(d)).T
+    return _gaussian_into(torch.empty(d, n, dtype=torch.float64, device="cpu"), generator).T
+
+
+def _gaussian_into(out: Tensor, generator: torch.Generator) -> Tensor:
+    """``Sᵀ`` of `gaussian`, made in ``out`` (d, n)."""
+    torch.randn(*out.shape, generator=generator, dtype=torch.float64, device="cpu", out=out)
+    return out.div_(sqrt(len(out)))
 
 
 def gaussians(n: int, d: int, generators: Sequence[torch.Generator]) -> Tensor:
@@ -33,7 +39,7 @@ def gaussians(n: int, d: int, generators: Sequence[torch.Generator]) -> Tensor:
     """
     out = torch.empty(len(generators), d, n, dtype=torch.float64, device="cpu")
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for _ in pool.map(lambda place: out[place].copy_(gaussian(n, d, generators[place]).T), range(len(generators))):
+        for _ in pool.map(_gaussian_into, out, generators):
             pass
     return out.mT
 

@@ -15,7 +15,7 @@ from ...linalg.sketches import gaussians
 from ...operators import LowRank
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, per_head
+from ..base import Approximation, per_head, softmax_in_place
 from ..registry import register
 
 AUTHORS_STD = 0.02
@@ -57,7 +57,7 @@ def linformer(
         share: one S for keys and values; false uses a separate E for K and F for V, as in the paper.
         share_heads: the same S (or E and F) for all heads, the paper's headwise sharing.
 
-    Shapes: the softmax (h, n_q, d), S (h, n_k, d); in the Q/K/V's dtype, but SᵀK is summed in float64. Draws:
+    Shapes: the softmax (h, n_q, d), S (h, n_k, d); in the Q/K/V's dtype, but SᵀK in float32 at least. Draws:
     ``sketch`` (h, n_k, d), and ``sketch_values`` of the same shape with ``share=false``, separately for each head. Cost
     ``4 n d p``. Row sums are not 1, and adding a vector to every key changes the result.
 
@@ -71,16 +71,17 @@ def linformer(
     draws = {"sketch": _draw(qkv, d, streams, "sketch", std, share_heads)}
     if not share:
         draws["sketch_values"] = _draw(qkv, d, streams, "sketch_values", std, share_heads)
-    of_k = draws["sketch"].to(qkv.device)
-    keys = (of_k.mT @ qkv.k.double()).to(qkv.dtype)  # (h, d, p)
-    weights = torch.softmax(qkv.scale * qkv.q @ keys.mT, -1)  # (h, n_q, d)
-    of_v = draws["sketch" if share else "sketch_values"].to(qkv.q)  # (h, n_k, d), after the scores are freed
+    wide = torch.promote_types(qkv.dtype, torch.float32)
+    of_k = draws["sketch"].to(qkv.device, wide)  # (h, n_k, d)
+    keys = qkv.scale * (of_k.mT @ qkv.k.to(wide))  # (h, d, p)
+    weights = softmax_in_place(qkv.q @ keys.to(qkv.dtype).mT)  # (h, n_q, d)
+    of_v = (of_k if share else draws["sketch_values"]).to(qkv.q)  # (h, n_k, d)
     diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, d * qkv.n_q)}
     return Approximation.of(LowRank(weights, None, of_v.mT), qkv, draws=draws, diagnostics=diagnostics)
 
 
 def _draw(qkv: QKV, d: int, streams: Streams, label: str, std: str, share_heads: bool) -> torch.Tensor:
     """S of every head, (h, n_k, d) float64 on the CPU."""
-    factor = 1.0 if std == "unit" else AUTHORS_STD * d**0.5
     streams_of = [streams.shared if share_heads else partial(streams.head, head) for head in qkv.heads]
-    return gaussians(qkv.n_k, d, [stream(label) for stream in streams_of]).mul_(factor)
+    drawn = gaussians(qkv.n_k, d, [stream(label) for stream in streams_of])
+    return drawn if std == "unit" else drawn.mul_(AUTHORS_STD * d**0.5)
