@@ -188,8 +188,8 @@ class RowOverride(Operator):
             return rows
         slot = self.slot[:, start : start + rows.shape[1]] - first
         taken = ~self.kept[:, start : start + rows.shape[1]] & (slot >= 0) & (slot < new.shape[1])
-        slot = slot.clamp(0, new.shape[1] - 1)[:, :, None].expand(-1, -1, rows.shape[2])
-        return torch.where(taken[:, :, None], torch.gather(new, 1, slot), rows)
+        head = torch.arange(len(new), device=self.device)[:, None]
+        return torch.where(taken[:, :, None], new[head, slot.clamp(0, new.shape[1] - 1)], rows)
 
 
 class Rows(Operator):

@@ -14,6 +14,7 @@ from ..errors import UsageError
 from .base import Operator
 from .blocks import row_blocks, row_groups
 from .precision import ordered_sums
+from .products import product
 
 __all__ = ["Columns", "Dense", "Identity", "LowRank", "RankOne", "Sparse"]
 
@@ -80,7 +81,7 @@ class LowRank(Operator):
         block = self.left[:, start:stop]
         for factor in self.middle:
             block = block @ factor
-        return block @ self.right
+        return product(block, self.right)
 
 
 class RankOne(Operator):
