@@ -1,32 +1,85 @@
-"""What the sentences of result share: which rows are best, and which are lost."""
+"""What the sentences of result share: which rows are best, and which have no number."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["NEAR", "best_of", "led", "listed", "lost", "sentences"]
+from .numbers import method_label
+from .rows import Budgeted, State, Statistics
 
-Row = Any
-NEAR = 0.05  # two values that differ by less, relative to the smaller, are not told apart
+__all__ = ["NEAR", "Value", "at_budget", "best_of", "led", "listed", "lost", "sentences", "tie_rule"]
+
+NEAR = 0.05  # two values without errors that differ by less, relative to the smaller, are a tie
+P10_TO_P90 = 2.563  # standard deviations of a normal distribution
+OF_MEDIAN = 1.253  # the standard error of a normal sample's median over that of its mean
+B = TypeVar("B", bound=Budgeted)
+S = TypeVar("S", bound=State)
 
 
-def best_of(values: Mapping[str, float]) -> list[str]:
-    """The names with the smallest value, and those that are within `NEAR` of it, the smallest first.
+@dataclass(frozen=True)
+class Value:
+    """A number and its standard error, None where it is not known."""
 
-    >>> best_of({"a": 2.0, "b": 1.0, "c": 1.04})
+    value: float
+    error: float | None = None
+
+    @classmethod
+    def of_median(cls, stats: Statistics) -> Value | None:
+        """The median of some values, None where there is none.
+
+        Its standard error is estimated from their spread: ``1.253 s / sqrt(count)`` with ``s = (p90 - p10) / 2.563``,
+        which is exact for large normal samples.
+        """
+        median, low, high = stats["median"], stats["p10"], stats["p90"]
+        if median is None:
+            return None
+        if low is None or high is None or stats["count"] < 2:
+            return cls(median)
+        return cls(median, OF_MEDIAN * (high - low) / P10_TO_P90 / math.sqrt(stats["count"]))
+
+    def ties(self, other: Value) -> bool:
+        """Whether two values differ by no more than the standard errors of both, or else by no more than `NEAR`.
+
+        >>> Value(1.0, 0.3).ties(Value(1.4, 0.4)), Value(1.0).ties(Value(1.4, 0.4)), Value(1.0).ties(Value(1.04))
+        (True, False, True)
+        """
+        if self.error is None or other.error is None:
+            return abs(self.value - other.value) <= NEAR * min(abs(self.value), abs(other.value))
+        return abs(self.value - other.value) <= math.hypot(self.error, other.error)
+
+
+def best_of(values: Mapping[str, Value]) -> list[str]:
+    """The names with the smallest value, and those that tie with it, the smallest first.
+
+    >>> best_of({"a": Value(2.0), "b": Value(1.0), "c": Value(1.04)})
     ['b', 'c']
     """
-    ordered = sorted(values, key=lambda name: values[name])
-    return [name for name in ordered if values[name] <= (1 + NEAR) * values[ordered[0]]]
+    ordered = sorted(values, key=lambda name: values[name].value)
+    return [name for name in ordered if values[name].ties(values[ordered[0]])]
 
 
-def led(places: Iterable[Mapping[str, float]], what: str) -> str:
+def tie_rule(values: Mapping[str, Value], names: Sequence[str], error: str = "standard errors") -> str:
+    """By which rule the best names tie, in words; nothing of a single one.
+
+    >>> tie_rule({"a": Value(1.0, 0.3), "b": Value(1.4, 0.4)}, ["a", "b"]), tie_rule({"a": Value(1.0)}, ["a"])
+    (' (a tie within their standard errors)', '')
+    """
+    if len(names) < 2:
+        return ""
+    known = all(values[name].error is not None for name in names)
+    return f" (a tie within {f'their {error}' if known else '5 %'})"
+
+
+def led(places: Iterable[Mapping[str, Value]], what: str) -> str:
     """In how many of several places each name has the smallest value; places without one winner are ties.
 
-    >>> led([{"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, {"a": 1.0, "b": 1.01}], "the smallest error")
-    'a has the smallest error in 2 of 3 tables, 1 is a tie.'
+    >>> some = [{"a": Value(1.0), "b": Value(2.0)}, {"a": Value(1.0), "b": Value(1.01)}]
+    >>> led(some, "the smallest error")
+    'a has the smallest error in 1 of 2 tables, 1 is a tie.'
     """
     winners = [best_of(values) for values in places if values]
     counts = Counter(names[0] for names in winners if len(names) == 1)
@@ -34,6 +87,15 @@ def led(places: Iterable[Mapping[str, float]], what: str) -> str:
     parts = [f"{name} has {what} in {count} of {len(winners)} tables" for name, count in counts.most_common()]
     parts += [f"{ties} {'is a tie' if ties == 1 else 'are ties'}"] if ties else []
     return f"{', '.join(parts)}." if parts else ""
+
+
+def at_budget(row: B, label: Callable[[B], str] = method_label) -> str:
+    """A row's method and budget.
+
+    >>> at_budget({"method": "mss", "options": {}, "d": 8}), at_budget({"method": "vmean", "options": {}, "d": None})
+    ('mss d = 8', 'vmean')
+    """
+    return label(row) + ("" if row["d"] is None else f" d = {row['d']}")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -45,18 +107,18 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def lost(rows: Iterable[Row], name_of: Callable[[Row], str]) -> str:
+def lost(rows: Iterable[S], name_of: Callable[[S], str]) -> str:
     """Which methods have rows without a number.
 
-    >>> lost([{"status": "failed"}, {"status": "ok"}], lambda row: "a")
+    >>> lost([{"status": "failed", "reason": "x"}, {"status": "ok", "reason": None}], lambda row: "a")
     'Failed or diverged: a.'
     """
-    found: dict[str, dict[str, None]] = {}
+    names: dict[str, dict[str, None]] = {}
     for row in rows:
         if row["status"] != "ok":
             word = "Skipped" if row["status"] == "skipped" else "Failed or diverged"
-            found.setdefault(word, {})[name_of(row)] = None
-    return " ".join(f"{word}: {', '.join(names)}." for word, names in found.items())
+            names.setdefault(word, {})[name_of(row)] = None
+    return " ".join(f"{word}: {', '.join(some)}." for word, some in names.items())
 
 
 def sentences(*parts: str) -> str:

@@ -9,6 +9,7 @@ from typing_extensions import ReadOnly, TypedDict
 
 __all__ = [
     "AnyRow",
+    "Budgeted",
     "Judged",
     "Method",
     "MethodRow",
@@ -63,10 +64,15 @@ class Named(TypedDict):
     options: ReadOnly[Mapping[str, object]]
 
 
-class Method(Named):
-    """A method at a budget, of a family or a reference."""
+class Budgeted(Named):
+    """A method at a budget."""
 
     d: ReadOnly[int | None]
+
+
+class Method(Budgeted):
+    """A method at a budget, of a family or a reference."""
+
     family: ReadOnly[str | None]
     reference: ReadOnly[bool | None]
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from error_records import cell
 
+from attnprobe.experiments.bench.result import bench_result
 from attnprobe.experiments.error.result import error_result
 from attnprobe.experiments.error.rows import summarise
+from attnprobe.experiments.inject.result import inject_result
+from attnprobe.experiments.stability.result import stability_result
+from attnprobe.tables.results import Value, best_of, tie_rule
 
 
 def records(methods, d=(16, 32), layers=(0,), vmean=1.0):
@@ -19,18 +23,19 @@ def records(methods, d=(16, 32), layers=(0,), vmean=1.0):
 
 
 def relative(record, value):
-    heads = len(record["heads"])
-    metrics = {**record["metrics"], "output_spectral_relative": [value] * heads}
+    """The record with this relative error in every head, or with these errors."""
+    errors = value if isinstance(value, list) else [value] * len(record["heads"])
+    metrics = {**record["metrics"], "output_spectral_relative": errors}
     metrics = {name: values for name, values in metrics.items() if name not in ("rounded_rows", "bad_rows")}
     return {**record, "metrics": metrics}
 
 
-def said(some):
+def sentence(some):
     return error_result(summarise(some)[0])
 
 
 def test_the_best_method_at_every_d_beside_v_mean():
-    text = said(records({"skyformer": 0.5, "linformer": 3.0}))
+    text = sentence(records({"skyformer": 0.5, "linformer": 3.0}))
     assert text.startswith("skyformer has the smallest median error at every d; at d = 32 it is 0.25 of ‖BV‖₂")
     assert "0.25 of V-Mean's median" in text and "Worse than V-Mean at d = 32: linformer." in text
 
@@ -38,26 +43,67 @@ def test_the_best_method_at_every_d_beside_v_mean():
 def test_what_is_best_at_one_d_alone_is_not_said_of_every_d():
     some = records({"skyformer": 0.5, "linformer": 0.6})
     some[0] = relative(some[0], 0.9)
-    assert said(some).startswith("skyformer has the smallest median error at d = 32: 0.25 of ‖BV‖₂")
+    assert sentence(some).startswith("skyformer has the smallest median error at d = 32: 0.25 of ‖BV‖₂")
 
 
-def test_values_that_differ_by_less_than_five_per_cent_are_not_told_apart():
-    text = said(records({"skyformer": 0.50, "linformer": 0.51}))
-    assert text.startswith("skyformer and linformer have the smallest median errors at d = 32 and differ by less")
-    assert "Worse" not in text
+def test_a_median_that_the_spread_over_heads_does_not_support_is_no_winner():
+    """The medians differ by a third; two heads that differ by as much do not tell which is smaller."""
+    some = records({"skyformer": 0.50, "linformer": 0.51}, d=(16,))
+    some[0], some[1] = relative(some[0], [0.2, 0.6]), relative(some[1], [0.3, 0.75])
+    text = sentence(some)
+    assert text.startswith("skyformer and linformer have the smallest median errors at d = 16 (a tie within their ")
+    some[1] = relative(some[1], [1.3, 1.75])
+    assert sentence(some).startswith("skyformer has the smallest median error at d = 16")
+
+
+def test_single_values_tie_within_five_per_cent():
+    values = {"a": Value(1.0), "b": Value(1.04), "c": Value(1.06)}
+    assert best_of(values) == ["a", "b"] and tie_rule(values, ["a", "b"]) == " (a tie within 5 %)"
+    values = {name: Value(one.value, 0.0) for name, one in values.items()}
+    assert best_of(values) == ["a"] and tie_rule(values, ["a"]) == ""
+
+
+def test_a_mean_ties_within_the_standard_errors_of_both():
+    row = {"layer": None, "status": "ok", "n": 8, "source": None, "options": {}, "d": 4}
+    rows = [
+        {**row, "method": name, "metrics": {"drift": {"mean": mean, "se": se}}}
+        for name, mean, se in (("a", 0.2, 0.04), ("b", 0.24, 0.03), ("c", 0.5, 0.01))
+    ]
+    assert inject_result(rows).startswith("In all layers, a d = 4 and b d = 4 move the last hidden states least (a tie")
+    rows[1]["metrics"]["drift"]["se"] = 0.001
+    rows[0]["metrics"]["drift"]["se"] = 0.001
+    assert inject_result(rows).startswith("In all layers, a d = 4 moves the last hidden states least: a mean drift")
+
+
+def test_seeds_decide_on_the_smallest_instability():
+    row = {"status": "ok", "task": "t", "source": None, "options": {}, "reference": False}
+    ratios = {"a": (0.8, 1.0), "b": (0.9, 0.96), "c": (1.5, 1.52)}
+    rows = [{**row, "method": name, "ratio": ratio} for name, some in ratios.items() for ratio in some]
+    assert stability_result(rows).startswith("a and b have the smallest instability τ (a tie within their standard")
+
+
+def test_rounds_decide_on_the_fastest():
+    row = {"status": "ok", "n": 64, "options": {}, "reference": False, "d": None}
+    rows = [
+        {**row, "method": name, "ratio_to_exact": x, "ratio_spread": s}
+        for name, x, s in (("a", 2, 0.2), ("b", 2.1, 0.1))
+    ]
+    assert bench_result(rows).startswith(
+        "At n = 64, a and b take the least time (a tie within their spreads over rounds)"
+    )
 
 
 def test_one_method_is_best_of_none():
-    assert said(records({"skyformer": 0.5})).startswith("skyformer: at d = 32 the median error is 0.25 of ‖BV‖₂")
+    assert sentence(records({"skyformer": 0.5})).startswith("skyformer: at d = 32 the median error is 0.25 of ‖BV‖₂")
 
 
 def test_several_tables_are_counted_with_their_ties():
     some = records({"skyformer": 0.5, "linformer": 0.9}, layers=(0, 1)) + records({"a": 1.0, "b": 1.01}, layers=(2,))
-    text = said(some)
+    text = sentence(some)
     assert text == "skyformer has the smallest median error at the largest d in 2 of 3 tables, 1 is a tie."
 
 
-def test_rows_without_a_number_are_said():
+def test_rows_without_a_number_are_sentence():
     some = [*records({"skyformer": 0.5}), cell("linformer", 16, status="failed", metrics={})]
-    assert said(some).endswith("Failed or diverged: linformer d = 16.")
-    assert said(some[-1:]) == "Failed or diverged: linformer d = 16."
+    assert sentence(some).endswith("Failed or diverged: linformer d = 16.")
+    assert sentence(some[-1:]) == "Failed or diverged: linformer d = 16."

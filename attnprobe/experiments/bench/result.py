@@ -1,36 +1,38 @@
-"""What a run of ``attnprobe bench`` found, in a sentence."""
+"""The sentence of result of ``attnprobe bench``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ...tables.numbers import method_label, significant
-from ...tables.results import best_of, listed, lost, sentences
+from ...tables.numbers import significant
+from ...tables.results import Value, at_budget, best_of, listed, lost, sentences, tie_rule
+from .rows import BenchRow
 
 __all__ = ["bench_result"]
 
-Row = Any
 
+def bench_result(rows: Sequence[BenchRow]) -> str:
+    """Which methods are fastest at the largest n, and how many take less time than exact attention.
 
-def bench_result(rows: Sequence[Row]) -> str:
-    """Which methods are fastest at the largest n, and how many take less time than exact attention."""
+    Methods tie where their medians over rounds differ by no more than the spreads of both.
+    """
     timed = [row for row in rows if not row["reference"] and row["ratio_to_exact"] is not None]
     n = max((row["n"] for row in timed), default=0)
-    ratios: dict[str, float] = {}
+    ratios: dict[str, Value] = {}
     for row in timed:
-        if row["n"] == n:
-            ratios[_name(row)] = min(row["ratio_to_exact"], ratios.get(_name(row), row["ratio_to_exact"]))
-    found = ""
-    if ratios:
-        best = best_of(ratios)
-        faster = sum(ratio < 1 for ratio in ratios.values())
-        verb = "takes" if len(best) == 1 else "take"
-        size = f"{significant(ratios[best[0]], 2)} times exact attention's"
-        found = f"At n = {n}, {listed(best)} {verb} the least time, {size}."
-        found += f" {faster} of {len(ratios)} methods and budgets are faster than exact attention."
-    return sentences(found, lost(rows, _name))
-
-
-def _name(row: Row) -> str:
-    return method_label(row) + ("" if row["d"] is None else f" d = {row['d']}")
+        ratio = row["ratio_to_exact"]
+        name = at_budget(row)
+        if row["n"] == n and ratio is not None and (name not in ratios or ratio < ratios[name].value):
+            ratios[name] = Value(ratio, row["ratio_spread"])
+    if not ratios:
+        return lost(rows, at_budget)
+    best = best_of(ratios)
+    faster = sum(ratio.value < 1 for ratio in ratios.values())
+    verb = "takes" if len(best) == 1 else "take"
+    tie = tie_rule(ratios, best, "spreads over rounds")
+    size = significant(ratios[best[0]].value, 2)
+    return sentences(
+        f"At n = {n}, {listed(best)} {verb} the least time{tie}, {size} times exact attention's.",
+        f"{faster} of {len(ratios)} methods and budgets are faster than exact attention.",
+        lost(rows, at_budget),
+    )

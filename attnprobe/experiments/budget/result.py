@@ -1,26 +1,26 @@
-"""What a run of ``attnprobe budget`` found, in a sentence."""
+"""The sentence of result of ``attnprobe budget``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from ...tables.numbers import method_label
 from ...tables.results import listed, lost, sentences
 from ...tables.table import gathered
+from .rows import BudgetRow, is_found
 
 __all__ = ["budget_result"]
 
 
-def budget_result(rows: Sequence[Any]) -> str:
+def budget_result(rows: Sequence[BudgetRow]) -> str:
     """In how many heads each method reaches the smallest ε, and with which d."""
-    heads = [row for row in rows if row["head"] is not None and row["status"] == "ok"]
+    heads = [row for row in rows if is_found(row) and row["status"] == "ok"]
     epsilon = min((row["epsilon"] for row in heads), default=0.0)
     parts = []
     for some in gathered([row for row in heads if row["epsilon"] == epsilon], method_label):
         reached = [row["d"] for row in some if row["d"] is not None]
         size = f" (median d = {median(reached):g})" if reached else ""
         parts.append(f"{method_label(some[0])} in {len(reached)} of {len(some)} heads{size}")
-    found = f"ε = {epsilon:g} is reached by {listed(parts)}." if parts else ""
-    return sentences(found, lost(rows, method_label))
+    reach = f"ε = {epsilon:g} is reached by {listed(parts)}." if parts else ""
+    return sentences(reach, lost(rows, method_label))

@@ -1,74 +1,86 @@
-"""What a run of ``attnprobe error`` found, in a sentence or two."""
+"""The sentences of result of ``attnprobe error``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ...tables.methods import OPEN, is_fragile, label, statistic
+from ...tables.methods import OPEN, is_fragile, label
 from ...tables.numbers import significant
-from ...tables.results import best_of, led, listed, lost, sentences
+from ...tables.results import Value, at_budget, best_of, led, listed, lost, sentences, tie_rule
 from ...tables.table import grouped_by
+from .rows import ErrorRow
 
 __all__ = ["error_result"]
-
-Row = Any
 
 METRIC = "output_spectral_relative"
 
 
-def error_result(rows: Sequence[Row]) -> str:
-    """The method with the smallest median error beside V-Mean's, and which are worse than V-Mean, kernels left out."""
+def error_result(rows: Sequence[ErrorRow]) -> str:
+    """The method with the smallest median error beside V-Mean's, and which are worse than V-Mean, kernels left out.
+
+    Methods tie where their medians differ by no more than the standard errors of both, which the spread over heads,
+    windows and repeats gives (see `Value.of_median`).
+    """
     known = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
     places = grouped_by(known, "source", "layer", "n", "target")
     compared = [some for some in places if any(not row["reference"] for row in some)]
     if len(compared) == 1:
-        found = _of_one(compared[0])
+        text = _of_one(compared[0])
     else:
-        values = [_at(some, _largest(some)) for some in compared]
-        found = led(values, "the smallest median error at the largest d")
-    return sentences(found, lost(rows, _name))
+        values = [_at(some, _budgets(some)[-1]) for some in compared]
+        text = led(values, "the smallest median error at the largest d")
+    return sentences(text, lost(rows, lambda row: at_budget(row, label)))
 
 
-def _of_one(rows: Sequence[Row]) -> str:
+def _of_one(rows: Sequence[ErrorRow]) -> str:
     """The sentences of one table."""
     methods = [row for row in rows if not row["reference"]]
-    budgets = sorted({row["d"] for row in methods if row["d"] is not None}) or [None]
+    budgets = _budgets(rows)
     d = budgets[-1]
-    best = best_of(_at(rows, d))
-    winners = {name for budget in budgets for name in best_of(_at(rows, budget))}
+    values = _at(rows, d)
+    best = best_of(values)
+    where = "" if d is None else f" at d = {d}"
     vmean = next((_median(row) for row in rows if row["reference"] and row["method"] == "vmean"), None)
-    row = min((row for row in methods if label(row) == best[0] and row["d"] in (None, d)), key=_median)
-    where = "" if d is None else f"at d = {d} "
-    sign = OPEN if is_fragile(row, METRIC, "median") else ""
-    size = f"{sign}{significant(_median(row), 2)} of ‖BV‖₂" + (
-        f", {significant(_median(row) / vmean, 2)} of V-Mean's median" if vmean else ""
-    )
-    several = len({label(row) for row in methods}) > 1
-    if not several:
-        text = f"{best[0]}: {where}the median error is {size}."
+    size = _size(methods, best[0], d, values[best[0]], vmean)
+    winners = {name for budget in budgets for name in best_of(_at(rows, budget))}
+    if len({label(row) for row in methods}) == 1:
+        text = f"{best[0]}{where}: the median error is {size}."
     elif len(best) > 1:
-        text = f"{listed(best)} have the smallest median errors {where}and differ by less than 5 %: {size}."
+        text = f"{listed(best)} have the smallest median errors{where}{tie_rule(values, best)}: {size}."
     elif winners == set(best) and len(budgets) > 1:
-        text = f"{best[0]} has the smallest median error at every d; {where}it is {size}."
+        text = f"{best[0]} has the smallest median error at every d;{where} it is {size}."
     else:
-        text = f"{best[0]} has the smallest median error {where}: {size}.".replace(" :", ":")
-    worse = [name for name, value in _at(rows, d).items() if vmean and value > vmean]
-    return sentences(text, f"Worse than V-Mean {where}: {listed(worse)}.".replace(" :", ":") if worse else "")
+        text = f"{best[0]} has the smallest median error{where}: {size}."
+    worse = [name for name, one in values.items() if vmean is not None and _is_worse(one, vmean)]
+    return sentences(text, f"Worse than V-Mean{where}: {listed(worse)}." if worse else "")
 
 
-def _largest(rows: Sequence[Row]) -> int | None:
-    return max((row["d"] for row in rows if row["d"] is not None and not row["reference"]), default=None)
+def _size(methods: Sequence[ErrorRow], name: str, d: int | None, median: Value, vmean: Value | None) -> str:
+    """A median error in words."""
+    row = next(row for row in methods if label(row) == name and row["d"] in (None, d))
+    sign = OPEN if is_fragile(row, METRIC, "median") else ""
+    of_vmean = "" if not vmean or not vmean.value else significant(median.value / vmean.value, 2)
+    size = f"{sign}{significant(median.value, 2)} of ‖BV‖₂"
+    return f"{size}, {of_vmean} of V-Mean's median" if of_vmean else size
 
 
-def _at(rows: Sequence[Row], d: int | None) -> dict[str, float]:
+def _is_worse(one: Value, vmean: Value) -> bool:
+    """Whether a median error is larger than V-Mean's, beyond a tie."""
+    return one.value > vmean.value and not one.ties(vmean)
+
+
+def _budgets(rows: Sequence[ErrorRow]) -> list[int | None]:
+    """The budgets of methods from small to large; a None where no method has one."""
+    budgets = {row["d"] for row in rows if row["d"] is not None and not row["reference"]}
+    return [*sorted(budgets)] or [None]
+
+
+def _at(rows: Sequence[ErrorRow], d: int | None) -> dict[str, Value]:
     """The median errors of methods at a budget, and of those without one."""
-    return {label(row): _median(row) for row in rows if not row["reference"] and row["d"] in (None, d)}
+    medians = {label(row): _median(row) for row in rows if not row["reference"] and row["d"] in (None, d)}
+    return {name: median for name, median in medians.items() if median is not None}
 
 
-def _median(row: Row) -> Any:
-    return statistic(row, METRIC, "median")
-
-
-def _name(row: Row) -> str:
-    return label(row) + ("" if row["d"] is None else f" d = {row['d']}")
+def _median(row: ErrorRow) -> Value | None:
+    stats = row["metrics"].get(METRIC)
+    return None if stats is None else Value.of_median(stats)

@@ -1,33 +1,31 @@
-"""What a run of ``attnprobe inject`` found, in a sentence."""
+"""The sentence of result of ``attnprobe inject``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ...tables.numbers import method_label, significant
-from ...tables.results import best_of, led, listed, lost, sentences
+from ...tables.methods import statistic
+from ...tables.numbers import significant
+from ...tables.results import Value, at_budget, best_of, led, listed, lost, sentences, tie_rule
 from ...tables.table import grouped_by
-from .rows import mean
+from .rows import InjectRow, mean
 
 __all__ = ["inject_result"]
 
-Row = Any
 
-
-def inject_result(rows: Sequence[Row]) -> str:
+def inject_result(rows: Sequence[InjectRow]) -> str:
     """Which method moves the last hidden states least where it replaces all the layers."""
     together = [row for row in rows if row["layer"] is None and mean(row, "drift") is not None]
-    places = [{_name(row): mean(row, "drift") or 0.0 for row in some} for some in grouped_by(together, "source", "n")]
-    if len(places) == 1:
-        best = best_of(places[0])
-        verb = "moves" if len(best) == 1 else "move"
-        drift = significant(places[0][best[0]], 2)
-        found = f"In all layers, {listed(best)} {verb} the last hidden states least: a mean drift of {drift}."
-    else:
-        found = led(places, "the smallest drift in all layers")
-    return sentences(found, lost(rows, _name))
+    places = [{at_budget(row): _drift(row) for row in some} for some in grouped_by(together, "source", "n")]
+    if len(places) != 1:
+        return sentences(led(places, "the smallest drift in all layers"), lost(rows, at_budget))
+    drifts = places[0]
+    best = best_of(drifts)
+    verb = "moves" if len(best) == 1 else "move"
+    size = f"a mean drift of {significant(drifts[best[0]].value, 2)}"
+    text = f"In all layers, {listed(best)} {verb} the last hidden states least{tie_rule(drifts, best)}: {size}."
+    return sentences(text, lost(rows, at_budget))
 
 
-def _name(row: Row) -> str:
-    return method_label(row) + ("" if row["d"] is None else f" d = {row['d']}")
+def _drift(row: InjectRow) -> Value:
+    return Value(mean(row, "drift") or 0.0, statistic(row, "drift", "se"))

@@ -1,4 +1,4 @@
-"""What a run of ``attnprobe spectrum`` found, in a sentence."""
+"""The sentence of result of ``attnprobe spectrum``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def spectrum_result(rows: Sequence[SpectrumRow]) -> str:
     here = gathered([row for row in known if row["n"] == n], _name)
     ranks = [f"{median(row['rank_90'] or 0 for row in some):g} of {_name(some[0])}" for some in here]
     weight = "Σ|λ|" if any(row["kind"] == "eigen" for row in known) else "Σσ²"
-    found = f"90 % of {weight} lie in so many leading values (n = {n}, medians over heads): {', '.join(ranks)}."
-    return sentences(found if ranks else "", lost(rows, matrix_label))
+    share = f"90 % of {weight} lie in so many leading values (n = {n}, medians over heads): {', '.join(ranks)}."
+    return sentences(share if ranks else "", lost(rows, matrix_label))
 
 
 def _name(row: SpectrumRow) -> str:

@@ -1,35 +1,39 @@
-"""What a run of ``attnprobe stability`` found, in a sentence."""
+"""The sentence of result of ``attnprobe stability``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from statistics import fmean, stdev
 
 from ...tables.numbers import significant
-from ...tables.results import best_of, led, listed, lost, sentences
+from ...tables.results import Value, best_of, led, listed, lost, sentences, tie_rule
 from ...tables.table import gathered, grouped_by
 from .names import stability_label
+from .rows import StabilityRow
 
 __all__ = ["stability_result"]
 
-Row = Any
 
-
-def stability_result(rows: Sequence[Row]) -> str:
+def stability_result(rows: Sequence[StabilityRow]) -> str:
     """Which method has the smallest instability τ, relative to self-attention."""
     known = [row for row in rows if row["ratio"] is not None and not row["reference"]]
     places = [_ratios(some) for some in grouped_by(known, "task", "source")]
-    if len(places) == 1:
-        best = best_of(places[0])
-        verb = "has" if len(best) == 1 else "have"
-        ratio = significant(places[0][best[0]], 2)
-        found = f"{listed(best)} {verb} the smallest instability τ: {ratio} of self-attention's, the mean over seeds."
-    else:
-        found = led(places, "the smallest instability τ")
-    return sentences(found, lost(rows, stability_label))
+    if len(places) != 1:
+        return sentences(led(places, "the smallest instability τ"), lost(rows, stability_label))
+    ratios = places[0]
+    best = best_of(ratios)
+    verb = "has" if len(best) == 1 else "have"
+    size = f"{significant(ratios[best[0]].value, 2)} of self-attention's, the mean over seeds"
+    text = f"{listed(best)} {verb} the smallest instability τ{tie_rule(ratios, best)}: {size}."
+    return sentences(text, lost(rows, stability_label))
 
 
-def _ratios(rows: Sequence[Row]) -> dict[str, float]:
+def _ratios(rows: Sequence[StabilityRow]) -> dict[str, Value]:
     """The mean ratio over seeds of each method."""
-    groups = gathered(rows, stability_label)
-    return {stability_label(some[0]): sum(row["ratio"] for row in some) / len(some) for some in groups}
+    ratios = {}
+    for some in gathered(rows, stability_label):
+        values = [row["ratio"] for row in some if row["ratio"] is not None]
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+        ratios[stability_label(some[0])] = Value(fmean(values), error)
+    return ratios

@@ -1,13 +1,12 @@
-"""What a run of ``attnprobe theory`` found, in a sentence."""
+"""The sentence of result of ``attnprobe theory``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from ...tables.results import listed, lost, sentences
-from .rows import VERDICTS
+from .rows import VERDICTS, TheoryRow
 
 __all__ = ["theory_result"]
 
@@ -19,11 +18,11 @@ WORDS = {
 }
 
 
-def theory_result(rows: Sequence[Any]) -> str:
+def theory_result(rows: Sequence[TheoryRow]) -> str:
     """How many statements hold, head by head."""
     counts = Counter(row["verdict"] for row in rows if row["verdict"] is not None)
     parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
     broken = list(dict.fromkeys(row["theorem"] for row in rows if row["verdict"] == "violated"))
-    found = f"Of {sum(counts.values())} statements, head by head, {listed(parts)}." if parts else ""
+    share = f"Of {sum(counts.values())} statements, head by head, {listed(parts)}." if parts else ""
     which = f"Violated: {', '.join(broken)}." if broken else ""
-    return sentences(found, which, lost(rows, lambda row: row["theorem"]))
+    return sentences(share, which, lost(rows, lambda row: row["theorem"]))
