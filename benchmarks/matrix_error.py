@@ -2,7 +2,7 @@
 
     python benchmarks/matrix_error.py [--weights initialized,pretrained] [--text PATH] [--n 4096,8192] [--d 128]
                                       [--method nystromformer] [--heads 12] [--dense-heads 1] [--rounds 3]
-                                      [--sweep-n 4096] [--memory-n 4096,16384]
+                                      [--sweep-n 4096] [--memory-n 4096,16384] [--sharp-n 4096]
 
 Ours is `attnprobe.matrix_errors` from operators to closed intervals, with ‖B‖₂, ‖E‖_F and ‖E‖_∞. The others make E in
 float32 head by head, softmax and dense B~ included: `torch.linalg.matrix_norm(E, 2)` finds ‖E‖₂ alone, and 20 power
@@ -10,11 +10,13 @@ iterations (40 products with a vector), which give no bound, find ‖E‖₂ and
 ‖E‖₂ alone. They run on --dense-heads heads, and their time is multiplied to all. The sweep is 5 methods at 5 budgets in
 one `shared_matrix_errors`; its dense side runs each method at d=64 alone, times 5. In each round all of them run once
 in turn in this process; a time is the median of the rounds, and the first call of each is not counted. Memory is that
-of a fresh process each, beyond what it held with Q, K and the operator made.
+of a fresh process each, beyond what it held with Q, K and the operator made. The exact forward is that of torch in
+float32 for all heads. A sharp head has many weights that are zero or nearly so: a pass over B of the slowest head is
+timed beside that of the fastest one, with the scores as they are and times four.
 
-Goals: 12 times faster than matrix_norm at n=4096 and 25 times at 8192, 1.5 times than the power iterations, 20 times
-for the sweep; 100 MiB at n=4096 and 400 at 16384 for 12 heads; every interval closed to 1e-3 and holding the dense
-value. Exits 1 where one is missed.
+Goals: 36 times faster than matrix_norm at n=4096 and 60 times at 8192, 3 times than the power iterations, 68 times for
+the sweep; at most 12 exact forwards; the slowest head at most 1.2 times the fastest; 100 MiB at n=4096 and 400 at 16384
+for 12 heads; every interval closed to 1e-3 and holding the dense value. Exits 1 where one is missed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,12 +33,16 @@ from measuring import Goal, arguments, finish, timed
 from torch import Tensor
 
 from attnprobe import QKV, approximate, exact, load_qkv, matrix_errors
+from attnprobe.linalg.differences import Differences
 from attnprobe.metrics import shared_matrix_errors
 from attnprobe.metrics.cost import peak_bytes
 from attnprobe.operators import Operator
+from attnprobe.reference import attention
+from attnprobe.sources.scaled import scaled
 
 TOL = 1e-3
-SPEED_GOALS, POWER_GOAL, SWEEP_GOAL = {4096: 12.0, 8192: 25.0}, 1.5, 20.0
+SPEED_GOALS, POWER_GOAL, SWEEP_GOAL = {4096: 36.0, 8192: 60.0}, 3.0, 68.0
+FORWARD_GOAL, SHARP_GOAL = 12.0, 1.2
 MEMORY_GOALS = {4096: 100.0, 16384: 400.0}
 SWEEP_METHODS, SWEEP_BUDGETS = ("nystromformer", "performer", "skyformer", "linear", "window"), (16, 32, 64, 128, 256)
 SHARED = 1e-5  # of ‖B‖: what float32 entries of B and of a dense norm may differ by
@@ -94,6 +101,7 @@ def compare(weights: str, n: int, method: str, args: argparse.Namespace) -> list
             "dense": lambda: dense_norms(qkv, op, few),
             "power": lambda: power_norms(qkv, op, few, both=True),
             "power of E": lambda: power_norms(qkv, op, few, both=False),
+            "forward": lambda: attention(qkv.q, qkv.k, qkv.v, qkv.scale),
         },
         args.rounds,
     )
@@ -116,6 +124,8 @@ def compare(weights: str, n: int, method: str, args: argparse.Namespace) -> list
         for name, what, goal in (("dense", "matrix_norm", SPEED_GOALS[n]), ("power", "power iterations", POWER_GOAL)):
             ratio, beside = times.ratio(name, "ours", args.heads / few)
             goals.append(Goal(f"{what} over ours, time, {where}", ratio, goal, spread=beside))
+        ratio, beside = times.ratio("ours", "forward")
+        goals.append(Goal(f"ours over torch's exact forward, time, {where}", ratio, FORWARD_GOAL, False, beside))
     outside = int((~inside).sum())
     return [
         *goals,
@@ -152,6 +162,25 @@ def sweep(weights: str, args: argparse.Namespace) -> list[Goal]:
     ]
 
 
+def sharp(weights: str, args: argparse.Namespace) -> list[Goal]:
+    """A pass over B of each head alone, with the scores as they are and times four; their goals."""
+    qkv, goals = loaded(weights, args.sharp_n, args), []
+    for factor in (1.0, 4.0):
+        some = scaled(qkv, factor)
+        passes = {head: Differences(exact(some.select([head])), [None]) for head in range(some.h)}
+        x = torch.randn(1, some.n_k, 32, generator=torch.Generator().manual_seed(0))
+        which = torch.zeros(1, dtype=torch.int64)
+        calls = {str(head): partial(one.normal, x, which) for head, one in passes.items()}
+        times = timed(calls, args.rounds)
+        slow, fast = (of(calls, key=times.median) for of in (max, min))
+        ratio, beside = times.ratio(slow, fast)
+        where = f"{weights} n={args.sharp_n}, scores x {factor:g}"
+        seconds = times.median(slow)
+        print(f"{where}: a pass takes {seconds:.3f} s for head {slow}, {ratio:.2f} times head {fast}", flush=True)
+        goals.append(Goal(f"slowest head over the fastest, time of a pass, {where}", ratio, SHARP_GOAL, False, beside))
+    return goals
+
+
 def memory(weights: str, n: int, args: argparse.Namespace) -> list[Goal]:
     """Peak memory of each method at n beyond Q, K, V and its operators."""
     qkv, goals = loaded(weights, n, args), []
@@ -177,6 +206,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--dense-heads", type=int, default=1, help="on how many heads the dense sides run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sweep-n", type=int, default=4096, help="0: no sweep")
+    parser.add_argument("--sharp-n", type=int, default=4096, help="0: no passes over single heads")
     parser.add_argument("--memory-n", default="4096,16384", help="empty: no memory")
     args = parser.parse_args()
     args.weights, args.methods = args.weights.split(","), args.method.split(",")
@@ -199,6 +229,8 @@ def main() -> int:
                 goals += compare(weights, n, method, args)
     for weights in args.weights if args.sweep_n else []:
         goals += sweep(weights, args)
+    for weights in args.weights if args.sharp_n else []:
+        goals += sharp(weights, args)
     for weights in args.weights:
         for n in args.memory_lengths:
             goals += memory(weights, n, args)

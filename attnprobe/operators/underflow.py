@@ -45,10 +45,9 @@ def softmax(scores: Tensor, out: Tensor | None = None) -> Tensor:
     """
     least = least_exponent(scores, scores.shape[-1])
     if least > -math.inf and scores.numel():
-        largest = scores.detach().amax(-1, keepdim=True)
-        if scores.detach().amin() < largest.amax() + least:
-            scores = scores - largest if scores.requires_grad else scores.sub_(largest)
-            scores = torch.nn.functional.threshold(scores, least, -math.inf)
+        apart, largest = scores.requires_grad, scores.detach().amax(-1, keepdim=True)
+        scores = scores - largest if apart else scores.sub_(largest)
+        scores = torch.nn.functional.threshold(scores, least, -math.inf, inplace=not apart)
     return torch.softmax(scores, -1, out=out)
 
 
