@@ -81,7 +81,8 @@ def _run(experiment: Experiment, **_: Any) -> None:
     if getattr(output, "listing", False) and experiment.listing is not None:
         answer(experiment.listing()(output.format_), styled=output.format_ == "table")
         return
-    gates = gates_of(experiment.name, getattr(output, "gates", ()), getattr(output, "junit", None))
+    above, below = getattr(output, "gates", ()), getattr(output, "floors", ())
+    gates = gates_of(experiment.name, above, below, getattr(output, "junit", None))
     if output.dry_run:
         from .dry_run import show_plan
 

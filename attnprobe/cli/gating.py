@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["gates_of", "judged", "judge_gates"]
 
 
-def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]:
-    """The gates of a sweep's file, then those of ``--fail-above``, refused where they cannot be; none without gates.
+def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: str | None) -> list[Any]:
+    """The gates of a sweep's file, of ``--fail-above`` and of ``--fail-below``; none for a command without gates.
 
     Raises:
         UsageError: as `parse_gate` says; ``--junit`` of a name that no file can have.
@@ -34,7 +34,8 @@ def gates_of(command: str, texts: Sequence[str], junit: str | None) -> list[Any]
         return []
     gated = gates()
     declared = [] if config is None else parse_gates(config.gates, gated)
-    asked = [*declared, *(parse_gate(text, gated) for text in texts)]
+    asked = [*declared, *(parse_gate(text, gated) for text in above)]
+    asked += [parse_gate(text, gated, least=True) for text in below]
     if junit is not None and (not junit.strip() or Path(junit).is_dir()):
         raise UsageError(f"--junit '{junit}' is not a file name; write one such as gates.xml")
     return asked

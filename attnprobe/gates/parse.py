@@ -14,8 +14,11 @@ from .check import NUMBERED, PLACES, STATISTICS, Gate, Gated
 __all__ = ["parse_gate", "parse_gates"]
 
 
-def parse_gate(text: str, gated: Gated) -> Gate:
-    """``METRIC[.STAT]=VALUE`` as a gate of a command, whose ``max`` is the value; the statistic defaults to the mean.
+def parse_gate(text: str, gated: Gated, least: bool = False) -> Gate:
+    """``METRIC[.STAT]=VALUE`` of ``--fail-above`` as a gate of a command; the statistic defaults to the mean.
+
+    Args:
+        least: it is of ``--fail-below``: the value is the gate's ``min``, otherwise its ``max``.
 
     Raises:
         UsageError: another form, an unknown metric or statistic (with the nearest one), a value that is no finite
@@ -28,14 +31,16 @@ def parse_gate(text: str, gated: Gated) -> Gate:
     Traceback (most recent call last):
     attnprobe.errors.UsageError: unknown statistic 'medain'; did you mean 'median'?
     """
+    flag, other = ("--fail-below", "--fail-above") if least else ("--fail-above", "--fail-below")
     name, equals, value = (part.strip() for part in text.partition("="))
     metric, dot, statistic = name.partition(".")
     if not equals or not metric or (dot and not statistic):
-        raise UsageError(f"--fail-above {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
+        raise UsageError(f"{flag} {text}: the form is METRIC[.STAT]=VALUE, as output_spectral.median=0.5")
     if metric not in gated.names:
         raise unknown("metric", metric, gated.names)
-    if gated.better(metric) == "larger":
-        raise UsageError(f"--fail-above {metric}: larger is better there; gate another metric")
+    worse = "larger" if not least else "smaller"
+    if gated.better(metric) == worse:
+        raise UsageError(f"{flag} {metric}: {worse} is better there; use {other}")
     if dot and statistic not in STATISTICS:
         raise unknown("statistic", statistic, STATISTICS)
     try:
@@ -43,7 +48,9 @@ def parse_gate(text: str, gated: Gated) -> Gate:
     except ValueError:
         limit = math.nan
     if not math.isfinite(limit):
-        raise UsageError(f"--fail-above {text}: '{value}' is not a finite number")
+        raise UsageError(f"{flag} {text}: '{value}' is not a finite number")
+    if least:
+        return Gate(metric, statistic or "mean", min=limit)
     return Gate(metric, statistic or "mean", max=limit)
 
 

@@ -18,7 +18,7 @@ from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_erro
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matrix_errors, shared_matrix_errors
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
-from .rows import ROW_METRICS, row_metrics
+from .rows import OVER_ROWS, PROFILED, ROW_METRICS, over_rows, position_profile, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [
@@ -29,6 +29,8 @@ __all__ = [
     "MAP_BLOCKS",
     "MATRIX_METRICS",
     "OUTPUT_METRICS",
+    "OVER_ROWS",
+    "PROFILED",
     "ROW_METRICS",
     "ROW_TOLERANCES",
     "Core",
@@ -51,6 +53,8 @@ __all__ = [
     "matrix_errors",
     "output_errors",
     "repeated_rows",
+    "over_rows",
+    "position_profile",
     "row_metrics",
     "schulz_residuals",
     "sensitivity",

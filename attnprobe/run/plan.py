@@ -150,6 +150,7 @@ class ErrorPlan:
     Args:
         tol: the width of the intervals of matrix errors; None measures none.
         row_tolerance: of the rows of kernels, None is that of their dtype (see `kernel_errors`).
+        rows: whether row metrics are measured.
     """
 
     methods: tuple[MethodRequest, ...]
@@ -163,6 +164,7 @@ class ErrorPlan:
     target: str = "softmax"
     tol: float | None = None
     row_tolerance: float | None = None
+    rows: bool = False
 
     def groups(self) -> list[Group]:
         """One group per (n, window): a model's forward is shared by its layers, an exact output by its methods."""
@@ -225,6 +227,8 @@ class ErrorPlan:
         matrix = {} if self.tol is None or request.name == LOWER_BOUND else {"matrix_tol": self.tol}
         if request.name != LOWER_BOUND and request.entry.kind == "kernel":
             matrix |= {"row_tolerance": self.row_tolerance}
+        elif self.rows and request.name != LOWER_BOUND:
+            matrix |= {"rows": True}
         key = cell_key(
             command="error",
             **determines(request),
@@ -254,6 +258,7 @@ class ErrorPlan:
             "target": self.target,
             "tol": self.tol,
             "row_tolerance": self.row_tolerance,
+            **({"rows": True} if self.rows else {}),
         }
 
     def refusal(self) -> str | None:

@@ -22,13 +22,15 @@ def prepared(
     repeats: int = 1,
     tol: float | None = None,
     row_tolerance: float | None = None,
+    rows: bool = False,
     refuse: bool = True,
 ) -> list[tuple[Any, ErrorPlan]]:
     """The sources of a request, each with its plan, once nothing in them is impossible.
 
     Args:
         request: has ``methods``, ``target`` and ``seed``, and the fields of `OnTensors` that name sources and places.
-        d, repeats, tol, row_tolerance: of the plans. refuse: whether it is impossible that none of the methods can run.
+        d, repeats, tol, row_tolerance, rows: of the plans.
+        refuse: whether it is impossible that none of the methods can run.
     """
     methods = tuple(parse_methods(request.methods, request.target))
 
@@ -45,6 +47,7 @@ def prepared(
             target=request.target,
             tol=tol,
             row_tolerance=row_tolerance,
+            rows=rows,
         )
 
     if request.n is not None:  # before anything heavy

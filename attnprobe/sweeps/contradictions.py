@@ -77,10 +77,14 @@ def refuse_pairs(given: Given) -> None:
     text = texts.get("text")
     if "split" in texts and given.changes(given.option("split")) and text is not None and wikitext_name(text) is None:
         raise UsageError(f"{given.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
-    if texts.get("junit") is not None and not texts.get("gates") and not (given.config and given.config.gates):
+    if (
+        texts.get("junit") is not None
+        and not (texts.get("gates") or texts.get("floors"))
+        and not (given.config and given.config.gates)
+    ):
         raise UsageError(
-            f"{given.called('junit')} reports gates, and there are none; give --fail-above "
-            "METRIC[.STAT]=VALUE, or gates in the file of a sweep"
+            f"{given.called('junit')} reports gates, and there are none; give --fail-above or "
+            "--fail-below METRIC[.STAT]=VALUE, or gates in the file of a sweep"
         )
 
 

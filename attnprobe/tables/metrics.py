@@ -51,7 +51,7 @@ def cosine(name: str) -> Metric:
     return Metric(name, "larger", "complement", floor=1e-6)
 
 
-def share(name: str, better: str = "smaller") -> Metric:
+def share(name: str, better: str | None = "smaller") -> Metric:
     """A share of rows or heads."""
     return Metric(name, better, "absolute")
 
@@ -86,6 +86,17 @@ ERROR = (  # of `attnprobe error`
     Metric("ratio_to_framework_frobenius"),
     Metric("framework_max_abs"),
     Metric("framework_relative_frobenius"),
+    *(share(name, "larger") for name in ("mass", "mass_p10", "mass_efficiency", "recall_k", "needle_mass_kept")),
+    *(share(name, None) for name in ("mass_oracle", "distant_mass", "needle_mass")),
+    *(share(name) for name in ("tv", "js")),
+    Metric("kl"),
+    Metric("log_normaliser_error", None, "absolute"),  # signed: a bias
+    Metric("log_normaliser_error_sd", scale="absolute"),
+    Metric("row_error_p90"),
+    Metric("row_error_max"),
+    Metric("row_error_angle"),
+    Metric("tail_gap"),
+    *(Metric(name, None) for name in ("keys", "support", "k_50", "k_90", "k_99")),
 )
 BENCH = (  # costs that two runs of `attnprobe bench` are compared by
     Metric("ratio_to_exact", timed=True),

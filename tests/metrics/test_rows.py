@@ -64,7 +64,7 @@ def twin(p, a, v, output, log_sums, exact_log_sums, far, needle):
         "needle_mass": total(p[j] for j in needle),
         "needle_mass_kept": total(a[j] for j in needle),
     }
-    for name, epsilon in (("k_0.5", 0.5), ("k_0.1", 0.1), ("k_0.01", 0.01)):
+    for name, epsilon in (("k_50", 0.5), ("k_90", 0.1), ("k_99", 0.01)):
         held = torch.tensor([p[j] for j in order], dtype=F64).cumsum(0)
         values[name] = 1 + int((held < (1 - epsilon) * held[-1]).sum())
     means = [
@@ -167,7 +167,7 @@ def test_an_output_without_a_matrix_has_the_metrics_of_outputs():
     plain = approximate("window", qkv, 12)
     found = row_metrics(exact(qkv), replace(plain, operator=None), qkv)
     whole = row_metrics(exact(qkv), plain, qkv)
-    of_output = {"row_error", "row_error_angle", "support", "distant_mass", "k_0.5", "k_0.1", "k_0.01"}
+    of_output = {"row_error", "row_error_angle", "support", "distant_mass", "k_50", "k_90", "k_99"}
     of_output |= {"log_normaliser_error"}
     for name, values in found.items():
         assert torch.allclose(values, whole[name], rtol=1e-12) if name in of_output else values.isnan().all(), name

@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
     view=late("error.view:view"),
     columns=late("error.view:ERROR_COLUMNS"),
     fields=late("error.rows:FIELDS"),
-    plots=("errors", "maps"),
+    plots=("errors", "maps", "positions"),
     more_plots=("papers", "heads", "cost"),
     gated=late("error.gates:GATED"),
     keeps=("maps",),
@@ -33,6 +33,7 @@ EXPERIMENT = Experiment(
         "--method skyformer --plot maps",
         "--method skyformer --fail-above output_spectral_relative.median=0.3 --fail-above bad_rows.max=0",
         "--method torch:sdpa-flash:dtype=bfloat16 --fail-above ratio_to_framework.max=2",
+        "--method window,topk --model ./my-llama --n 4096 --d 256 --rows --no-matrix --plot positions",
     ),
     python=(
         "from attnprobe.experiments.error import ErrorRequest, measure_errors",

@@ -22,7 +22,7 @@ from ...tables.numbers import method_label, per_cent, significant
 from ...tables.table import Best, Column
 from .rows import ErrorRow
 
-__all__ = ["COLUMNS", "KERNEL_COLUMNS", "KERNEL_METRICS", "error_columns"]
+__all__ = ["COLUMNS", "KERNEL_COLUMNS", "KERNEL_METRICS", "ROW_COLUMNS", "error_columns"]
 
 
 KERNEL_METRICS = (
@@ -250,4 +250,58 @@ KERNEL_COLUMNS: tuple[Column[ErrorRow], ...] = (
         "the same of ‖E‖F",
         spare=4,
     ),
+)
+
+
+def _log_normaliser(row: ErrorRow) -> str:
+    mean = significant(statistic(row, "log_normaliser_error", "mean"), 2)
+    spread = significant(statistic(row, "log_normaliser_error_sd", "mean"), 2)
+    return f"{mean} ± {spread}" if mean else ""
+
+
+OVER_HEADS = "mean over rows and heads"
+MASS = "the exact weight of the keys that the method uses"
+ROW_COLUMNS: tuple[Column[ErrorRow], ...] = (
+    COLUMNS[0],
+    Column("d\n(used)", _budget, "budget (what was used)", short="d", key=True),
+    Column(
+        "mass",
+        _statistic("mass", "mean"),
+        MASS,
+        more=f"{OVER_HEADS}; 1 minus it is the lost mass, which is the total variation of a renormalised selection",
+    ),
+    Column(
+        "p10",
+        _statistic("mass_p10", "mean"),
+        "mass of the rows at the 10 % quantile",
+        more="mean over heads",
+    ),
+    Column(
+        "of best",
+        _statistic("mass_efficiency", "mean"),
+        "mass over the most that as many keys hold",
+        spare=1,
+        more="it separates the choice of keys from their number",
+    ),
+    Column("recall", _statistic("recall_k", "mean"), "share of the largest keys that are used", spare=4),
+    Column("TV", _statistic("tv", "mean"), "total variation of the rows", spare=3, best=best_of("tv", "mean")),
+    Column("KL", _statistic("kl", "mean"), "of rows, in nats", spare=6),
+    Column(
+        "row error\np50",
+        _statistic("row_error_p50", "mean"),
+        "quantiles over rows of ‖o~ − o‖ / ‖o‖",
+        short="p50",
+        best=best_of("row_error_p50", "mean"),
+    ),
+    Column(
+        "\np99",
+        _statistic("row_error_p99", "mean"),
+        "quantiles over rows of ‖o~ − o‖ / ‖o‖",
+        best=best_of("row_error_p99", "mean"),
+    ),
+    Column("ln D~ / D\nmean ± s.d.", _log_normaliser, "bias and noise of the log normaliser", spare=5, short="ln D"),
+    Column("keys", _statistic("keys", "mean"), "with a weight, mean", spare=2),
+    Column("k 90", _statistic("k_90", "mean"), "the least keys with a mass of 0.9", spare=2),
+    Column("needle", _statistic("needle_mass_kept", "mean"), "weight of the needle's keys", spare=2),
+    STATUS,
 )

@@ -24,6 +24,9 @@ from ...metrics import (
     kernel_errors,
     lower_bound,
     output_errors,
+    over_rows,
+    position_profile,
+    row_metrics,
     shared_matrix_errors,
 )
 from ...operators import Operator
@@ -108,6 +111,7 @@ class ErrorCells(PlannedCells):
             repeats=request.repeats,
             tol=request.tol if request.matrix else None,
             row_tolerance=request.row_tolerance,
+            rows=request.rows,
         )
         super().__init__(request, parts, ErrorPlan.cells)
         self.timings, self.devices = timings, row_devices(request)
@@ -183,6 +187,7 @@ class _Bench:
     def __init__(self, qkv: QKV, plan: ErrorPlan, cells: ErrorCells, place: Place) -> None:
         self.qkv, self.target, self.tol, self.row_tolerance = qkv, plan.target, plan.tol, plan.row_tolerance
         self.cells, self.place, self.timings, self.devices = cells, place, cells.timings, cells.devices
+        self.rows = plan.rows
         self.frameworks: dict[torch.dtype, KernelReference] = {}
         with self.timings("exact attention"):
             self.wanted = cells.exact_output(place, qkv)
@@ -280,12 +285,24 @@ class _Bench:
                 metrics[name] = approx.diagnostics[name]
         if "visited" in approx.diagnostics:
             metrics["visited_fraction"] = approx.diagnostics["visited"] / (self.qkv.n_q * self.qkv.n_k)
-        of_kernel = {}
+        further = {}
         if request.entry.kind == "kernel":
-            errors, of_kernel = self._kernel(request, approx)
+            errors, further = self._kernel(request, approx)
+            metrics |= errors
+        elif self.rows and self.target == "softmax":
+            errors, further = self._rows(approx)
             metrics |= errors
         found |= {"metrics": _numbers(metrics), "draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
-        found |= of_kernel
+        found |= further
+
+    def _rows(self, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The row metrics of each head over its rows, and their means by position."""
+        needle = self.qkv.label.get("needle")
+        keys = None if needle is None else torch.as_tensor(needle, device=self.qkv.device)
+        with self.timings("row metrics"):
+            found = row_metrics(exact(self.qkv), approx, self.qkv, needle=keys)
+        positions, means = position_profile(found, self.qkv.query_positions)
+        return over_rows(found), {"profile": {"keys": positions, **means}}
 
     def _kernel(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The errors of a kernel as such, and the dtype and tolerance that they are of."""

@@ -27,6 +27,15 @@ class ErrorRecord(Place):
         Annotated[list[bool | None], Field(description="whether the interval is wider than matrix_tol")]
     ]
     matrix_skipped: NotRequired[Annotated[str | None, Field(description="the reason if there are no matrix errors")]]
+    profile: NotRequired[
+        Annotated[
+            dict[str, Any],
+            Field(
+                description="means of row metrics over queries that see 2^a to 2^(a+1) - 1 keys: `keys` lists each "
+                "2^a, a metric has a list for each head"
+            ),
+        ]
+    ]
     kernel_dtype: NotRequired[Annotated[str | None, Field(description="the dtype that a kernel is judged in")]]
     row_tolerance: NotRequired[
         Annotated[Number | None, Field(description="the relative error that a kernel's row may have")]

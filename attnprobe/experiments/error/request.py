@@ -53,6 +53,13 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
         flag="--matrix/--no-matrix",
         measures="matrix_",
     )
+    rows: bool = opt(
+        False,
+        "Measure row metrics too: captured mass, divergences and the error of each row, by position.",
+        group=MEASURED,
+        flag="--rows/--no-rows",
+        later=True,
+    )
     tol: float = opt(
         1e-3,
         "Refine the certified interval of ‖B - B~‖₂ to this relative width.",
@@ -84,11 +91,11 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
 class ErrorOutput(Output, Timed, Gates):
     plots: tuple[str, ...] = opt(
         (),
-        "Draw figures into the run's figures/: errors against d (--plot alone), or maps of the exact "
-        "and the approximate matrices; repeatable and comma-separated.",
+        "Draw figures into the run's figures/: errors against d (--plot alone), maps of the exact and the "
+        "approximate matrices, or row metrics over position (with --rows); repeatable and comma-separated.",
         group=OUTPUT,
         flag="--plot",
-        metavar="[errors|maps]",
+        metavar="[errors|maps|positions]",
         role=SHOWN,
         bare="errors",
         alias="figures",

@@ -48,7 +48,17 @@ class Kernel(TypedDict, total=False):
     row_tolerance: float | None
 
 
-class ErrorRow(MethodRow, Kernel):
+class Profiled(TypedDict, total=False):
+    """Row metrics by position.
+
+    ``keys`` lists ``2^a`` for queries with ``2^a … 2^(a+1) - 1`` tokens up to their own, and each metric its means over
+    these queries, heads, windows and repeats; null without a finite value.
+    """
+
+    profile: Mapping[str, Sequence[float | None]]
+
+
+class ErrorRow(MethodRow, Kernel, Profiled):
     """One method at one budget on one layer, over heads, windows and repeats."""
 
     method: str
@@ -162,6 +172,7 @@ def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, f
         "matrix_open": _matrix_open(cells),
         "matrix_skipped": next((why for cell in cells if (why := cell.get("matrix_skipped"))), None),
         **_kernel(first),
+        **_profile(cells),
         "metrics": metrics,
         "fragile": {name: found for name in names if (found := fragile_statistics(cells, name))},
         "over_vmean": {name: _over_vmean(cells, name, place, vmean) for name in RATIOS if name in metrics},
@@ -171,6 +182,25 @@ def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, f
 def _kernel(record: ErrorRecord) -> Kernel:
     """What the record of a kernel says of how it is judged."""
     return cast(Kernel, {name: record[name] for name in Kernel.__annotations__ if name in record})
+
+
+def _profile(cells: Sequence[ErrorRecord]) -> Profiled:
+    """The means of the cells' profiles, which have the same positions."""
+    profiles = [profile for cell in cells if (profile := cell.get("profile"))]
+    if not profiles:
+        return {}
+    keys = profiles[0]["keys"]
+    found: dict[str, Sequence[float | None]] = {"keys": keys}
+    for name in profiles[0]:
+        if name != "keys":
+            heads = [head for profile in profiles for head in profile.get(name, ())]
+            found[name] = [_mean([head[place] for head in heads]) for place in range(len(keys))]
+    return {"profile": found}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None
 
 
 def _matrix_open(cells: list[ErrorRecord]) -> int | None:

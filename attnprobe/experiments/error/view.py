@@ -11,13 +11,14 @@ from ...tables.methods import OPEN, caption, grouped, marks_legend, notes, rival
 from ...tables.table import Table, table_of
 from ...tables.view import Figure, View, flat_view
 from ..base import Recorded
-from .columns import COLUMNS, KERNEL_COLUMNS, error_columns, is_open
+from .columns import COLUMNS, KERNEL_COLUMNS, ROW_COLUMNS, error_columns, is_open
 from .cost_figure import cost_figure
 from .error_figure import error_figure
 from .heads_figure import head_figures
 from .maps_figure import map_figures
 from .paper_figure import paper_figure
 from .papers import METRIC, reference_rows
+from .positions_figure import positions_figure
 from .result import error_result
 from .rows import ErrorRow, summarise
 
@@ -77,19 +78,21 @@ def _figures(
 
     heads = lambda folder: head_figures(records, drawing, folder, metric or leading)
     cost = lambda folder: cost_figure(rows, drawing, folder, metric or leading)
+    positions = lambda folder: positions_figure(rows, drawing, folder)
     nothing = "no requested method has an error to draw"
     figures = {
         "errors": Figure("error", errors, nothing),
         "papers": Figure("papers", papers, nothing),
         "heads": Figure("heads", heads, nothing),
         "cost": Figure("cost", cost, nothing),
+        "positions": Figure("positions", positions, "no requested method has row metrics; measure them with --rows"),
     }
     if (recorded.folder / "maps").is_dir():  # pictures of maps that are gone stay as they are
         figures["maps"] = Figure("maps", maps, "no requested method has a matrix to draw")
     return figures
 
 
-ERROR_COLUMNS = (*COLUMNS, *KERNEL_COLUMNS)
+ERROR_COLUMNS = (*COLUMNS, *KERNEL_COLUMNS, *ROW_COLUMNS[2:-1])
 
 
 def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[Table]:
@@ -98,7 +101,9 @@ def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[T
     columns = error_columns(every)
     tables = [table_of(caption(some), some, columns, notes(some), every, rivals) for some in grouped(rows, bounds)]
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
-    return tables + [table_of(f"kernels · {caption(some)}", some, KERNEL_COLUMNS) for some in grouped(kernels)]
+    tables += [table_of(f"kernels · {caption(some)}", some, KERNEL_COLUMNS) for some in grouped(kernels)]
+    of_rows = [row for row in rows if "profile" in row]
+    return tables + [table_of(f"rows · {caption(some)}", some, ROW_COLUMNS, rivals=rivals) for some in grouped(of_rows)]
 
 
 def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[str]:

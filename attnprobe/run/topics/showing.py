@@ -95,9 +95,18 @@ def gates_option(value: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Gates:
-    """Which values may not be exceeded, and where that is written."""
+    """Limits on values, and where it is written whether they hold."""
 
     gates: tuple[str, ...] = gates_option("a statistic (default: mean) of a table row")
+    floors: tuple[str, ...] = opt(
+        (),
+        "Exit with 1 if the statistic is below VALUE or is missing: for metrics of which more is better.",
+        group=GATES,
+        flag="--fail-below",
+        metavar="METRIC[.STAT]=VALUE",
+        role=SHOWN,
+        of_whole="gates",
+    )
     junit: str | None = opt(
         None,
         "Write the results of the gates as JUnit XML, for CI.",

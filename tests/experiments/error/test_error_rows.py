@@ -1,0 +1,128 @@
+"""Row metrics at the command line: records, rows, the table, the profile over positions, figures and floors."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attnprobe import QKV, approximate, exact, row_metrics
+from attnprobe.metrics import OVER_ROWS, PROFILED, over_rows, position_profile
+from attnprobe.tables.metrics import METRICS
+
+N = 48
+
+
+@pytest.fixture(scope="module")
+def qkv(tmp_path_factory):
+    """A file of causal Q, K, V of two heads, and the tensors."""
+    tensors = torch.randn(3, 2, N, 8, generator=torch.Generator().manual_seed(0))
+    path = tmp_path_factory.mktemp("rows") / "qkv.safetensors"
+    save_file(dict(zip("qkv", tensors, strict=True)), path, metadata={"causal": "true"})
+    return path, tensors
+
+
+@pytest.fixture
+def measured(run, qkv, tmp_path):
+    """The answer of a command with row metrics, and the record of each method."""
+
+    def measure(*arguments):
+        options = ("--method", "window,topk,performer", "--d", 8, "--no-matrix", "--format", "json", "--out", "r")
+        code, out, err = run("error", "--qkv", qkv[0], "--rows", *options, *arguments)
+        lines = (tmp_path / "r" / "records.jsonl").read_text().splitlines()
+        return code, json.loads(out), {record["method"]: record for record in map(json.loads, lines)}, err
+
+    return measure
+
+
+def test_every_metric_over_rows_has_a_direction():
+    assert set(OVER_ROWS) <= set(METRICS)
+    assert {metric for metric, _ in OVER_ROWS.values()} >= set(PROFILED)
+
+
+def test_records_hold_the_metrics_of_each_head_over_its_rows(measured, qkv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, answer, records, _ = measured()
+    assert code == 0 and "profile" not in records["lower-bound"]
+    inputs = QKV(*qkv[1], causal=True)
+    for name in ("window", "topk", "vmean"):
+        found = row_metrics(exact(inputs), approximate(name, inputs, None if name == "vmean" else 8), inputs)
+        for metric, values in over_rows(found).items():
+            got = records[name]["metrics"][metric]
+            for one, value in zip(got, values.tolist(), strict=True):
+                assert (one is None and math.isnan(value)) or one == pytest.approx(value, rel=1e-9), (name, metric)
+        keys, profile = position_profile(found, torch.arange(N))
+        assert records[name]["profile"]["keys"] == keys == [1, 2, 4, 8, 16, 32]
+        rows = {row["method"]: row for row in answer["rows"]}
+        mean = [sum(part) / 2 for part in zip(*profile["mass"], strict=True)]
+        assert rows[name]["profile"]["mass"] == pytest.approx(mean, rel=1e-9)
+        assert rows[name]["metrics"]["tv"]["mean"] == pytest.approx(float(found["tv"].mean()), rel=1e-9)
+
+
+def test_a_profile_is_a_mean_over_the_queries_of_a_bucket():
+    found = {"mass": torch.tensor([[0.0, 1.0, 2.0, 3.0, math.nan, 7.0]], dtype=torch.float64)}
+    keys, profile = position_profile(found, torch.tensor([0, 1, 2, 3, 6, 100]))
+    assert keys == [1, 2, 4, 64] and profile == {"mass": [[0.0, 1.5, 3.0, 7.0]]}
+
+
+def test_values_over_rows_leave_out_what_is_not_finite():
+    rows = torch.tensor([[1.0, 3.0, math.inf, math.nan], [math.nan] * 4], dtype=torch.float64)
+    values = over_rows({"log_normaliser_error": rows, "row_error": rows})
+    assert values["log_normaliser_error"][0] == 2 and values["log_normaliser_error_sd"][0] == 1
+    assert values["row_error_p90"][0] == pytest.approx(2.8) and values["row_error_max"][0] == 3
+    assert all(value[1].isnan() for value in values.values())
+
+
+def test_a_run_with_row_metrics_does_not_take_cells_without_them(run, qkv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    same = ("--qkv", qkv[0], "--method", "window", "--d", 8, "--no-matrix", "--out", "r")
+    run("error", *same)
+    code, _, _ = run("error", *same, "--rows")
+    records = [json.loads(line) for line in (tmp_path / "r" / "records.jsonl").read_text().splitlines()]
+    assert code == 0 and [("profile" in one) for one in records if one["method"] == "window"] == [False, True]
+
+
+def test_the_table_of_rows_and_the_figure_stand_beside_those_of_errors(run, qkv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--method", "window,topk", "--d", 8, "--no-matrix", "--rows", "--plot", "positions", "--out", "r")
+    code, out, _ = run("error", "--qkv", qkv[0], *options)
+    table = out[out.index("rows · layer 0") :]
+    assert code == 0 and all(word in table for word in ("mass", "TV", "row error", "window", "topk"))
+    assert (tmp_path / "r" / "figures" / "positions.svg").exists()
+    caption = (tmp_path / "r" / "figures" / "positions.txt").read_text()
+    assert "2^a to 2^(a+1)" in caption
+
+
+def test_no_figure_over_positions_without_row_metrics(run, qkv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--method", "window", "--d", 8, "--no-matrix", "--plot", "positions", "--out", "r")
+    _, _, err = run("error", "--qkv", qkv[0], *options)
+    assert "measure them with --rows" in err
+
+
+@pytest.mark.parametrize(
+    "gate, code",
+    [
+        (("--fail-below", "mass=0.05"), 0),
+        (("--fail-below", "mass.p10=0.99999"), 1),
+        (("--fail-above", "tv=0.99"), 0),
+        (("--fail-below", "tv=0.5"), 2),
+        (("--fail-above", "mass=0.5"), 2),
+        (("--fail-below", "mass.least=0.5"), 2),
+        (("--fail-below", "mass"), 2),
+    ],
+)
+def test_floors_are_gates_of_metrics_of_which_more_is_better(run, qkv, tmp_path, monkeypatch, gate, code):
+    monkeypatch.chdir(tmp_path)
+    options = ("--method", "window", "--d", 8, "--no-matrix", "--rows", "--out", "r")
+    assert run("error", "--qkv", qkv[0], *options, *gate)[0] == code
+
+
+def test_a_floor_fails_where_its_metric_is_not_measured(run, qkv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--method", "window", "--d", 8, "--no-matrix", "--out", "r", "--fail-below", "mass=0.1")
+    code, _, err = run("error", "--qkv", qkv[0], *options)
+    assert code == 1 and "mass" in err
