@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
+from ..operators import block_rows, row_blocks
 
 __all__ = ["bucket_counts", "cross_polytope", "inverse", "look_back", "look_back_causally"]
 
@@ -49,31 +50,34 @@ def cross_polytope(x: Tensor, rotations: Tensor, counts: tuple[int, ...]) -> Ten
     >>> cross_polytope(torch.tensor([[[3.0, 1.0], [0.0, -2.0]]]), torch.eye(2)[None, None], (4,))
     tensor([[[0, 3]]])
     """
-    out = torch.zeros(*rotations.shape[:2], x.shape[1], dtype=torch.int64, device=x.device)
-    for head, turns in enumerate(rotations.to(x.device).double()):
-        for turn, rows in enumerate(turns):
-            projected, step = x[head].double() @ rows.mT, 1  # (n, f)
-            for count, part in zip(counts, projected.split([count // 2 for count in counts], 1), strict=True):
-                nearest = part.abs().argmax(1)  # the axis, and which of its two ends
-                away = torch.gather(part, 1, nearest[:, None])[:, 0] < 0
-                out[head, turn] += step * (nearest + count // 2 * away)
-                step *= count
+    rotations = rotations.to(x.device).double()
+    h, rounds, f, _ = rotations.shape
+    out = torch.zeros(h, rounds, x.shape[1], dtype=torch.int64, device=x.device)
+    width = h * rounds * f
+    for start, stop in row_blocks(x.shape[1], block_rows(rotations, width, max(1, COUNTS // width))):
+        projected, step = x[:, None, start:stop].double() @ rotations.mT, 1  # (h, rounds, b, f)
+        for count, part in zip(counts, projected.split([count // 2 for count in counts], -1), strict=True):
+            nearest = part.abs().argmax(-1)  # the axis, and which of its two ends
+            away = torch.gather(part, -1, nearest[..., None])[..., 0] < 0
+            out[..., start:stop] += step * (nearest + count // 2 * away)
+            step *= count
     return out
 
 
 def look_back(order: Tensor, chunk: int) -> Tensor:
-    """The chunks of a list (N,), each preceded by the chunk before it, cyclically; (m, 2 chunk) int64.
+    """The chunks of lists (…, N), each preceded by the chunk before it, cyclically; (…, m, 2 chunk) int64.
 
-    The last chunk may be shorter; -1 is an empty slot. A list of one chunk has no predecessor: (1, chunk).
+    The last chunk may be shorter; -1 is an empty slot. A list of one chunk has no predecessor: (…, 1, chunk).
 
     >>> look_back(torch.tensor([4, 3, 2, 1, 0]), 2)
     tensor([[ 0, -1,  4,  3],
             [ 4,  3,  2,  1],
             [ 2,  1,  0, -1]])
     """
-    count = -(-len(order) // chunk)
-    chunks = torch.nn.functional.pad(order, (0, count * chunk - len(order)), value=-1).view(count, chunk)
-    return chunks if count == 1 else torch.cat([chunks.roll(1, 0), chunks], 1)
+    n = order.shape[-1]
+    count = -(-n // chunk)
+    chunks = torch.nn.functional.pad(order, (0, count * chunk - n), value=-1).unflatten(-1, (count, chunk))
+    return chunks if count == 1 else torch.cat([chunks.roll(1, -2), chunks], -1)
 
 
 def look_back_causally(own: Tensor, of_key: Tensor, positions: Tensor, buckets: int, width: int) -> Tensor:

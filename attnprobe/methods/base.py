@@ -78,7 +78,9 @@ def distinct(draws: Tensor) -> Tensor:
 
 def tokens(x: Tensor, index: Tensor) -> Tensor:
     """The rows ``index`` (h, u) of ``x`` (h, n, p), as (h, u, p). An empty slot, -1, takes row 0."""
-    return torch.gather(x, 1, index.clamp(min=0)[..., None].expand(-1, -1, x.shape[2]))
+    h, n, p = x.shape
+    first = n * torch.arange(h, device=x.device)[:, None]  # of the rows of all heads, one after another
+    return x.reshape(h * n, p).index_select(0, (index.clamp(min=0) + first).flatten()).view(*index.shape, p)
 
 
 def per_head(h: int, value: float) -> Tensor:

@@ -778,8 +778,8 @@ LSH = [
         "lsh-qk",
         "scale",
         "methods/hashing/lsh_qk.py",
-        "block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)",
-        "block_scores(qkv.q[head], qkv.k[head], queries, window)",
+        "q, scores = qkv.scale * qkv.q, []",
+        "q, scores = qkv.q, []",
         "the scores forget the scale",
     ),
     Fault(
@@ -814,8 +814,8 @@ LSH = [
         "reformer",
         "axis",
         "methods/hashing/reformer.py",
-        'torch.softmax(logit.masked_fill(~used, float("-inf")), -1)',
-        'torch.softmax(logit.masked_fill(~used, float("-inf")).unflatten(1, (rounds, -1)), -1).flatten(1) / rounds',
+        'softmax_in_place(logit.masked_fill_(~used, float("-inf")))',
+        'torch.softmax(logit.masked_fill(~used, float("-inf")).unflatten(2, (rounds, -1)), -1).flatten(2) / rounds',
         "each round has a softmax of its own, and all rounds count alike",
     ),
     Fault(
@@ -823,8 +823,8 @@ LSH = [
         "lsh-qk",
         "axis",
         "methods/hashing/lsh_qk.py",
-        'masked_fill(index[-1] < 0, float("-inf")), -1)',
-        'masked_fill(index[-1] < 0, float("-inf")), 0)',
+        'softmax_in_place(logit.masked_fill_(index < 0, float("-inf")))',
+        'torch.softmax(logit.masked_fill(index < 0, float("-inf")), 1)',
         "the softmax runs over the queries that hold a slot",
     ),
     Fault(
@@ -832,9 +832,9 @@ LSH = [
         "reformer",
         "clamp",
         "methods/hashing/reformer.py",
-        "logit = scores.flatten(0, 1)[place].flatten(1)",
-        "logit = scores.flatten(0, 1)[place].flatten(1).masked_fill(slots == token, -1e5)\n"
-        "        used |= slots == token",
+        'used = _used(slots, token, duplicates == "once")',
+        'used = _used(slots, token, duplicates == "once") | (slots == token)\n'
+        "    logit = logit.masked_fill(slots == token, -1e5)",
         "a token's own logit is -1e5, and no longer the smallest where queries are long",
     ),
     Fault(
@@ -842,8 +842,8 @@ LSH = [
         "lsh-qk",
         "clamp",
         "methods/hashing/lsh_qk.py",
-        "torch.cat(scores, 1).masked_fill(",
-        "torch.cat(scores, 1).clamp(min=-30).masked_fill(",
+        "logit = torch.cat(scores, 2)",
+        "logit = torch.cat(scores, 2).clamp(min=-30)",
         "scores are clamped from below at -30",
     ),
     Fault(
@@ -851,8 +851,8 @@ LSH = [
         "reformer",
         "landmark",
         "methods/hashing/reformer.py",
-        "window[:, -chunk:], window)",
-        "window[:, :chunk], window)",
+        "window[..., -chunk:], window)",
+        "window[..., :chunk], window)",
         "the queries of a block are those of the chunk before it",
     ),
     Fault(
@@ -860,8 +860,8 @@ LSH = [
         "reformer",
         "landmark",
         "linalg/hashing.py",
-        "chunks.roll(1, 0)",
-        "chunks.roll(-1, 0)",
+        "chunks.roll(1, -2)",
+        "chunks.roll(-1, -2)",
         "a chunk is joined by the one that follows, not by the one before",
     ),
     Fault(
@@ -887,8 +887,8 @@ LSH = [
         "reformer",
         "generator",
         "methods/hashing/hashed.py",
-        'generator=streams.head(head, "rotations", str(turn))',
-        "generator=None",
+        'generator = streams.head(head, "rotations", str(turn))',
+        "generator = None",
         "the rotations come from the global generator",
     ),
     Fault(
@@ -914,9 +914,9 @@ LSH = [
         "lsh-qk",
         "in-place",
         "methods/hashing/lsh_qk.py",
-        "block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)",
-        "block_scores(qkv.q[head].mul_(qkv.scale ** (turn == 0)), qkv.k[head], queries, window)",
-        "the queries are scaled where they lie, in the first round",
+        "q, scores = qkv.scale * qkv.q, []",
+        "q, scores = qkv.q.mul_(qkv.scale), []",
+        "the queries are scaled where they lie",
     ),
 ]
 

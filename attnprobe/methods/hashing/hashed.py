@@ -11,8 +11,9 @@ from torch import Tensor
 from ...errors import Unsupported, UsageError
 from ...qkv import QKV
 from ...rng import Streams
+from ..base import tokens
 
-__all__ = ["block_scores", "chunk_length", "options_of", "repeats", "rotations"]
+__all__ = ["block_product", "block_scores", "chunk_length", "options_of", "repeats", "rotations"]
 
 
 def options_of(name: str) -> Callable[..., None]:
@@ -45,36 +46,40 @@ def chunk_length(name: str, d: int, rounds: int, n: int) -> int:
 
 def rotations(streams: Streams, qkv: QKV, rounds: int, rows: int, width: int) -> Tensor:
     """Standard normal numbers, (h, rounds, rows, width) float64, from a separate stream for each head and round."""
-    return torch.stack(
-        [
-            torch.stack(
-                [
-                    torch.randn(
-                        rows,
-                        width,
-                        generator=streams.head(head, "rotations", str(turn)),
-                        dtype=torch.float64,
-                        device="cpu",
-                    )
-                    for turn in range(rounds)
-                ]
-            )
-            for head in qkv.heads
-        ]
-    )
+    out = torch.empty(qkv.h, rounds, rows, width, dtype=torch.float64, device="cpu")
+    for of_head, head in zip(out, qkv.heads, strict=True):
+        for turn, numbers in enumerate(of_head):
+            generator = streams.head(head, "rotations", str(turn))
+            torch.randn(rows, width, generator=generator, dtype=torch.float64, device="cpu", out=numbers)
+    return out
 
 
 def block_scores(q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-    """``q_i · k_j`` for the queries (m, w) and the keys (m, u) of each block, as (m, w, u).
+    """``q_i · k_j`` for the queries (h, m, w) and the keys (h, m, u) of each block, as (h, m, w, u).
 
-    Scores of an empty slot, -1, are arbitrary. q (n_q, p) and k (n_k, p) belong to one head. A block gathers its keys
-    once for all its queries.
+    Scores of an empty slot, -1, are arbitrary. q is (h, n_q, p), k (h, n_k, p). A block gathers its keys once for all
+    its queries.
     """
-    return q[queries.clamp(min=0)] @ k[keys.clamp(min=0)].mT
+    in_blocks = lambda x, index: tokens(x, index.flatten(1)).unflatten(1, index.shape[1:])
+    return in_blocks(q, queries) @ in_blocks(k, keys).mT
+
+
+def block_product(weights: Tensor, place: Tensor, width: int, keys: Tensor, v: Tensor) -> Tensor:
+    """``Σ_j weights_ij v_j`` over the keys (h, m, u) of the block of each row i, as (h, n, p_v).
+
+    The weights (h, n, u) go to their ``place`` (h, n) among the rows of all blocks, ``width`` rows each. Then a block
+    gathers its values once for all its rows: a product with the sparse matrix gathers them for each row.
+    """
+    h, m, u = keys.shape
+    first = m * width * torch.arange(h, device=place.device)[:, None]
+    rows = weights.new_zeros(h * m * width, u).index_copy(0, (place + first).flatten(), weights.flatten(0, 1))
+    values = tokens(v, keys.flatten(1)).unflatten(1, (m, u))
+    product = rows.view(h, m, width, u) @ values  # (h, m, width, p_v)
+    return tokens(product.flatten(1, 2), place)
 
 
 def repeats(slots: Tensor) -> Tensor:
-    """Marks the entries that repeat an earlier entry of their row, (n, u) bool."""
+    """Marks the entries that repeat an earlier entry of their row, (…, n, u) bool."""
     ordered, order = slots.sort(dim=-1, stable=True)
-    again = torch.nn.functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
+    again = torch.nn.functional.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
     return torch.empty_like(again).scatter_(-1, order, again)

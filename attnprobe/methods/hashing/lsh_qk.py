@@ -17,9 +17,9 @@ from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back,
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, sparse_softmax
+from ..base import Approximation, softmax_in_place, sparse_softmax, tokens
 from ..registry import register
-from .hashed import block_scores, chunk_length, options_of, repeats, rotations
+from .hashed import block_product, block_scores, chunk_length, options_of, repeats, rotations
 
 
 @register(
@@ -97,35 +97,41 @@ def lsh_qk(
         if qkv.causal:
             return _causal(qkv, hashes[0], hashes[1], drawn, prod(counts), 2 * chunk)
     order_q, order_k = (x.argsort(dim=-1, stable=True) for x in hashes)  # (h, rounds, n)
-    rank = torch.arange(qkv.n_q, device=qkv.device)
+    rank = torch.arange(qkv.n_q, device="cpu")
     chunk_of = rank * qkv.n_k // qkv.n_q // chunk  # the chunk of each rank, ascending
     sizes = torch.bincount(chunk_of, minlength=-(-qkv.n_k // chunk))  # (m,) queries of each chunk
     nth = rank - (sizes.cumsum(0) - sizes)[chunk_of]  # the place of each rank in its chunk
     widest = int(sizes.max())
-    index, weights, visited = [], [], []
-    for head in range(qkv.h):
-        ranks, of_key = inverse(order_q[head]), inverse(order_k[head]) // chunk  # (rounds, n_q), (rounds, n_k)
-        of_query = chunk_of[ranks]  # chunks, like of_key
-        columns, scores, seen = [], [], 0
-        for turn in range(rounds):
-            window = look_back(order_k[head, turn], chunk)  # (m, 2 c)
-            shown = window[of_query[turn]]  # (n_q, 2 c)
-            seen += (shown >= 0).sum()
-            for earlier in range(turn):
-                back = (of_query[earlier][:, None] - of_key[earlier][shown]) % len(window)
-                shown = shown.masked_fill(back <= 1, -1)  # these keys are in an earlier round
-            queries = torch.full((len(window), widest), -1, device=qkv.device)
-            queries[chunk_of, nth] = order_q[head, turn]
-            block = block_scores(qkv.scale * qkv.q[head], qkv.k[head], queries, window)  # (m, w, 2 c)
-            columns.append(shown)
-            scores.append(block[of_query[turn], nth[ranks[turn]]])
-        index.append(torch.cat(columns, 1))
-        weights.append(torch.softmax(torch.cat(scores, 1).masked_fill(index[-1] < 0, float("-inf")), -1))
-        visited.append(seen)
-    operator = Sparse(torch.stack(index), torch.stack(weights), qkv.n_k)
-    distinct = torch.stack([(row >= 0).sum() for row in index]).double().cpu()
-    diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double().cpu()}
-    return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
+    chunk_of, row_of = (x.to(qkv.device) for x in (chunk_of, chunk_of * widest + nth))  # of each rank
+    ranks, of_key = inverse(order_q), inverse(order_k) // chunk  # (h, rounds, n_q), (h, rounds, n_k)
+    of_query, place = chunk_of[ranks], row_of[ranks]  # chunks, like of_key; rows of the chunks' blocks
+    q, scores = qkv.scale * qkv.q, []
+    visited = torch.zeros(qkv.h, dtype=torch.float64, device=qkv.device)
+    windows = [look_back(order, chunk) for order in order_k.unbind(1)]  # (h, m, 2 c) each
+    width = windows[0].shape[-1]
+    index = order_k.new_empty(qkv.h, qkv.n_q, rounds * width)
+    for turn, window in enumerate(windows):
+        shown = tokens(window, of_query[:, turn])  # (h, n_q, 2 c)
+        visited += (shown >= 0).sum((1, 2))
+        for earlier in range(turn):
+            of_shown = torch.gather(of_key[:, earlier], 1, shown.clamp(min=0).flatten(1)).view_as(shown)
+            back = (of_query[:, earlier, :, None] - of_shown) % len(sizes)
+            shown = shown.masked_fill(back <= 1, -1)  # these keys are in an earlier round
+        queries = torch.full((qkv.h, len(sizes) * widest), -1, device=qkv.device)
+        queries[:, row_of] = order_q[:, turn]
+        block = block_scores(q, qkv.k, queries.unflatten(1, (-1, widest)), window)  # (h, m, w, 2 c)
+        index[..., turn * width : (turn + 1) * width] = shown
+        scores.append(tokens(block.flatten(1, 2), place[:, turn]))
+    del shown
+    logit = torch.cat(scores, 2)  # (h, n_q, 2 c · rounds)
+    del scores
+    weights = softmax_in_place(logit.masked_fill_(index < 0, float("-inf")))
+    output = qkv.v.new_zeros(qkv.h, qkv.n_q, qkv.p_v)
+    for turn, (window, part) in enumerate(zip(windows, weights.chunk(rounds, 2), strict=True)):
+        output = output + block_product(part, place[:, turn], widest, window, qkv.v)
+    distinct = (index >= 0).sum((1, 2)).double()
+    diagnostics = {"realised_d": distinct / qkv.n_q, "visited": visited}
+    return Approximation(Sparse(index, weights, qkv.n_k), output, draws={"rotations": drawn}, diagnostics=diagnostics)
 
 
 def _causal(qkv: QKV, of_q: Tensor, of_k: Tensor, drawn: Tensor, buckets: int, width: int) -> Approximation:

@@ -17,9 +17,9 @@ from ...linalg.hashing import bucket_counts, cross_polytope, inverse, look_back,
 from ...operators import Sparse
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, sparse_softmax
+from ..base import Approximation, softmax_in_place, sparse_softmax, tokens
 from ..registry import register
-from .hashed import block_scores, chunk_length, options_of, repeats, rotations
+from .hashed import block_product, block_scores, chunk_length, options_of, repeats, rotations
 
 
 @register(
@@ -96,27 +96,33 @@ def reformer(
     length = (qkv.q.double().square().sum(-1, keepdim=True) + eps * qkv.p).sqrt()
     keys = (qkv.q.double() / length.clamp(min=torch.finfo(torch.float64).tiny)).to(qkv.dtype)
     queries = qkv.q * qkv.scale if logits == "scaled" else qkv.q
-    starts = n * torch.arange(rounds, device=qkv.device)[:, None]  # the start of each round in the list
-    token = torch.arange(n, device=qkv.device)[:, None]
-    index, weights = [], []
     if qkv.causal:
         return _causal(qkv, queries, keys, drawn, counts, 2 * chunk, duplicates == "once")
-    for head in range(qkv.h):
-        window = look_back(order[head].flatten(), chunk)  # (m, 2 c)
-        scores = block_scores(queries[head], keys[head], window[:, -chunk:], window)  # (m, c, 2 c)
-        place = (inverse(order[head]) + starts).mT  # (n, rounds), of each token in the list
-        slots = window[place // chunk].flatten(1)  # (n, 2 c · rounds)
-        others = (slots >= 0) & (slots != token)
-        used = torch.where(others.any(1, keepdim=True), others, slots >= 0)
-        if duplicates == "once":
-            used &= ~repeats(slots)
-        logit = scores.flatten(0, 1)[place].flatten(1)
-        weights.append(torch.softmax(logit.masked_fill(~used, float("-inf")), -1))
-        index.append(slots)
-    operator = Sparse(torch.stack(index), torch.stack(weights), n)
-    visited = torch.stack([(slots >= 0).sum() for slots in index]).double().cpu()
-    diagnostics = {"realised_d": visited / n, "visited": visited}
-    return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)
+    starts = n * torch.arange(rounds, device=qkv.device)[:, None]  # the start of each round in the list
+    token = torch.arange(n, device=qkv.device)[:, None]
+    window = look_back(order.flatten(1), chunk)  # (h, m, 2 c)
+    scores = block_scores(queries, keys, window[..., -chunk:], window)  # (h, m, c, 2 c)
+    place = (inverse(order) + starts).mT.flatten(1)  # (h, n · rounds), of each token in the list, round by round
+    slots = tokens(window, place // chunk).view(qkv.h, n, -1)  # (h, n, 2 c · rounds)
+    logit = tokens(scores.flatten(1, 2), place).view(qkv.h, n, -1)
+    visited = (slots >= 0).sum((1, 2)).double()
+    used = _used(slots, token, duplicates == "once")
+    weights = softmax_in_place(logit.masked_fill_(~used, float("-inf")))
+    of_rounds = block_product(weights.view(qkv.h, n * rounds, -1), place, chunk, window, qkv.v)
+    return Approximation(
+        Sparse(slots, weights, n),
+        of_rounds.unflatten(1, (n, rounds)).sum(2),
+        draws={"rotations": drawn},
+        diagnostics={"realised_d": visited / n, "visited": visited},
+    )
+
+
+def _used(slots: Tensor, token: Tensor, once: bool) -> Tensor:
+    """The slots (…, n, u) that count: of tokens other than ``token`` (n, 1), or its own where there are no others."""
+    filled = slots >= 0
+    others = filled & (slots != token)
+    used = torch.where(others.any(-1, keepdim=True), others, filled)
+    return used & ~repeats(slots) if once else used
 
 
 def _causal(
@@ -129,10 +135,7 @@ def _causal(
         slots = [look_back_causally(own, own, qkv.query_positions, prod(counts), width) for own in of_round]
         slots = torch.cat(slots, 1)
         visited.append((slots >= 0).sum())
-        others = (slots >= 0) & (slots != token)
-        used = torch.where(others.any(1, keepdim=True), others, slots >= 0)
-        if once:
-            used &= ~repeats(slots)
+        used = _used(slots, token, once)
         index.append(slots.masked_fill(~used, -1))
     operator, _ = sparse_softmax(replace(qkv, q=queries, k=keys, scale=1.0), torch.stack(index))
     visited = torch.stack(visited).double().cpu()

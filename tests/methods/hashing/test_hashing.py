@@ -11,7 +11,9 @@ from twins_lsh import factors, lsh_mask
 from attnprobe.errors import Unsupported, UsageError
 from attnprobe.linalg.hashing import bucket_counts, cross_polytope, inverse, look_back
 from attnprobe.methods import approximate, get
+from attnprobe.methods.hashing.hashed import block_product
 from attnprobe.methods.hashing.lsh_qk import _of_equal_length
+from attnprobe.operators import Sparse
 from attnprobe.qkv import QKV
 from attnprobe.reference import exact
 from attnprobe.rng import generator
@@ -349,6 +351,31 @@ def test_augmented_tokens_have_one_length_and_the_same_inner_products():
     for x in (left, right):
         assert torch.allclose(x.norm(dim=-1).square(), total[:, None].expand(x.shape[:2]))
     assert torch.allclose(left @ right.mT, q @ k.mT)
+
+
+def test_lists_of_heads_are_cut_apart():
+    orders = torch.stack([torch.randperm(7, generator=generator(0, "order", head)) for head in range(3)])
+    windows = look_back(orders, 3)
+    assert windows.shape == (3, 3, 6)
+    assert all(torch.equal(window, look_back(order, 3)) for window, order in zip(windows, orders, strict=True))
+
+
+def test_hashing_in_blocks_of_tokens_is_that_in_one(monkeypatch):
+    x, rotations = randn(2, 17, 3), randn(2, 2, 4, 3)
+    whole = cross_polytope(x, rotations, (8,))
+    monkeypatch.setattr("attnprobe.linalg.hashing.COUNTS", 5 * 2 * 2 * 4)  # five tokens at a time
+    assert torch.equal(cross_polytope(x, rotations, (8,)), whole)
+
+
+def test_a_product_in_blocks_is_that_of_the_sparse_matrix():
+    """Four rows in blocks of three: the second block has an empty row, and its last key is an empty slot."""
+    keys = torch.tensor([[[0, 4], [2, -1]], [[1, 3], [3, -1]]])  # (h, m, u)
+    place = torch.tensor([[3, 0, 2, 1], [0, 4, 5, 1]])
+    weights, v = randn(2, 4, 2).abs(), randn(2, 5, 3)
+    slots = torch.stack([rows[at // 3] for rows, at in zip(keys, place, strict=True)])
+    wanted = Sparse(slots, weights, 5) @ v
+    weights = weights.masked_fill(slots < 0, 0)
+    torch.testing.assert_close(block_product(weights, place, 3, keys, v), wanted)
 
 
 @pytest.mark.parametrize("n, chunk", [(1, 1), (5, 1), (5, 2), (6, 3), (7, 3), (4, 4), (4, 9)])
