@@ -34,6 +34,7 @@ SCRIPTS = {  # the arguments that keep each below about five minutes on two core
     "spectrum": ["--heads", "0:0", "--rounds", "3", *TEXT],
     "matrix_error": ["--weights", "initialized", "--n", "4096", "--rounds", "2", "--sweep-n", "0", *TEXT],
     "sweep": ["--weights", "initialized", "--rounds", "3", *TEXT],
+    "public": ["--weights", "initialized", "--rounds", "2", *TEXT],
     "theory": ["--weights", "initialized", "--heads", "0:0,2:3", *TEXT],
     "architectures": ["--write", os.devnull],
     "scale": ["--ray", "--rounds", "2"],

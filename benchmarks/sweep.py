@@ -55,7 +55,7 @@ def ours(path: str, budgets: list[int]) -> Errors:
         qkv=path,
         device="cpu",
         methods=METHODS,
-        d=",".join(map(str, budgets)),
+        d=tuple(budgets),
         matrix=False,
         input_statistics=False,
         out=tempfile.mkdtemp(),

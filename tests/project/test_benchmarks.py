@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 import pytest
+import torch
 from paths import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -54,6 +55,20 @@ def test_all_keeps_what_it_does_not_run_and_exits_1_for_a_missed_goal(module, mo
     assert every.main() == 1 and "MISSED" in capsys.readouterr().out
     monkeypatch.setattr(every, "run", lambda name, text: (None, f"## {name}\n\nbroken"))
     assert every.main() == 1 and "ended without its numbers" in capsys.readouterr().out
+
+
+def test_both_sides_of_the_grid_have_the_same_errors(module, tmp_path):
+    from safetensors.torch import save_file
+
+    draws = torch.Generator().manual_seed(0)
+    save_file({axis: torch.randn(2, 64, 8, generator=draws) for axis in "qkv"}, tmp_path / "qkv.safetensors")
+    path, budgets = str(tmp_path / "qkv.safetensors"), [8, 16]
+    public = module("public")
+    mine, theirs = public.ours(path, budgets), public.notebook(public.loaded(path), budgets)
+    assert set(mine) == set(theirs) == {(name, d) for name in public.METHODS for d in budgets}
+    for (name, d), errors in mine.items():
+        near = 1e-2 if name == "nystromformer" else 1.0  # no draws; the inverse starts from sums over all heads
+        assert torch.allclose(theirs[name, d].double(), errors, rtol=near), (name, d)
 
 
 def test_every_script_is_one_of_all(module):
