@@ -71,6 +71,8 @@ def chen2021_sufficient_budget(d_stat: Tensor, coherence: Tensor, n: float, delt
     paper=f"{PAPER}, theorem 2",
     says="enough uniform landmarks make ‖C~ - C‖ ≤ ε‖C‖ with probability 1 - δ",
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) for each seed",
+    per_seed=True,
+    per_budget=True,
 )
 def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """For each d and ε: the share of seeds with ``C~ ⪯ C̄ ⪯ C~ + λI`` (``loewner``) and ``‖C~ - C‖ ≤ λ`` (``norm``).
@@ -124,6 +126,8 @@ def theorem_2(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     paper=f"{PAPER}, theorem 2",
     says="the fewest uniform landmarks with C~ ⪯ C̄ ⪯ C~ + λI are no more than it asks for",
     cost="per head: (2n)³ for d_stat, and a few (2n)² (p + d) log log n for each seed and ε",
+    decompositions=7,
+    per_seed=True,
 )
 def theorem_2_budget(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """For each ε: the smallest d that reaches ``C~ ⪯ C̄ ⪯ C~ + λI`` with probability 1 - δ, by bisection.

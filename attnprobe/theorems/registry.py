@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ..approximation import Approximation
 from ..errors import unknown
@@ -53,6 +54,8 @@ class Theorem:
         paper: author, year and place in the paper. says: the statement in one line. cost: its leading term.
         check: ``check(qkv, setting)`` yields findings, each for all heads of a layer.
         per_method: whether the statement is about any method, and so checked for each method separately.
+        decompositions: about how many decompositions of an n x n matrix the check takes for a head, for each draw.
+        per_seed, per_budget: whether it draws for each seed, and for each budget.
     """
 
     name: str
@@ -61,18 +64,25 @@ class Theorem:
     cost: str
     check: Check
     per_method: bool = False
+    decompositions: int = 1
+    per_seed: bool = False
+    per_budget: bool = False
+
+    def draws(self, budgets: int, seeds: int) -> int:
+        """How many draws the check makes."""
+        return (seeds if self.per_seed else 1) * (budgets if self.per_budget else 1)
 
 
 THEOREMS: dict[str, Theorem] = {}
 
 
-def theorem(name: str, *, paper: str, says: str, cost: str, per_method: bool = False) -> Callable[[Check], Check]:
-    """Register the decorated function as the check of a theorem."""
+def theorem(name: str, *, paper: str, says: str, cost: str, **facts: Any) -> Callable[[Check], Check]:
+    """Register the decorated function as the check of a theorem; ``facts`` are the other attributes of `Theorem`."""
 
     def registered(check: Check) -> Check:
         if name in THEOREMS:
             raise ValueError(f"theorem {name} is registered twice")
-        THEOREMS[name] = Theorem(name, paper, says, cost, check, per_method)
+        THEOREMS[name] = Theorem(name, paper, says, cost, check, **facts)
         return check
 
     return registered

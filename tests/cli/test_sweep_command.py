@@ -20,10 +20,12 @@ from attnprobe.experiments.budget import BudgetRequest
 from attnprobe.experiments.budget.bisect import coarse_budgets
 from attnprobe.experiments.condition import ConditionRequest
 from attnprobe.experiments.error import ErrorRequest
+from attnprobe.experiments.theory import TheoryRequest
 from attnprobe.methods import METHODS
 from attnprobe.operators import BLOCK_MEMORY
 from attnprobe.records.append import RecordWriter
 from attnprobe.records.read import read_records
+from attnprobe.run.costs import OVERHEAD
 from attnprobe.run.estimate import listed
 from attnprobe.sweeps.yaml_file import read_config
 
@@ -359,6 +361,21 @@ def test_more_cells_than_can_be_listed_are_counted_and_refused(command, more, dr
     Path("c.yaml").write_text(f"command: {command}\n{source}{methods}d: 2-60000\nn: 2-9999\n{more}\nout: r\n")
     code, out, err = run("sweep", "c.yaml", *(["--dry-run"] if dry else []))
     assert (code, out) == (2, "") and "cells are more than 10,000,000" in err and not Path("r").exists(), err
+
+
+def test_the_estimate_counts_the_draws_of_each_theorem(qkv):
+    """A check that draws for each seed and budget takes as many times the work; one that draws nothing the same."""
+    names = ("skyformer-theorem-2", "skyformer-theorem-2-budget", "rank-collapse")
+
+    def works(d, repeats):
+        request = TheoryRequest(qkv=str(qkv), theorems=names, d=d, repeats=repeats, input_statistics=False)
+        inputs = 2 * 96**2 * 128 / 3
+        return [cell.work - inputs for cell in listed(experiment("theory").cells(), request)]
+
+    once = works((4,), 1)
+    assert [x / y for x, y in zip(works((4,), 5), once, strict=True)] == pytest.approx([5, 5, 1])
+    assert [x / y for x, y in zip(works((4, 8, 16), 1), once, strict=True)] == pytest.approx([3, 1, 1])
+    assert once[2] == pytest.approx(2 * 24 * 96**3 + OVERHEAD)  # small operations are most of it at a small n
 
 
 def test_what_a_dry_run_estimates_is_the_documented_cost(qkv, tmp_path, run):

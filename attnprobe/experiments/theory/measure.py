@@ -16,7 +16,7 @@ from ...operators import full_precision
 from ...qkv import QKV
 from ...records.file import spelt
 from ...run.cells import Found, Place, PlannedCells, key_of
-from ...run.costs import Cost, work_of_decompositions, work_of_method
+from ...run.costs import Cost, work_of_check, work_of_method
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
 from ...run.prepare import prepared
@@ -100,9 +100,10 @@ class TheoryCells(PlannedCells):
         }
 
     def work(self, place: Place, cell: _Cell) -> Cost:
-        """Decompositions of the kernels of every head, and the repeated runs of a method."""
+        """The check of the theorem, and the repeated runs of a method."""
         plan, n, heads = self.plan_of(place), place.group.n, len(self.head_numbers(place))
-        work, size = work_of_decompositions(n, heads)
+        draws = cell.theorem.draws(len(plan.d), plan.repeats)
+        work, size = work_of_check(n, heads, cell.theorem.decompositions, draws)
         if cell.request is None:
             return work, size
         once, beside = work_of_method(n, max(plan.d), heads, matrix=True)
