@@ -56,6 +56,7 @@ class Theorem:
         per_method: whether the statement is about any method, and so checked for each method separately.
         decompositions: about how many decompositions of an n x n matrix the check takes for a head, for each draw.
         per_seed, per_budget: whether it draws for each seed, and for each budget.
+        causal: whether it is about rows over any keys, those of causal and of windowed attention too.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Theorem:
     decompositions: int = 1
     per_seed: bool = False
     per_budget: bool = False
+    causal: bool = False
 
     def draws(self, budgets: int, seeds: int) -> int:
         """How many draws the check makes."""

@@ -154,7 +154,7 @@ def _check(
     asked: Asked, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, found: Found
 ) -> None:
     """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
-    if qkv.causal:
+    if qkv.visible is not None and not theorem.causal:
         raise Unsupported("attention is causal, and the theorem is about attention to all tokens")
     inner, findings, reasons = qkv.compressed(), [], {}
     if method is not None:

@@ -1,0 +1,198 @@
+"""Tzachristas et al. 2025: what a row loses when only its k largest weights are kept and renormalised.
+
+P is a row of exact attention, P^ its truncation to the k largest weights, τ the mass that is lost. The paper's k is d
+here. Causal rows are rows like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from ..metrics.inputs import input_statistics
+from ..metrics.rows import row_metrics
+from ..operators import row_blocks
+from ..qkv import QKV
+from ..reference import exact, exact_output
+from .finding import Finding
+from .registry import Setting, theorem
+from .runs import runs
+
+__all__ = ["gaussian_keys", "largest_distance"]
+
+PAPER = "Tzachristas et al. 2025 (top-k theory)"
+ROUNDING = 64  # eps of the dtype of Q, K and V, within which two sides of an identity are equal
+LEAST_KEYS = 64  # that a row sees: the rule for Gaussian scores is of many keys
+BLOCK = 256
+
+
+def gaussian_keys(spread: float, epsilon: float) -> float:
+    """The share of keys ``k_ε / n = Φ_c(σ + Φ⁻¹(ε))`` that leaves a mass of ε, for scores i.i.d. N(μ, σ²) and large n.
+
+    >>> round(gaussian_keys(2.9, 0.1), 3), gaussian_keys(0.0, 0.25)
+    (0.053, 0.75)
+    """
+    normal = NormalDist()
+    return 1 - normal.cdf(spread + normal.inv_cdf(epsilon))
+
+
+def largest_distance(values: Tensor) -> Tensor:
+    """The largest distance of two rows of each head, (h,), for ``values`` (h, n, p): ``n² p`` multiply-adds."""
+    values = values.double()
+    largest = values.new_zeros(len(values))
+    for start, stop in row_blocks(values.shape[1], BLOCK):
+        largest = torch.maximum(largest, torch.cdist(values[:, start:stop], values).amax((1, 2)))
+    return largest
+
+
+@theorem(
+    "topk-tv",
+    paper=f"{PAPER}, identity of total variation",
+    says="a truncated row is at the distance of its lost mass: TV(P, P^) = τ = 1 - exp(-KL(P^ ‖ P))",
+    cost="for each d: topk, and n² (p + p_v)",
+    per_budget=True,
+    causal=True,
+    decompositions=0,
+)
+def topk_tv(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The largest difference of the sides of both identities over the rows of a head; equal but for rounding."""
+    wide = qkv.to(dtype=torch.float64)
+    for d, approx in runs(setting, "topk"):
+        found = row_metrics(exact(wide), approx, wide)
+        lost = 1 - found["mass"]
+        sides = {"tau": (found["tv"], lost), "kl": (found["tv"], -torch.expm1(-found["kl"]))}
+        for of, (left, right) in sides.items():
+            yield _at_most("topk-tv", d, (left - right).abs().amax(1), _equal(qkv), of, lost=lost.mean(1))
+
+
+@theorem(
+    "topk-output",
+    paper=f"{PAPER}, factorisation of the output error and diameter bound",
+    says="‖o - o^‖ = τ ‖μ_tail - μ_head‖ ≤ τ · diam(V)",
+    cost="for each d: topk, and n² (p + 2 p_v)",
+    per_budget=True,
+    causal=True,
+    decompositions=0,
+)
+def topk_output(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """Both sides of the identity, and the worst row's share of its bound, ``max_i ‖o_i - o^_i‖ / (τ_i diam)``.
+
+    The error of a row is taken less its rounding.
+    """
+    wide = qkv.to(dtype=torch.float64)
+    diameter = largest_distance(wide.v).cpu()
+    sizes = exact_output(wide).norm(dim=-1).cpu()
+    for d, approx in runs(setting, "topk"):
+        found = {name: values.cpu() for name, values in row_metrics(exact(wide), approx, wide).items()}
+        difference = (found["row_error"] - found["tv"] * found["tail_gap"]).abs().amax(1)
+        yield _at_most("topk-output", d, difference, _equal(qkv), "factorisation")
+        rounding = ROUNDING * torch.finfo(qkv.dtype).eps
+        error, lost = (found["row_error"] - rounding).clamp(min=0) * sizes, 1 - found["mass"]
+        share = torch.where(error > 0, error / (lost * diameter[:, None]), torch.zeros_like(error))
+        yield _at_most("topk-output", d, share.amax(1), torch.ones(qkv.h), "diameter", mean=share.mean(1))
+
+
+@theorem(
+    "topk-gaussian",
+    paper=f"{PAPER}, rule for Gaussian scores",
+    says="if scores are i.i.d. Gaussian with s.d. σ, k_ε ≈ n Φ_c(σ + Φ⁻¹(ε)) keys leave a mass of ε",
+    cost="n² (p + p_v)",
+    causal=True,
+    decompositions=0,
+)
+def topk_gaussian(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The mean over rows of k_ε against the rule at each row's own standard deviation of scores.
+
+    The verdict says whether real rows need more keys than Gaussian ones. The rule is asymptotic in the number of keys,
+    so rows that see fewer than 64 are left out. ``kurtosis`` is the mean excess kurtosis of the scores: 0 for Gaussian.
+    """
+    wide = qkv.to(dtype=torch.float64)
+    for epsilon in setting.epsilons:
+        if not 0 < epsilon < 1:
+            continue
+        heads = [_head_keys(wide.select([head]), epsilon) for head in wide.heads]
+        needed, ruled, kurtosis = (torch.stack(part) for part in zip(*heads, strict=True))
+        yield Finding(
+            theorem="topk-gaussian",
+            at={"epsilon": epsilon},
+            assumption="scores of a row are i.i.d. Gaussian (not checked)",
+            met=~ruled.isnan(),
+            promise="mean k_ε ≤ mean n Φ_c(σ + Φ⁻¹(ε))",
+            bound=ruled,
+            measured=needed,
+            vacuous=torch.zeros(qkv.h, dtype=torch.bool),
+            details={"kurtosis": kurtosis},
+        )
+
+
+def _head_keys(qkv: QKV, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one head, means over rows: the least keys that leave a mass of ε, those of the rule, the excess kurtosis."""
+    visible, needed, ruled, kurtosis = qkv.visible, [], [], []
+    for start, stop in row_blocks(qkv.n_q, BLOCK):
+        scores = qkv.scale * qkv.q[0, start:stop] @ qkv.k[0].mT
+        hidden = torch.zeros_like(scores, dtype=torch.bool)
+        if visible is not None:
+            hidden = visible.of(slice(start, stop)).hidden(qkv.n_k)
+        count = (~hidden).sum(1)
+        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1).sort(-1, descending=True).values
+        some = count >= LEAST_KEYS
+        mean = scores.masked_fill(hidden, 0).sum(1) / count
+        away = (scores - mean[:, None]).masked_fill(hidden, 0)
+        variance = away.square().sum(1) / count
+        needed.append(((weights.cumsum(-1) < 1 - epsilon).sum(1) + 1)[some].double())
+        rule = [
+            int(n) * gaussian_keys(float(s), epsilon) for n, s in zip(count[some], variance[some].sqrt(), strict=True)
+        ]
+        ruled.append(torch.tensor(rule, dtype=torch.float64))
+        kurtosis.append((away.pow(4).sum(1) / count / variance.square() - 3)[some])
+    mean = lambda parts: torch.cat([part.cpu() for part in parts]).mean()
+    return mean(needed), mean(ruled), mean(kurtosis)
+
+
+@theorem(
+    "bounded-scores",
+    paper="Alman & Song 2023",
+    says="attention has an almost linear algorithm if max |S| = o(√ln n), and none if it is larger",
+    cost="n² p",
+    causal=True,
+    decompositions=0,
+)
+def bounded_scores(qkv: QKV, setting: Setting) -> Iterator[Finding]:
+    """The largest |score| of a head against √ln n. The slack says how far it is from the regime of fast algorithms."""
+    largest = input_statistics(qkv)["score_max"]
+    yield _at_most("bounded-scores", None, largest, torch.full((qkv.h,), log(qkv.n_k) ** 0.5), None)
+
+
+PROMISES = {
+    "tau": "TV(P, P^) = τ but for rounding",
+    "kl": "TV(P, P^) = 1 - exp(-KL) but for rounding",
+    "factorisation": "‖o - o^‖ = τ ‖μ_tail - μ_head‖ but for rounding",
+    "diameter": "‖o - o^‖ / (τ diam(V)) ≤ 1",
+    None: "max |S| ≤ √ln n",
+}
+
+
+def _equal(qkv: QKV) -> Tensor:
+    """The largest difference of two sides of an identity that rounding makes, (h,)."""
+    return torch.full((qkv.h,), ROUNDING * torch.finfo(qkv.dtype).eps)
+
+
+def _at_most(name: str, d: int | None, measured: Tensor, bound: Tensor, of: str | None, **details: Tensor) -> Finding:
+    """A finding without an assumption, about the worst row of each head."""
+    h = len(measured)
+    return Finding(
+        theorem=name,
+        d=d,
+        at={} if of is None else {"of": of},
+        assumption="none",
+        met=torch.ones(h, dtype=torch.bool),
+        promise=PROMISES[of],
+        bound=bound.double(),
+        measured=measured.double().cpu(),
+        vacuous=torch.zeros(h, dtype=torch.bool),
+        details={name: value.double().cpu() for name, value in details.items()},
+    )

@@ -1,0 +1,87 @@
+"""Truncated rows: the identities, the diameter bound, the rule for Gaussian scores; and planted faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+import pytest
+import torch
+from inputs import make
+from theory_settings import setting_for
+
+from attnprobe.operators import Scaled
+from attnprobe.theorems import THEOREMS
+from attnprobe.theorems.tzachristas2025 import gaussian_keys, largest_distance
+
+F64 = torch.float64
+FORMS = {"all": {}, "causal": {"causal": True}, "window": {"causal": True, "sliding_window": 30}}
+
+
+def found(name, qkv, *args, setting=None, **more):
+    return list(THEOREMS[name].check(qkv, setting or setting_for(qkv, *args, **more)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("score", [1.0, 20.0])
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_the_identities_and_the_diameter_bound_hold(form, score, dtype):
+    qkv = replace(make(n=70, score=score, dtype=dtype), **FORMS[form])
+    for name, sides in (("topk-tv", ["tau", "kl"]), ("topk-output", ["factorisation", "diameter"])):
+        every = found(name, qkv, (3, 16))
+        assert [(one.d, one.at["of"]) for one in every] == [(d, of) for d in (3, 16) for of in sides]
+        for one in every:
+            assert one.verdicts() == ["holds"] * 2, (one, one.measured, one.bound)
+
+
+def scaled_setting(qkv, by):
+    """A setting whose topk has weights that are not renormalised."""
+    setting = setting_for(qkv, (5,))
+
+    def run(method, d, seed, row=None):
+        approx = setting.run(method, d, seed)
+        share = torch.full(approx.operator.shape[:2], by, dtype=F64)
+        return replace(approx, operator=Scaled(approx.operator, left=share), output=approx.output * by)
+
+    return replace(setting, run=run)
+
+
+@pytest.mark.parametrize("name", ["topk-tv", "topk-output"])
+def test_rows_that_are_not_renormalised_break_the_identities(name):
+    qkv = make(n=40)
+    first, *_ = found(name, qkv, setting=scaled_setting(qkv, 0.9))
+    assert first.verdicts() == ["violated"] * 2
+
+
+def test_the_rule_for_gaussian_scores_is_met_by_them_and_not_by_heavy_tails():
+    assert gaussian_keys(1e-9, 0.3) == pytest.approx(0.7)
+    g = torch.Generator().manual_seed(0)
+    n, p = 4000, 64
+    qkv = make(n=n, h=1, p=p)
+    q, k = torch.randn(2, 1, n, p, generator=g, dtype=F64)
+    flat = replace(qkv, q=q[:, :40] / q[:, :40].norm(dim=-1, keepdim=True) * p**0.5, k=k, v=k)
+    [one] = found("topk-gaussian", flat, epsilons=(0.1,))
+    assert float(one.measured / one.bound) == pytest.approx(1.0, abs=0.1)
+    assert abs(float(one.details["kurtosis"])) < 0.2
+    sharp = replace(flat, k=k * (torch.rand(1, n, 1, generator=g, dtype=F64) < 0.05) * 6)
+    [one] = found("topk-gaussian", sharp, epsilons=(0.1,))
+    assert one.verdicts() == ["violated"] or float(one.details["kurtosis"]) > 3
+
+
+def test_few_keys_and_impossible_epsilons_are_left_out():
+    [one] = found("topk-gaussian", make(n=20), epsilons=(0.5, 1.0))
+    assert one.at == {"epsilon": 0.5} and one.verdicts() == ["assumption not met"] * 2
+
+
+@pytest.mark.parametrize("score, verdict", [(0.01, "holds"), (9.0, "violated")])
+def test_scores_are_bounded_or_not(score, verdict):
+    qkv = replace(make(n=60, score=score), causal=True)
+    [one] = found("bounded-scores", qkv)
+    scores = (qkv.scale * qkv.q @ qkv.k.mT).abs().tril()
+    assert torch.allclose(one.measured, scores.amax((1, 2))) and one.verdicts() == [verdict] * 2
+    assert float(one.bound[0]) == pytest.approx(log(60) ** 0.5)
+
+
+def test_the_largest_distance_is_that_of_all_pairs():
+    x = torch.randn(2, 300, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
+    assert torch.allclose(largest_distance(x), torch.cdist(x, x).amax((1, 2)))
