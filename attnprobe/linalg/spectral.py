@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from ..operators import one_thread
 from ..rng import generator
 from .certificate import a_priori_bound, root_bound, threshold, trace_bounds
 from .krylov import grown, next_block, projected
@@ -109,7 +110,8 @@ def norm_intervals(
             not relative to E.
         seed: of the perturbation that keeps V orthogonal where the Krylov space is exhausted.
 
-    Passes run in the dtype of ``first``, the K x K algebra in float64. Cost ``m K s`` a pass beside the products.
+    Passes run in the dtype of ``first``, the K x K algebra in float64, beside the products in one thread: ``m K s`` a
+    pass.
 
     Raises:
         UsageError: a block below 8 columns, or ``m ≤ s``: such a matrix is small enough to be held.
@@ -132,42 +134,43 @@ def norm_intervals(
     for done in range(1, max_passes + 1):
         if not len(which):
             break
-        d, column = projected(w, basis)  # what leaves the space, and what does not: (a, m, s), (a, K, s)
-        t = grown(t, column.double())  # (a, K, K)
-        q, b = torch.linalg.qr(d)
-        b = b.double()
-        last = done == max_passes or (done + 1) * s > m
-        theta, y = torch.linalg.eigh(t)
-        top = theta[:, -1].clamp(min=0)
-        p, c = r.mT @ y[:, :s], b @ y[:, -s:]  # (a, s, K)
-        growth = u * t.shape[-1] ** 0.5
-        eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + growth * parts[which] * top.sqrt()
-        ends = {"apriori": a_priori_bound(top + eta, size_r, shrunk, done)}
-        if frobenius2 is not None:
-            whole = frobenius2[which]
-            tail = (whole - t.diagonal(dim1=1, dim2=2).sum(-1)).clamp(min=0) + 64 * u * whole + eta
-            ends |= {"A": trace_bounds(theta, c, tail)[:, -1] + eta, "frobenius": whole * (1 + 8 * u)}
-        # bound B is the dearest: only where the others leave the interval open, and no closer than it needs
-        enough = top * ((1 - _slack(u)) / (1 + _slack(u)) * (1 + tol / 4)) ** 2
-        left = (torch.stack(list(ends.values())).amin(0) > enough) & (done > 1 or last)
-        ends["B"] = torch.full_like(top, float("inf"))
-        ends["B"][left] = root_bound(theta[left], p[left], c[left], shrunk, eta[left], enough[left])
-        best, place = torch.stack([ends[name] for name in KINDS if name in ends]).min(0)  # of the squares
-        names = torch.tensor([KINDS.index(name) for name in KINDS if name in ends], device=first.device)
-        better = best.sqrt() < upper[which]
-        kind[which] = torch.where(better, names[place], kind[which])
-        upper[which] = torch.where(better, best.sqrt(), upper[which])
-        value[which], passes[which] = top.sqrt(), done
-        # after one pass θ₁ may still be s/m of λ₁, and rounding measured against it means nothing
-        on = (upper[which] * (1 + _slack(u)) > (1 + tol) * (value[which] * (1 - _slack(u)))) | (done == 1)
-        if frobenius2 is not None:
-            on &= frobenius2[which] > 0
-        if last or not on.any():
-            break
-        which, t, basis = which[on], t[on], basis[on]
-        scale = torch.where(top > 0, top, torch.ones_like(top))[on]
-        block = next_block(q[on], b[on], basis, scale, perturbation)
-        basis = torch.cat([basis, block], 2)
+        with one_thread():
+            d, column = projected(w, basis)  # what leaves the space, and what does not: (a, m, s), (a, K, s)
+            t = grown(t, column.double())  # (a, K, K)
+            q, b = torch.linalg.qr(d)
+            b = b.double()
+            last = done == max_passes or (done + 1) * s > m
+            theta, y = torch.linalg.eigh(t)
+            top = theta[:, -1].clamp(min=0)
+            p, c = r.mT @ y[:, :s], b @ y[:, -s:]  # (a, s, K)
+            growth = u * t.shape[-1] ** 0.5
+            eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + growth * parts[which] * top.sqrt()
+            ends = {"apriori": a_priori_bound(top + eta, size_r, shrunk, done)}
+            if frobenius2 is not None:
+                whole = frobenius2[which]
+                tail = (whole - t.diagonal(dim1=1, dim2=2).sum(-1)).clamp(min=0) + 64 * u * whole + eta
+                ends |= {"A": trace_bounds(theta, c, tail)[:, -1] + eta, "frobenius": whole * (1 + 8 * u)}
+            # bound B is the dearest: only where the others leave the interval open, and no closer than it needs
+            enough = top * ((1 - _slack(u)) / (1 + _slack(u)) * (1 + tol / 4)) ** 2
+            left = (torch.stack(list(ends.values())).amin(0) > enough) & (done > 1 or last)
+            ends["B"] = torch.full_like(top, float("inf"))
+            ends["B"][left] = root_bound(theta[left], p[left], c[left], shrunk, eta[left], enough[left])
+            best, place = torch.stack([ends[name] for name in KINDS if name in ends]).min(0)  # of the squares
+            names = torch.tensor([KINDS.index(name) for name in KINDS if name in ends], device=first.device)
+            better = best.sqrt() < upper[which]
+            kind[which] = torch.where(better, names[place], kind[which])
+            upper[which] = torch.where(better, best.sqrt(), upper[which])
+            value[which], passes[which] = top.sqrt(), done
+            # after one pass θ₁ may still be s/m of λ₁, and rounding measured against it means nothing
+            on = (upper[which] * (1 + _slack(u)) > (1 + tol) * (value[which] * (1 - _slack(u)))) | (done == 1)
+            if frobenius2 is not None:
+                on &= frobenius2[which] > 0
+            if last or not on.any():
+                break
+            which, t, basis = which[on], t[on], basis[on]
+            scale = torch.where(top > 0, top, torch.ones_like(top))[on]
+            block = next_block(q[on], b[on], basis, scale, perturbation)
+            basis = torch.cat([basis, block], 2)
         w = normal(block, which)
     lower = value * (1 - _slack(u))
     upper = torch.where(finite, torch.maximum(upper * (1 + _slack(u)), value), nan)

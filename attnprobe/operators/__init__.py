@@ -14,7 +14,7 @@ from .precision import full_precision, ordered_sums
 from .products import product
 from .spans import SPAN, in_spans, located
 from .structured import Columns, Dense, Identity, LowRank, RankOne, Sparse
-from .threads import side_by_side
+from .threads import one_thread, side_by_side
 
 __all__ = [
     "BLOCK_MEMORY",
@@ -45,6 +45,7 @@ __all__ = [
     "is_fused",
     "kernels",
     "located",
+    "one_thread",
     "ordered_sums",
     "product",
     "row_blocks",

@@ -1,21 +1,24 @@
-"""Independent jobs on a CPU, side by side: each thread has its share of the threads of torch."""
+"""Threads on a CPU: independent jobs side by side, and small operations in one thread.
+
+Where all threads of torch share an operation, each waits for the others at its end: long beside a short operation, and
+very long on a machine that has other work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 
-__all__ = ["side_by_side"]
+__all__ = ["one_thread", "side_by_side"]
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], device: torch.device) -> None:
     """Run all jobs, as many at once as torch has threads; on another device than the CPU one after another.
 
-    The operations of a job are short. If all threads of torch shared each of them, they would wait for one another
-    after every one, and for a long time on a machine that has other work. So each job has a thread of its own, with
-    the caller's choice about gradients.
+    Each job has a thread of its own, with a share of the threads of torch and the caller's choice about gradients.
 
     Raises:
         Exception: the first exception of a job, once the jobs that were begun have ended.
@@ -43,3 +46,14 @@ def side_by_side(jobs: Sequence[Callable[[], None]], device: torch.device) -> No
                     future.cancel()
     finally:
         torch.set_num_threads(threads)  # of threads that begin later: torch keeps the last number that any thread set
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The operations of a CPU that the caller's thread makes in here, in this thread alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

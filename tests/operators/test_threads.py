@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from attnprobe.operators import side_by_side
+from attnprobe.operators import one_thread, side_by_side
 
 CPU = torch.device("cpu")
 
@@ -62,4 +62,11 @@ def test_the_error_of_a_job_is_raised_and_jobs_that_wait_are_not_begun(four):
 
     with pytest.raises(ValueError, match="no"):
         side_by_side([wrong, slow, slow, slow, *[partial(seen.append, 1)] * 200], CPU)
+    assert torch.get_num_threads() == 4
+
+
+def test_one_thread_is_one_thread_and_put_back_after_an_error(four):
+    with pytest.raises(ValueError), one_thread():
+        assert torch.get_num_threads() == 1
+        raise ValueError
     assert torch.get_num_threads() == 4
