@@ -115,6 +115,20 @@ def test_everything_measured_of_some_rows_is_that_of_their_dense_matrix(form):
 
 
 @every_form
+def test_errors_of_larger_matrices_are_certified_for_some_rows_too(form):
+    """Beyond the size that is computed densely."""
+    qkv = replace(make(n=300, score=4.0), **FORMS[form], sink_logits=torch.tensor([0.0, 3.0], dtype=F64))
+    some = qkv.queries(torch.arange(1, 300, 3))
+    approx = approximate("topk", some, 20)
+    gap = exact(some).dense() - approx.operator.dense()
+    errors, norms = matrix_errors(exact(some), approx.operator), torch.linalg.matrix_norm(gap, 2)
+    assert torch.allclose(errors["matrix_spectral"], norms, rtol=1e-3)
+    assert (errors["matrix_spectral_lower"] <= norms * (1 + 1e-12)).all()
+    assert (errors["matrix_spectral_upper"] >= norms * (1 - 1e-12)).all()
+    assert torch.allclose(errors["matrix_frobenius"], gap.norm(dim=(1, 2)), rtol=1e-9)
+
+
+@every_form
 def test_statistics_count_what_is_seen(form):
     qkv = inputs(form, "some")
     b, mask = dense(form, "some", qkv), seen(form)[ROWS["some"]]

@@ -76,12 +76,13 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
     """
     inner = qkv.compressed()
     visible = inner.visible
-    sharp = SoftmaxAttention(inner.q.double(), inner.k.double(), inner.scale)
-    values = {name: sharp.q.new_zeros(inner.h) for name in OF_SCORES}
-    together, rows = block_shape(sharp, CPU_BLOCK)  # heads one by one on a CPU, and all that fit elsewhere
+    values = {name: torch.zeros(inner.h, dtype=torch.float64, device=inner.device) for name in OF_SCORES}
+    # heads one by one on a CPU, and all that fit elsewhere; those alone are copied to float64
+    together, rows = block_shape(SoftmaxAttention(inner.q, inner.k, inner.scale), CPU_BLOCK)
 
     def of(heads: slice) -> None:
-        for name, value in _of_scores(sharp.q[heads], sharp.k[heads], inner.scale, visible, rows).items():
+        q, k = inner.q[heads].double(), inner.k[heads].double()
+        for name, value in _of_scores(q, k, inner.scale, visible, rows).items():
             values[name][heads] = value
 
     side_by_side([partial(of, slice(*pair)) for pair in row_blocks(inner.h, together)], inner.device)
