@@ -81,7 +81,7 @@ def whatever_fits(folder: Path) -> Iterator[list[str]]:
 
 def pictures(folder: str | Path | None, stem: str) -> list[str]:
     """The names of the figures of one kind, ``figures/STEM-….svg`` and the like, that this program left in a folder."""
-    from ..figures.kit import FILES
+    from ..figures.files import FILES
     from ..records.ownership import produced
 
     if folder is None:
@@ -117,7 +117,7 @@ def drawn_kinds(view: View, folder: Path) -> list[str]:
 
 def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
     """The files of one kind of figure; if there are none and it was ``named``, a line on stderr says why."""
-    from ..figures.kit import FILES
+    from ..figures.files import FILES
     from ..records.ownership import remove_output, scratch, write_output
 
     older = pictures(folder, figure.stem)

@@ -11,8 +11,8 @@ from ..tables.methods import family, mark
 from ..tables.numbers import method_label
 from ..tables.rows import Method, MethodRow
 from ..tables.table import counted
-from .kit import escaped, sentence
 from .looks import looks_of
+from .words import escaped, sentence
 
 __all__ = [
     "CROSS",

@@ -70,7 +70,7 @@ def message(error: BaseException) -> str:
     >>> message(ValueError("no such head")), message(KeyError())
     ('no such head', 'KeyError')
     """
-    return _said(error) or _name(error)
+    return _text_of(error) or _name(error)
 
 
 def reason(error: BaseException) -> str:
@@ -79,11 +79,11 @@ def reason(error: BaseException) -> str:
     >>> reason(ValueError("no such head")), reason(KeyError())
     ('ValueError: no such head', 'KeyError')
     """
-    said = first_line(_said(error))
-    return f"{_name(error)}: {said}" if said else _name(error)
+    text = first_line(_text_of(error))
+    return f"{_name(error)}: {text}" if text else _name(error)
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     try:
         return printable(re.sub(r"\r\n?", "\n", str(error))).strip()
     except KeyboardInterrupt:
@@ -96,6 +96,6 @@ def _name(error: BaseException) -> str:
     return one_line(type(error).__name__)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -6,7 +6,7 @@ what that command adds. Only ``seconds`` varies between runs. The lower bound σ
 
 Numbers that are not finite are null: they are failures, and the status says so. The findings of ``attnprobe theory``
 alone tell infinity from NaN: there a bound or a slack may be infinite as a matter of fact, which is the text ``"inf"``
-or ``"-inf"`` (`spelt`, `unspelt`), and null is NaN.
+or ``"-inf"`` (`encode_inf`, `decode_inf`), and null is NaN.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
     "naming",
     "plain",
     "run_directory",
-    "spelt",
+    "encode_inf",
     "strict_json",
-    "unspelt",
+    "decode_inf",
     "write_bytes",
     "write_json",
     "write_text",
@@ -104,23 +104,23 @@ def strict_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(plain(value), sort_keys=True, allow_nan=False, indent=indent, separators=separators)
 
 
-def spelt(value: Any) -> Any:
+def encode_inf(value: Any) -> Any:
     """``value`` with infinity as the text ``"inf"`` or ``"-inf"``, in lists and mappings too, and NaN as it is.
 
-    >>> strict_json(spelt({"bound": [float("inf"), 1.5, float("nan")]}))
+    >>> strict_json(encode_inf({"bound": [float("inf"), 1.5, float("nan")]}))
     '{"bound":["inf",1.5,null]}'
     """
     if isinstance(value, float):
         return str(value) if math.isinf(value) else value
     if isinstance(value, Mapping):
-        return {key: spelt(item) for key, item in value.items()}
-    return [spelt(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: encode_inf(item) for key, item in value.items()}
+    return [encode_inf(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def unspelt(value: float | str | None) -> float:
-    """The number that `spelt` and JSON made a text or null of.
+def decode_inf(value: float | str | None) -> float:
+    """The number that `encode_inf` and JSON made a text or null of.
 
-    >>> [unspelt(x) for x in (1.5, "-inf", None)]
+    >>> [decode_inf(x) for x in (1.5, "-inf", None)]
     [1.5, -inf, nan]
     """
     return math.nan if value is None else float(value)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import near, unknown
 from ..grammar.foreign import one_line
-from ..records.file import spelt, strict_json
+from ..records.file import encode_inf, strict_json
 from .console import Header
 from .numbers import significant
 from .rows import AnyRow
@@ -91,7 +91,7 @@ def flattened(row: AnyRow) -> dict[str, object]:
         elif name == "over_vmean" and isinstance(value, Mapping):
             flat.update({f"{name}.{metric}": x for metric, x in value.items()})
         elif isinstance(value, (Mapping, list, tuple)):
-            flat[name] = strict_json(spelt(value))
+            flat[name] = strict_json(encode_inf(value))
         else:
             flat[name] = value
     return flat

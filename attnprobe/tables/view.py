@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..records.file import SCHEMA, spelt, strict_json
+from ..records.file import SCHEMA, encode_inf, strict_json
 from .console import Header
 from .formats import csv_of, github, latex, markdown, rows_as_table
 from .inputs import INPUTS_LEGEND, input_tables
@@ -115,7 +115,7 @@ class View:
         if format == "json":
             return self._json()
         if format == "jsonl":
-            return "\n".join(strict_json(spelt(row)) for row in [*self.rows, *self.bounds])
+            return "\n".join(strict_json(encode_inf(row)) for row in [*self.rows, *self.bounds])
         if format == "csv":
             return csv_of([*self.rows, *self.bounds], columns, self.fields)
         chosen = self.with_columns(columns) if columns else self
@@ -151,7 +151,7 @@ class View:
             **({"inputs": self.header.inputs} if self.header.inputs else {}),
             **({} if self.summary is None else {"summary": self.summary}),
         }
-        return strict_json(spelt(whole), indent=2)
+        return strict_json(encode_inf(whole), indent=2)
 
 
 def check_format(format: str, columns: Sequence[str] = ()) -> None:

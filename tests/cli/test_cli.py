@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from attnprobe.cli import COMMANDS, cli
-from attnprobe.figures.kit import FILES
+from attnprobe.figures.files import FILES
 from attnprobe.methods import METHODS, by_family
 from attnprobe.sources.random import RandomSource
 

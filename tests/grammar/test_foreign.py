@@ -13,7 +13,8 @@ from rich.text import Text
 from text_tables import text_table
 
 from attnprobe.figures.drawing import Drawing
-from attnprobe.figures.kit import Sheet, fixed_settings, saved
+from attnprobe.figures.files import fixed_settings, saved
+from attnprobe.figures.kit import Sheet
 from attnprobe.gates.parse import Gate
 from attnprobe.gates.results import junit_xml
 from attnprobe.grammar.foreign import first_line, message, one_line, printable, reason

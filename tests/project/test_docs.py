@@ -20,7 +20,7 @@ from sources_helpers import SHARED, bert_config, needs_minilm, needs_shared, see
 import attnprobe
 from attnprobe.cli import COMMANDS, cli
 from attnprobe.experiments import EXPERIMENTS, experiment
-from attnprobe.figures.kit import FILES
+from attnprobe.figures.files import FILES
 from attnprobe.methods import KERNELS
 from attnprobe.methods import METHODS as BUILT_IN
 from attnprobe.methods.registry import TAGS

@@ -1160,8 +1160,8 @@ THEORY = [
         "theorems",
         "axis",
         "experiments/theory/curves.py",
-        'extend(v for v in map(unspelt, point["details"][name]) if',
-        'extend(v for v in map(unspelt, point["details"][name][:1]) if',
+        'extend(v for v in map(decode_inf, point["details"][name]) if',
+        'extend(v for v in map(decode_inf, point["details"][name][:1]) if',
         "a curve shows the first head and not the median of all",
     ),
     Fault(

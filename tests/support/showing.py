@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnprobe.experiments import experiment
 from attnprobe.experiments.base import Recorded
-from attnprobe.figures.kit import FILES
+from attnprobe.figures.files import FILES
 from attnprobe.tables.console import Header
 from attnprobe.tables.view import View
 

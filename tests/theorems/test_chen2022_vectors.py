@@ -105,14 +105,14 @@ def test_the_hardest_vector_is_the_one_whose_length_varies_most(monkeypatch):
     assert not nothing.length_errors(nothing.v, "gaussian", 3, setting_for(even(torch.zeros(6, 2)))).any()
 
 
-def said(qkv, d=150, epsilon=0.5, **more):
+def by_place(qkv, d=150, epsilon=0.5, **more):
     found = check("skeinformer-jl-vector", qkv, (d,), epsilons=(epsilon,), **more)
     return {(one.at["sketch"], one.at["of"]): one for one in found}
 
 
 def test_sampling_breaks_the_guarantee_on_a_spike_and_not_on_flat_vectors():
     """150 Gaussian columns are enough for ε = ½, but uniform ones see a spike among 400 places too seldom."""
-    found = said(spiky())
+    found = by_place(spiky())
     assert found["uniform", "columns of V"].verdicts() == ["violated"]
     assert found["uniform", "rows of B"].verdicts() == ["holds"]  # constant rows have the same length in every sample
     assert found["optimal", "columns of V"].verdicts() == ["holds"]  # it knows the spike
@@ -120,15 +120,15 @@ def test_sampling_breaks_the_guarantee_on_a_spike_and_not_on_flat_vectors():
     assert float(found["uniform", "columns of V"].measured) > 0.6
     assert all(one.verdicts() == ["holds"] for (sketch, _), one in found.items() if sketch == "gaussian")
     assert float(found["uniform", "columns of V"].details["share"]) > 0.6
-    assert all(one.verdicts() == ["holds"] for one in said(flat()).values())
-    assert float(said(flat())["uniform", "columns of V"].measured) == 0
+    assert all(one.verdicts() == ["holds"] for one in by_place(flat()).values())
+    assert float(by_place(flat())["uniform", "columns of V"].measured) == 0
 
 
 def test_the_verdicts_and_what_they_count():
     qkv, d, seeds = make(n=24, seed=5), 12, range(15)
     exact = chen2022_vector_failure(d, 0.6)
     for delta, word in ((exact * 0.99, {"assumption not met"}), (exact * 1.01, {"holds", "violated"})):
-        found = said(qkv, d, 0.6, delta=delta, seeds=seeds)
+        found = by_place(qkv, d, 0.6, delta=delta, seeds=seeds)
         assert set(found) == {(sketch, of) for sketch in SKETCHES for of in VECTORS}
         for (sketch, of), one in found.items():
             assert set(one.verdicts()) <= word and (one.details["failure"] == exact).all()
@@ -139,10 +139,10 @@ def test_the_verdicts_and_what_they_count():
                 failures = sum(error > 0.6 for error in errors)
                 assert float(one.measured[row]) == pytest.approx(failures / 15)
                 assert [float(one.lower[row]), float(one.upper[row])] == list(clopper_pearson(failures, 15))
-    assert {v for one in said(qkv, 24, 1.5).values() for v in one.verdicts()} == {"vacuous"}  # S = 0 is as good
+    assert {v for one in by_place(qkv, 24, 1.5).values() for v in one.verdicts()} == {"vacuous"}  # S = 0 is as good
 
 
 def test_a_sketch_that_forgets_to_be_scaled_is_seen(monkeypatch):
     monkeypatch.setattr(sketched, "gaussian", lambda *args: 1.5 * gaussian(*args))
-    found = said(flat())
+    found = by_place(flat())
     assert {v for (sketch, _), one in found.items() if sketch == "gaussian" for v in one.verdicts()} == {"violated"}

@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
+from ...figures.files import chunks, drawn
 from ...figures.kit import (
     Sheet,
     canvas,
-    chunks,
-    drawn,
-    formula,
     legend,
     legend_below,
     legend_columns,
     legend_inches,
     plain_ticks,
     powers_of_two,
-    sentence,
-    symbol,
 )
 from ...figures.looks import EXACT, GREY, LOOKS
 from ...figures.methods import MOST_IN_PANEL, rank_of, styles_of, text_label
+from ...figures.words import formula, sentence, symbol
 from ...tables.labels import file_tag, source_heading
 from ...tables.methods import family
 from ...tables.table import gathered, grouped_by

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...figures.drawing import Drawing
+from ...figures.files import chunks, drawn, tiles
 from ...figures.heat import EMPTY, colour_bar, colours, heat_map
-from ...figures.kit import Sheet, canvas, chunks, drawn, formula, sentence, tiles
+from ...figures.kit import Sheet, canvas
+from ...figures.words import formula, sentence
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.table import grouped_by

@@ -8,20 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import (
-    Sheet,
-    chunks,
-    columns_of,
-    drawn,
-    escaped,
-    grid,
-    legend,
-    legend_below,
-    legend_columns,
-    sentence,
-)
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, columns_of, grid, legend, legend_below, legend_columns
 from ...figures.looks import COLOURS, GREY, LOOKS
 from ...figures.methods import styles_of, text_label
+from ...figures.words import escaped, sentence
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.statistics import rank_correlation

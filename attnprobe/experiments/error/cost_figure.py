@@ -7,20 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import (
-    Sheet,
-    canvas,
-    chunks,
-    drawn,
-    formula,
-    in_words,
-    legend,
-    legend_columns,
-    legend_inches,
-    plain_ticks,
-    sentence,
-    symbol,
-)
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, canvas, legend, legend_columns, legend_inches, plain_ticks
 from ...figures.looks import EXACT, LOOKS
 from ...figures.methods import (
     HOLLOW,
@@ -35,6 +23,7 @@ from ...figures.methods import (
     text_label,
     where,
 )
+from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
 from ...tables.methods import mark
 from ...tables.table import gathered

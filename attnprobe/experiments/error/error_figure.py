@@ -8,21 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
+from ...figures.files import chunks, drawn
 from ...figures.kit import (
     Sheet,
     canvas,
-    chunks,
     columns_for,
-    drawn,
-    formula,
-    in_words,
     legend,
     legend_below,
     legend_columns,
     legend_inches,
     powers_of_two,
-    sentence,
-    symbol,
 )
 from ...figures.looks import GREY
 from ...figures.methods import (
@@ -42,6 +37,7 @@ from ...figures.methods import (
     text_label,
     where,
 )
+from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
 from ...tables.methods import family, mark
 from ...tables.table import gathered

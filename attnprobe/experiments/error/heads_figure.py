@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...figures.drawing import Drawing
+from ...figures.files import chunks, drawn, tiles
 from ...figures.heat import colour_bar, colours, heat_map
-from ...figures.kit import Sheet, canvas, chunks, drawn, formula, in_words, sentence, symbol, tiles
+from ...figures.kit import Sheet, canvas
 from ...figures.methods import text_label
+from ...figures.words import formula, in_words, sentence, symbol
 from ...records.file import LOWER_BOUND
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from ...errors import UsageError
 from ...figures.drawing import Drawing
-from ...figures.kit import Sheet, chunks, drawn, sentence
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet
+from ...figures.words import sentence
 from ...records.file import exact_map_path, map_path, mapped
 from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import method_label

@@ -7,21 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import (
-    Sheet,
-    canvas,
-    chunks,
-    drawn,
-    formula,
-    in_words,
-    legend,
-    legend_columns,
-    legend_inches,
-    powers_of_two,
-    sentence,
-    symbol,
-    tiles,
-)
+from ...figures.files import chunks, drawn, tiles
+from ...figures.kit import Sheet, canvas, legend, legend_columns, legend_inches, powers_of_two
 from ...figures.looks import GREY
 from ...figures.methods import (
     CROSS,
@@ -36,6 +23,7 @@ from ...figures.methods import (
     text_label,
     where,
 )
+from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
 from ...tables.methods import mark
 from ...tables.table import gathered

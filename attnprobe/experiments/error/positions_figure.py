@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import Sheet, canvas, chunks, drawn, legend, legend_columns, legend_inches, plain_ticks
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, canvas, legend, legend_columns, legend_inches, plain_ticks
 from ...figures.methods import flagged, legend_text, panel_title, rank_of, styles_of, text_label, where
 from ...tables.labels import source_heading
 from .rows import ErrorRow

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import Sheet, chunks, columns_of, drawn, grid, legend_below, legend_columns, logarithmic
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, columns_of, grid, legend_below, legend_columns, logarithmic
 from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label, where
 from ...tables.labels import file_tag
 from ...tables.methods import family

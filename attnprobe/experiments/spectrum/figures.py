@@ -10,19 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...figures.drawing import Drawing
-from ...figures.kit import (
-    Sheet,
-    canvas,
-    chunks,
-    columns_for,
-    drawn,
-    escaped,
-    legend,
-    legend_columns,
-    legend_inches,
-)
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, canvas, columns_for, legend, legend_columns, legend_inches
 from ...figures.looks import COLOURS, GREY, looks_of
 from ...figures.methods import rank_of, where
+from ...figures.words import escaped
 from ...tables.labels import source_heading
 from ...tables.numbers import method_label
 from ...tables.rows import Named, Sourced, part

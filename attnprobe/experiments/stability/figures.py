@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import Sheet, chunks, drawn, grid, legend, legend_columns, legend_inches, sentence
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, grid, legend, legend_columns, legend_inches
 from ...figures.methods import HUGE, styles_of, text_label
+from ...figures.words import sentence
 from ...tables.labels import file_tag
 from ...tables.table import gathered, grouped_by
 from .names import SELF_ATTENTION, stability_label

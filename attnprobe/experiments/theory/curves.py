@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import Sheet, chunks, columns_of, drawn, grid, legend, legend_columns, logarithmic
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, columns_of, grid, legend, legend_columns, logarithmic
 from ...figures.looks import COLOURS, looks_of
-from ...records.file import unspelt
+from ...records.file import decode_inf
 from ...tables.labels import source_heading, with_source
 from ...tables.numbers import method_label
 from ...tables.rows import Named, Quantiles, Sourced, part
@@ -210,7 +211,7 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     handles = {}
     for name, some in groups.items():
         once = {point["window"]: point for point in some}  # each ε repeats the errors
-        heads = [[unspelt(x) for x in errors] for point in once.values() for errors in point["details"]["errors"]]
+        heads = [[decode_inf(x) for x in errors] for point in once.values() for errors in point["details"]["errors"]]
         steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
         if not steps:
             continue
@@ -265,7 +266,7 @@ def _curve(points: Sequence[Point], x: Callable[[Point], float], name: str) -> C
     """Quantiles over heads and windows at each x, of what is finite and positive."""
     groups: dict[float, list[float]] = {}
     for point in points:
-        groups.setdefault(x(point), []).extend(v for v in map(unspelt, point["details"][name]) if 0 < v < math.inf)
+        groups.setdefault(x(point), []).extend(v for v in map(decode_inf, point["details"][name]) if 0 < v < math.inf)
     return [(at, quantiles(values)) for at, values in sorted(groups.items()) if values]
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...figures.drawing import Drawing
-from ...figures.kit import Sheet, chunks, drawn, grid, legend, legend_columns, logarithmic, sentence
+from ...figures.files import chunks, drawn
+from ...figures.kit import Sheet, grid, legend, legend_columns, logarithmic
 from ...figures.looks import COLOURS, GREY
 from ...figures.methods import HUGE
-from ...records.file import unspelt
+from ...figures.words import sentence
+from ...records.file import decode_inf
 from ...tables.labels import file_tag, source_heading
 from ...tables.table import grouped_by
 from .curves import theory_curves
@@ -54,7 +56,7 @@ def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: s
         The files' paths.
     """
     rows: list[ShownRow] = [
-        {**row, "bound": unspelt(row["bound"]), "measured": unspelt(row["measured"])}
+        {**row, "bound": decode_inf(row["bound"]), "measured": decode_inf(row["measured"])}
         for row in filter(is_finding, theory_rows(records))
         if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None
     ]

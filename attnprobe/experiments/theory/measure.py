@@ -14,7 +14,7 @@ from ...errors import BadResult, Unsupported
 from ...grammar.foreign import message
 from ...operators import full_precision
 from ...qkv import QKV
-from ...records.file import spelt
+from ...records.file import encode_inf
 from ...run.cells import Found, Place, PlannedCells, key_of
 from ...run.costs import Cost, work_of_check, work_of_method
 from ...run.loop import Session, measure_cells
@@ -188,7 +188,7 @@ def _check(
 
 def _as_record(finding: Finding) -> dict[str, Any]:
     """A finding as a record holds it: a list for each number, with one entry for each head; infinity is ``"inf"``."""
-    listed = lambda x: spelt(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
+    listed = lambda x: encode_inf(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
     rounding = (
         finding.rounding
         if isinstance(finding.rounding, Tensor)

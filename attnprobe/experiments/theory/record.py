@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
-from ...records.file import unspelt
+from ...records.file import decode_inf
 from ...records.shapes import Count, Facts, Number, Place, Shape, flat, lists_of, shallow, unequal
 
 __all__ = ["SHAPE", "Finding", "TheoryRecord"]
@@ -84,7 +84,7 @@ def _rows(record: TheoryRecord) -> Iterator[dict[str, Any]]:
             row = {**shared, **statement, **flat("at", finding["at"]), "head": head}
             for name in PER_HEAD:
                 value = lists[name][index] if name in lists else None
-                row[name] = unspelt(value) if name in NUMBERS else value
+                row[name] = decode_inf(value) if name in NUMBERS else value
             yield row | {f"details[{name}]": values[index] for name, values in finding["details"].items()}
     if not record["findings"]:
         yield shared

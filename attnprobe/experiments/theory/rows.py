@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NotRequired, TypeGuard
 
 from typing_extensions import ReadOnly, TypedDict
 
-from ...records.file import unspelt
+from ...records.file import decode_inf
 from ...records.shapes import by_name, lists_of
 from ...tables.labels import with_source
 from ...tables.rows import Judged, Placed, Quantiles, State, Where, part
@@ -196,7 +196,7 @@ def _summary(some: Sequence[TheoryRow]) -> TheorySummary:
     heads = list(filter(is_finding, some))
     windows = [row["window"] for row in heads]
     shares = {word: [float(row["verdict"] == word) for row in heads] for word in VERDICTS}
-    numbers = {name: [unspelt(row[name]) for row in heads] for name in NUMBERS}
+    numbers = {name: [decode_inf(row[name]) for row in heads] for name in NUMBERS}
     described = {name.replace(" ", "_"): values for name, values in shares.items()} | numbers
     counts = {word: int(sum(values)) for word, values in shares.items()}
     return {

@@ -18,7 +18,7 @@ from attnprobe.errors import UsageError
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.papers import beside, read_reference, reference_notes, reference_rows
 from attnprobe.experiments.error.rows import summarise
-from attnprobe.figures import kit
+from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 
 HEADER = "init,n,d,method,value,digitisation_uncertainty\n"
@@ -47,8 +47,8 @@ def csv_file(path, *lines, header=HEADER):
 def pages(monkeypatch):
     """Every page that is drawn."""
     drawn = []
-    save = kit.saved
-    monkeypatch.setattr(kit, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
+    save = files.saved
+    monkeypatch.setattr(files, "saved", lambda sheet, *how: drawn.append(sheet.figure) or save(sheet, *how))
     return drawn
 
 

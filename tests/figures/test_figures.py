@@ -11,7 +11,7 @@ from PIL import Image
 
 from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.rows import summarise
-from attnprobe.figures import kit
+from attnprobe.figures import files as files_module
 from attnprobe.figures.drawing import STYLES, Drawing
 
 FACTS = ("model: m, weights pretrained", "attnprobe 1.2.3", "attnprobe error --d 16,32")
@@ -39,7 +39,7 @@ def place_of(path, words):
 
 def test_a_figure_has_four_files_with_title_and_caption(tmp_path):
     found = files(tmp_path, facts=FACTS)
-    assert set(found) == set(kit.FILES)
+    assert set(found) == set(files_module.FILES)
     title, caption, facts = found[".txt"].read_text(encoding="utf-8").strip().split("\n\n")
     assert title == TITLE and facts.split("\n") == [*FACTS]
     for part in ("‖(B − B~)V‖₂, against the budget d", "medians", "n = 512", "Layer 0", "heads"):
@@ -73,7 +73,7 @@ def test_a_caption_may_stand_below(tmp_path):
 @pytest.mark.parametrize("style", STYLES)
 def test_figures_have_the_size_of_their_style(tmp_path, style):
     with Image.open(files(tmp_path, style=style)[".png"]) as image:
-        wide, tall = (pixels / kit.DPI for pixels in image.size)
+        wide, tall = (pixels / files_module.DPI for pixels in image.size)
     if style == "slide":
         assert wide / tall == pytest.approx(16 / 9, rel=0.01)
     else:
@@ -84,7 +84,7 @@ def test_a_paper_is_as_wide_as_the_text_where_panels_stand_side_by_side(tmp_path
     rows, bounds = summarise(a_run(lengths=(512, 1024)))
     png = error_figure(rows, bounds, Drawing(), tmp_path)[1]
     with Image.open(png) as image:
-        assert image.size[0] / kit.DPI == pytest.approx(6.9, abs=0.01)
+        assert image.size[0] / files_module.DPI == pytest.approx(6.9, abs=0.01)
 
 
 def test_a_file_holds_no_date_and_is_the_same_twice(tmp_path, monkeypatch):

@@ -1,0 +1,137 @@
+"""The pages of a figure, and its files, which are the same to the byte for the same rows."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..grammar.foreign import printable
+from ..records.file import write_bytes
+from ..tables.numbers import short_hashes
+from .drawing import Drawing
+from .kit import LEADING, Sheet, letters
+
+__all__ = ["FILES", "chunks", "drawn", "fixed_settings", "saved", "tiles"]
+
+Item = TypeVar("Item")
+Page = TypeVar("Page")
+
+FILES = (".svg", ".png", ".pdf", ".txt")  # of a figure; the last is its caption
+DPI = 300
+
+
+def chunks(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
+    """The items of each page, at most so many.
+
+    >>> chunks("abcde", 2)
+    ['ab', 'cd', 'e']
+    """
+    return [items[start : start + most] for start in range(0, len(items), most)]
+
+
+def tiles(
+    rows: Sequence[Item], columns: Sequence[Page], down: int, across: int
+) -> list[tuple[Sequence[Item], Sequence[Page]]]:
+    """The rows and columns of each page."""
+    return [(some, beside) for some in chunks(rows, down) for beside in chunks(columns, across)]
+
+
+def drawn(pages: Sequence[Page], draw: Callable[[Page], Sheet], stem: Path, drawing: Drawing) -> list[Path]:
+    """A figure for each page, saved as ``stem``, ``stem-2``, …; the files' paths."""
+    paths = []
+    with fixed_settings(drawing):
+        for number, page in enumerate(pages, 1):
+            suffix = f"-{number}" if number > 1 else ""
+            paths += saved(draw(page), stem.with_name(f"{stem.name}{suffix}"), drawing)
+    return paths
+
+
+def saved(sheet: Sheet, stem: Path, drawing: Drawing) -> list[Path]:
+    """The figure as SVG, PNG and PDF, and its caption as text, the same to the byte for the same rows.
+
+    Title and caption stand in the metadata of each file too; no file holds a date. The figure is laid out once for all:
+    a layout takes as long as a drawing. A character that the font lacks is drawn as a box; SVG, which holds every text
+    as a comment, holds it as `printable`.
+    """
+    figure = sheet.figure
+    facts = [printable(short_hashes(line)) for line in drawing.facts]
+    title, words = printable(sheet.title), printable(" ".join(sheet.caption))
+    files: dict[Path, bytes] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of glyphs that the font lacks, of names longer than a panel
+        figure.draw_without_rendering()
+        figure.set_layout_engine(None)
+        within = _captioned(figure, [words, *facts], drawing.sizes.size - 1.5) if drawing.caption else None
+        for kind, metadata in _metadata(title, [words, *facts]).items():
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, metadata=metadata, dpi="figure", bbox_inches=within)
+            files[stem.with_name(f"{stem.name}.{kind}")] = file.getvalue()
+    for path, data in files.items():
+        write_bytes(path, printable(data.decode()).encode() if path.suffix == ".svg" else data)
+    text = stem.with_name(f"{stem.name}{FILES[-1]}")
+    write_bytes(text, "\n\n".join([title, words, "\n".join(facts)]).strip().encode() + b"\n")
+    return [*files, text]
+
+
+def _metadata(title: str, lines: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What each kind of file says of itself."""
+    text = "\n".join(filter(None, lines))
+    return {
+        "svg": {"Title": title, "Description": text, "Creator": "attnprobe", "Date": None},
+        "png": {"Title": title, "Description": text, "Software": None},
+        "pdf": {"Title": title, "Subject": text, "Keywords": "attention approximation", "CreationDate": None}
+        | {"Creator": "attnprobe", "Producer": None},
+    }
+
+
+def _captioned(figure: Any, lines: Sequence[str], size: float) -> Any:
+    """Draw a caption in small type below a figure that is laid out; what is to be saved, in inches."""
+    from matplotlib.transforms import Bbox
+
+    wide, tall = figure.get_size_inches()
+    wrapped = [part for line in lines for part in textwrap.wrap(line, letters(wide, size))]
+    inches = (len(wrapped) + 1) * size * LEADING / 72
+    for legend in figure.legends:  # its place is the figure's, which what is saved is not
+        box = legend.get_window_extent().transformed(figure.transFigure.inverted())
+        legend.set_loc("lower left")
+        legend.set_bbox_to_anchor((box.x0, box.y0), transform=figure.transFigure)
+        legend.borderaxespad = 0
+    look = {"va": "top", "fontsize": size, "color": "#333333", "parse_math": False, "linespacing": LEADING}
+    figure.text(0.04 / wide, -0.5 * size / 72 / tall, "\n".join(wrapped), **look)
+    return Bbox.from_extents(0, -inches, wide, tall)
+
+
+@contextmanager
+def fixed_settings(drawing: Drawing) -> Iterator[None]:
+    """matplotlib's own defaults whatever the user's matplotlibrc says, with ids that do not vary."""
+    import matplotlib
+
+    size = drawing.sizes.size
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {
+                "svg.hashsalt": "attnprobe",
+                "svg.fonttype": "path",
+                "pdf.fonttype": 42,  # TrueType, which journals ask for
+                "font.size": size,
+                "axes.titlesize": size,
+                "axes.labelsize": size,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.axisbelow": True,
+                "axes.linewidth": 0.7,
+                "xtick.labelsize": size - 1,
+                "ytick.labelsize": size - 1,
+                "legend.fontsize": size - 1,
+                "legend.handlelength": 1.8,
+                "legend.columnspacing": 1.2,
+                "figure.dpi": DPI,
+            }
+        )
+        yield
