@@ -116,7 +116,7 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
             low = scores.amin(2)
             high = scores.masked_fill_(hidden, -math.inf).amax(2)
         else:
-            low, high = scores.aminmax(dim=2)
+            low, high = scores.amin(2), scores.amax(2)  # each many times faster than aminmax
         largest = torch.maximum(largest, torch.maximum(-low, high).amax(1))
         scores -= high[:, :, None]
         weights = scores.exp()  # with sums Z_i: B_i = weights / Z_i and H_i = ln Z_i - Σ_j B_ij (S_ij - max_i)
