@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, log, log2
 
 import torch
 from torch import Tensor
 
-from ..operators import block_rows, ordered_sums, row_blocks
+from ..operators import LowRank, head_blocks, ordered_sums
 
 __all__ = ["kmeans", "recursive_rls", "weighted_with_replacement", "weighted_without_replacement"]
 
@@ -93,22 +93,29 @@ def _ridge_scores(x: Tensor, rows: Tensor, landmarks: Tensor, weights: Tensor, r
     return ((1 - (cross.mT * solved).sum(0)) / ridge).clamp(min=0).cpu()
 
 
-def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 10) -> Tensor:
-    """``count`` centroids of the rows of ``x`` (N, p) after ``steps`` of Lloyd's algorithm, (count, p) float64.
+def kmeans(x: Tensor, count: int, generators: Sequence[torch.Generator], steps: int = 10) -> Tensor:
+    """``count`` centroids of the rows of ``x`` (h, N, p) after ``steps`` of Lloyd's algorithm, (h, count, p) float64.
 
-    It starts from distinct random rows. An empty cluster keeps its centroid. Cost ``N count p`` a step.
+    Each head starts from distinct rows, drawn by its generator. An empty cluster keeps its centroid. Cost ``N count p``
+    a step.
     """
     x = x.double()
-    centroids = x[torch.randperm(x.shape[0], generator=generator, device="cpu")[:count].to(x.device)]
+    h, total, p = x.shape
+    starts = [torch.randperm(total, generator=generator, device="cpu")[:count] for generator in generators]
+    index = torch.stack(starts).to(x.device)  # (h, count)
+    centroids = torch.gather(x, 1, index[..., None].expand(-1, -1, p))
+    first = count * torch.arange(h, device=x.device)[:, None]  # of the centroids of all heads, one after another
     for _ in range(steps):
-        size = (centroids * centroids).sum(-1)  # ‖x_i - c_j‖² = ‖x_i‖² + size_j - 2 x_i·c_j
-        parts = [
-            torch.addmm(size, x[start:stop], centroids.mT, alpha=-2).argmin(-1)
-            for start, stop in row_blocks(x.shape[0], block_rows(x, count, BLOCK))
-        ]
-        nearest = torch.cat(parts)  # (N,)
+        size = (centroids * centroids).sum(-1)[:, None]  # ‖x_i - c_j‖² = ‖x_i‖² + size_j - 2 x_i·c_j
+        nearest = torch.empty(h, total, dtype=torch.int64, device=x.device)
+        for heads, start, stop in head_blocks(
+            LowRank(x, None, centroids.mT), BLOCK
+        ):  # which has the shape of distances
+            distances = torch.baddbmm(size[heads], x[heads, start:stop], centroids[heads].mT, alpha=-2)
+            nearest[heads, start:stop] = distances.argmin(-1)
+        nearest = (nearest + first).flatten()  # (h · N,)
         with ordered_sums(x.device):
-            sums = torch.zeros_like(centroids).index_add(0, nearest, x)
-        sizes = torch.bincount(nearest, minlength=count)[:, None]
+            sums = x.new_zeros(h * count, p).index_add(0, nearest, x.flatten(0, 1)).view(h, count, p)
+        sizes = torch.bincount(nearest, minlength=h * count).view(h, count, 1)
         centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids)
     return centroids

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
-from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, row_groups
+from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, row_blocks, row_groups
 from ..qkv import QKV
 from ..visible import Visible
 
@@ -217,27 +217,30 @@ def sparse_softmax(qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None =
         index: (h, ⌈n_q/group⌉, u) int64, the columns of each group of rows, each at most once; -1 is an empty slot.
         has: (n_q, u) bool, the columns of the group that each row has and sees; None means all that it sees.
 
-    Cost ``n_q u p``. Keys are gathered for one block of groups of one head at a time.
+    Cost ``n_q u p``. Keys are gathered for one block of groups at a time.
     """
     q, k, visible = qkv.q, qkv.k, qkv.visible
+    h, n_q, p = q.shape
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)
-    weights = q.new_empty(*q.shape[:2], index.shape[2])  # (h, n_q, u)
-    log_sums = q.new_empty(q.shape[:2])
-    for groups, rows in row_groups(q, q.shape[1], group, index.shape[2] * k.shape[2]):
-        for head in range(q.shape[0]):
-            columns = index[head, groups]  # (m, u)
-            keys = k[head][columns.clamp(min=0)]  # (m, u, p)
-            scores = (qkv.scale * q[head, rows]).unflatten(0, (len(columns), -1)) @ keys.mT  # (m, group, u)
-            absent = (columns < 0)[:, None]
+    weights = q.new_empty(h, n_q, index.shape[2])  # (h, n_q, u)
+    log_sums = q.new_empty(h, n_q)
+    together = 1 if q.device.type == "cpu" else h  # a block of one head stays in the cache
+    for groups, rows in row_groups(q, n_q, group, together * index.shape[2] * p):
+        for heads in (slice(*ends) for ends in row_blocks(h, together)):
+            columns = index[heads, groups]  # (g, m, u)
+            m = columns.shape[1]
+            keys = tokens(k[heads], columns.flatten(1)).unflatten(1, (m, -1))  # (g, m, u, p)
+            scores = (qkv.scale * q[heads, rows]).unflatten(1, (m, -1)) @ keys.mT  # (g, m, group, u)
+            absent = (columns < 0)[:, :, None]
             if has is not None:
-                absent = absent | ~has[rows].unflatten(0, (len(columns), -1))
+                absent = absent | ~has[rows].unflatten(0, (m, -1))
             elif visible is not None:
-                of_row = columns.repeat_interleave(scores.shape[1], 0)  # (m · group, u)
-                absent = absent | visible.of(rows).hides(of_row).unflatten(0, (len(columns), -1))
+                of_row = columns.repeat_interleave(scores.shape[2], 1)  # (g, m · group, u)
+                absent = absent | visible.of(rows).hides(of_row).unflatten(1, (m, -1))
             scores = scores.masked_fill_(absent, float("-inf"))
             row = torch.softmax(scores, -1)
-            log_sums[head, rows] = (scores.detach().amax(-1) - row.detach().amax(-1).log()).flatten()
+            log_sums[heads, rows] = (scores.detach().amax(-1) - row.detach().amax(-1).log()).flatten(1)
             fill = row.masked_fill if row.requires_grad else row.masked_fill_
-            weights[head, rows] = fill(absent, 0).flatten(0, 1)  # a row without a column was NaN
+            weights[heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
     return Sparse(index, weights, k.shape[1], group), log_sums

@@ -274,7 +274,7 @@ def test_the_recursion_takes_every_budget_and_repeated_points(s, points):
 @pytest.mark.parametrize("count", [1, 4, 12])
 def test_kmeans_keeps_its_centroids_where_every_point_has_one(count):
     x = randn(12, 2)
-    got = kmeans(x, count, generator(0), steps=30)
+    got = kmeans(x[None], count, [generator(0)], steps=30)[0]
     assert got.shape == (count, 2) and torch.isfinite(got).all()
     if count == 12:
         assert torch.cdist(x, got).amin(1).max() <= 1e-15 and torch.cdist(x, got).amin(0).max() <= 1e-15
@@ -285,5 +285,5 @@ def test_kmeans_keeps_its_centroids_where_every_point_has_one(count):
 def test_an_empty_cluster_keeps_its_centroid():
     x = torch.tensor([[0.0], [0.0], [0.0], [5.0]], dtype=F64)
     for seed in range(8):
-        got = kmeans(x, 3, generator(seed), steps=5)
+        got = kmeans(x[None], 3, [generator(seed)], steps=5)[0]
         assert torch.isfinite(got).all() and set(got[:, 0].tolist()) <= {0.0, 5.0}

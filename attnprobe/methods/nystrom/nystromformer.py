@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Literal
 
-import torch
-
 from ...errors import UsageError
 from ...linalg.sampling import kmeans
 from ...qkv import QKV
@@ -135,8 +133,7 @@ def nystromformer_kmeans(
     """
     centroids = {}  # (h, d, p) each
     for name, x in (("query_centroids", qkv.q), ("key_centroids", qkv.k)):
-        drawn = [kmeans(x[row], d, streams.head(head, name), steps) for row, head in enumerate(qkv.heads)]
-        centroids[name] = torch.stack(drawn)
+        centroids[name] = kmeans(x, d, [streams.head(head, name) for head in qkv.heads], steps)
     draws = {name: drawn.cpu() for name, drawn in centroids.items()}
     run = partial(landmark_attention, inverse=inverse, n_iter=n_iter, z0=z0, rtol=rtol)
     return run(qkv, *centroids.values(), draws=draws)

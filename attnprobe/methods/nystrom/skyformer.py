@@ -218,9 +218,12 @@ def _draw(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The draws of the landmarks, and the landmarks of every head, (h, d, p)."""
     n_q, n_k = q.shape[1], k.shape[1]
+    streams_of = [streams.shared if shared else partial(streams.head, head) for head in heads]
+    if sampler == "kmeans":
+        centroids = kmeans(torch.cat([q, k], 1), d, [stream("kmeans") for stream in streams_of])
+        return {"centroids": centroids.cpu()}, centroids.to(q)
     picked = []
-    for row, head in enumerate(heads):
-        stream = streams.shared if shared else partial(streams.head, head)
+    for row, stream in enumerate(streams_of):
         if sampler == "stratified":
             of_q = torch.randint(n_q, (d // 2,), generator=stream("queries"), device="cpu")
             of_k = torch.randint(n_k, (d - d // 2,), generator=stream("keys"), device="cpu") + n_q
@@ -229,14 +232,10 @@ def _draw(
             picked.append(torch.randint(n_q + n_k, (d,), generator=stream("iid"), device="cpu"))
         elif sampler == "wor":
             picked.append(torch.randperm(n_q + n_k, generator=stream("wor"), device="cpu")[:d])
-        elif sampler == "rls":
+        else:  # each head draws another number of rows at each level
             kernel = lambda a, b: torch.exp(_exponent(a, b, scale))
             picked.append(recursive_rls(torch.cat([q[row], k[row]]).detach(), d, kernel, stream("rls")))
-        else:
-            picked.append(kmeans(torch.cat([q[row], k[row]]), d, stream("kmeans")))
     drawn = torch.stack(picked)
-    if sampler == "kmeans":
-        return {"centroids": drawn.cpu()}, drawn.to(q)
     index = drawn.to(q.device)
     of_q, of_k = tokens(q, index.clamp(max=n_q - 1)), tokens(k, index - n_q)  # (h, d, p)
     return {"indices": drawn}, torch.where((index < n_q)[..., None], of_q, of_k)

@@ -25,6 +25,7 @@ from ...operators import (
     SoftmaxAttention,
     Sum,
     block_rows,
+    head_blocks,
     row_blocks,
 )
 from ...qkv import QKV
@@ -138,26 +139,32 @@ def _draw(
     qkv: QKV, d: int, streams: Streams, ablation: str, share_heads: bool
 ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
     """Steps 1 to 4: the draws of every head, p̂ (h, n_k) float64, and B_J (h, d, n_k) in the Q/K/V's dtype."""
-    pilots, columns, probabilities, b_j = [], [], [], []
-    for row, head in enumerate(qkv.heads):
-        stream = streams.shared if share_heads else partial(streams.head, head)
-        if ablation == "uniform":
-            p = torch.full((qkv.n_k,), 1 / qkv.n_k, dtype=torch.float64, device=qkv.device)
-        else:
-            pilots.append(torch.randint(qkv.n_q, (d,), generator=stream("pilot_rows"), device="cpu"))
-            j = pilots[-1].to(qkv.device)
-            q, k, v = (x[row].double() for x in (qkv.q, qkv.k, qkv.v))
-            b = torch.softmax(qkv.scale * q[j] @ k.mT, -1)  # (d, n_k)
-            b_j.append(b.to(qkv.dtype))
-            p = b.norm(dim=0) * v.norm(dim=1)  # (n_k,)
-            p = p / p.sum() if p.sum() > 0 else torch.full_like(p, 1 / qkv.n_k)
-        with_repeats = ablation == "no-norm-weighted"
-        sample = weighted_with_replacement if with_repeats else weighted_without_replacement
-        columns.append(sample(p, d, streams.head(head, "columns")))
-        probabilities.append(p)
-    draws = {"pilot_rows": torch.stack(pilots)} if pilots else {}
-    draws["columns"] = torch.stack(columns)
-    return draws, torch.stack(probabilities), torch.stack(b_j) if b_j else None
+    draws, b_j = {}, None
+    p = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=torch.float64, device=qkv.device)
+    if ablation != "uniform":
+        streams_of = [streams.shared if share_heads else partial(streams.head, head) for head in qkv.heads]
+        pilots = [torch.randint(qkv.n_q, (d,), generator=stream("pilot_rows"), device="cpu") for stream in streams_of]
+        draws["pilot_rows"] = torch.stack(pilots)
+        b_j, norms = _pilot_rows(qkv, draws["pilot_rows"].to(qkv.device))
+        weights = norms * qkv.v.norm(dim=-1, dtype=torch.float64)  # (h, n_k)
+        total = weights.sum(-1, keepdim=True)
+        p = torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), p)
+    sample = weighted_with_replacement if ablation == "no-norm-weighted" else weighted_without_replacement
+    of_heads = zip(p.detach().cpu(), qkv.heads, strict=True)
+    draws["columns"] = torch.stack([sample(of_head, d, streams.head(head, "columns")) for of_head, head in of_heads])
+    return draws, p, b_j
+
+
+def _pilot_rows(qkv: QKV, pilots: Tensor) -> tuple[Tensor, Tensor]:
+    """B_J (h, d, n_k) in the Q/K/V's dtype, and the norms of its columns (h, n_k), both computed in float64."""
+    exact = SoftmaxAttention(tokens(qkv.q, pilots).double(), qkv.k.double(), qkv.scale)
+    b_j = qkv.q.new_empty(exact.shape)
+    norms = exact.q.new_zeros(qkv.h, qkv.n_k)
+    for heads, start, stop in head_blocks(exact, pilots.shape[1]):
+        b = torch.softmax(exact.scores(heads, start, stop), -1)  # (heads, b, n_k)
+        b_j[heads, start:stop] = b.to(qkv.dtype)
+        norms[heads] = torch.hypot(norms[heads], b.norm(dim=1)) if start else b.norm(dim=1)
+    return b_j, norms
 
 
 def _exact_columns(qkv: QKV, columns: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ B^(i) is column i of B, V_i row i of V. Our ``d`` is the paper's ``c``.
 
 from __future__ import annotations
 
-from functools import partial
 from math import log
 from typing import Literal
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...linalg.sampling import weighted_with_replacement
-from ...operators import Columns, SoftmaxAttention, block_rows, row_blocks
+from ...operators import Columns, SoftmaxAttention, head_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, tokens
@@ -73,43 +72,38 @@ def amm(
     tensor([[1., 1., 1., 1., 1., 1.]], dtype=torch.float64)
     """
     q, k, v = (x.double() for x in (qkv.q, qkv.k, qkv.v))
-    columns, log_weights, pilots = [], [], []
-    for row, head in enumerate(qkv.heads):
-        stream = partial(streams.head, head)
-        weights = torch.ones(qkv.n_k, dtype=torch.float64, device=q.device)
-        if p != "uniform":
-            weights = v[row].norm(dim=-1)
-        if p == "pilot":
-            pilots.append(torch.randint(qkv.n_q, (d,), generator=stream("pilots"), device="cpu"))
-            weights = weights * _column_norms(q[row, pilots[-1].to(q.device)], k[row], qkv.scale)
-        elif p == "optimal":
-            weights = weights * _column_norms(q[row], k[row], qkv.scale)
-        if not weights.any():
-            weights = torch.ones_like(weights)
-        drawn = weighted_with_replacement(weights, d, stream("columns"))
-        probability = (weights / weights.sum()).cpu()[drawn]
-        columns.append(drawn)
-        log_weights.append(-log(d) - probability.log())
-    drawn = torch.stack(columns)
-    index = drawn.to(q.device)  # (h, d)
+    draws = {}
+    weights = torch.ones(qkv.h, qkv.n_k, dtype=torch.float64, device=q.device) if p == "uniform" else v.norm(dim=-1)
+    if p == "pilot":
+        pilots = [
+            torch.randint(qkv.n_q, (d,), generator=streams.head(head, "pilots"), device="cpu") for head in qkv.heads
+        ]
+        draws["pilot_rows"] = torch.stack(pilots)
+        weights = weights * _column_norms(tokens(q, draws["pilot_rows"].to(q.device)), k, qkv.scale)
+    elif p == "optimal":
+        weights = weights * _column_norms(q, k, qkv.scale)
+    weights = torch.where((weights > 0).any(-1, keepdim=True), weights, torch.ones_like(weights))  # (h, n_k)
+    of_heads = zip(weights.detach().cpu(), qkv.heads, strict=True)
+    drawn = [weighted_with_replacement(of_head, d, streams.head(head, "columns")) for of_head, head in of_heads]
+    draws["columns"] = torch.stack(drawn)
+    index = draws["columns"].to(q.device)  # (h, d)
+    probability = torch.gather(weights / weights.sum(-1, keepdim=True), 1, index)
     keys = tokens(k, index)  # (h, d, p)
-    exponent = qkv.scale * q @ keys.mT + torch.stack(log_weights).to(q.device)[:, None]  # (h, n_q, d)
+    log_weights = -log(d) - probability.log()
+    exponent = qkv.scale * q @ keys.mT + log_weights[:, None]  # (h, n_q, d)
     if normalizer == "self":
         left = torch.softmax(exponent, -1)
     else:
         left = torch.exp(exponent - SoftmaxAttention(q, k, qkv.scale).log_normalizer()[..., None])
     passes = (normalizer == "exact") + (p == "optimal")
     visited = d * qkv.n_q + passes * qkv.n_q * qkv.n_k + (d * qkv.n_k if p == "pilot" else 0)
-    diagnostics = {"realised_d": distinct(drawn), "visited": per_head(qkv.h, visited)}
-    draws = {"columns": drawn}
-    if pilots:
-        draws["pilot_rows"] = torch.stack(pilots)
+    diagnostics = {"realised_d": distinct(draws["columns"]), "visited": per_head(qkv.h, visited)}
     return Approximation.of(Columns(left, index, qkv.n_k), qkv, draws=draws, diagnostics=diagnostics)
 
 
 def _column_norms(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """The norms of the columns of ``softmax(scale · q kᵀ)`` of one head, (n_k,), by blocks of rows."""
-    total = k.new_zeros(len(k))
-    for start, stop in row_blocks(len(q), block_rows(q, len(k), ROWS)):
-        total += torch.softmax(scale * q[start:stop] @ k.T, -1).square().sum(0)
+    """The norms of the columns of ``softmax(scale · q kᵀ)``, (h, n_k), by blocks of rows."""
+    exact, total = SoftmaxAttention(q, k, scale), k.new_zeros(k.shape[:2])
+    for heads, start, stop in head_blocks(exact, ROWS):
+        total[heads] += torch.softmax(exact.scores(heads, start, stop), -1).square().sum(1)
     return total.sqrt()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ...operators import Sparse, block_rows, row_blocks
+from ...operators import SoftmaxAttention, Sparse, head_blocks
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head
@@ -54,7 +54,7 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
         renormalize: divide by the sum over ``T_i``, so that rows sum to 1; ``false`` divides by the sum over all keys.
 
     Shapes: weights (h, n_q, d) in the dtype of the Q/K/V, output (h, n_q, p_v). Deterministic; cost ``n² p`` for all
-    scores, 64 rows of one head at a time, and ``n d p_v``; memory O(n d).
+    scores, in blocks of rows, and ``n d p_v``; memory O(n d).
 
     Raises:
         Unsupported: d above n_k.
@@ -63,18 +63,16 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
     log_sums = qkv.q.new_empty(qkv.h, qkv.n_q)
     visible = qkv.visible
-    for head in range(qkv.h):
-        for start, stop in row_blocks(qkv.n_q, block_rows(qkv, qkv.n_k, BLOCK)):
-            scores = (qkv.scale * qkv.q[head, start:stop]) @ qkv.k[head].mT  # (b, n_k)
-            if visible is not None:
-                scores.masked_fill_(visible.of(slice(start, stop)).hidden(qkv.n_k), float("-inf"))
-            largest, chosen = scores.topk(d, dim=-1)
-            index[head, start:stop] = chosen.masked_fill(largest == float("-inf"), -1)
-            shift = largest[:, :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
-            numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
-            total = torch.exp(summed - shift).sum(-1, keepdim=True)
-            weights[head, start:stop] = numerator / total
-            log_sums[head, start:stop] = (shift + total.log())[:, 0]
+    exact = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, visible)
+    for heads, start, stop in head_blocks(exact, BLOCK):
+        scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
+        largest, chosen = scores.topk(d, dim=-1)
+        index[heads, start:stop] = chosen.masked_fill(largest == float("-inf"), -1)
+        shift = largest[..., :1]  # it cancels; a logarithm of the sum would be as coarse as the scores themselves
+        numerator, summed = torch.exp(largest - shift), scores if not renormalize else largest
+        total = torch.exp(summed - shift).sum(-1, keepdim=True)
+        weights[heads, start:stop] = numerator / total
+        log_sums[heads, start:stop] = (shift + total.log())[..., 0]
     entries = d * qkv.n_q if visible is None else int(visible.counts().clamp(max=d).sum())
     diagnostics = {
         "realised_d": per_head(qkv.h, entries / qkv.n_q),

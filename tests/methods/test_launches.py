@@ -1,0 +1,73 @@
+"""On a device that is not the CPU a method asks for as many operations for two heads as for twelve.
+
+Draws come from the CPU, one stream for each head, and are not counted.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from every_setting import CASES, run
+from inputs import make
+from pretend_device import AWAY, Pretended, pretending
+from torch.utils._pytree import tree_flatten
+
+from attnprobe.methods import get
+from attnprobe.qkv import QKV
+
+DENSE = "a dense yardstick: head by head, because each needs n x n numbers"
+EXCEPTIONS = {
+    "prototype": DENSE,
+    "spectral-shift": DENSE,
+    "svd": DENSE,
+    "skyformer-rls": "each head draws another number of rows at each level",
+    "causal features": "CausalFeatures is made head by head, which bounds its memory",
+    "causal hashing": "the keys before a query are counted head by head, in tables of keys x buckets",
+}
+FORMS = [
+    pytest.param(*case.values, causal, id=f"{case.id}-{'causal' if causal else 'full'}")
+    for case in CASES
+    for causal in (False, True)
+    if not causal or get(case.values[0]).is_causal
+]
+
+
+class Counting(pretending):
+    """Counts the operations that have a tensor on the pretended device."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if any(isinstance(x, Pretended) for x in tree_flatten((args, kwargs, out))[0]):
+            self.calls[str(func)] += 1
+        return out
+
+
+def exception(name, options, causal):
+    """The reason for which a method may loop over heads, or None."""
+    if options.get("sampler") == "rls":
+        return EXCEPTIONS["skyformer-rls"]
+    if causal and name in ("linear", "performer", "performer-relu", "vmean"):
+        return EXCEPTIONS["causal features"]
+    if causal and name in ("lsh-qk", "reformer"):
+        return EXCEPTIONS["causal hashing"]
+    return EXCEPTIONS.get(name)
+
+
+def calls(name, target, options, h, causal):
+    qkv = make(h=h, n=24, dtype=torch.float32)
+    with Counting() as counting:
+        away = QKV(qkv.q.to(AWAY), qkv.k.to(AWAY), qkv.v.to(AWAY), causal=causal)
+        counting.calls.clear()
+        run(name, target, away, options)
+    return counting.calls
+
+
+@pytest.mark.parametrize("name, target, options, causal", FORMS)
+def test_two_heads_and_twelve_are_as_many_operations(name, target, options, causal):
+    few, many = (calls(name, target, options, h, causal) for h in (2, 12))
+    grown = {operation: (few[operation], count) for operation, count in many.items() if count != few[operation]}
+    assert bool(grown) == (exception(name, options, causal) is not None), grown
