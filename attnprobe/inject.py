@@ -1,8 +1,9 @@
 """Replaces a model's attention by a method: ``injected`` for a block, ``register_attention`` by name.
 
-transformers hands over every attention call with its mask (see `attnprobe.hooks.interface`). If Q, K, V and a padding
-mask describe the call, the method gets it row by row, on the valid tokens, in float32 or wider; gradients flow through.
-A causal call needs a method with a causal form. A call with a window, a bias, a cap or sinks needs the exact
+transformers hands over every attention call with its mask (see `attnprobe.hooks.interface`). If a `QKV` describes the
+call, the method gets it row by row, on the valid tokens, in float32 or wider; gradients flow through. A causal call
+needs a method with a causal form, a sliding window one with the tag ``local``, sinks one that states its normaliser,
+queries behind a cache of keys one with the tag ``decodes``. A call with a bias, a cap or another mask needs the exact
 ``softmax``, which computes it as the model does. Any other method refuses such a call; no part of a call is silently
 ignored.
 """
@@ -115,10 +116,16 @@ class _Replacement:
         if call.causal and not entry.is_causal:
             entry.check_form(causal=True, local=False)
             raise Unsupported(f"attention is causal, and {entry.name} looks ahead")
-        if call.cached and not {"causal", "permutation_equivariant"} <= set(entry.tags):  # its place is not its row
+        if call.cached and "decodes" not in entry.tags:
             raise Unsupported(
-                f"{call.module}: a query follows a cache of keys, and {entry.name} goes by the places of "
-                "tokens: pass use_cache=False"
+                f"{call.module}: a query follows a cache of keys, and rows of {entry.name} depend on how many keys "
+                "there are: pass use_cache=False"
+            )
+        placed = "permutation_equivariant" not in entry.tags
+        if call.cached and call.local and placed:  # the first keys may be gone
+            raise Unsupported(
+                f"{call.module}: a query follows a cache that may lack the keys behind the sliding window, and "
+                f"{entry.name} goes by the places of tokens: pass use_cache=False"
             )
         if not call.causal and self._asks_for_causal():
             raise Unsupported(f"{call.module}: {entry.name}:causal=true, and {call.pattern} attention looks ahead")
@@ -203,8 +210,8 @@ def injected(
     head, so a row gives the same result alone, in a batch, and in every forward. Outputs at padded tokens are 0 before
     the output projection. Half precision is computed in float32. Calls that are not selected use the model's own eager
     attention. Gradients flow to Q, K and V. Attention dropout is left out. During generation with a cache of keys the
-    query is a single token: methods that depend on token positions, such as a window, refuse it and need
-    ``use_cache=False``.
+    queries are the last tokens: methods without the tag ``decodes``, whose rows depend on the number of keys, refuse
+    them and need ``use_cache=False``.
 
     Args:
         model: any model that uses transformers' attention interface.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class AttentionCall:
         pattern: the form of ``visible``: padding, causal, a window.
         cross: whether the queries and the keys are different tokens (cross attention).
         window: the sliding window of the model, which hides nothing in shorter inputs; None for no window.
+        positions: the keys at whose places the queries stand, (n_q,) int64; None: the queries are the last tokens.
         delta: relative Frobenius distance of this attention, in float64, from the model's own output.
     """
 
@@ -53,6 +54,7 @@ class AttentionCall:
     pattern: Pattern = field(default=FULL)
     cross: bool = False
     window: int | None = None
+    positions: Tensor | None = None
     delta: float = float("nan")
 
     def __repr__(self) -> str:
@@ -83,27 +85,47 @@ class AttentionCall:
 
     @property
     def causal(self) -> bool:
-        """Whether each token sees exactly itself and all valid tokens before it, without a window or a cache."""
-        same_tokens = self.q.shape[2] == self.k.shape[2] and not self.cross
-        return same_tokens and self.pattern.causal and self.pattern.right == 0 and self.pattern.left is None
+        """Whether the queries are the last tokens, and each sees no token after itself."""
+        if self.cross or not self.pattern.regular:
+            return False
+        last_alone = self.cached and self.q.shape[2] == 1  # behind a cache; no key is after it
+        return self.pattern.right == 0 or (last_alone and self.pattern.right is None)
 
     @property
     def cached(self) -> bool:
         """Whether the queries are only the last tokens, and the earlier keys come from a cache."""
-        return not self.cross and self.q.shape[2] < self.k.shape[2]
+        return not self.cross and self.positions is None and self.q.shape[2] < self.k.shape[2]
+
+    @property
+    def sliding_window(self) -> int | None:
+        """w where keys at a distance of w or more are hidden, as in `QKV`; None where no key is hidden for that."""
+        return None if self.pattern.left is None else self.pattern.left + 1
+
+    @property
+    def local(self) -> bool:
+        """Whether the model has a sliding window here, even if it hides none of these keys."""
+        return self.window is not None or self.sliding_window is not None
 
     def beyond(self) -> str | None:
-        """The reason why a `QKV` (Q, K, V, padding mask, causal flag) cannot describe this call; None if it can."""
+        """The reason why a `QKV` cannot describe this call; None if it can.
+
+        A `QKV` has Q, K, V, a padding mask, a sliding window that is causal or as wide on both sides, and sinks.
+        """
         if self.bias is not None:
             return "it adds a bias to its scores"
         if self.softcap is not None:
             return f"it caps its scores at {self.softcap:g}"
-        if self.sinks is not None:
-            return "it has attention sinks of its own"
-        if self.cached and self.pattern.causal and self.pattern.left is None:
-            return "its queries follow a cache of keys (use_cache=False reads the whole text)"
-        plain = self.causal or not self.pattern.band
-        return None if plain else f"{self.pattern} attention is not supported yet"
+        if self.pattern.band and (self.cross or not (self.causal or self.pattern.symmetric)):
+            return f"{self.pattern} attention{' to other tokens' if self.cross else ''} is not supported"
+        if self.pattern.left is not None and not self.pattern.contiguous:
+            return "its padding is between the tokens of a sliding window"
+        if self.cached and self._has_padded_queries():
+            return "queries that are padding follow a cache of keys"
+        return None
+
+    def _has_padded_queries(self) -> bool:
+        keys = self.pattern.keys
+        return keys is not None and not bool(keys[:, -self.q.shape[2] :].all())
 
     def output(self) -> Tensor:
         """The exact attention of this call in float64, (b, n_q, h, p_v), computed in blocks of rows."""
@@ -126,13 +148,19 @@ class AttentionCall:
             )
             yield start, stop, rows, largest
 
-    def qkv(self, row: int = 0) -> QKV:
-        """The inputs of a method for one batch row: Q, K, V with repeated heads, its padding mask, and its causal flag.
+    def at(self, queries: Tensor) -> AttentionCall:
+        """The call with the queries of these tokens alone, of a call whose queries are all tokens."""
+        of = lambda x: x if x is None or x.shape[-2] == 1 else x[..., queries, :]
+        return replace(self, q=of(self.q), visible=of(self.visible), bias=of(self.bias), positions=queries)
 
-        In self-attention a padded key is also a padded query. In cross attention padded keys are removed.
+    def qkv(self, row: int = 0) -> QKV:
+        """The inputs of a method for one batch row: Q, K, V with repeated heads, and what each query sees.
+
+        In self-attention a padded key is also a padded query. In cross attention and before the queries of a cache,
+        padded keys are removed.
 
         Raises:
-            Unsupported: the call has a mask, bias, cap or sinks that a `QKV` does not hold.
+            Unsupported: the call has a mask, bias or cap that a `QKV` does not hold.
         """
         reason = self.beyond()
         if reason is not None:
@@ -141,10 +169,21 @@ class AttentionCall:
         mask = None if self.pattern.keys is None else self.pattern.keys[row]
         if mask is not None and bool(mask.all()):
             mask = None
-        if mask is not None and self.cross:
+        if mask is not None and (self.cross or self.cached):
             k, v, mask = k[:, mask], v[:, mask], None
-        label = {"layer": self.number, "window": 0}
-        return QKV(q, k, v, scale=self.scale, mask=mask, label=label, causal=self.causal)
+        n_q, n_k = q.shape[1], k.shape[1]
+        return QKV(
+            q,
+            k,
+            v,
+            scale=self.scale,
+            mask=mask,
+            label={"layer": self.number, "window": 0},
+            causal=self.causal,
+            positions=torch.arange(n_k - n_q, n_k, device=k.device) if self.cached else self.positions,
+            sliding_window=self.sliding_window,
+            sink_logits=self.sinks,
+        )
 
 
 def exact_rows(

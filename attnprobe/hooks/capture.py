@@ -97,21 +97,27 @@ def capture_all(
 
 
 def capture_layers(
-    model: PreTrainedModel, name: str, layers: Iterable[int], forward: Callable[[], Any]
+    model: PreTrainedModel,
+    name: str,
+    layers: Iterable[int],
+    forward: Callable[[], Any],
+    queries: Tensor | None = None,
 ) -> dict[int, AttentionCall]:
-    """Run ``forward``, a call of ``model``, and return the calls ``layers``, only full or causal self-attention.
+    """Run ``forward``, a call of ``model``, and return the calls ``layers``, self-attention that a `QKV` describes.
 
     Args:
         model: any transformers model, in evaluation mode.
         name: the model's name in messages.
         layers: numbers of attention calls in the order of the forward.
         forward: calls the model; an exception stops it after the last selected layer.
+        queries: the tokens whose queries are kept and verified, (n_q,) int64; None is all.
 
     Raises:
         SourceError: the model bypasses the interface, masks single tokens, or computes more than ``softmax(scale · Q
-            Kᵀ) V`` over all tokens or over the tokens up to each; its forward fails; a layer was never reached.
+            Kᵀ) V`` over the tokens that a `QKV` makes visible, with or without sinks; its forward fails; a layer was
+            never reached.
     """
-    recorder = _Recorder(name, Selection(layers), _names(model), plain=True)
+    recorder = _Recorder(name, Selection(layers), _names(model), plain=True, queries=queries)
     _run(recorder, model, forward)
     missing = recorder.selection.missing(recorder.seen)
     if missing:
@@ -127,6 +133,7 @@ class _Recorder:
     selection: Selection
     names: dict[int, str]
     plain: bool = False
+    queries: Tensor | None = None
     calls: int = 0
     by_module: dict[str, int] = field(default_factory=dict)
     seen: list[tuple[int, str]] = field(default_factory=list)
@@ -203,7 +210,10 @@ def _attention(
             )
             if recorder.plain:
                 _check_plain(recorder, captured)
-            recorder.captured[number] = _verified(recorder, captured, output, _softmax_in_float32(eager))
+            own = output
+            if recorder.queries is not None:
+                captured, own = captured.at(recorder.queries), output[:, recorder.queries]
+            recorder.captured[number] = _verified(recorder, captured, own, _softmax_in_float32(eager))
         if number == recorder.selection.last:
             raise _Finished
     return output, None
@@ -272,15 +282,17 @@ def _mask_of(
 
 
 def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
-    """Refuse everything but full and causal self-attention."""
+    """Refuse what is not self-attention of a whole text that a `QKV` describes."""
     n_q, n_k = call.q.shape[2], call.k.shape[2]
     if n_q != n_k:
         raise recorder.refuse(call.number, f"{n_q} queries, {n_k} keys: self-attention is needed")
     fault = call.beyond()
     if fault is None and call.pattern.keys is not None:
-        fault = "masked attention is not supported yet"
+        fault = "masked attention is not supported"
     if fault is not None:
-        raise recorder.refuse(call.number, f"{fault}, only softmax(scale · Q Kᵀ) V over all tokens, or causal")
+        raise recorder.refuse(
+            call.number, f"{fault}, only full, causal and sliding-window attention, with or without sinks"
+        )
 
 
 @cache

@@ -62,6 +62,8 @@ NAMES = (
     "fallback",
     "stored_n",
     "captured",
+    "sliding_window",
+    "sinks",
 )
 STATUSES = ("ok", "skipped", "diverged", "failed")  # from best to worst
 LOWER_BOUND = "lower-bound"

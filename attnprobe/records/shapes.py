@@ -86,6 +86,8 @@ class Source(TypedDict, total=False):
     positions: str | None
     dtype: str
     causal: bool
+    sliding_window: Annotated[Count, Field(ge=1)]
+    sinks: bool
     captured: Literal["cache"]
     scale_inputs: Annotated[Number, Field(gt=0)]
     fallback: list[str]

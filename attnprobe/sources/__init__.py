@@ -59,12 +59,13 @@ def load_qkv(
     strict: bool = False,
     qkv: str | None = None,
     cache: bool = True,
+    queries: str | None = None,
     notify: Callable[[str], None] = note,
 ) -> QKV:
     """Q, K, V of ``n`` tokens at one layer of a model that reads a text, or from a file.
 
     Args:
-        model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv, cache: see
+        model, weights, text, weights_seed, split, tokenizer, positions, device, dtype, strict, qkv, cache, queries: see
             `SourceSpec`.
         n: the number of tokens; None is 512, or all of a ``qkv`` file.
         layer: the layer, from 0.
@@ -72,7 +73,8 @@ def load_qkv(
         notify: called with a line for each substitution; the default prints it to stderr.
 
     Returns:
-        A `QKV` of (h, n, p) tensors. Its ``label`` holds layer, window, n and all facts about the source.
+        A `QKV` of (h, n, p) tensors; with ``queries``, q is (h, n_q, p), at their ``positions``. Its ``label`` holds
+        layer, window, n and all facts about the source.
 
     Raises:
         SourceError: a model, text, tokenizer, file or device is missing, damaged, refused or unreachable.
@@ -95,6 +97,7 @@ def load_qkv(
         strict=strict,
         qkv=qkv,
         cache=cache,
+        queries=queries,
     )
     source = resolve(spec, notify=notify)
     return source.qkv(source.default_n if n is None else n, [layer], window)[layer]

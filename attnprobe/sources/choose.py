@@ -25,6 +25,7 @@ from .folder import ModelFolder, directory, looks_like_a_path, settings_sha256
 from .hub import Unreachable, cached_folder, cached_models, fetch
 from .model import ModelSource
 from .packaged import INSTALL, MINILM, minilm, packaged_weights
+from .queries import Queries
 from .spec import Source, SourceSpec, choose_device, path_of, stage
 from .text import Text, embedded, open_text, wikitext
 from .vocabulary import LARGEST, Vocabulary, fallback_vocabulary, of_folder, open_tokenizer
@@ -120,6 +121,7 @@ def _identity(
     None where files that have to be read for it cannot be: what is wrong with them is said when they are loaded.
     """
     given = {name: getattr(spec, name) for name in ("weights_seed", "positions", "dtype", "tokenizer", "strict")}
+    given |= {} if spec.queries is None else {"queries": Queries(spec.queries).fact}
     packages = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     trained = folder is not None and weights != "initialized"
     tensors = folder.seals[-1].sha256 if folder is not None and trained else None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Opened", "described"]
 
 MOST_UNKNOWN = 0.3
+WITH_SINKS = ("gpt_oss",)  # model types whose heads have sinks, which no setting of their configuration states
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def described(
         "max_positions": min(limits, default=None),
         "p": p,
         "heads": heads,
-        **({"causal": True} if _is_causal(config) else {}),
+        **_attention(config),
     }
     return {"facts": facts, "layers": layers, "lengths": {}, "before": vocabulary.before, "after": vocabulary.after}
 
@@ -91,6 +92,21 @@ def _config_sha256(config: PreTrainedConfig) -> str:
     for name in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "_attn_implementation"):
         settings.pop(name, None)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _attention(config: PreTrainedConfig) -> dict[str, Any]:
+    """The facts ``causal``, ``sliding_window`` and ``sinks`` that a configuration states. A forward corrects them.
+
+    ``sliding_window`` is that of `QKV`. transformers counts a window of both sides without the token itself.
+    """
+    inner = config.get_text_config()
+    causal = _is_causal(config)
+    width = getattr(inner, "sliding_window", None)
+    local = "sliding_attention" in (getattr(inner, "layer_types", None) or ["sliding_attention"])
+    facts: dict[str, Any] = {"causal": True} if causal else {}
+    if isinstance(width, int) and width > 0 and local:
+        facts["sliding_window"] = width if causal else width + 1
+    return facts | ({"sinks": True} if config.model_type in WITH_SINKS else {})
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:

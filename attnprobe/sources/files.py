@@ -2,7 +2,8 @@
 
 Files of `save_qkv` hold ``layer{L}.window{W}.q``, ``.k`` and ``.v``, each (h, n, p), and a metadata entry ``attnprobe``
 with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of (n, p) or (h, n, p), an optional
-bool ``mask`` (n,), and optional metadata entries ``scale`` and ``causal`` (``true`` or ``false``).
+bool ``mask`` (n,), and optional metadata entries ``scale``, ``causal`` (``true`` or ``false``), ``sliding_window`` and
+``sinks``. Both may hold ``sink_logits`` (h,), and the ``positions`` (n_q,) of queries that are not all tokens.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from ..errors import SourceError, UsageError
 from ..files import parse_json, reading, writing
 from ..qkv import QKV
 from .folder import sha256_of
-from .spec import DTYPES, Source, SourceSpec, check_sizes, path_of
+from .queries import Queries
+from .spec import DTYPES, Source, SourceSpec, attention_lines, check_sizes, path_of
 
 __all__ = ["SCHEMA", "FileSource", "save_qkv"]
 
 SCHEMA = 1
 ENTRY = "attnprobe"
-OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv])")
-PLAIN = ("q", "k", "v", "mask")
+EXTRA = ("sink_logits", "positions")  # tensors that a place may have
+OURS = re.compile(r"layer([0-9]{1,9})\.window([0-9]{1,9})\.([qkv]|sink_logits|positions)")
+PLAIN = ("scale", "causal", "sliding_window", "sinks")  # metadata of other programs
 FORMS = "q, k, v (and mask), or layer0.window0.q, .k, .v"
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -54,19 +57,29 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
         scales: dict[str, float] = {}
         heads: tuple[int, ...] = ()
         causal: set[bool] = set()
+        widths: dict[str, int] = {}
+        sinks: dict[str, int] = {}
         for window in range(windows):
             for layer, qkv in source.qkv(n, layers, window).items():
                 if qkv.mask is not None:
                     raise UsageError(f"{path}: layer {layer} has a mask, which this file format cannot store")
                 scales[str(layer)], heads = qkv.scale, qkv.heads
                 causal.add(qkv.causal)
-                for axis in "qkv":
-                    tensors[f"layer{layer}.window{window}.{axis}"] = getattr(qkv, axis).cpu().contiguous()
+                if qkv.sliding_window is not None:
+                    widths[str(layer)] = qkv.sliding_window
+                if qkv.sinks:
+                    sinks[str(layer)] = qkv.sinks
+                for axis in ("q", "k", "v", *EXTRA):
+                    tensor = getattr(qkv, axis)
+                    if tensor is not None:
+                        tensors[f"layer{layer}.window{window}.{axis}"] = tensor.cpu().contiguous()
         if len(causal) > 1:
             raise UsageError(f"{path}: only some layers are causal, which this file format cannot store")
         facts = {name: fact for name, fact in source.facts.items() if name != "captured"}
         entry = {"schema": SCHEMA, "facts": facts, "scale": scales, "n": n, "heads": list(heads)}
         entry |= {"causal": True} if True in causal else {}
+        entry |= {"sliding_window": widths} if widths else {}
+        entry |= {"sinks": sinks} if sinks else {}
         write(tensors, {ENTRY: json.dumps(entry, sort_keys=True)})
     return path
 
@@ -112,6 +125,7 @@ class FileSource(Source):
     def __init__(self, spec: SourceSpec, device: torch.device, *, notify: Callable[[str], None] = lambda line: None):
         self.path, self.device, self.dtype = path_of(str(spec.qkv)), device, DTYPES[spec.dtype]
         self.name = str(spec.qkv)
+        self.selection = None if spec.queries is None else Queries(spec.queries)
         if not self.path.is_file():
             fault = "is a directory" if self.path.is_dir() else "does not exist"
             raise SourceError(f"--qkv {self.name} {fault}: name a safetensors file with {FORMS}")
@@ -121,14 +135,15 @@ class FileSource(Source):
                 self._shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
                 stored = {name: file.get_slice(name).get_dtype() for name in names}
                 metadata = file.metadata() or {}
-            self._places = self._find_places()
             self.entry = self._read_entry(metadata)
+            self._places = self._find_places()
             self.n = self.default_n = min(self._tokens(*place) for place in self._places)
             layers = [layer for layer, _ in self._places]
             self.layers, self.windows = max(layers) + 1, 1 + max(window for _, window in self._places)
             shapes = [self._shape(*place, "q") for place in self._places]
             self.heads, p = shapes[0][0], shapes[0][2]
-            dtypes = sorted({self._dtype_name(name, dtype) for name, dtype in stored.items() if name != "mask"})
+            measured = [name for name in stored if name.split(".")[-1] in ("q", "k", "v")]
+            dtypes = sorted({self._dtype_name(name, stored[name]) for name in measured})
             if "float64" in dtypes and self.dtype != torch.float64:
                 notify(f"{self.name} holds float64: measured in {spec.dtype} (--dtype float64 keeps it)")
         origin = self.entry.get("facts")
@@ -145,7 +160,8 @@ class FileSource(Source):
             "heads": self.heads,
             "fallback": _lines_of(origin.get("fallback")) if isinstance(origin, dict) else [],
             **({"origin": origin} if origin else {}),
-            **({"causal": True} if self._is_causal() else {}),
+            **self._attention_facts(),
+            **({} if self.selection is None else {"queries": self.selection.fact}),
         }
 
     @property
@@ -174,6 +190,8 @@ class FileSource(Source):
                 tokens = self._tokens(layer, window)
                 if n > tokens:
                     raise UsageError(f"n={n}: {self.name} holds {tokens} tokens; choose a smaller n")
+        if self.selection is not None:
+            self.selection.positions(n)
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
         """The first ``n`` tokens of each layer, bit for bit if the dtype is that of the file.
@@ -192,8 +210,7 @@ class FileSource(Source):
             f"heads: {_counted('layer', self.available)}, {f['heads']} head{'s' * (f['heads'] != 1)}, p={f['p']}, "
             f"{f['stored_n']} tokens",
         ]
-        if "causal" in f:
-            lines.append("attention: causal")
+        lines += attention_lines(f)
         origin = f.get("origin")
         if isinstance(origin, dict):
             lines += [f"origin {key}: {value}" for key, value in origin.items() if value not in (None, [])]
@@ -202,20 +219,56 @@ class FileSource(Source):
     def _read(self, n: int, layer: int, window: int) -> QKV:
         with self._opened() as file:
             mask = file.get_tensor("mask")[:n] if "mask" in self._shapes else None
+            logits = self._tensor(file, layer, window, "sink_logits")
+            rows, positions = self._rows(n, layer, window, self._tensor(file, layer, window, "positions"))
             tensors = []
             for axis in "qkv":
                 name = self._name(layer, window, axis)
                 piece = file.get_slice(name)
-                tensor = piece[:n] if len(self._shapes[name]) == 2 else piece[:, :n]
+                if axis == "q" and rows is not None:
+                    tensor = file.get_tensor(name)[..., rows, :]
+                else:
+                    tensor = piece[:n] if len(self._shapes[name]) == 2 else piece[:, :n]
                 tensors.append(tensor.to(self.device, self.dtype, copy=True).contiguous())
-        scale = self._scale(layer)
-        numbers = self.entry.get("heads")
-        label = {"layer": layer, "window": window, "n": n, **self.facts}
         try:
-            return QKV(*tensors, scale=scale, mask=mask, heads=numbers, label=label, causal="causal" in self.facts)
+            return QKV(
+                *tensors,
+                scale=self._scale(layer),
+                mask=mask,
+                heads=self.entry.get("heads"),
+                label={"layer": layer, "window": window, "n": n, **self.facts},
+                causal="causal" in self.facts,
+                positions=positions,
+                sliding_window=self._number("sliding_window", layer),
+                sinks=self._number("sinks", layer) or 0,
+                sink_logits=logits,
+            )
         except (UsageError, TypeError, ValueError) as error:
             where = "" if not self._is_ours() else f"layer{layer}.window{window}."
             raise SourceError(f"{self.name}: {where}{error}") from error
+
+    def _rows(self, n: int, layer: int, window: int, positions: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The rows of Q that are read, and the places where they stand; None if they are the first n tokens.
+
+        Args:
+            positions: those that the file states.
+        """
+        stored, tokens = self._queries(layer, window), self._tokens(layer, window)
+        if positions is None and stored == tokens and self.selection is None:
+            return None, None
+        if positions is None:
+            positions = torch.arange(tokens - stored, tokens)
+        if self.selection is None:
+            rows = (positions < n).nonzero()[:, 0]
+            if len(rows) == 0:
+                raise UsageError(f"n={n}: all queries of {self.name} stand behind its first {n} tokens")
+            return rows, positions[rows]
+        row_of = {position: row for row, position in enumerate(positions.tolist())}
+        wanted = self.selection.positions(n)
+        absent = [position for position in wanted.tolist() if position not in row_of]
+        if absent:
+            raise UsageError(f"queries {self.selection.text}: {self.name} holds no query of token {absent[0]}")
+        return torch.tensor([row_of[position] for position in wanted.tolist()]), wanted
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -239,6 +292,9 @@ class FileSource(Source):
         return shape if len(shape) == 3 else (1, *shape)
 
     def _tokens(self, layer: int, window: int) -> int:
+        return self._shape(layer, window, "k")[1]
+
+    def _queries(self, layer: int, window: int) -> int:
         return self._shape(layer, window, "q")[1]
 
     def _find_places(self) -> set[tuple[int, int]]:
@@ -249,7 +305,8 @@ class FileSource(Source):
         places = {(int(match[1]), int(match[2])) for match in ours} or {(0, 0)}
         expected = {self._name(*place, axis) for place in places for axis in "qkv"}
         absent = sorted(expected - set(names))
-        strange = sorted(set(names) - expected - ({"mask"} if not ours else set()))
+        optional = {self._name(*place, name) for place in places for name in EXTRA} | ({"mask"} if not ours else set())
+        strange = sorted(set(names) - expected - optional)
         if absent or strange:
             wrong = f"no tensor {absent[0]}" if absent else f"an unknown tensor {strange[0][:80]}"
             raise SourceError(f"{self.name} has {wrong}: it needs {FORMS}; {has}")
@@ -257,17 +314,18 @@ class FileSource(Source):
             if len(self._shapes[name]) not in (2, 3):
                 raise SourceError(f"{self.name}: {name} has shape {self._shapes[name]}, not (heads, tokens, dimension)")
         for place in places:
-            if self._tokens(*place) != self._shape(*place, "k")[1]:
+            placed = self._name(*place, "positions") in names or self._is_causal()
+            if self._queries(*place) != self._tokens(*place) and not placed:
                 raise SourceError(
-                    f"{self.name}: {self._name(*place, 'q')} has {self._tokens(*place)} tokens, "
-                    f"{self._name(*place, 'k')} {self._shape(*place, 'k')[1]}; self-attention is needed"
+                    f"{self.name}: {self._name(*place, 'q')} has {self._queries(*place)} tokens, "
+                    f"{self._name(*place, 'k')} {self._tokens(*place)}; queries that are not all tokens need positions"
                 )
         return places
 
     def _read_entry(self, metadata: dict[str, str]) -> dict[str, Any]:
-        """The metadata: our entry, or the scale and causal entries of another program."""
+        """The metadata: our entry, or those of another program."""
         if ENTRY not in metadata:
-            return {name: metadata[name] for name in ("scale", "causal") if name in metadata}
+            return {name: metadata[name] for name in PLAIN if name in metadata}
         try:
             entry = parse_json(metadata[ENTRY])
             schema = entry["schema"]
@@ -285,6 +343,30 @@ class FileSource(Source):
             return None if scale is None else float(scale)
         except (TypeError, ValueError, OverflowError) as error:
             raise SourceError(f"{self.name}: its scale {scale!r} is not a number") from error
+
+    def _number(self, name: str, layer: int) -> int | None:
+        """A whole number of the metadata, of all layers or by layer; None if there is none."""
+        value = self.entry.get(name)
+        if isinstance(value, dict):
+            value = value.get(str(layer))
+        try:
+            return None if value is None else int(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SourceError(f"{self.name}: its {name} {value!r} is not a whole number") from error
+
+    def _tensor(self, file: Any, layer: int, window: int, name: str) -> Tensor | None:
+        """A tensor that not every place has."""
+        name = self._name(layer, window, name)
+        return file.get_tensor(name) if name in self._shapes else None
+
+    def _attention_facts(self) -> dict[str, Any]:
+        """Which keys the queries of the file's layers see, as far as that is not all of them."""
+        widths = [width for layer in self.available if (width := self._number("sliding_window", layer)) is not None]
+        sinks = any(name.split(".")[-1] == "sink_logits" for name in self._shapes)
+        sinks = sinks or any(self._number("sinks", layer) for layer in self.available)
+        facts: dict[str, Any] = {"causal": True} if self._is_causal() else {}
+        facts |= {"sliding_window": widths[0]} if widths else {}
+        return facts | ({"sinks": True} if sinks else {})
 
     def _is_causal(self) -> bool:
         causal = self.entry.get("causal", False)

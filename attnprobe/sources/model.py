@@ -15,7 +15,8 @@ from .description import Opened, described
 from .folder import ModelFolder
 from .packaged import INSTALL
 from .positions import Captured, read
-from .spec import DTYPES, Source, SourceSpec, check_sizes, stage
+from .queries import Queries
+from .spec import DTYPES, Source, SourceSpec, attention_lines, check_sizes, stage
 from .text import Text
 from .tokens import Layout, TokenStream, check_length
 from .weights import initialized, pretrained, redraw_projections
@@ -81,7 +82,9 @@ class ModelSource(Source):
         self._card = card
         self.layers, self.heads = card["layers"], card["facts"]["heads"]
         self.layout = Layout(card["facts"]["max_positions"], *(tuple(card[name]) for name in ("before", "after")))
-        self.facts: dict[str, Any] = {**card["facts"], "fallback": [*before, *card["fallback"]]}
+        self.selection = None if spec.queries is None else Queries(spec.queries)
+        chosen = {} if self.selection is None else {"queries": self.selection.fact}
+        self.facts: dict[str, Any] = {**card["facts"], **chosen, "fallback": [*before, *card["fallback"]]}
 
     @property
     def opened(self) -> Opened:
@@ -117,6 +120,8 @@ class ModelSource(Source):
         again = self._card["lengths"][length]
         if again and again not in self.facts["fallback"]:
             self.facts["fallback"].append(again)
+        if self.selection is not None:
+            self.selection.positions(n)
         self._deepest = max(self._deepest, *layers)
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
@@ -132,23 +137,30 @@ class ModelSource(Source):
         cached = captured is not None
         if captured is None:
             captured = self._read(n, numbers, window)
-        causal = any(one.causal for one in captured.values())  # the forward decides, not the configuration
-        facts = {name: fact for name, fact in self.facts.items() if name not in ("causal", "captured")}
-        self.facts = facts | ({"causal": True} if causal else {}) | ({"captured": "cache"} if cached else {})
+        self._correct(list(captured.values()))
+        facts = {name: fact for name, fact in self.facts.items() if name != "captured"}
+        self.facts = facts | ({"captured": "cache"} if cached else {})
         return {layer: self._labelled(layer, n, window, one) for layer, one in captured.items()}
+
+    def _correct(self, captured: Sequence[Captured]) -> None:
+        """Correct what the configuration states of attention by what forwards have proved of some layers."""
+        widths = [one.sliding_window for one in captured if one.sliding_window is not None]
+        proved = {"causal": True} if any(one.causal for one in captured) else {}
+        proved |= {"sliding_window": widths[0]} if widths else {}
+        proved |= {"sinks": True} if any(one.sink_logits is not None for one in captured) else {}
+        self.facts = {name: fact for name, fact in self.facts.items() if name != "causal"} | proved
 
     def _read(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured]:
         """Q, K and V of one forward, which are then stored in the cache."""
         segments = self.segments(n, window)
         model = self._loaded()
         with stage(self.timings, "forward"):
-            captured = read(model, self.name, segments, layers, self.spec.positions)
+            rows = None if self.selection is None else self.selection.positions(n).to(self.device)
+            captured = read(model, self.name, segments, layers, self.spec.positions, rows)
         with stage(self.timings, "cache"):
             for layer, one in captured.items():
-                tensors = {"q": one.q, "k": one.k, "v": one.v}
-                proved = {"scale": one.scale, "causal": one.causal, "delta": one.delta}
-                facts = {"what": "Q, K, V", "proved": proved, **self._cell_facts(n, layer, window)}
-                self.cache.keep_tensors(key_of(self.identity, n, window, layer), tensors, facts)
+                facts = {"what": "Q, K, V", "proved": one.proved, **self._cell_facts(n, layer, window)}
+                self.cache.keep_tensors(key_of(self.identity, n, window, layer), one.tensors, facts)
         return captured
 
     def _cached(self, n: int, layers: Sequence[int], window: int) -> dict[int, Captured] | None:
@@ -160,8 +172,8 @@ class ModelSource(Source):
                 if entry is None:
                     return None
                 tensors, facts = entry
-                q, k, v = (tensors[axis].to(self.device) for axis in "qkv")
-                captured[layer] = Captured(q, k, v, **facts["proved"])
+                tensors = {name: tensor.to(self.device) for name, tensor in tensors.items()}
+                captured[layer] = Captured(**tensors, **facts["proved"])
         return captured
 
     def remembered(
@@ -222,7 +234,7 @@ class ModelSource(Source):
             f"text: {f['text']}{split}, sha256 {f['text_sha256']}",
             f"tokenizer: {f['tokenizer']}, sha256 {f['tokenizer_sha256']}, unknown {f['unk_fraction']:.2%}",
             f"positions: {f['positions']}",
-            *(["attention: causal"] if "causal" in f else []),
+            *attention_lines(f),
             *(f"fallback: {line}" for line in f["fallback"]),
         ]
 
@@ -231,7 +243,17 @@ class ModelSource(Source):
         label = {"layer": layer, "window": window, "n": n, **self.facts}
         try:
             q, k, v = (x.to(dtype).contiguous() for x in (captured.q, captured.k, captured.v))
-            return QKV(q, k, v, scale=captured.scale, label=label, causal=captured.causal)
+            return QKV(
+                q,
+                k,
+                v,
+                scale=captured.scale,
+                label=label,
+                causal=captured.causal,
+                positions=captured.positions,
+                sliding_window=captured.sliding_window,
+                sink_logits=captured.sink_logits,
+            )
         except UsageError as error:
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +31,16 @@ OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "c
 OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 
 
+TENSORS = ("q", "k", "v", "sink_logits", "positions")  # of what is captured
+
+
 @dataclass(frozen=True)
 class Captured:
     """Q, K, V (h, n, ·) of one layer, as the model had them.
 
     Attributes:
-        scale: of the scores. causal: whether a token sees those before it alone. delta: the relative distance of exact
-            attention, rebuilt from Q, K, V, from the model's own, which was proved to be small.
+        scale: of the scores. causal, sliding_window, sink_logits, positions: as in `QKV`.
+        delta: the relative distance of exact attention, rebuilt from these, from the model's own; proved to be small.
     """
 
     q: Tensor
@@ -46,6 +49,24 @@ class Captured:
     scale: float
     causal: bool
     delta: float
+    sliding_window: int | None = None
+    sink_logits: Tensor | None = None
+    positions: Tensor | None = None
+
+    def of(self, queries: Tensor) -> Captured:
+        """With the queries of these tokens alone."""
+        return replace(self, q=self.q[:, queries], positions=queries)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors by name."""
+        named = {name: getattr(self, name) for name in TENSORS}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    @property
+    def proved(self) -> dict[str, Any]:
+        """Its other facts, as JSON values."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in TENSORS}
 
 
 def first_position(config: Any) -> int:
@@ -60,25 +81,33 @@ def max_positions(config: Any) -> int | None:
 
 
 def read(
-    model: PreTrainedModel, name: str, segments: Sequence[Sequence[int]], layers: Sequence[int], policy: str
+    model: PreTrainedModel,
+    name: str,
+    segments: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    policy: str,
+    queries: Tensor | None = None,
 ) -> dict[int, Captured]:
-    """What each of ``layers`` has for the tokens of ``segments``.
+    """What each of ``layers`` has for the tokens of ``segments``, with the queries of these tokens; None is all.
 
     Raises:
         UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
         SourceError: see `capture_layers`.
     """
-    if policy == "segment" or len(segments) == 1:
-        return _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)])
+    if len(segments) == 1:
+        return _joined([_forward(model, name, segments, layers, queries=queries)])
+    if policy == "segment":
+        joined = _joined([_forward(model, name, batch, layers) for batch in _batches(model, segments)])
+        return {layer: one if queries is None else one.of(queries) for layer, one in joined.items()}
     table = _table(model, name, policy)
     first, longest = first_position(model.config), len(segments[0])
     tokens = [token for segment in segments for token in segment]
     if policy == "wrap":
         rows = [first + place for segment in segments for place in range(len(segment))]
-        return _joined([_forward(model, name, [tokens], layers, rows)])
+        return _joined([_forward(model, name, [tokens], layers, rows, queries)])
     with _stretched(model, table, first, longest, len(tokens)):
         rows = list(range(first, first + len(tokens)))
-        return _joined([_forward(model, name, [tokens], layers, rows)])
+        return _joined([_forward(model, name, [tokens], layers, rows, queries)])
 
 
 def _forward(
@@ -87,6 +116,7 @@ def _forward(
     batch: Sequence[Sequence[int]],
     layers: Sequence[int],
     rows: list[int] | None = None,
+    queries: Tensor | None = None,
 ) -> dict[int, AttentionCall]:
     ids = torch.tensor(batch, device=model.device)
     extras: dict[str, Any] = {}
@@ -97,7 +127,7 @@ def _forward(
             extras["token_type_ids"] = torch.zeros_like(ids)
     if "use_cache" in accepted:
         extras["use_cache"] = False
-    return capture_layers(model, name, layers, lambda: model(input_ids=ids, **extras))
+    return capture_layers(model, name, layers, lambda: model(input_ids=ids, **extras), queries)
 
 
 def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
@@ -111,14 +141,15 @@ def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Itera
 
 
 def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
-    """The batches of segments, concatenated along the tokens."""
+    """The batches of segments, concatenated along the tokens. The first segments, the longest, show the window."""
     flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
     joined = {}
     for layer, call in parts[0].items():
         of = lambda part, axis, layer=layer: repeated(getattr(part[layer], axis), part[layer].heads)
         q, k, v = (torch.cat([flat(of(part, axis)) for part in parts], dim=1) for axis in "qkv")
         delta = max(part[layer].delta for part in parts)
-        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta)
+        more = call.sliding_window, call.sinks, call.positions
+        joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more)
     return joined
 
 

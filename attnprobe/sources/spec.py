@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from ..errors import SourceError, UsageError, unknown
 from ..qkv import QKV
 from ..timings import Timings
 
-__all__ = ["DTYPES", "POSITIONS", "SPLITS", "WEIGHTS", "Source", "SourceSpec", "choose_device", "path_of", "stage"]
+__all__ = ["DTYPES", "POSITIONS", "SPLITS", "WEIGHTS", "Source", "SourceSpec"]
+__all__ += ["attention_lines", "choose_device", "path_of", "stage"]
 
 WEIGHTS = ("pretrained", "initialized", "initialized-qkv")
 POSITIONS = ("segment", "wrap", "interpolate")
@@ -49,6 +50,7 @@ class SourceSpec:
         strict: fail instead of falling back to a substitute.
         qkv: a safetensors file with Q, K, V, in place of a model and a text.
         cache: read captured tensors from the user's cache, and write new ones to it.
+        queries: the tokens that are queries, see `Queries`; None is all tokens. All tokens are keys.
 
     Raises:
         UsageError: a word that is not among these.
@@ -66,6 +68,7 @@ class SourceSpec:
     strict: bool = False
     qkv: str | None = None
     cache: bool = True
+    queries: str | None = None
 
     def __post_init__(self) -> None:
         for what, choices in (("weights", WEIGHTS), ("positions", POSITIONS), ("dtype", DTYPES)):
@@ -75,7 +78,7 @@ class SourceSpec:
             raise unknown("split", str(self.split), SPLITS)
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", str(self.device)):
             raise unknown("device", str(self.device), ("auto", "cpu", "cuda", "cuda:0"))
-        for what in ("model", "text", "tokenizer", "qkv"):
+        for what in ("model", "text", "tokenizer", "qkv", "queries"):
             if getattr(self, what) is not None:
                 object.__setattr__(self, what, str(getattr(self, what)))  # accepts a pathlib.Path
                 if not getattr(self, what).strip():
@@ -154,6 +157,21 @@ class Source(ABC):
     @abstractmethod
     def describe(self) -> list[str]:
         """The facts about the source, one line each, for display."""
+
+
+def attention_lines(facts: Mapping[str, Any]) -> list[str]:
+    """A line with which keys the queries of a source see, if they do not all see all.
+
+    >>> attention_lines({"causal": True, "sliding_window": 4096})
+    ['attention: causal, sliding window 4096']
+    """
+    width = facts.get("sliding_window")
+    words = [
+        "causal" if facts.get("causal") else "",
+        f"sliding window {width}" if width is not None else "",
+        "sinks" if facts.get("sinks") else "",
+    ]
+    return [f"attention: {', '.join(filter(None, words))}"] if any(words) else []
 
 
 def check_sizes(n: int, windows: int) -> None:

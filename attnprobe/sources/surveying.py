@@ -27,8 +27,8 @@ def survey(name: str, weights: str = "pretrained") -> list[str]:
 
     ``mask`` is the mask of that input; a window wider than the input is taken from the model's configuration. ``delta``
     is the relative distance between exact attention, rebuilt from the captured tensors, and the model's own. The last
-    column says whether Q, K, V and a padding mask describe the call, so that methods can run on it (on a causal call,
-    methods with a causal form), or why not.
+    column says whether a `QKV` describes the call, so that methods can run on it, or why not. ``causal`` and ``local``
+    are the tags that these methods need; with ``sinks``, they state their normaliser.
 
     Raises:
         SourceError: the model is missing, bypasses transformers' attention interface, or reads neither text nor images.
@@ -68,7 +68,8 @@ def example(model: PreTrainedModel, name: str) -> dict[str, Any]:
 def _row(call: AttentionCall) -> tuple[str, ...]:
     path = call.module if call.call == 0 else f"{call.module} (call {call.call + 1})"
     p, p_v = call.q.shape[3], call.v.shape[3]
-    fit = "yes, causal" if call.causal else "yes"
+    needs = {"causal": call.causal, "local": call.sliding_window is not None, "sinks": call.sinks is not None}
+    fit = ", ".join(["yes", *(name for name, needed in needs.items() if needed)])
     mask = ", ".join([str(call.pattern), *call.extras()])
     sizes = (str(call.heads), str(call.kv_heads), str(p) if p == p_v else f"{p}/{p_v}", f"{call.scale:.4g}")
     return (str(call.number), path, call.kind, *sizes, mask, f"{call.delta:.0e}", call.beyond() or fit)

@@ -121,6 +121,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
         f"n = {', '.join(map(str, lengths))}",
         f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
         "causal" if any(facts.get("causal") for facts in sources) else "",
+        "sliding windows" if any(facts.get("sliding_window") for facts in sources) else "",
     ]
     return ", ".join(filter(None, parts))
 

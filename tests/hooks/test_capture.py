@@ -8,13 +8,20 @@ from safetensors.torch import load_file
 from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
 
 from attnprobe.errors import SourceError, UsageError
-from attnprobe.sources import SourceSpec, load_qkv, resolve
+from attnprobe.records.file import identity_facts
+from attnprobe.reference import exact_output
+from attnprobe.sources import SourceSpec, load_qkv, resolve, save_qkv
+from attnprobe.sources.queries import Queries
 
 IDS = {token: number for number, token in enumerate(VOCABULARY)}
 
 
 def source(model, text, **changes):
     return resolve(SourceSpec(model=str(model), text=text, device="cpu", **changes))
+
+
+def source_of(path):
+    return resolve(SourceSpec(qkv=str(path), device="cpu"))
 
 
 def segments_of(n, longest=16, window_start=0):
@@ -200,6 +207,18 @@ def family(name):
     if name == "modernbert":
         special = dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"), 0)
         return t.ModernBertModel(t.ModernBertConfig(**fold(num_hidden_layers=4, local_attention=8, **special)))
+    if name == "mistral":
+        return t.MistralModel(t.MistralConfig(**fold(num_key_value_heads=2, sliding_window=6)))
+    if name == "gemma3":
+        types = ["sliding_attention", "full_attention"]
+        sizes = fold(num_key_value_heads=2, head_dim=16, sliding_window=6, layer_types=types)
+        return t.Gemma3TextModel(t.Gemma3TextConfig(**sizes))
+    if name == "gpt_oss":
+        sizes = fold(num_key_value_heads=2, head_dim=8, sliding_window=6, num_local_experts=2, num_experts_per_tok=1)
+        model = t.GptOssModel(t.GptOssConfig(**sizes))
+        for parameter in model.parameters():  # transformers leaves the sinks and the experts as they are
+            parameter.data.normal_(0.0, 0.3)
+        return model
     if name == "eurobert":
         special = dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id", "mask_token_id"), 0)
         return t.EuroBertModel(t.EuroBertConfig(**fold(num_key_value_heads=2, **special)))
@@ -235,7 +254,6 @@ def families(tmp_path_factory):
         ("longformer", 1, "bypasses transformers' attention interface (LongformerModel made no call)"),
         ("t5", 0, "refused at layer 0: it adds a bias to its scores"),
         ("vit", 0, "a vit reads no text"),
-        ("modernbert", 1, "refused at layer 1: sliding-window (9) attention is not supported yet"),
     ],
 )
 def test_models_that_q_k_v_alone_do_not_describe_are_refused_by_name(families, text_file, name, layer, says):
@@ -250,6 +268,99 @@ def test_other_bidirectional_models_are_captured(families, text_file, name, laye
     captured = source(families(name), text_file).qkv(24, layers, 0)
     for layer in layers:
         assert captured[layer].q.shape == captured[layer].k.shape == captured[layer].v.shape == (4, 24, 8)
+
+
+LOCAL = {
+    "mistral": (True, [6, 6], "attention: causal, sliding window 6"),
+    "gemma3": (True, [6, None], "attention: causal, sliding window 6"),
+    "gpt_oss": (True, [6, None], "attention: causal, sliding window 6, sinks"),
+    "modernbert": (False, [None, 5, 5, None], "attention: sliding window 5"),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_windows_and_sinks_are_captured_and_told(families, text_file, name, tmp_path):
+    """By the configuration before a forward and by the forward itself; a file keeps them."""
+    causal, widths, line = LOCAL[name]
+    src = source(families(name), text_file)
+    told = {fact: src.facts.get(fact) for fact in ("causal", "sliding_window", "sinks")}
+    assert line in src.describe()
+    layers = list(range(len(widths)))
+    found = src.qkv(24, layers, 0)
+    assert told == {fact: src.facts.get(fact) for fact in told}
+    assert [found[layer].sliding_window for layer in layers] == widths
+    assert {found[layer].causal for layer in layers} == {causal}
+    assert (found[0].sink_logits is not None) is (name == "gpt_oss")
+    copied = source_of(save_qkv(tmp_path / "kept", src, 24, layers))
+    assert line in copied.describe()
+    for layer, qkv in copied.qkv(24, layers, 0).items():
+        assert torch.equal(exact_output(qkv), exact_output(found[layer]))
+    shorter = copied.qkv(12, layers, 0)
+    assert [shorter[layer].sliding_window for layer in layers] == widths
+
+
+def test_facts_of_attention_are_no_part_of_a_cells_key(families, text_file):
+    src = source(families("gpt_oss"), text_file)
+    assert {"causal"} == {"causal", "sliding_window", "sinks"} & set(identity_facts(src.facts))
+
+
+def test_a_window_that_only_the_forward_shows_is_told_afterwards(families, text_file, monkeypatch):
+    monkeypatch.setattr("attnprobe.sources.description._attention", lambda config: {})
+    src = source(families("gpt_oss"), text_file)
+    assert not {"causal", "sliding_window", "sinks"} & set(src.facts)
+    src.qkv(24, [0], 0)
+    assert (src.facts["causal"], src.facts["sliding_window"], src.facts["sinks"]) == (True, 6, True)
+
+
+def test_a_window_wider_than_the_text_hides_nothing_and_is_told(families, text_file):
+    src = source(families("mistral"), text_file)
+    qkv = src.qkv(6, [0], 0)[0]
+    assert qkv.sliding_window is None and src.facts["sliding_window"] == 6
+
+
+@pytest.mark.parametrize("queries", ["last:5", "every:4", "random:7", "0,3,9-12"])
+@pytest.mark.parametrize("name", ["mistral", "gpt_oss", "modernbert", "llama", "gpt2"])
+def test_some_queries_are_rows_of_all(families, text_file, name, queries):
+    whole = source(families(name), text_file).qkv(24, [0, 1], 0)
+    some = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
+    rows = Queries(queries).positions(24)
+    for layer, qkv in some.items():
+        assert torch.equal(qkv.positions, rows) and torch.equal(qkv.query_positions, rows)
+        assert torch.equal(qkv.q, whole[layer].q[:, rows]) and torch.equal(qkv.k, whole[layer].k)
+        assert (exact_output(qkv) - exact_output(whole[layer])[:, rows]).abs().max() < 1e-12
+        assert qkv.label["queries"] == queries
+
+
+def test_queries_of_segments_are_rows_of_the_whole_text(tiny_bert, text_file):
+    for positions in ("segment", "wrap", "interpolate"):
+        whole = source(tiny_bert, text_file, positions=positions).qkv(40, [1], 0)[1]
+        some = source(tiny_bert, text_file, positions=positions, queries="10-20,39").qkv(40, [1], 0)[1]
+        rows = torch.tensor([*range(10, 21), 39])
+        assert torch.equal(some.q, whole.q[:, rows]) and torch.equal(some.v, whole.v)
+        assert torch.equal(some.positions, rows) and not some.causal
+
+
+def test_the_proof_is_made_of_the_queries_that_are_kept(families, text_file, monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    eager = modeling_llama.eager_attention_forward
+
+    def bent(module, query, key, value, mask, **kwargs):
+        output, weights = eager(module, query, key, value, mask, **kwargs)
+        output[:, 3] *= 1.001
+        return output, weights
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", bent)
+    assert source(families("llama"), text_file, queries="4-23").qkv(24, [0], 0)[0].n_q == 20
+    with pytest.raises(SourceError, match="differs from its own by"):
+        source(families("llama"), text_file, queries="3-5").qkv(24, [0], 0)
+
+
+def test_queries_beyond_the_text_are_refused_before_any_forward(tiny_bert, text_file):
+    src = source(tiny_bert, text_file, queries="last:64")
+    with pytest.raises(UsageError, match="queries last:64: n=40 is too short, at least n=64 is needed"):
+        src.check(40, 1, [0])
+    assert src._model is None
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

@@ -9,6 +9,7 @@ from tiny_models import CAPTURED, REFUSED, VALID, N
 
 from attnprobe import capture
 from attnprobe.errors import SourceError, Unsupported, UsageError
+from attnprobe.hooks.call import AttentionCall
 from attnprobe.hooks.capture import capture_all
 from attnprobe.hooks.masks import pattern_of
 from attnprobe.reference import exact_output
@@ -110,15 +111,12 @@ def test_padded_keys_of_cross_attention_are_no_padded_queries(built):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("Mistral", "layers.0.self_attn: causal sliding-window (6) with padding attention is not supported yet"),
-        ("ModernBERT", "sliding-window (9) with padding attention is not supported yet"),
         ("Gemma 2", "it caps its scores at 2"),
-        ("GPT-OSS", "it has attention sinks of its own"),
         ("T5", "it adds a bias to its scores"),
     ],
 )
 def test_a_call_that_q_k_v_do_not_describe_gives_no_qkv(built, name, why):
-    """A window, a bias, a cap or sinks never vanish between a capture and a method."""
+    """A bias or a cap never vanishes between a capture and a method."""
     model, batch = built(name)
     refused = []
     for call in capture(model, batch).values():
@@ -128,6 +126,142 @@ def test_a_call_that_q_k_v_do_not_describe_gives_no_qkv(built, name, why):
         except Unsupported as error:
             refused.append(str(error))
     assert refused and any(why in line for line in refused)
+
+
+#: the projection of each attention module that takes its output, and (sliding_window, causal, sinks) of each layer
+DESCRIBED = {
+    "Llama": ("o_proj", [(None, True, False)] * 2),
+    "Mistral": ("o_proj", [(6, True, False)] * 2),
+    "Gemma 2": ("o_proj", [(6, True, False), (None, True, False)]),
+    "Gemma 3": ("o_proj", [(6, True, False), (None, True, False)]),
+    "GPT-OSS": ("o_proj", [(6, True, True), (None, True, True)]),
+    "ModernBERT": ("Wo", [(None, False, False), *[(5, False, False)] * 2, (None, False, False)]),
+}
+
+
+def own_outputs(model, batch, projection, paths):
+    """What each attention module of these paths hands to its output projection, (b, h, n, p_v)."""
+    found = {}
+    for path in paths:
+        keep = lambda _, inputs, path=path: found.__setitem__(path, inputs[0].unflatten(2, (4, -1)).transpose(1, 2))
+        model.get_submodule(f"{path}.{projection}").register_forward_pre_hook(keep)
+    with torch.no_grad():
+        model(**batch)
+    return found
+
+
+@pytest.mark.parametrize("form", ["float32", "float32, padded on the right", "float32, padded on the left", "float64"])
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_qkv_gives_the_models_own_attention(name, form):
+    """Windows, grouped keys and sinks. In float64 too the softmax of these models is in float32."""
+    model = tiny_models.build(name, **({"attn_logit_softcapping": None} if name == "Gemma 2" else {}))
+    if form == "float64":
+        model = model.double()
+        if name == "GPT-OSS":
+            model.set_experts_implementation("eager")
+    batch = tiny_models.inputs(model, padded="padded" in form)
+    if "left" in form:
+        batch["attention_mask"] = batch["attention_mask"].flip(1)
+    projection, kinds = DESCRIBED[name]
+    calls = capture(model, batch)
+    own = own_outputs(model, batch, projection, [path for path, _ in calls])
+    seen = []
+    for (path, _), call in calls.items():
+        for row, valid in enumerate(batch["attention_mask"].bool()):
+            qkv = call.qkv(row)
+            output, rebuilt = exact_output(qkv)[:, valid], call.output()[row, valid].transpose(0, 1)
+            assert (output - rebuilt).abs().max() <= 1e-12 * rebuilt.abs().max()
+            assert (output - own[path][row][:, valid]).norm() <= 1e-6 * output.norm()
+        seen.append((qkv.sliding_window, qkv.causal, qkv.sink_logits is not None))
+    assert seen == kinds
+
+
+def test_a_softmax_in_float64_is_reproduced_to_its_rounding(built, monkeypatch):
+    """Mistral's eager attention with its one cast to float32 taken out."""
+    from transformers.models.mistral import modeling_mistral
+
+    plain = torch.nn.functional.softmax
+    monkeypatch.setattr(modeling_mistral.nn.functional, "softmax", lambda x, dim, dtype=None: plain(x, dim=dim))
+    model = tiny_models.build("Mistral").double()
+    batch = tiny_models.inputs(model)
+    calls = capture(model, batch)
+    own = own_outputs(model, batch, "o_proj", [path for path, _ in calls])
+    for (path, _), call in calls.items():
+        assert call.delta < 1e-12
+        output = exact_output(call.qkv(1))[:, :VALID]
+        assert (output - own[path][1][:, :VALID]).norm() <= 1e-12 * output.norm()
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT-OSS"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_queries_behind_a_cache_stand_at_the_end(built, name, count):
+    model, batch = built(name)
+    ids = batch["input_ids"][:1]
+    cache = model(input_ids=ids[:, :-count], use_cache=True).past_key_values
+    calls = capture(model, {"input_ids": ids[:, -count:], "past_key_values": cache, "use_cache": True})
+    for call in calls.values():
+        qkv = call.qkv()
+        assert qkv.causal and qkv.n_q == count < qkv.n_k and int(qkv.query_positions[-1]) == qkv.n_k - 1
+        torch.testing.assert_close(exact_output(qkv), call.output()[0].transpose(0, 1), rtol=0, atol=1e-9)
+
+
+def test_padded_keys_before_a_cached_query_are_removed(built):
+    model, batch = built("Llama")
+    ids, mask = batch["input_ids"], batch["attention_mask"].flip(1)
+    cache = model(input_ids=ids[:, :-1], attention_mask=mask[:, :-1], use_cache=True).past_key_values
+    step = {"input_ids": ids[:, -1:], "attention_mask": mask, "past_key_values": cache, "use_cache": True}
+    for call in capture(model, step).values():
+        qkv = call.qkv(1)
+        assert (qkv.n_q, qkv.n_k, qkv.mask) == (1, VALID, None)
+        torch.testing.assert_close(exact_output(qkv), call.output()[1].transpose(0, 1), rtol=0, atol=1e-9)
+
+
+def call_with(visible):
+    """A call of one head whose mask is given, (b, 1, n_q, n_k)."""
+    b, _, n_q, n_k = visible.shape
+    q, k, v = (torch.ones(b, 1, n, 2) for n in (n_q, n_k, n_k))
+    return AttentionCall("m", 0, 0, "A", q, k, v, 1.0, visible, pattern=pattern_of(visible))
+
+
+@pytest.mark.parametrize(
+    ("mask", "why"),
+    [
+        (lambda: lower(6) | (torch.arange(6) < 3), "custom attention is not supported"),
+        (lambda: torch.ones(1, 1, 9, 9, dtype=torch.bool).tril(2).triu(-1), "sliding-window (4) attention is not"),
+        (lambda: torch.ones(1, 1, 9, 9, dtype=torch.bool).tril(2), "custom attention is not supported"),
+        (lambda: lower(9).triu(-2) & (torch.arange(9) != 4), "its padding is between the tokens of a sliding window"),
+        (lambda: lower(3, 6) & (torch.arange(6) < 5), "queries that are padding follow a cache of keys"),
+    ],
+)
+def test_other_masks_are_refused_in_words(mask, why):
+    call = call_with(mask())
+    assert str(call.beyond()).startswith(why)
+    with pytest.raises(Unsupported, match=r"m: .*a method that gets only Q, K and V would miss it"):
+        call.qkv()
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (lambda: None, (False, None)),
+        (lambda: lower(6), (True, None)),
+        (lambda: lower(6).triu(-2), (True, 3)),
+        (lambda: lower(6).triu(0), (True, 1)),
+        (lambda: torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(2).triu(-2), (False, 3)),
+        (lambda: lower(2, 6), (True, None)),
+        (lambda: lower(1, 6), (True, None)),
+        (lambda: lower(1, 6) & (torch.arange(6) > 2), (True, None)),  # padding, as far as one query shows
+        (lambda: lower(3, 6).triu(1), (True, 3)),
+        (lambda: torch.ones(1, 1, 1, 1, dtype=torch.bool), (False, None)),
+    ],
+)
+def test_the_window_of_a_mask(mask, expected):
+    made = mask()
+    visible = torch.ones(1, 1, 6, 6, dtype=torch.bool) if made is None else made
+    call = call_with(visible)
+    qkv = call.qkv()
+    assert (call.causal, call.sliding_window) == (qkv.causal, qkv.sliding_window) == expected
+    torch.testing.assert_close(exact_output(qkv), call.output()[0].transpose(0, 1), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3", "OPT", "GPT-NeoX", "BART"])

@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sources_helpers import bert_config, save, seeded, text_of
+from sources_helpers import VOCABULARY, bert_config, save, seeded, text_of
 
 from attnprobe.errors import SourceError, UsageError
 from attnprobe.experiments.error import ErrorRequest, measure_errors
@@ -66,7 +66,15 @@ def test_a_second_source_takes_the_same_tensors_without_a_forward(cache, model, 
 
 @pytest.mark.parametrize(
     "other",
-    [{"n": 25}, {"window": 0}, {"layer": 1}, {"positions": "wrap"}, {"weights": "initialized"}, {"cache": False}],
+    [
+        {"n": 25},
+        {"window": 0},
+        {"layer": 1},
+        {"queries": "last:3"},
+        {"positions": "wrap"},
+        {"weights": "initialized"},
+        {"cache": False},
+    ],
 )
 def test_what_was_not_captured_is(other, cache, model, text_file, monkeypatch):
     place = {"model": str(model), "text": text_file, "n": 24, "layer": 0, "window": 1, "device": "cpu"}
@@ -75,6 +83,24 @@ def test_what_was_not_captured_is(other, cache, model, text_file, monkeypatch):
     load_qkv(**place)
     with pytest.raises(AssertionError, match="the model was run"):
         load_qkv(**place | other)
+
+
+def test_windows_sinks_and_queries_are_cached(cache, tmp_path, monkeypatch):
+    from transformers import GptOssConfig, GptOssModel
+
+    sizes = {"vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    more = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "num_local_experts": 2}
+    model = seeded(lambda: GptOssModel(GptOssConfig(**sizes, **more, num_experts_per_tok=1, intermediate_size=8)))
+    for parameter in model.parameters():
+        parameter.data.normal_(0.0, 0.3)
+    text = tmp_path / "text"
+    text.write_text(text_of(90))
+    folder = save(model, tmp_path / "model")
+    first = source(folder, str(text), queries="last:5").qkv(24, [0], 0)[0]
+    refuse_forwards(monkeypatch)
+    again = source(folder, str(text), queries="last:5").qkv(24, [0], 0)[0]
+    assert (again.sliding_window, again.causal) == (first.sliding_window, first.causal) == (6, True)
+    assert torch.equal(again.sink_logits, first.sink_logits) and torch.equal(again.positions, first.positions)
 
 
 def test_other_weights_in_the_same_place_are_captured_anew(cache, model, text_file):

@@ -154,6 +154,50 @@ def test_load_qkv_reads_files_too(write, tensors):
     assert torch.equal(load_qkv(qkv=write(tensors), n=10, device="cpu").k, tensors["k"])
 
 
+def test_windows_sinks_and_positions_of_another_program(write, tensors):
+    more = {"sink_logits": torch.tensor([0.5, -1.0, 2.0]), "positions": torch.tensor([7, 2, 9])}
+    some = {**tensors, "q": tensors["q"][:, :3], **more}
+    source = opened(write(some, {"causal": "true", "sliding_window": "4", "sinks": "1"}))
+    assert source.describe()[-1] == "attention: causal, sliding window 4, sinks" and source.default_n == 10
+    got = source.qkv(10, [0], 0)[0]
+    assert (got.causal, got.sliding_window, got.sinks) == (True, 4, 1)
+    assert torch.equal(got.sink_logits, more["sink_logits"]) and torch.equal(got.positions, more["positions"])
+    fewer = source.qkv(8, [0], 0)[0]
+    assert fewer.positions.tolist() == [7, 2] and fewer.n_k == 8 and torch.equal(fewer.q, tensors["q"][:, :2])
+    with pytest.raises(UsageError, match="n=2: all queries of .* stand behind its first 2 tokens"):
+        source.qkv(2, [0], 0)
+
+
+def test_causal_queries_without_positions_are_the_last(write, tensors):
+    source = opened(write({**tensors, "q": tensors["q"][:, :3]}, {"causal": "true"}))
+    assert source.qkv(10, [0], 0)[0].query_positions.tolist() == [7, 8, 9]
+    assert source.qkv(9, [0], 0)[0].query_positions.tolist() == [7, 8]
+
+
+def test_queries_of_a_file(write, tensors):
+    path = write(tensors, {"causal": "true"})
+    got = opened(path, queries="last:3").qkv(8, [0], 0)[0]
+    assert got.positions.tolist() == [5, 6, 7] and torch.equal(got.q, tensors["q"][:, 5:8]) and got.n_k == 8
+    assert got.label["queries"] == "last:3"
+    few = write({**tensors, "q": tensors["q"][:, :3], "positions": torch.tensor([7, 2, 9])})
+    again = opened(few, queries="2,9").qkv(10, [0], 0)[0]
+    assert again.positions.tolist() == [2, 9] and torch.equal(again.q, tensors["q"][:, [1, 2]])
+    with pytest.raises(UsageError, match="queries 3: .* holds no query of token 3"):
+        opened(few, queries="3").qkv(10, [0], 0)
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "sinks"])
+def test_a_number_that_is_none_is_named(write, tensors, name):
+    said = refused_at_once(write(tensors, {"causal": "true", name: "wide"}))
+    assert f"its {name} 'wide' is not a whole number" in said
+
+
+def refused_at_once(path):
+    with pytest.raises(SourceError) as caught:
+        opened(path)
+    return str(caught.value)
+
+
 # refused
 
 
@@ -183,7 +227,7 @@ def test_wrong_names_list_what_is_there(write, tensors):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"k": torch.zeros(3, 9, 4)}, "q has 10 tokens, k 9; self-attention is needed"),
+        ({"k": torch.zeros(3, 9, 4)}, "q has 10 tokens, k 9; queries that are not all tokens need positions"),
         ({"k": torch.zeros(3, 10, 5)}, "k: head dimension 5 differs from q's 4"),
         ({"k": torch.zeros(2, 10, 4)}, "k: 2 heads, but q has 3"),
         ({"v": torch.zeros(3, 9, 4)}, "v: 9 tokens"),

@@ -157,14 +157,14 @@ REFUSED: dict[str, tuple[str, str, Callable[[], dict[str, Any]]]] = {
 }
 
 
-def build(name: str, seed: int = 0):
-    """The model, in evaluation mode; torch's own state stays as it was."""
+def build(name: str, seed: int = 0, **changes: Any):
+    """The model, in evaluation mode, with ``changes`` of its settings; torch's own state stays as it was."""
     import transformers
 
     model_class, config_class, settings = {**CAPTURED, **REFUSED}[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = getattr(transformers, config_class)(**settings())
+        config = getattr(transformers, config_class)(**{**settings(), **changes})
         model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
         if name == "GPT-OSS":  # its sinks are not initialized by transformers
             for path, parameter in model.named_parameters():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from ...errors import BadResult, Unsupported
 from ...grammar.foreign import first_line, message
 from ...methods import Method, approximate, get
 from ...qkv import QKV
-from ...reference import attention
+from ...reference import attention, exact, is_plain
 
 __all__ = ["EXACT", "Work", "differentiated", "gradients", "load_call", "save_inputs"]
 
-EXACT = "exact"  # the name of exact attention by torch's fused kernel
+FIELDS = [one.name for one in fields(QKV)]
+EXACT = "exact"  # the name of exact attention, by torch's fused kernel where it has one
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Work:
         """The approximation; for exact attention, one without an operator."""
         if self.name == EXACT:
             inner = qkv.compressed()
-            return Approximation(None, attention(inner.q, inner.k, inner.v, inner.scale, inner.causal))
+            fused = lambda: attention(inner.q, inner.k, inner.v, inner.scale, inner.causal)
+            return Approximation(None, fused() if is_plain(inner) else exact(inner) @ inner.v)
         return approximate(self.entry, qkv, self.d, seed=self.seed, target=self.target, **self.options)
 
     def call(self, qkv: QKV) -> Callable[[], Any]:
@@ -92,21 +94,24 @@ def differentiated(work: Work, qkv: QKV) -> str:
 
 
 def save_inputs(path: Path, qkv: QKV) -> None:
-    """Leave Q, K, V, their scale, mask and whether they are causal where `load_call` finds them."""
-    tensors = {axis: getattr(qkv, axis).cpu() for axis in "qkv"}
+    """Leave Q, K, V and all that a `QKV` holds with them where `load_call` finds them."""
+    facts = {name: _on_cpu(getattr(qkv, name)) for name in FIELDS}
     label = {name: qkv.label[name] for name in ("layer", "window") if name in qkv.label}
-    facts = {"scale": qkv.scale, "mask": qkv.mask, "heads": qkv.heads, "label": label, "causal": qkv.causal}
-    torch.save({**tensors, **facts}, path)
+    torch.save({**facts, "label": label}, path)
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def load_call(path: str, work: Work, device: str, few: bool = False) -> Callable[[], Any]:
     """The call on the inputs of `save_inputs`; with ``few`` on their first tokens, at most twice the budget."""
-    parts = torch.load(path, weights_only=True)
-    label, heads, scale, causal = (parts.pop(name) for name in ("label", "heads", "scale", "causal"))
-    mask = None if parts["mask"] is None else parts["mask"].to(device)
-    tensors = {axis: parts[axis].to(device) for axis in "qkv"}
+    parts: dict[str, Any] = torch.load(path, weights_only=True)
+    parts |= {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
+    qkv = QKV(**parts)
     if few:
-        n = min(len(parts["q"][0]), 2 * max(work.d or 0, 64))
-        tensors = {axis: x[:1, :n].clone() for axis, x in tensors.items()}
-        mask, heads = None, heads[:1]
-    return work.call(QKV(**tensors, scale=scale, mask=mask, heads=heads, label=label, causal=causal))
+        qkv = qkv.select(qkv.heads[:1])
+        n = min(qkv.n_k, 2 * max(work.d or 0, 64))
+        first = {axis: getattr(qkv, axis)[:, :n].clone() for axis in "qkv"}
+        qkv = replace(qkv, **first, mask=None, positions=None)
+    return work.call(qkv)

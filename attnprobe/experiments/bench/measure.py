@@ -236,8 +236,9 @@ class _Bench:
 
     def _numbers(self, cell: BenchCell, approx: Any) -> dict[str, list[float]]:
         if cell.request is None:
-            n = self.qkv.n_q
-            return {"visited": [n * (n + 1) // 2 if self.qkv.causal else n * self.qkv.n_k] * self.qkv.h}
+            inner = self.qkv
+            seen = inner.n_q * inner.n_k if inner.visible is None else int(inner.visible.counts().sum())
+            return {"visited": [seen] * inner.h}
         metrics = {
             name: approx.diagnostics[name]
             for name in ("visited", "bad_rows", "rounded_rows")

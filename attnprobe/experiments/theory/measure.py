@@ -156,6 +156,10 @@ def _check(
     """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
     if qkv.visible is not None and not theorem.causal:
         raise Unsupported("attention is causal, and the theorem is about attention to all tokens")
+    if qkv.visible is not None:
+        raise Unsupported("attention has a sliding window, and the theorem is about attention to all tokens")
+    if qkv.sink_logits is not None:
+        raise Unsupported("heads have sinks of their own, and the theorem is about rows that sum to 1")
     inner, findings, reasons = qkv.compressed(), [], {}
     if method is not None:
         tried = {

@@ -16,7 +16,7 @@ from showing import files_of, view_of
 from attnprobe.compare.runs import compare_runs
 from attnprobe.errors import UsageError
 from attnprobe.experiments.bench import BenchRequest, figures, measure_bench
-from attnprobe.experiments.bench.calls import Work
+from attnprobe.experiments.bench.calls import Work, load_call, save_inputs
 from attnprobe.experiments.bench.gate_rows import bench_judged
 from attnprobe.experiments.bench.gates import GATED as BENCH
 from attnprobe.experiments.bench.growth import exponent, faster_from, growth
@@ -27,7 +27,9 @@ from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gate, parse_gates
 from attnprobe.methods import METHODS
 from attnprobe.metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
+from attnprobe.qkv import QKV
 from attnprobe.records.read import read_records
+from attnprobe.reference import exact_output
 from attnprobe.run.provenance import machine
 from attnprobe.sources import RandomSource
 
@@ -225,6 +227,26 @@ def test_a_call_that_raises_in_a_later_round_does_not_stop_the_others(tmp_path, 
     found = by_name(measured(tmp_path, methods=("efficient,performer",), n=(64,)).records)
     assert found["efficient", 64, None]["status"] == "failed" and "tired" in found["efficient", 64, None]["reason"]
     assert found["performer", 64, 8]["status"] == "ok" and len(found["performer", 64, 8]["metrics"]["seconds"]) == 2
+
+
+FORMS = {
+    "windows and sinks": {"causal": True, "sliding_window": 5, "sinks": 2, "sink_logits": torch.tensor([0.5, -0.5])},
+    "both sides": {"sliding_window": 5},
+    "some queries": {"causal": True, "positions": torch.tensor([3, 30, 12])},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_from_a_file_is_that_of_the_inputs(form, tmp_path):
+    tokens = torch.randn(3, 2, 40, 4, generator=torch.Generator().manual_seed(0))
+    q, k, v = tokens.double()
+    q = q[:, : len(FORMS[form].get("positions", q[0]))]
+    qkv = QKV(q, k, v, **FORMS[form])
+    save_inputs(tmp_path / "inputs", qkv)
+    for work in (Work("exact"), Work("softmax")):
+        loaded = load_call(str(tmp_path / "inputs"), work, "cpu")().output
+        assert (loaded - exact_output(qkv)).abs().max() < 1e-12
+        assert load_call(str(tmp_path / "inputs"), work, "cpu", few=True)().output.shape[0] == 1
 
 
 def test_the_gradient_is_that_of_the_sum_of_the_output():

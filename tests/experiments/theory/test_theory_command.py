@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from showing import files_of, view_of
 
 from attnprobe import approximate, exact, findings, load_qkv, output_errors
@@ -413,6 +413,20 @@ def test_theorems_see_the_valid_tokens_alone(file, tmp_path):
     save_file(tensors | {"mask": torch.arange(48) < 40}, tmp_path / "masked.safetensors")
     record = measured(tmp_path / "masked.safetensors", tmp_path, theorems=("first",)).records[0]
     assert record["findings"][0]["measured"] == qkv.q[:, :40].double().norm(dim=(1, 2)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("more", "metadata", "why"),
+    [
+        ({}, {"sliding_window": "9"}, "attention has a sliding window"),
+        ({"sink_logits": torch.zeros(HEADS)}, {}, "heads have sinks of their own"),
+        ({}, {"causal": "true"}, "attention is causal"),
+    ],
+)
+def test_attention_that_is_not_to_all_tokens_is_skipped(file, tmp_path, more, metadata, why):
+    save_file(load_file(file) | more, tmp_path / "other.safetensors", metadata)
+    with pytest.raises(UsageError, match=why):
+        measured(tmp_path / "other.safetensors", tmp_path, theorems=("first",))
 
 
 def test_the_target_is_that_of_statements_about_methods_alone(file, tmp_path):

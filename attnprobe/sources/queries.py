@@ -1,0 +1,114 @@
+"""Which of a text's tokens are queries, where not all of them are."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..errors import SourceError, UsageError, nearest
+from ..files import MIB, read_regular
+from ..grammar.lists import parse_numbers
+from ..rng import generator
+from .spec import path_of
+
+__all__ = ["Queries"]
+
+KIND = re.compile(r"(last|every|random):(.*)", re.DOTALL)
+NUMBERS = re.compile(r"[\d\s,-]+")
+FORMS = "last:256, every:64, random:512, numbers such as 0,1000-1255, or a file of numbers"
+LARGEST = 64 * MIB  # of a file of numbers
+
+
+@dataclass(frozen=True)
+class Queries:
+    """A selection of the tokens of a text, written as one of
+
+    - ``last:256``: the last 256 tokens;
+    - ``every:64``: the tokens 63, 127, …, the last of each 64;
+    - ``random:512``: 512 tokens, drawn without replacement. They depend on n only;
+    - ``1000-1255`` or ``0,5,1000-1255``: these tokens, from 0;
+    - the name of a file: the numbers in it, between white space or commas.
+
+    Raises:
+        UsageError: the text is none of these. SourceError: the file is missing, or holds something else.
+
+    >>> Queries("every:4").positions(10)
+    tensor([3, 7])
+    >>> Queries("last:3").positions(10)
+    tensor([7, 8, 9])
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        _ = self.fact  # reads the numbers
+
+    @cached_property
+    def kind(self) -> str:
+        """``last``, ``every``, ``random``, ``numbers`` or ``file``."""
+        match = KIND.fullmatch(self.text)
+        if match:
+            return match[1]
+        return "numbers" if NUMBERS.fullmatch(self.text) else "file"
+
+    @cached_property
+    def count(self) -> int:
+        """The number behind ``last:``, ``every:`` or ``random:``."""
+        text = self.text.partition(":")[2]
+        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) == 0:
+            raise UsageError(f"queries: {self.kind}:{text} needs a positive number, as in {self.kind}:64")
+        return int(text)
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The named tokens, sorted."""
+        if self.kind == "numbers":
+            return tuple(sorted(set(parse_numbers(self.text, "queries"))))
+        path = path_of(self.text)
+        if not path.is_file():
+            raise SourceError(f"queries '{self.text}' is neither a file nor one of {FORMS}{nearest(self.text, WORDS)}")
+        try:
+            words = re.split(r"[\s,]+", read_regular(path, LARGEST).decode("utf-8").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"queries {self.text} cannot be read: {error}") from error
+        wrong = [word for word in words if not re.fullmatch(r"[0-9]{1,9}", word)]
+        if wrong:
+            raise SourceError(f"queries {self.text}: '{wrong[0][:40]}' is not the number of a token")
+        return tuple(sorted({int(word) for word in words}))
+
+    @cached_property
+    def fact(self) -> str:
+        """The selection as text, which determines its tokens: for a file its numbers, by their hash."""
+        if self.kind not in ("numbers", "file"):
+            return f"{self.kind}:{self.count}"
+        digest = hashlib.sha256(",".join(map(str, self.numbers)).encode()).hexdigest()
+        return self.text.replace(" ", "") if self.kind == "numbers" else f"{len(self.numbers)} tokens, sha256 {digest}"
+
+    def positions(self, n: int) -> Tensor:
+        """The numbers of the selected tokens of ``n``, ascending, int64.
+
+        Raises:
+            UsageError: ``n`` tokens are too few for the selection.
+        """
+        if self.kind == "every":
+            found = torch.arange(self.count - 1, n, self.count)
+        elif self.kind in ("last", "random"):
+            found = torch.arange(n)[-self.count :] if self.kind == "last" else self._drawn(n)
+        else:
+            found = torch.tensor(self.numbers)
+        needed = self.count if self.kind in ("last", "every", "random") else self.numbers[-1] + 1
+        if needed > n:
+            raise UsageError(f"queries {self.text}: n={n} is too short, at least n={needed} is needed")
+        return found
+
+    def _drawn(self, n: int) -> Tensor:
+        order = torch.randperm(n, generator=generator(0, "queries", n))
+        return order[: self.count].sort().values
+
+
+WORDS = ("last:", "every:", "random:")
