@@ -13,7 +13,7 @@ from largest import Largest
 from attnprobe import QKV, exact, input_statistics
 from attnprobe.experiments.error import ErrorRequest, measure_errors
 from attnprobe.experiments.spectrum import SpectrumRequest, measure_spectra
-from attnprobe.metrics import INPUT_STATISTICS, exact_norms
+from attnprobe.metrics import INPUT_STATISTICS, ExactNorms, exact_norms
 from attnprobe.records.read import read_inputs
 from attnprobe.tables.inputs import input_lines, input_rows, input_tables
 
@@ -177,7 +177,12 @@ def test_the_norms_of_the_exact_matrix_are_found_once_for_the_statistics_and_all
     qkv = make(n=300, dtype=torch.float32)
     save_file({name: getattr(qkv, name).contiguous() for name in "qkv"}, tmp_path / "long.safetensors")
     calls = []
-    monkeypatch.setattr(inputs, "exact_norms", lambda op, **of: calls.append(of["tol"]) or exact_norms(op, **of))
+
+    def doubled(op, **of):
+        calls.append(of["tol"])
+        return ExactNorms(**{name: 2 * value for name, value in vars(exact_norms(op, **of)).items()})
+
+    monkeypatch.setattr(inputs, "exact_norms", doubled)
     given = {"methods": ("nystromformer",), "repeats": 2, "d": (16, 32), "tol": tol, "out": str(tmp_path / "run")}
     run = measure_errors(request_of(tmp_path / "long.safetensors", **given))
     assert calls == ([1e-3] if times == 1 else [1e-3, tol])
@@ -186,7 +191,7 @@ def test_the_norms_of_the_exact_matrix_are_found_once_for_the_statistics_and_all
     assert record["metrics"]["stable_rank"] == ((norms.frobenius / norms.value) ** 2).tolist()
     for one in run.outcome.records:
         if "matrix_spectral" in one["metrics"]:
-            relative = torch.tensor(one["metrics"]["matrix_spectral"], dtype=torch.float64) / norms.value
+            relative = torch.tensor(one["metrics"]["matrix_spectral"], dtype=torch.float64) / (2 * norms.value)
             assert one["metrics"]["matrix_spectral_relative"] == pytest.approx(relative.tolist(), rel=2 * tol)
 
 

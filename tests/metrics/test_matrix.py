@@ -13,7 +13,7 @@ from attnprobe.linalg.differences import Differences
 from attnprobe.linalg.krylov import start_block
 from attnprobe.linalg.spectral import block_size
 from attnprobe.methods import approximate, by_family
-from attnprobe.metrics import MATRIX_METRICS, shared_matrix_errors
+from attnprobe.metrics import MATRIX_METRICS, ExactNorms, exact_norms, shared_matrix_errors
 from attnprobe.metrics import matrix as matrix_file
 from attnprobe.operators import Dense, LowRank
 from attnprobe.qkv import QKV
@@ -100,6 +100,20 @@ def test_several_share_their_passes_and_each_is_as_alone():
         alone = matrix_errors(exact(qkv), op)
         for name, value in alone.items():
             assert torch.allclose(found.metrics[name].double(), value.double(), rtol=1e-9), name
+
+
+def test_norms_that_are_given_are_used():
+    qkv = make(n=300, h=3)
+    op, norms = operator("performer", "softmax", qkv), exact_norms(exact(qkv))
+    plain = matrix_errors(exact(qkv), op)
+    twice = ExactNorms(**{name: 2 * value for name, value in vars(norms).items()})
+    for given, factor in ((norms, 1), (twice, 2)):
+        [found] = shared_matrix_errors(exact(qkv), [op], norms=given)
+        for name, value in plain.items():
+            share = factor if "relative" in name else 1
+            assert torch.allclose(share * found.metrics[name].double(), value.double(), rtol=1e-9), name
+    wide = ExactNorms(norms.value, norms.lower, 2 * norms.upper, norms.frobenius)
+    assert shared_matrix_errors(exact(qkv), [op], norms=wide)[0].open == [True] * 3
 
 
 def test_heads_in_a_batch_are_as_alone(monkeypatch):
