@@ -70,9 +70,10 @@ class Approximation:
 
     def lost_rows(self) -> Tensor:
         """The number of output rows with a value that is not finite, (h,) int64."""
-        sums = self.output.sum(-1, dtype=torch.float64)  # several times faster to check than all values
-        if torch.isfinite(sums).all():
-            return torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
+        if self.output.device.type == "cpu":  # a GPU would have to be waited for
+            sums = self.output.sum(-1, dtype=torch.float64)  # several times faster to check than all values
+            if torch.isfinite(sums).all():
+                return torch.zeros(len(sums), dtype=torch.int64, device=sums.device)
         return (~torch.isfinite(self.output)).any(-1).sum(-1)
 
     def draws_hash(self) -> str | None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from every_setting import CASES, run
+from every_setting import CASES, DEFAULTS, run
 from inputs import make
 from pretend_device import AWAY, Pretended, pretending
 from torch.utils._pytree import tree_flatten
@@ -71,3 +71,19 @@ def test_two_heads_and_twelve_are_as_many_operations(name, target, options, caus
     few, many = (calls(name, target, options, h, causal) for h in (2, 12))
     grown = {operation: (few[operation], count) for operation, count in many.items() if count != few[operation]}
     assert bool(grown) == (exception(name, options, causal) is not None), grown
+
+
+CHECKED = "its operator looks at its indices, or a copy of Q, K, V is checked to be finite"
+WAITING = {
+    "informer": "few queries, as many as float32 cannot rule out, are measured in float64",
+    **dict.fromkeys(("amm", "bigbird", "linformer-jlt", "longformer", "lsh-qk", "prototype", "reformer"), CHECKED),
+    **dict.fromkeys(("skeinformer", "spectral-shift", "svd", "topk", "window"), CHECKED),
+}
+
+
+@pytest.mark.parametrize("name, target", [case.values[:2] for case in DEFAULTS])
+def test_a_method_waits_for_no_number_of_the_device(name, target):
+    """Python reads no number of the device, and no shape depends on one."""
+    found = calls(name, target, {}, 2, False)
+    waits = found["aten._local_scalar_dense.default"] + found["aten.nonzero.default"]
+    assert (waits > 0) == (name in WAITING), waits
