@@ -47,9 +47,9 @@ def judged(rows: Sequence[Judged], gates: Sequence[Any]) -> list[GateResult]:
     With ``--strict`` an undecided gate is a failed one.
     """
     from ..gates.check import check
-    from .output import shard_asked
+    from .output import shard_of_command
 
-    if shard_asked():
+    if shard_of_command():
         return []
     results = check(rows, gates)
     if click.get_current_context().params.get("strict"):
@@ -65,9 +65,9 @@ def judge_gates(results: Sequence[GateResult], gates: Sequence[Any], junit: str 
     """
     from ..errors import UsageError
     from ..gates.results import gates_table, junit_xml
-    from .output import shard_asked
+    from .output import shard_of_command
 
-    if shard := shard_asked():
+    if shard := shard_of_command():
         if gates:
             note(f"shard {shard}: gates are not judged for a part; run this command without --shard after all shards")
         return False

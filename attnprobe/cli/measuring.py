@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..timings import Timings
 from .gating import judge_gates, judged
-from .output import draw, drawn_kinds, ended, keep_files, pictures, show, whatever_fits
+from .output import draw, drawn_kinds, exit_of, figure_files, keep_files, show, tolerate_write_errors
 from .progress import progress_bar
 from .streams import echo, note
 
@@ -33,14 +33,14 @@ def measure_and_show(
     """
     timings = Timings()
     # an older picture is drawn again
-    kept = {kind: kind in kinds or bool(pictures(request.out, kind)) for kind in experiment.keeps}
+    kept = {kind: kind in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
     with progress_bar("loading torch") as (progress, notify):
         with timings("imports"):
             measure = experiment.measure()
-        told: list[str] = []
+        announced: list[str] = []
 
         def tell(line: str) -> None:
-            told.append(line)
+            announced.append(line)
             notify(line)
 
         session = measure(request, notify=tell, progress=progress, timings=timings, **kept)
@@ -50,11 +50,11 @@ def measure_and_show(
     records = session.outcome.records
     if not records:
         note(f"no cell falls to this part of the run; {session.path} is as it was")
-        raise ended(records, ())
+        raise exit_of(records, ())
     [view] = views(open_run(session.path, measured=records), style=output.style, caption=output.caption)
     results = judged(view.judged, gates)
-    with whatever_fits(session.path) as lost:
-        show(view, session.path, output, told, gates_markdown(results))
+    with tolerate_write_errors(session.path) as lost:
+        show(view, session.path, output, announced, gates_markdown(results))
         keep_files(view, session.path)
         draw(view, session.path, [*kinds, *drawn_kinds(view, session.path)])  # older pictures show an earlier run
     if getattr(output, "show_timings", False):
@@ -62,4 +62,4 @@ def measure_and_show(
 
         echo(timings_table(timings.seconds, perf_counter() - begin), err=True)
     failed = judge_gates(results, gates, getattr(output, "junit", None))
-    raise ended(records, lost, failed)
+    raise exit_of(records, lost, failed)

@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     from ..run.topics import Output
     from ..tables.view import Figure, View
 
-__all__ = ["draw", "drawn_kinds", "ended", "keep_files", "pictures", "shard_asked", "show", "whatever_fits"]
+__all__ = [
+    "draw",
+    "drawn_kinds",
+    "exit_of",
+    "keep_files",
+    "figure_files",
+    "shard_of_command",
+    "show",
+    "tolerate_write_errors",
+]
 
 
-def shard_asked() -> str | None:
+def shard_of_command() -> str | None:
     """The ``--shard`` of the command that runs; None where it has none."""
     ctx = click.get_current_context(silent=True)
     return None if ctx is None else ctx.params.get("shard")
@@ -30,21 +39,23 @@ def shard_asked() -> str | None:
 KINDS = {"md": "md", "csv": "csv", "json": "json", "tex": "latex"}  # of tables in a run's folder, and their formats
 
 
-def show(view: View, folder: Path, output: Output, told: Collection[str] = (), verdict: Sequence[str] = ()) -> None:
+def show(
+    view: View, folder: Path, output: Output, announced: Collection[str] = (), verdict: Sequence[str] = ()
+) -> None:
     """Answer with a view, and write it into ``tables/COMMAND.…`` in every kind of `KINDS`.
 
     What the inputs are like stands beside it in ``tables/COMMAND-inputs.…``, where the header knows it. A shard's
     rows are printed alone: tables in the folder are of all shards.
 
     Args:
-        told: lines that stderr had while the run was measured; a table on stdout does not repeat them.
+        announced: lines that stderr had while the run was measured; a table on stdout does not repeat them.
         verdict: of gates, lines of Markdown.
     """
     from ..records.ownership import write_output
 
-    above = replace(view, header=replace(view.header, told=told))
+    above = replace(view, header=replace(view.header, announced=announced))
     answer(above.text(**as_shown(output), above=verdict), styled=output.format_ == "table")
-    if shard := shard_asked():
+    if shard := shard_of_command():
         note(
             f"shard {shard}: these are the rows of this shard; after all shards, `attnprobe report {folder}` or this "
             "command without --shard makes the tables and figures"
@@ -69,8 +80,8 @@ def keep_files(view: View, folder: Path) -> None:
 
 
 @contextmanager
-def whatever_fits(folder: Path) -> Iterator[list[str]]:
-    """Let a run end where its tables and figures cannot be written; yields what was not, which is told."""
+def tolerate_write_errors(folder: Path) -> Iterator[list[str]]:
+    """Let a run end although tables or figures cannot be written; yields the errors, which stderr has too."""
     lost: list[str] = []
     try:
         yield lost
@@ -79,7 +90,7 @@ def whatever_fits(folder: Path) -> Iterator[list[str]]:
         note(f"{error}: some tables or figures are missing; `attnprobe report {folder}` makes them from the records")
 
 
-def pictures(folder: str | Path | None, stem: str) -> list[str]:
+def figure_files(folder: str | Path | None, stem: str) -> list[str]:
     """The names of the figures of one kind, ``figures/STEM-….svg`` and the like, that this program left in a folder."""
     from ..figures.files import FILES
     from ..records.ownership import produced
@@ -101,7 +112,7 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
     Args:
         kinds: of those in ``view.figures``; ``all`` is every one.
     """
-    if shard_asked():
+    if shard_of_command():
         return []
     paths = []
     for kind, figure in view.figures.items():
@@ -112,7 +123,7 @@ def draw(view: View, folder: Path, kinds: Collection[str]) -> list[Path]:
 
 def drawn_kinds(view: View, folder: Path) -> list[str]:
     """The kinds of figures that a folder has pictures of."""
-    return [kind for kind, figure in view.figures.items() if pictures(folder, figure.stem)]
+    return [kind for kind, figure in view.figures.items() if figure_files(folder, figure.stem)]
 
 
 def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
@@ -120,7 +131,7 @@ def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
     from ..figures.files import FILES
     from ..records.ownership import remove_output, scratch, write_output
 
-    older = pictures(folder, figure.stem)
+    older = figure_files(folder, figure.stem)
     with scratch(folder) as place:
         drawn = {f"figures/{file.name}": file.read_bytes() for file in figure.draw(place)}
     paths = [write_output(folder, name, data) for name, data in drawn.items()]
@@ -137,17 +148,17 @@ def _drawn(figure: Figure, folder: Path, named: bool) -> list[Path]:
     return paths
 
 
-def ended(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
-    """How a command that measured ends: 1 where a gate failed, 4 where a cell is broken or a table is lost, else 0.
+def exit_of(records: Sequence[Mapping[str, Any]], lost: Sequence[str], failed: bool = False) -> click.exceptions.Exit:
+    """The exit of a command that measured: 1 if a gate failed, 4 if a cell is broken or a table is lost, else 0.
 
     Args:
-        records: of the run's cells. lost: as `whatever_fits` yields it. failed: as `judge_gates` says.
+        records: of the run's cells. lost: as `tolerate_write_errors` yields it. failed: as `judge_gates` says.
 
-    >>> ended([{"status": "ok"}, {"status": "skipped"}], []).exit_code
+    >>> exit_of([{"status": "ok"}, {"status": "skipped"}], []).exit_code
     0
-    >>> ended([{"status": "ok"}, {"status": "diverged"}], []).exit_code
+    >>> exit_of([{"status": "ok"}, {"status": "diverged"}], []).exit_code
     4
-    >>> ended([{"status": "diverged"}], [], failed=True).exit_code
+    >>> exit_of([{"status": "diverged"}], [], failed=True).exit_code
     1
     """
     broken = any(record["status"] in ("failed", "diverged") for record in records)

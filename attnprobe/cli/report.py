@@ -155,7 +155,7 @@ def _rebuilt(
     """Print a run's tables, write its tables and figures into a folder, and name them for the page."""
     from ..records.ownership import PAGE, produced
     from ..report import Report, plot_kinds
-    from .output import draw, keep_files, pictures, show
+    from .output import draw, figure_files, keep_files, show
     from .streams import note
 
     for line in run.notes:
@@ -165,7 +165,7 @@ def _rebuilt(
         show(view, folder, output)
         keep_files(view, folder)
         figures += draw(view, folder, kinds)
-        figures += [folder / name for figure in view.figures.values() for name in pictures(folder, figure.stem)]
+        figures += [folder / name for figure in view.figures.values() for name in figure_files(folder, figure.stem)]
     for kind in kinds:
         if kind in plot_kinds() and not any(kind in view.figures for view in shown):
             note(f"no figure of {kind}: this run left nothing to draw it from")

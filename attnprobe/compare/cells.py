@@ -69,8 +69,8 @@ def shared_sources(
     if lost and new:
         pair = min(((_differing(x, y), x, y) for x in lost for y in new), key=lambda found: len(found[0]))
         names = [ours[strict_json(pair[1])], theirs[strict_json(pair[2])]]
-        told = "; ".join(f"{name} {_fact(names[0], name)} in A, {_fact(names[1], name)} in B" for name in pair[0])
-        raise UsageError(f"A and B measure different sources: {told}")
+        facts = "; ".join(f"{name} {_fact(names[0], name)} in A, {_fact(names[1], name)} in B" for name in pair[0])
+        raise UsageError(f"A and B measure different sources: {facts}")
     every = [json.loads(key) for key in {**ours, **theirs}]
     varying = sorted({name for x in every for y in every for name in _differing(x, y)})
     return [ours[key] for key in ours if key in theirs], varying
@@ -84,9 +84,9 @@ def _fact(source: Mapping[str, Any], name: str) -> str:
     """A fact in words; a hash also with the name of what it is the hash of."""
     if name not in source:
         return "absent"
-    told = short_hashes(json.dumps(source[name], ensure_ascii=False)).strip('"')
+    text = short_hashes(json.dumps(source[name], ensure_ascii=False)).strip('"')
     called = source.get(name.removesuffix("_sha256")) if name.endswith("_sha256") else None
-    return f"{told} ({called})" if called else told
+    return f"{text} ({called})" if called else text
 
 
 def grouped(cells: Mapping[Key, ComparedCell]) -> dict[Key, dict[Key, ComparedCell]]:

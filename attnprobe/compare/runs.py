@@ -50,8 +50,8 @@ class Comparison:
         names = ("model", "weights", "weights_seed", "scale_inputs", "text", "qkv", "tokenizer", "positions", "dtype")
         lines = []
         for facts in self.sources:
-            told = (f"{name} {facts[name]}" for name in names if facts.get(name) is not None)
-            lines.append(f"source: {', '.join(told) or 'without facts'}")
+            known = (f"{name} {facts[name]}" for name in names if facts.get(name) is not None)
+            lines.append(f"source: {', '.join(known) or 'without facts'}")
         return lines
 
 
@@ -248,12 +248,12 @@ def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[st
 def _pairings(rows: Sequence[Change]) -> list[str]:
     """What a reader should know of rows whose cells did not pair one by one."""
     notes = []
-    for kind, told in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
+    for kind, pairing in (("windows", "paired by text window"), (None, "not paired, as windows or heads differ too")):
         loose = [row for row in rows if row["metric"] is not None and row["paired"] == kind]
         if loose:
             seeds = (_spans(sorted({s for row in loose for s in row[name] or ()})) for name in ("seeds_a", "seeds_b"))
             pair = ", ".join(f"{each or 'none'} in {name}" for each, name in zip(seeds, "AB", strict=True))
-            notes.append(f"rows without a cell in common (seeds: {pair}), {told}: {len(loose)}")
+            notes.append(f"rows without a cell in common (seeds: {pair}), {pairing}: {len(loose)}")
     return notes
 
 
@@ -262,8 +262,8 @@ def _notes(a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]) -> list
     notes = []
     widths = [sorted({tol for cell in run.values() if (tol := cell.get("matrix_tol"))}) for run in (a, b)]
     if widths[0] and widths[1] and widths[0] != widths[1]:
-        told = " and ".join(", ".join(f"{width:g}" for width in found) for found in widths)
-        notes.append(f"matrix errors were measured to different widths, {told}: they differ by as much on their own")
+        both = " and ".join(", ".join(f"{width:g}" for width in some) for some in widths)
+        notes.append(f"matrix errors were measured to different widths, {both}: they differ by as much on their own")
     for name, run in (("A", a), ("B", b)):
         wide = [heads for cell in run.values() if isinstance(heads := cell.get("matrix_open"), (list, tuple))]
         if count := sum(map(any, wide)):

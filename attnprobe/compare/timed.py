@@ -79,12 +79,12 @@ def _refuse_other_machines(a: Sequence[TimedCell], b: Sequence[TimedCell]) -> No
     if ours.keys() == theirs.keys():
         return
     first, second = next(iter(ours.values())), next(iter(theirs.values()))
-    told = [
+    machines = [
         f"{name} {first.get(name)} in A, {second.get(name)} in B"
         for name in {**first, **second}
         if first.get(name) != second.get(name)
     ]
-    raise UsageError(f"A and B were measured on different machines: {'; '.join(told) or 'one of them on several'}")
+    raise UsageError(f"A and B were measured on different machines: {'; '.join(machines) or 'one of them on several'}")
 
 
 def _blank(row: ComparedTime) -> Change:

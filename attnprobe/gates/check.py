@@ -207,10 +207,10 @@ def _compared(gate: Gate, row: Judged, side: str, limit: float) -> tuple[float |
         return value, UNDECIDED.format(stat=gate.stat, value=value), True
     if value <= limit if side == "upper" else value >= limit:
         return value, None, False
-    told, bound = f"{value:.6g}", f"{limit:g}"
-    if told == bound:  # they differ beyond six digits
-        told, bound = repr(value), repr(limit)
-    return value, f"{told}{end} is {'above' if side == 'upper' else 'below'} {bound}", False
+    text, bound = f"{value:.6g}", f"{limit:g}"
+    if text == bound:  # they differ beyond six digits
+        text, bound = repr(value), repr(limit)
+    return value, f"{text}{end} is {'above' if side == 'upper' else 'below'} {bound}", False
 
 
 def _seconds(row: Judged) -> float | None:

@@ -83,8 +83,8 @@ def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> No
         if result.undecided:
             ET.SubElement(case, "skipped", {"message": one_line(result.message)})
         elif not result.passed:
-            told = one_line(result.message)
-            failure = ET.SubElement(case, "failure", {"message": told, "type": "gate"})
+            text = one_line(result.message)
+            failure = ET.SubElement(case, "failure", {"message": text, "type": "gate"})
             failure.text = one_line(result.line)
     ET.indent(root)
     write_bytes(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")

@@ -74,11 +74,11 @@ class Run:
 
     def header(self, records: Sequence[Record]) -> Header:
         """What stands above tables and figures: what the sources share once, and what each has of its own."""
-        told, facts = self._described(), {}
+        described, facts = self._described(), {}
         labels = source_labels(records)
         for record in records:
             facts.setdefault(identity(record["source"]), record["source"])
-        own = {key: told.get(key, (fact, _described(fact))) for key, fact in facts.items()}
+        own = {key: described.get(key, (fact, _described(fact))) for key, fact in facts.items()}
         lines = [lines for _, lines in own.values()]
         shared = [line for line in lines[0] if all(line in other for other in lines)]
         own_lines = [line for some in lines for line in some if line not in shared]

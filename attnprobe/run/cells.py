@@ -200,8 +200,8 @@ class Cells:
     def source_name(self, place: Place) -> str:
         """A place's source in a plan: its weights, and the factor of its scores where it has one."""
         facts = self.sources[place.source].facts
-        told, factor = str(facts.get("weights") or "file"), facts.get("scale_inputs")
-        return told if factor is None else f"{told}, scores x {factor:g}"
+        word, factor = str(facts.get("weights") or "file"), facts.get("scale_inputs")
+        return word if factor is None else f"{word}, scores x {factor:g}"
 
     def head_numbers(self, place: Place) -> list[int]:
         """The numbers of the heads that are measured at a place."""
@@ -266,8 +266,8 @@ def title(cell: Cell) -> str:
 
 def plan_of_sources(parts: Iterable[tuple[Any, Any]], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A manifest's plan: that of all sources, or by the word of their weights; factors of scores share theirs."""
-    told = {source.facts.get("weights"): {**plan.facts(), **(more or {})} for source, plan in parts}
-    return next(iter(told.values())) if len(told) == 1 else told
+    plans = {source.facts.get("weights"): {**plan.facts(), **(more or {})} for source, plan in parts}
+    return next(iter(plans.values())) if len(plans) == 1 else plans
 
 
 def key_of(

@@ -77,9 +77,9 @@ def _in_order(
 ) -> Iterator[None]:
     """Hold the run's folder for a block: locked, with a manifest that tells how it ended, or gone if it is empty."""
     locks = _locked(path, shard)
-    told = _file(path, "manifest.json", shard)
+    manifest_file = _file(path, "manifest.json", shard)
     try:
-        write_json(told, manifest)
+        write_json(manifest_file, manifest)
         yield
         manifest["status"] = "finished"
     except BaseException as error:
@@ -97,7 +97,7 @@ def _in_order(
         if path.is_dir():
             manifest["end"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
-                write_json(told, manifest)
+                write_json(manifest_file, manifest)
             except UsageError as error:  # a full disk: what was measured is shown all the same
                 notify(f"{error}; the manifest does not tell how the run ended")
 

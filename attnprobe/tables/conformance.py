@@ -56,8 +56,8 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "fails" if counts[1] == 1 else "fail",
         "does not apply" if counts[2] == 1 else "do not apply",
     )
-    told = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True))
-    return "\n".join([*lines, "", told])
+    summary = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True))
+    return "\n".join([*lines, "", summary])
 
 
 def _tried(row: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ class Header:
     measured: Sequence[str] = ()
     first: str = ""
     remarks: Sequence[str] = ()
-    told: Collection[str] = ()
+    announced: Collection[str] = ()
 
     @property
     def facts(self) -> list[str]:
@@ -56,7 +56,7 @@ def print_header(line: Callable[[str, str], None], header: Header, whole: bool) 
     for fact in header.facts if whole or not header.first else header.remarks:
         line(short_hashes(fact), "")
     for warning in header.warnings:
-        if warning not in header.told:
+        if warning not in header.announced:
             line(f"! {warning}", "bold yellow")
     for fact in header.measured:
         line(fact, "dim")

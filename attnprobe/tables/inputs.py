@@ -86,13 +86,14 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
     lines = []
     for some in grouped_by(rows, "source", "n"):
         layers = grouped_by(some, "layer")
-        told = {name: _range(layers, name, text) for _, name, text in COLUMNS}
+        spans = {name: _range(layers, name, text) for _, name, text in COLUMNS}
         where = ", ".join(filter(None, [some[0]["source"], layers_in_words(some), f"n = {some[0]['n']}"]))
         most = "uniform rows" if some[0].get("causal") else "ln n"
         lines.append(
-            f"inputs: {where}: scores s.d. {told['score_std']}, max {told['score_max']}; entropy {told['entropy']} "
-            f"nats ({told['entropy_share']} of {most}); attention to the first token {told['sink_first']}, to the most "
-            f"attended {told['sink_most']}; stable rank of B {told['stable_rank']}"
+            f"inputs: {where}: scores s.d. {spans['score_std']}, max {spans['score_max']}; entropy "
+            f"{spans['entropy']} nats ({spans['entropy_share']} of {most}); attention to the first token "
+            f"{spans['sink_first']}, to the most "
+            f"attended {spans['sink_most']}; stable rank of B {spans['stable_rank']}"
         )
     return lines
 

@@ -41,8 +41,8 @@ BY_NAME = {"model_sha256": "model", "text_sha256": "text", "tokenizer_sha256": "
 
 def identity(facts: Mapping[str, Any] | None) -> str:
     """What a source's tensors are determined by, as text: its facts but for those that only name what others hash."""
-    told = {name: fact for name, fact in (facts or {}).items() if name not in NAMES}
-    return json.dumps(told, sort_keys=True, default=plain)
+    determinants = {name: fact for name, fact in (facts or {}).items() if name not in NAMES}
+    return json.dumps(determinants, sort_keys=True, default=plain)
 
 
 def scale_of(facts: Mapping[str, Any] | None) -> float:

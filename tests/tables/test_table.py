@@ -163,7 +163,9 @@ def test_the_legend_explains_each_shown_column_or_points_to_its_explanation(widt
 
 
 def test_plain_words_stand_first_and_provenance_where_the_whole_is_asked_for():
-    header = Header(lines=["model: m, sha256 0"], warnings=["a fallback", "another"], first="M on T", told=["another"])
+    header = Header(
+        lines=["model: m, sha256 0"], warnings=["a fallback", "another"], first="M on T", announced=["another"]
+    )
     short, whole = (plain_tables([], [], header, whole=whole).splitlines() for whole in (False, True))
     assert short[:2] == ["M on T", "! a fallback"] and "! another" not in short
     assert whole[:3] == ["M on T", "model: m, sha256 0", "! a fallback"]

@@ -30,8 +30,8 @@ def conditions(records: Iterable[BenchRecord]) -> list[str]:
             f"machine: {facts['device']}, {facts['cpu']}{clock}, {facts['threads']} threads of {facts['cores']} cores, "
             f"{facts['system']}{load}"
         )
-        told = f"timed: medians of {', '.join(map(str, rounds))} interleaved rounds" if rounds else "timed: nothing"
-        lines.append(f"{told}, torch {known['torch']}, Python {known['python']}, attnprobe {known['attnprobe']}")
+        line = f"timed: medians of {', '.join(map(str, rounds))} interleaved rounds" if rounds else "timed: nothing"
+        lines.append(f"{line}, torch {known['torch']}, Python {known['python']}, attnprobe {known['attnprobe']}")
     return lines
 
 

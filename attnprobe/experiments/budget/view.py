@@ -170,11 +170,11 @@ def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:
     facts = {labels[identity(record["source"])]: record["source"] for record in records}
     own = {record["method"]: record.get("method_file") for record in records}
     hashes = {name: {"method_sha256": file["sha256"]} if file else {} for name, file in own.items()}
-    told = [name for name in TAGS if len({row[name] for row in rows}) > 1]
+    varying = [name for name in TAGS if len({row[name] for row in rows}) > 1]
     files = {}
     for some in grouped_by(rows, "method", "options", *TAGS):
         first = some[0]
-        tags = "".join(file_tag(TAGS[name](first[name])) for name in told)
+        tags = "".join(file_tag(TAGS[name](first[name])) for name in varying)
         contents = _file(some, facts[first["source"]]) | hashes[first["method"]]
         files[f"budgets{file_tag(method_label(first))}{tags}.json"] = contents
     return files

@@ -72,12 +72,12 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
         stem = stem if place[2] == "softmax" else stem.with_name(stem.name + file_tag(str(place[2])))
         maps = {key: _matrix(cells, layers, heads) for key, cells in found.items()}
         scale = _scale(maps.values())
-        told = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
+        place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
         methods = list(dict.fromkeys(method for method, _ in maps))
         budgets = sorted({d for _, d in maps if d is not None}) or [None]
 
-        def draw(page: Any, maps=maps, layers=layers, heads=heads, scale=scale, told=told) -> Sheet:
-            return _figure(maps, page[0], page[1], layers, heads, scale, metric, drawing, told)
+        def draw(page: Any, maps=maps, layers=layers, heads=heads, scale=scale, place_words=place_words) -> Sheet:
+            return _figure(maps, page[0], page[1], layers, heads, scale, metric, drawing, place_words)
 
         down = min(DOWN, drawing.sizes.down(0.6 + 0.12 * len(layers)))
         across = min(ACROSS, drawing.sizes.across(0.5 + 0.12 * max(len(heads), 7)))
@@ -110,7 +110,7 @@ def _figure(
     scale: tuple[float, float],
     metric: str,
     drawing: Drawing,
-    told: str,
+    place_words: str,
 ) -> Sheet:
     shape = (len(methods), len(budgets))
     wide = (drawing.sizes.inches(len(budgets)) - 0.9) / len(budgets)
@@ -120,7 +120,7 @@ def _figure(
     caption = [
         f"{sentence(in_words(metric))}, {formula(metric)}, of each layer and head: mean over windows and repeats.",
         "One logarithmic colour scale serves all maps, and what lies beyond it has the colour of its end.",
-        f"Grey: not measured, or not finite. {sentence(told)}.",
+        f"Grey: not measured, or not finite. {sentence(place_words)}.",
     ]
     sheet, panels = canvas(drawing, title, caption, tall, shape)
     mesh, look = None, {**colours(scale), "linewidth": 0.3}

@@ -115,12 +115,12 @@ def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
     """A line for each column that lacks something; budgets with one reason share it."""
     budgets: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        told = missing.get(record["key"])
+        reason = missing.get(record["key"])
         if record["status"] != "ok":
-            told = f"{record['status']}, {record.get('reason') or 'for no known reason'}"
-        if told:
-            budgets.setdefault((method_label(record), told), []).append(str(record["d"] or ""))
-    return [f"{name}{' d = ' + ', '.join(d) if all(d) else ''}: {told}" for (name, told), d in budgets.items()]
+            reason = f"{record['status']}, {record.get('reason') or 'for no known reason'}"
+        if reason:
+            budgets.setdefault((method_label(record), reason), []).append(str(record["d"] or ""))
+    return [f"{name}{' d = ' + ', '.join(d) if all(d) else ''}: {reason}" for (name, reason), d in budgets.items()]
 
 
 def _caption(

@@ -110,8 +110,8 @@ class LanguageModel:
             some = torch.randperm(words, generator=draws)[: max(1, round(HIDDEN_SHARE * words))].sort().values
             places.append((first + some).to(ids.device))
             hidden[row, places[-1]] = self.mask_token
-        told = [ids[row, at] for row, at in enumerate(places)]
-        return Predictions({**reading.inputs, "input_ids": hidden}, places, told)
+        targets = [ids[row, at] for row, at in enumerate(places)]
+        return Predictions({**reading.inputs, "input_ids": hidden}, places, targets)
 
     def _run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """The last hidden states and the logits of a forward."""
@@ -158,8 +158,8 @@ def open_language_model(source: ModelSource, dtype: str = "float32") -> Language
         why = f"the tokenizer {source.facts['tokenizer']} has no mask token"
     around = len(source.layout.before), len(source.layout.after)
     model = model.to(source.device)  # type: ignore[call-overload]  # its decorator has lost its signature
-    told = str(chosen).removeprefix("torch.")
-    return LanguageModel(model, None if why else kind, why, encoder, mask, around, told)
+    dtype = str(chosen).removeprefix("torch.")
+    return LanguageModel(model, None if why else kind, why, encoder, mask, around, dtype)
 
 
 def _lines_of(source: ModelSource, n: int, count: int) -> list[list[int]]:
