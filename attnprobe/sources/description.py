@@ -83,7 +83,8 @@ def described(
         "heads": heads,
         **_attention(config),
     }
-    return {"facts": facts, "layers": layers, "lengths": {}, "before": vocabulary.before, "after": vocabulary.after}
+    around = {"before": vocabulary.before, "after": vocabulary.after}
+    return {"facts": facts, "layers": layers, "lengths": {}, "needles": {}, **around}
 
 
 def _config_sha256(config: PreTrainedConfig) -> str:

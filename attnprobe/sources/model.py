@@ -205,8 +205,7 @@ class ModelSource(Source):
             SourceError: a token without an embedding in the model.
         """
         with stage(self.timings, "tokenising"):
-            ids = self.stream.first((window + 1) * self.layout.text_tokens(n))
-            segments = self.layout.window(ids, n, window)
+            segments = self.layout.segments(self.stream.window(self.layout.text_tokens(n), window), n)
             self.refuse_beyond(max(map(max, segments)))
         return segments
 
@@ -241,6 +240,8 @@ class ModelSource(Source):
     def _labelled(self, layer: int, n: int, window: int, captured: Captured) -> QKV:
         dtype = DTYPES[self.spec.dtype]
         label = {"layer": layer, "window": window, "n": n, **self.facts}
+        if self.text.needle is not None:
+            label["needle"] = self._needle(n, window)
         try:
             q, k, v = (x.to(dtype).contiguous() for x in (captured.q, captured.k, captured.v))
             return QKV(
@@ -256,6 +257,17 @@ class ModelSource(Source):
             )
         except UsageError as error:
             raise SourceError(f"{self.name}, layer {layer}, as {self.spec.dtype}: {error}") from error
+
+    def _needle(self, n: int, window: int) -> list[int]:
+        """The numbers of the tokens that the question at the end of the text asks for."""
+        place = f"{n}, window {window}"
+        if place not in self._card["needles"]:
+            with stage(self.timings, "tokenising"):
+                marked = self.stream.needle(self.layout.text_tokens(n), window) or []
+            places = self.layout.places(n)
+            self._card["needles"][place] = [places[index] for index in marked]
+            self.cache.keep_facts(self.identity, self._card)
+        return self._card["needles"][place]
 
     def _loaded(self) -> PreTrainedModel:
         """The model, loaded once. A random stack is built again if more layers are needed."""

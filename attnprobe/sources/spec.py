@@ -41,7 +41,8 @@ class SourceSpec:
         weights: ``pretrained``, ``initialized`` (every weight random) or ``initialized-qkv`` (pretrained, with
             W_Q, W_K and W_V of every layer random).
         weights_seed: the seed of random weights.
-        text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose in the package) or a file.
+        text: ``wikitext-2``, ``wikitext-2:tokenised``, ``embedded`` (prose in the package), ``needle:pairs=64,seed=0``
+            or ``needle:chain=4,chains=8`` (see `Needle`), or a file.
         split: the split of Wikitext-2.
         tokenizer: a hub id, a directory, or a ``vocab.txt`` or ``tokenizer.json`` file.
         positions: the policy beyond the model's positions: ``segment``, ``wrap`` or ``interpolate``.

@@ -15,6 +15,7 @@ from ..errors import SourceError, nearest
 from ..files import GIB, read_regular
 from ..grammar.texts import WIKITEXT, wikitext_name
 from .hub import Unreachable, hub_reachable
+from .needle import Needle, is_needle, parse_needle
 from .spec import path_of
 
 __all__ = ["EMBEDDED", "Text", "embedded", "open_text", "prepared", "quiet_datasets", "wikitext"]
@@ -24,7 +25,7 @@ EMBEDDED_FILE = Path(__file__).with_name("embedded.txt")
 EMBEDDED_SHA256 = "3ba6561d0056ac519ae2e66aac12fe3a80a0ebff32263186f4895966272877fd"
 READINGS = 64  # how many times in a row the embedded text may be read
 DATASET = "Salesforce/wikitext"
-WORDS = (*WIKITEXT, EMBEDDED)
+WORDS = (*WIKITEXT, EMBEDDED, "needle")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Text:
     Attributes:
         name: its name in records and titles.
         readings: how many times in a row it may be read to give more tokens than it has.
+        needle: makes a text of any length from the lines, see `Needle`; None for the lines themselves.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Text:
     sha256: str
     split: str | None = None
     readings: int = 1
+    needle: Needle | None = None
 
 
 def open_text(name: str, split: str = "test") -> Text:
@@ -48,9 +51,13 @@ def open_text(name: str, split: str = "test") -> Text:
 
     Raises:
         SourceError: a file that is missing, empty or not UTF-8; a data set that cannot be reached.
+        UsageError: settings of ``needle:`` that it does not have.
     """
     if name == EMBEDDED:
         return embedded()
+    if is_needle(name):
+        needle, prose = parse_needle(name), embedded()
+        return Text(needle.name, prose.lines, _sha256(f"{needle.name} in {prose.sha256}"), needle=needle)
     known = wikitext_name(name)
     return _file(name) if known is None else wikitext(known, split)
 

@@ -36,6 +36,18 @@ class TokenStream:
         readings = min(-(-count // max(len(self.ids), 1)), self.text.readings)
         return self.ids[:count] if readings <= 1 else (self.ids * readings)[:count]
 
+    def window(self, count: int, window: int) -> list[int]:
+        """The ids of text window ``window`` of ``count`` tokens each; fewer if the text is too short."""
+        if self.text.needle is not None:
+            return self.text.needle.compose(self.vocabulary.encode, self.text.lines, count, window)[0]
+        return self.first((window + 1) * count)[window * count :]
+
+    def needle(self, count: int, window: int) -> list[int] | None:
+        """The places of the needle among the ids of a window; None if the text has none."""
+        if self.text.needle is None:
+            return None
+        return self.text.needle.compose(self.vocabulary.encode, self.text.lines, count, window)[1]
+
     def unknown_fraction(self, count: int = 4096) -> float:
         """The share of unknown tokens among the first ``count``."""
         ids = self.first(count)
@@ -47,10 +59,10 @@ class Layout:
     """The cut of ``n`` tokens into segments of at most ``positions`` tokens (None: one segment of any length).
 
     >>> layout = Layout(positions=5, before=(101,), after=(102,))
-    >>> layout.window(list(range(20)), n=7, window=0)
+    >>> layout.segments(list(range(5)), n=7)
     [[101, 0, 1, 2, 102], [3, 4]]
-    >>> layout.window(list(range(20)), n=8, window=1)
-    [[101, 4, 5, 6, 102], [101, 7, 102]]
+    >>> layout.places(7)
+    [1, 2, 3, 5, 6]
     """
 
     positions: int | None
@@ -66,9 +78,20 @@ class Layout:
         """The number of text tokens among ``n`` tokens, without special tokens."""
         return sum(self._text(length) for length in self.lengths(n))
 
-    def window(self, ids: list[int], n: int, window: int) -> list[list[int]]:
-        """The segments of text window ``window``."""
-        start = window * self.text_tokens(n)
+    def places(self, n: int) -> list[int]:
+        """The numbers of the text tokens among ``n`` tokens."""
+        places: list[int] = []
+        start = 0
+        for length in self.lengths(n):
+            text = self._text(length)
+            first = start + (0 if text == length else len(self.before))
+            places += range(first, first + text)
+            start += length
+        return places
+
+    def segments(self, ids: list[int], n: int) -> list[list[int]]:
+        """The segments of a window with these text tokens."""
+        start = 0
         segments = []
         for length in self.lengths(n):
             text = ids[start : start + self._text(length)]
@@ -93,6 +116,9 @@ def check_length(stream: TokenStream, layout: Layout, n: int, windows: int) -> s
         UsageError: the text is too short; the line has the tokens needed, the tokens present, and a way out.
     """
     each = layout.text_tokens(n)
+    if stream.text.needle is not None:
+        stream.needle(each, 0)  # refuses a length that it does not fit
+        return None
     have = len(stream.first(each * windows))
     if have >= each * windows:
         once = len(stream.ids)

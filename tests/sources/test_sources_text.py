@@ -238,7 +238,10 @@ def test_windows_tile_the_text_without_gap_or_overlap(positions, around):
         seen, longest = [], positions or n
         assert layout.lengths(n) == [min(longest, n - start) for start in range(0, n, longest)]
         for window in range(4):
-            segments = layout.window(ids, n, window)
+            each = layout.text_tokens(n)
+            segments = layout.segments(ids[window * each : (window + 1) * each], n)
+            flat = [token for segment in segments for token in segment]
+            assert [flat[place] for place in layout.places(n)] == ids[window * each : (window + 1) * each]
             assert sum(map(len, segments)) == n
             assert [len(segment) for segment in segments] == layout.lengths(n)
             assert all(len(segment) == (positions or n) for segment in segments[:-1])

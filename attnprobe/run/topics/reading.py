@@ -136,7 +136,7 @@ class Reading(Split):
         None,
         "The text to read. [default: wikitext-2; without a hub the embedded text]",
         group=SOURCE,
-        metavar="wikitext-2|wikitext-2:tokenised|embedded|FILE",
+        metavar="wikitext-2|wikitext-2:tokenised|embedded|needle:…|FILE",
     )
     tokenizer: str | None = opt(
         None, "A tokenizer to use instead of the model's own.", group=SOURCE, metavar="ID|DIR|VOCAB"

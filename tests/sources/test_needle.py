@@ -1,0 +1,108 @@
+"""Texts with a needle: their statements, their length, and where the tokens of the needle are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from attnprobe.errors import UsageError
+from attnprobe.sources import load_qkv
+from attnprobe.sources.needle import parse_needle
+from attnprobe.sources.text import embedded, open_text
+
+PROSE = [" ".join(f"w{i}.{j}." if j == 6 else f"w{i}.{j}" for j in range(7)) for i in range(40)]
+
+
+class Words:
+    """Every word of a text is a token."""
+
+    def __init__(self):
+        self.words: list[str] = []
+
+    def __call__(self, lines):
+        return [[self._id(word) for word in line.split()] for line in lines]
+
+    def _id(self, word):
+        if word not in self.words:
+            self.words.append(word)
+        return self.words.index(word)
+
+
+@pytest.mark.parametrize(
+    "name", ["needle:pairs=5,seed=3", "needle:chain=3,chains=4", "needle:chain=2,chains=1", "needle"]
+)
+@pytest.mark.parametrize("count", [260, 700])
+@pytest.mark.parametrize("window", [0, 2])
+def test_the_marked_tokens_are_the_statements_that_are_asked_for(name, count, window):
+    needle, encode = parse_needle(name), Words()
+    ids, marked = needle.compose(encode, PROSE, count, window)
+    words = [encode.words[token] for token in ids]
+    groups, question, asked = needle.statements(window)
+    assert len(words) == count and words[-len(question.split()) :] == question.split()
+    assert [words[index] for index in marked] == " ".join(groups[asked]).split()
+    text = " ".join(words)
+    for group in groups:
+        places = [text.index(statement.strip()) for statement in group]
+        assert places == sorted(places) and len(set(places)) == len(places)
+    numbers = re.findall(r"[0-9]{5}", question)
+    assert all(number in " ".join(groups[asked]) for number in numbers)
+    assert not any(number in " ".join(g) for number in numbers for i, g in enumerate(groups) if i != asked)
+
+
+def test_seeds_and_windows_are_other_texts():
+    of = lambda name, window: parse_needle(name).compose(Words(), PROSE, 400, window)[0]
+    texts = [of("needle:pairs=5,seed=0", 0), of("needle:pairs=5,seed=0", 1), of("needle:pairs=5,seed=1", 0)]
+    marked = [parse_needle(f"needle:pairs=5,seed={s}").compose(Words(), PROSE, 400, 0)[1] for s in range(4)]
+    assert len({tuple(one) for one in marked}) > 1 and texts[0] == of("needle:pairs=5", 0)
+    questions = {parse_needle(f"needle:pairs=5,seed={s}").statements(w)[1] for s in (0, 1) for w in (0, 1)}
+    assert len(questions) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("needle:paris=3", "unknown setting of the text needle 'paris'; did you mean 'pairs'"),
+        ("needle:pairs=x", "pairs=x is not a whole number"),
+        ("needle:pairs=2,chain=3", "choose pairs, or chain and chains"),
+        ("needle:pairs=0", "at least one pair"),
+        ("needle:chain=1", "a chain of two statements"),
+        ("needle:pairs=99999", "more than 20000 statements"),
+    ],
+)
+def test_settings_that_it_does_not_have(name, says):
+    with pytest.raises(UsageError) as caught:
+        open_text(name)
+    assert says in str(caught.value)
+
+
+def test_a_text_is_named_by_all_its_settings():
+    text = open_text("needle:chain=3")
+    assert text.name == "needle:chain=3,chains=4,seed=0" and text.lines == embedded().lines
+    assert text.sha256 != open_text("needle:chain=3,seed=1").sha256
+
+
+@pytest.mark.parametrize("queries", [None, "last:8"])
+def test_a_label_has_the_tokens_of_the_needle(queries):
+    options = {"weights": "initialized", "text": "needle:pairs=2,seed=0", "device": "cpu", "queries": queries}
+    qkv = load_qkv(n=600, notify=lambda line: None, **options)
+    needle = qkv.label["needle"]
+    assert qkv.n_k == 600 and needle == sorted(needle) and 8 <= len(needle) <= 60 and 0 < needle[0] < needle[-1] < 599
+    with pytest.raises(UsageError, match="text needle:pairs=2,seed=0: its statements and its question have"):
+        load_qkv(n=32, notify=lambda line: None, **options)
+
+
+def test_a_text_of_a_needle_is_as_long_as_asked():
+    """The marked tokens are the words of the statement, special tokens of segments counted."""
+    from attnprobe.sources import SourceSpec, resolve
+
+    spec = SourceSpec(weights="initialized", text="needle:chain=3,chains=2", device="cpu")
+    source = resolve(spec)
+    for n in (700, 1100):
+        tokens = [token for segment in source.segments(n, 1) for token in segment]
+        marked = source.stream.needle(source.layout.text_tokens(n), 1)
+        marked = [source.layout.places(n)[index] for index in marked]
+        words = source.stream.vocabulary.tokenizer.decode([tokens[place] for place in marked])
+        groups, _, asked = source.text.needle.statements(1)
+        plain = lambda text: re.sub(r"[^a-z0-9]", "", text.lower().replace("##", ""))
+        assert len(tokens) == n and plain(words) == plain("".join(groups[asked]))
