@@ -122,6 +122,7 @@ def measured_words(records: Sequence[Mapping[str, Any]]) -> str:
         f"{len(heads)} head{'s' * (len(heads) != 1)}" if heads else "",
         "causal" if any(facts.get("causal") for facts in sources) else "",
         "sliding windows" if any(facts.get("sliding_window") for facts in sources) else "",
+        *dict.fromkeys(f"queries {facts['queries']}" for facts in sources if facts.get("queries")),
     ]
     return ", ".join(filter(None, parts))
 

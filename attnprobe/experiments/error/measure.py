@@ -259,7 +259,7 @@ class _Bench:
             found["metrics"] = _numbers(lower_bound(self.wanted, cell.d, self.values))
             return None
         with self.timings("methods"), self.cells.attempt(cell.key) as tried:
-            if (why := refused(cell.request, self.target, self.qkv.n_q, cell.d)) is not None:
+            if (why := refused(cell.request, self.target, self.qkv.n_k, cell.d)) is not None:
                 raise Unsupported(why)
             begin = perf_counter()
             options = {"seed": cell.seed, "target": self.target, **cell.request.options}

@@ -53,6 +53,13 @@ class ErrorRequest(Lengths, Budgets, WeightsWords, OnTensors):
         flag="--matrix/--no-matrix",
         measures="matrix_",
     )
+    queries: str | None = opt(
+        None,
+        "Measure the rows of some queries only, against the keys of all tokens. [default: all]",
+        group=MEASURED,
+        metavar="last:256|every:64|random:512|0,1000-1255|FILE",
+        later=True,
+    )
     rows: bool = opt(
         False,
         "Measure row metrics too: captured mass, divergences and the error of each row, by position.",

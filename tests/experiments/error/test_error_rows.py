@@ -126,3 +126,33 @@ def test_a_floor_fails_where_its_metric_is_not_measured(run, qkv, tmp_path, monk
     options = ("--method", "window", "--d", 8, "--no-matrix", "--out", "r", "--fail-below", "mass=0.1")
     code, _, err = run("error", "--qkv", qkv[0], *options)
     assert code == 1 and "mass" in err
+
+
+@pytest.mark.parametrize(
+    "queries, rows", [("last:5", range(43, 48)), ("every:12", [11, 23, 35, 47]), ("3,40-41", [3, 40, 41])]
+)
+def test_the_rows_of_some_queries_are_those_of_all(run, qkv, tmp_path, monkeypatch, queries, rows):
+    monkeypatch.chdir(tmp_path)
+    options = ("--method", "window,topk", "--d", 8, "--no-matrix", "--rows", "--queries", queries, "--out", "r")
+    code, out, _ = run("error", "--qkv", qkv[0], *options)
+    assert code == 0 and f"queries {queries}" in " ".join(out.split())
+    records = [json.loads(line) for line in (tmp_path / "r" / "records.jsonl").read_text().splitlines()]
+    window = next(record for record in records if record["method"] == "window")
+    inputs = QKV(*qkv[1], causal=True)
+    found = row_metrics(exact(inputs), approximate("window", inputs, 8), inputs)
+    assert window["metrics"]["mass"] == pytest.approx(found["mass"][:, list(rows)].mean(1).tolist(), rel=1e-6)
+    assert window["source"]["queries"] == queries
+
+
+def test_a_budget_is_one_of_keys_where_queries_are_few(run, qkv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--method", "topk", "--d", 20, "--no-matrix", "--rows", "--queries", "last:3", "--format", "json")
+    code, out, _ = run("error", "--qkv", qkv[0], *options, "--out", "r")
+    [row] = [row for row in json.loads(out)["rows"] if row["method"] == "topk"]
+    assert code == 0 and row["status"] == "ok" and row["metrics"]["keys"]["mean"] == 20
+
+
+def test_queries_that_are_none_are_refused(run, qkv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("error", "--qkv", qkv[0], "--d", 8, "--queries", "last:99", "--out", "r")
+    assert code == 2 and "n=48 is too short" in err
