@@ -47,8 +47,12 @@ class Approximation:
     @classmethod
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:
         """The approximation whose output is ``operator @ V``."""
-        products = [(operator.heads(some) @ qkv.v[some]).to(qkv.dtype) for some in _heads_at_once(qkv)]
-        return cls(operator, products[0] if len(products) == 1 else torch.cat(products), **parts)
+        if operator.dtype == qkv.dtype:
+            return cls(operator, operator @ qkv.v, **parts)
+        output = qkv.v.new_empty(qkv.h, qkv.n_q, qkv.p_v)
+        for some in _heads_at_once(qkv):
+            output[some] = operator.heads(some) @ qkv.v[some]
+        return cls(operator, output, **parts)
 
     def matrix(self) -> Operator:
         """The operator.
@@ -90,7 +94,7 @@ class Approximation:
 
 
 def _heads_at_once(qkv: QKV) -> list[slice]:
-    """Slices of the heads: all at once, but on a CPU as many as leave the terms of a product in the cache."""
+    """Slices of the heads: all at once, but on a CPU as many as leave a product of another dtype in the cache."""
     size = qkv.h
     if qkv.device.type == "cpu":
         size = max(1, CACHED_ENTRIES // (qkv.n_q * qkv.p_v))
