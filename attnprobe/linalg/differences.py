@@ -26,7 +26,7 @@ from ..operators import (
 __all__ = ["Differences", "FirstPass"]
 
 CPU_BLOCK, LEAST_ROWS = 256, 64  # rows of one head on a CPU
-CPU_ENTRIES = 2**20  # of a block with more rows than the least: it stays in the cache
+CPU_ENTRIES = 2**18  # of a block with more rows than the least: it stays in the cache
 
 
 @dataclass(frozen=True)

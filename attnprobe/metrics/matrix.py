@@ -26,7 +26,7 @@ MATRIX_METRICS = {
 }
 USUAL = 5  # the usual number of passes until an interval closes, for progress
 DENSE = 256  # keys; a matrix up to this size is computed densely: cheaper, and exact
-MEMORY = 3 * 2**24  # bytes of Krylov bases at a time on a CPU; elsewhere they have as many as a block of rows
+MEMORY = 2**24  # bytes of Krylov bases at a time on a CPU; elsewhere they have as many as a block of rows
 SMALL = 0.02  # relative to B; a smaller error is measured again in float64 if its float32 interval stays open
 
 Show = Callable[[str, float], None]
@@ -239,7 +239,10 @@ def _streamed(exact: Operator, operators: Sequence[Operator | None], settings: _
     """Norms by passes over a few heads at a time, so that their Krylov bases stay small."""
     h, _, m = exact.shape
     each = len(operators) * m * block_size(m) * 8 * (torch.finfo(exact.dtype).bits // 8)  # bytes: a basis of 8 passes
-    size = max(1, min(h, (MEMORY if exact.device.type == "cpu" else BLOCK_MEMORY.bytes(exact.device)) // each))
+    on_cpu = exact.device.type == "cpu"
+    together = torch.get_num_threads() if on_cpu else 1  # heads side by side: every thread has one
+    size = max(1, (MEMORY if on_cpu else BLOCK_MEMORY.bytes(exact.device)) // each)
+    size = min(h, -(-size // together) * together)
     heads = [slice(start, min(start + size, h)) for start in range(0, h, size)]
     norms = []
     for part in heads:
