@@ -102,6 +102,7 @@ def capture_layers(
     layers: Iterable[int],
     forward: Callable[[], Any],
     queries: Tensor | None = None,
+    cached: bool = False,
 ) -> dict[int, AttentionCall]:
     """Run ``forward``, a call of ``model``, and return the calls ``layers``, self-attention that a `QKV` describes.
 
@@ -110,14 +111,15 @@ def capture_layers(
         name: the model's name in messages.
         layers: numbers of attention calls in the order of the forward.
         forward: calls the model; an exception stops it after the last selected layer.
-        queries: the tokens whose queries are kept and verified, (n_q,) int64; None is all.
+        queries: the tokens of the forward whose queries are kept and verified, (n_q,) int64; None is all.
+        cached: whether these tokens follow a cache of keys.
 
     Raises:
         SourceError: the model bypasses the interface, masks single tokens, or computes more than ``softmax(scale · Q
             Kᵀ) V`` over the tokens that a `QKV` makes visible, with or without sinks; its forward fails; a layer was
             never reached.
     """
-    recorder = _Recorder(name, Selection(layers), _names(model), plain=True, queries=queries)
+    recorder = _Recorder(name, Selection(layers), _names(model), plain=True, queries=queries, cached=cached)
     _run(recorder, model, forward)
     missing = recorder.selection.missing(recorder.seen)
     if missing:
@@ -134,6 +136,7 @@ class _Recorder:
     names: dict[int, str]
     plain: bool = False
     queries: Tensor | None = None
+    cached: bool = False
     calls: int = 0
     by_module: dict[str, int] = field(default_factory=dict)
     seen: list[tuple[int, str]] = field(default_factory=list)
@@ -194,16 +197,22 @@ def _attention(
     recorder = _active.get()
     eager = eager_of(module)
 
-    def rows(start: int, stop: int) -> Tensor:
+    def rows(index: slice | Tensor) -> Tensor:
         """The model's own attention of some query rows, (b, rows, h, p_v)."""
-        cut = lambda x: _query_rows(x, query.shape[2], key.shape[2], start, stop)
+        cut = lambda x: _query_rows(x, query.shape[2], key.shape[2], index)
         extras = {name: cut(extra) for name, extra in kwargs.items()}
-        arguments = (module, query[:, :, start:stop], key, value, cut(attention_mask))
+        arguments = (module, query[:, :, index], key, value, cut(attention_mask))
         return eager(*arguments, scaling=scaling, dropout=dropout, **extras)[0]
 
-    output = torch.cat([rows(*block) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
+    path, call, number = ("", 0, -1) if recorder is None else recorder.next(module)
+    last = recorder is not None and number == recorder.selection.last
+    if recorder is not None and recorder.queries is not None and last:  # nothing reads the other rows
+        found = [rows(part) for part in recorder.queries.split(_step(query, key))]
+        output = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+        output[:, recorder.queries] = torch.cat(found, dim=1)
+    else:
+        output = torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
     if recorder is not None:
-        path, call, number = recorder.next(module)
         if recorder.selection.takes(number, path):
             captured = call_of(
                 module, query, key, value, attention_mask, scaling, kwargs, (path, call, number), recorder.masks
@@ -214,9 +223,15 @@ def _attention(
             if recorder.queries is not None:
                 captured, own = captured.at(recorder.queries), output[:, recorder.queries]
             recorder.captured[number] = _verified(recorder, captured, own, _softmax_in_float32(eager))
-        if number == recorder.selection.last:
+        if last:
             raise _Finished
     return output, None
+
+
+def _step(query: Tensor, key: Tensor) -> int:
+    """The rows of a block."""
+    start, stop = next(blocks(query, key))
+    return stop - start
 
 
 def call_of(
@@ -284,7 +299,7 @@ def _mask_of(
 def _check_plain(recorder: _Recorder, call: AttentionCall) -> None:
     """Refuse what is not self-attention of a whole text that a `QKV` describes."""
     n_q, n_k = call.q.shape[2], call.k.shape[2]
-    if n_q != n_k:
+    if n_q != n_k and not (recorder.cached and call.cached and call.causal):
         raise recorder.refuse(call.number, f"{n_q} queries, {n_k} keys: self-attention is needed")
     fault = call.beyond()
     if fault is None and call.pattern.keys is not None:
@@ -341,8 +356,8 @@ def _distance(call: AttentionCall, output: Tensor) -> tuple[float, float]:
     return (difference / norm) ** 0.5, largest
 
 
-def _query_rows(x: Any, n_q: int, n_k: int, start: int, stop: int) -> Any:
+def _query_rows(x: Any, n_q: int, n_k: int, index: slice | Tensor) -> Any:
     """The query rows of a tensor shaped like scores, (…, n_q, n_k); anything else unchanged."""
     if isinstance(x, Tensor) and x.dim() >= 2 and x.shape[-2] == n_q and x.shape[-1] == n_k:
-        return x[..., start:stop, :]
+        return x[..., index, :]
     return x

@@ -31,6 +31,8 @@ OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "c
 OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 
 
+WHOLE = 8192  # tokens that a decoder reads in one forward, whose mask has n² numbers, if it gives some queries only
+PART = 512  # tokens of a forward behind a cache of keys
 TENSORS = ("q", "k", "v", "sink_logits", "positions")  # of what is captured
 
 
@@ -94,6 +96,8 @@ def read(
         UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
         SourceError: see `capture_layers`.
     """
+    if len(segments) == 1 and queries is not None and len(segments[0]) > WHOLE and _caches(model):
+        return _in_parts(model, name, segments[0], layers, queries)
     if len(segments) == 1:
         return _joined([_forward(model, name, segments, layers, queries=queries)])
     if policy == "segment":
@@ -128,6 +132,35 @@ def _forward(
     if "use_cache" in accepted:
         extras["use_cache"] = False
     return capture_layers(model, name, layers, lambda: model(input_ids=ids, **extras), queries)
+
+
+def _caches(model: PreTrainedModel) -> bool:
+    """Whether a model is a decoder that takes a cache of keys."""
+    takes = {"past_key_values", "use_cache"} <= set(inspect.signature(model.forward).parameters)
+    return takes and not model.config.is_encoder_decoder
+
+
+def _in_parts(
+    model: PreTrainedModel, name: str, tokens: Sequence[int], layers: Sequence[int], queries: Tensor
+) -> dict[int, Captured]:
+    """What each layer has for a long text, read in parts behind a cache of keys, so that no mask has n² numbers."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    parts: list[dict[int, AttentionCall]] = []
+    for start in range(0, len(tokens), PART):
+        ids = torch.tensor([tokens[start : start + PART]], device=model.device)
+        here = queries[(queries >= start) & (queries < start + PART)] - start
+        forward = lambda ids=ids: model(input_ids=ids, past_key_values=cache, use_cache=True)
+        calls = capture_layers(model, name, layers, forward, here, cached=start > 0)
+        last = slice(-ids.shape[1], None)  # the keys of a part itself; the others are in the parts before
+        new = lambda x, last=last: x[:, :, last].clone()
+        parts.append({n: replace(one, k=new(one.k), v=new(one.v), visible=None) for n, one in calls.items()})
+    joined = _joined(parts)
+    for layer, one in joined.items():
+        widths = [part[layer].sliding_window for part in parts if part[layer].sliding_window is not None]
+        joined[layer] = replace(one, positions=queries, sliding_window=widths[0] if widths else None)
+    return joined
 
 
 def _batches(model: PreTrainedModel, segments: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:

@@ -331,6 +331,23 @@ def test_some_queries_are_rows_of_all(families, text_file, name, queries):
         assert qkv.label["queries"] == queries
 
 
+@pytest.mark.parametrize("queries", ["last:5", "every:4", "0,1", "23"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt_oss", "gpt2"])
+def test_a_long_text_is_read_in_parts(families, text_file, monkeypatch, name, queries):
+    """What they give is that of one forward; 24 tokens in parts of 7 are more than a window and a last part of 3."""
+    whole = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
+    monkeypatch.setattr("attnprobe.sources.positions.WHOLE", 20)
+    monkeypatch.setattr("attnprobe.sources.positions.PART", 7)
+    for layers in ([0, 1], [1]):
+        for layer, qkv in source(families(name), text_file, queries=queries).qkv(24, layers, 0).items():
+            one = whole[layer]
+            assert (qkv.causal, qkv.sliding_window, qkv.scale) == (one.causal, one.sliding_window, one.scale)
+            assert torch.equal(qkv.positions, one.positions)
+            for axis in "qkv":
+                torch.testing.assert_close(getattr(qkv, axis), getattr(one, axis), rtol=0, atol=1e-5)
+            assert (qkv.sink_logits is None) is (name != "gpt_oss")
+
+
 def test_queries_of_segments_are_rows_of_the_whole_text(tiny_bert, text_file):
     for positions in ("segment", "wrap", "interpolate"):
         whole = source(tiny_bert, text_file, positions=positions).qkv(40, [1], 0)[1]
@@ -347,13 +364,14 @@ def test_the_proof_is_made_of_the_queries_that_are_kept(families, text_file, mon
 
     def bent(module, query, key, value, mask, **kwargs):
         output, weights = eager(module, query, key, value, mask, **kwargs)
-        output[:, 3] *= 1.001
+        if output.shape[1] == 24:  # all rows: of the last layer only the kept ones are computed
+            output[:, 3] *= 1.001
         return output, weights
 
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", bent)
-    assert source(families("llama"), text_file, queries="4-23").qkv(24, [0], 0)[0].n_q == 20
+    assert source(families("llama"), text_file, queries="4-23").qkv(24, [0, 1], 0)[0].n_q == 20
     with pytest.raises(SourceError, match="differs from its own by"):
-        source(families("llama"), text_file, queries="3-5").qkv(24, [0], 0)
+        source(families("llama"), text_file, queries="3-5").qkv(24, [0, 1], 0)
 
 
 def test_queries_beyond_the_text_are_refused_before_any_forward(tiny_bert, text_file):
