@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from math import ceil
 
 from ..grammar.foreign import one_line
 from ..records.file import write_bytes
@@ -71,7 +72,7 @@ def junit_xml(results: Sequence[GateResult], path: str | os.PathLike[str]) -> No
         UsageError: a path that cannot be written.
     """
     failures, skipped = (str(sum(getattr(result, name) for result in results)) for name in ("failed", "undecided"))
-    times = [result.seconds or 0.0 for result in results]
+    times = [ceil(1e3 * (result.seconds or 0.0)) / 1e3 for result in results]  # milliseconds: the schema has no more
     counts = {"tests": str(len(results)), "failures": failures, "errors": "0"}
     root = ET.Element("testsuites", {"name": "attnprobe", **counts, "time": f"{sum(times):.3f}"})
     suite = ET.SubElement(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import click
@@ -167,7 +168,7 @@ def test_a_method_that_can_take_nothing_is_exit_2(run, qkv, tmp_path):
 
 def test_a_method_that_breaks_is_a_row_and_exit_4(run, qkv, monkeypatch):
     broken = lambda qkv, d, **rest: (_ for _ in ()).throw(RuntimeError("no such luck"))
-    monkeypatch.setitem(METHODS, "vmean", METHODS["vmean"].__class__(**{**vars(METHODS["vmean"]), "function": broken}))
+    monkeypatch.setitem(METHODS, "vmean", replace(METHODS["vmean"], function=broken))
     code, out, err = run("error", "--qkv", qkv, "--d", "8", "--format", "json")
     rows = {row["method"]: row for row in json.loads(out)["rows"]}
     assert code == 4, err

@@ -377,11 +377,15 @@ def test_a_method_that_lost_its_metric_is_a_regression():
 
 # --- which cells and which metrics
 
+# metrics of which no value is better: a shift, a bias, and facts of the inputs
+NEITHER = {"delta", "log_normaliser_error", "mass_oracle", "distant_mass", "needle_mass"}
+NEITHER |= {"keys", "support", "k_50", "k_90", "k_99"}
+
 
 def test_every_metric_that_is_gated_or_compared_says_how():
     gated = [experiment(name).gated() for name in EXPERIMENTS if experiment(name).gated is not None]
     every = [metric for one in gated for metric in one.metrics] + list(TABLE.values())
-    assert set(DIRECTED) == set(GATED.names) - {"delta"}
+    assert set(DIRECTED) == set(GATED.names) - NEITHER
     assert all(one.better in ("smaller", "larger", None) for one in every)
     assert all(one.scale in ("relative", "absolute", "complement") for one in every)
     assert all(one == TABLE.get(one.name, one) for one in every), "a metric of two commands is one"
@@ -389,6 +393,7 @@ def test_every_metric_that_is_gated_or_compared_says_how():
     assert larger == {
         *("output_cosine_min", "cosine", "embedding_cosine"),
         *("rows_within", "top1_agreement", "holds", "slack"),
+        *("mass", "mass_p10", "mass_efficiency", "recall_k", "needle_mass_kept"),
     }
 
 
@@ -446,7 +451,7 @@ def test_metrics_by_default_and_by_name():
         assert [(row["metric"], row["verdict"], row["b"]) for row in rows] == [(one, "worse", None) for one in wanted]
     one = [*both, cell(method="mss")]
     assert [row["method"] for row in compare_runs(one, one, ["bad_rows"]).rows] == ["skyformer"]
-    for metric in set(GATED.names) - {"delta"}:
+    for metric in set(GATED.names) - NEITHER:
         run_ = [cell(metric=metric)]
         assert only(run_, run_, metric)["verdict"] == "same"
 
