@@ -20,7 +20,7 @@ class Visible:
         sinks: the number of first keys that are seen from beyond the window.
 
     >>> visible = Visible(last=torch.tensor([1, 4]), first=torch.tensor([0, 3]), sinks=1)
-    >>> visible.hidden(6).int()
+    >>> visible.hidden(6).long()
     tensor([[0, 0, 1, 1, 1, 1],
             [0, 1, 1, 0, 0, 1]])
     >>> visible.counts()

@@ -91,8 +91,8 @@ def row_metrics(
     ``kl``                    ``Σ_j P~_j ln(P~_j / P_j)``; equals ``-ln m`` if P~ is P renormalised on S
     ``js``                    ``½ KL(P ‖ M) + ½ KL(P~ ‖ M)``, ``M = (P + P~)/2``; at most ln 2
     ``log_normaliser_error``  ``ln D~_i - ln D_i``; NaN for methods without a normaliser
-    ``row_error``             ``‖o~ - o‖ / ‖o‖``; equals ``τ · tail_gap`` if P~ is P renormalised on S
-    ``row_error_angle``       ``1 - cos(o~, o)``
+    ``row_error``             ``‖o~ - o‖ / ‖o‖``, 0 if both are zero; ``τ · tail_gap`` if P~ is P renormalised on S
+    ``row_error_angle``       ``1 - cos(o~, o)``; 1 if one of the two is zero, 0 if both are
     ``tail_gap``              ``‖μ_T - μ_S‖ / ‖o‖``, ``μ_S = Σ_S P_j v_j / m``; 0 if T holds no mass
     ``keys``                  ``|S|``
     ``support``               ``exp(-Σ_j P_j ln P_j)``
@@ -295,10 +295,9 @@ class _Sums:
         """The metrics that need no order of the keys."""
         wanted = self.inside + self.outside
         size, norm = linalg.vector_norm(wanted, dim=-1), linalg.vector_norm(output, dim=-1)
-        between = output / norm[:, None] - wanted / size[:, None]  # of unit vectors: 1 - cos without cancellation
         values = {
-            "row_error": linalg.vector_norm(output - wanted, dim=-1) / size,
-            "row_error_angle": between.square().sum(-1) / 2,
+            "row_error": _over_size(linalg.vector_norm(output - wanted, dim=-1), size),
+            "row_error_angle": _angle(output, wanted, norm, size),
             "support": self.entropy.exp(),
             "distant_mass": self.distant,
         }
@@ -306,7 +305,7 @@ class _Sums:
             return values
         negative, nan = self.least < 0, torch.full_like(self.kl, torch.nan)
         means = self.outside / self.lost[:, None] - self.inside / self.mass[:, None]
-        gap = linalg.vector_norm(means, dim=-1) / size
+        gap = _over_size(linalg.vector_norm(means, dim=-1), size)
         return {
             **values,
             "mass": self.mass,
@@ -316,6 +315,22 @@ class _Sums:
             "tail_gap": torch.where(self.lost > 0, gap, torch.zeros_like(gap)),
             "keys": self.keys,
         }
+
+
+def _over_size(x: Tensor, size: Tensor) -> Tensor:
+    """``x / size``; 0 where x is, so that a row that is zero on both sides has no error."""
+    return torch.where(x == 0, x, x / size)
+
+
+def _angle(a: Tensor, b: Tensor, norm_a: Tensor, norm_b: Tensor) -> Tensor:
+    """``1 - cos(a, b)`` of rows: half the squared distance of their unit vectors, without cancellation.
+
+    0 if both rows are zero, 1 if one is.
+    """
+    between = (a / norm_a[:, None] - b / norm_b[:, None]).square().sum(-1) / 2
+    zero_a, zero_b = norm_a == 0, norm_b == 0
+    between = between.masked_fill(zero_a ^ zero_b, 1.0)
+    return between.masked_fill(zero_a & zero_b, 0.0)
 
 
 def _sorted(x: Tensor) -> Tensor:

@@ -134,6 +134,17 @@ def test_a_row_that_holds_nothing_and_one_with_a_negative_weight():
     check(qkv, approx, torch.tensor([1, 2]))
 
 
+def test_outputs_of_zero_have_no_error_and_no_angle():
+    qkv = inputs("causal", n=9, h=1)
+    nothing = replace(qkv, v=torch.zeros_like(qkv.v))
+    found = row_metrics(exact(nothing), approximate("window", nothing, 5), nothing)
+    for name in ("row_error", "row_error_angle", "tail_gap"):
+        assert not found[name].any(), name
+    one_sided = replace(approximate("window", qkv, 5), output=torch.zeros_like(qkv.v))
+    found = row_metrics(exact(qkv), one_sided, qkv)
+    assert (found["row_error"] == 1).all() and (found["row_error_angle"] == 1).all()
+
+
 def test_weight_ahead_of_the_query_is_an_infinite_divergence():
     qkv = inputs("causal", n=6, h=1)
     found = row_metrics(exact(qkv), Approximation.of(Dense(torch.full((1, 6, 6), 1 / 6, dtype=F64)), qkv), qkv)

@@ -17,7 +17,7 @@ from attnprobe.experiments.error.error_figure import error_figure
 from attnprobe.experiments.error.paper_figure import paper_figure
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.experiments.error.view import errors_view
-from attnprobe.figures import kit
+from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.gates.check import Gate, check
 from attnprobe.gates.results import gates_table, junit_xml
@@ -206,7 +206,7 @@ def test_a_missing_value_fails_a_gate_before_it_is_undecided():
 def sheet_of(monkeypatch, draw):
     """The figure that a function would have written."""
     drawn = []
-    monkeypatch.setattr(kit, "saved", lambda sheet, *_: drawn.append(sheet) or [])
+    monkeypatch.setattr(files, "saved", lambda sheet, *_: drawn.append(sheet) or [])
     draw()
     (sheet,) = drawn
     return sheet

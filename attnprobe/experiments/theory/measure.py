@@ -155,7 +155,7 @@ def _check(
 ) -> None:
     """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
     if qkv.visible is not None and not theorem.causal:
-        form = "is causal" if qkv.causal else "has a sliding window"
+        form = "is causal" if qkv.sliding_window is None else "has a sliding window"
         raise Unsupported(f"attention {form}, and the theorem is about attention to all tokens")
     if qkv.sink_logits is not None:
         raise Unsupported("heads have sinks of their own, and the theorem is about rows that sum to 1")

@@ -11,7 +11,7 @@ from showing import view_of
 
 from attnprobe.experiments.theory.figures import theory_figures
 from attnprobe.experiments.theory.rows import theory_rows, theory_summary
-from attnprobe.figures import kit
+from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
 from attnprobe.figures.looks import COLOURS
 
@@ -62,7 +62,7 @@ def drawn(monkeypatch, tmp_path):
 
     def draw(records):
         kept = {}
-        monkeypatch.setattr(kit, "saved", lambda sheet, stem, drawing: [kept.setdefault(stem.name, sheet.figure)])
+        monkeypatch.setattr(files, "saved", lambda sheet, stem, drawing: [kept.setdefault(stem.name, sheet.figure)])
         theory_figures(records, Drawing(), tmp_path)
         return kept
 
