@@ -67,7 +67,7 @@ OVER_ROWS = {  # of a head, by their names in records
 PROFILED = ("mass", "mass_oracle", "tv", "log_normaliser_error", "row_error")  # over the positions of queries
 SINKS, NEAR = 4, 64  # keys that are not distant: the first, and those up to the query
 ENTRIES = 2**20  # of a block of rows
-KEYS = 2**13  # keys and values in float64 at a time
+KEYS = 2**12  # keys and values in float64 at a time
 LEAST = -1e4  # stands for the logarithm of a weight of zero, whose product with the weight is zero
 LN2 = 0.6931471805599453
 

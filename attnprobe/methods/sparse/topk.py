@@ -13,7 +13,7 @@ from ...rng import Streams
 from ..base import Approximation, per_head
 from ..registry import register
 
-BLOCK = 64  # rows of scores of one head in memory at a time
+BLOCK, ENTRIES = 64, 2**21  # rows and scores of one head in memory at a time
 
 
 @register(
@@ -64,7 +64,7 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     log_sums = qkv.q.new_empty(qkv.h, qkv.n_q)
     visible = qkv.visible
     exact = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, visible)
-    for heads, start, stop in head_blocks(exact, BLOCK):
+    for heads, start, stop in head_blocks(exact, max(1, min(BLOCK, ENTRIES // qkv.n_k))):
         scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
         largest, chosen = scores.topk(d, dim=-1)
         index[heads, start:stop] = chosen.masked_fill(largest == float("-inf"), -1)
