@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -26,6 +29,7 @@ __all__ = [
     "sparse_softmax",
     "tokens",
     "visible_entries",
+    "with_rows",
 ]
 
 BAND = 16  # rows of a band that share columns: one dense product, at most 15 columns wider than a row needs
@@ -105,6 +109,11 @@ def visible_entries(qkv: QKV) -> int:
     return qkv.n_q * qkv.n_k if visible is None else int(visible.counts().sum())
 
 
+def with_rows(log_sums: Callable[[], Tensor], rows: Tensor, of_rows: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """What computes the normalisers (h, n_q) of an operator of which these rows (u,) are replaced."""
+    return lambda: log_sums().index_copy(1, rows, of_rows())
+
+
 def segment_means(x: Tensor, count: int) -> Tensor:
     """The means of ``count`` consecutive segments of the tokens of ``x`` (h, n, p), as (h, count, p) float64.
 
@@ -172,7 +181,7 @@ def band(centre: Tensor, n_k: int, left: int, right: int, first: int, group: int
 
 def banded_softmax(
     qkv: QKV, left: int, right: int, first: int, skip: Tensor | None = None, causal: bool = False
-) -> tuple[Sparse, Tensor, int]:
+) -> tuple[Sparse, Callable[[], Tensor], int]:
     """`sparse_softmax` of each row over the columns of `band` that it sees, and their number per head.
 
     The centre of a row is the position of its query. Rows of ``skip`` (n_q,) bool are empty. With ``causal``, a row
@@ -196,19 +205,22 @@ def banded_softmax(
 def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
     """The number of slots of `sparse_softmax` whose key a row sees, per head, as (h,) float64 on the CPU."""
     index, visible = index.to(qkv.device), qkv.visible
+    if visible is None:
+        sizes = torch.full(index.shape[1:2], group, device=qkv.device)
+        sizes[-1] = qkv.n_q - group * (len(sizes) - 1)  # the last group may be shorter
+        return ((index >= 0).sum(2) * sizes).sum(1).double().cpu()
     count = torch.zeros(qkv.h, dtype=torch.int64, device=qkv.device)
     for groups, rows in row_groups(qkv.q, qkv.n_q, group, qkv.h * index.shape[2]):
         columns = index[:, groups]
         columns = columns.repeat_interleave((rows.stop - rows.start) // columns.shape[1], 1)  # (h, rows, u)
-        seen = columns >= 0
-        if visible is not None:
-            seen &= ~visible.of(rows).hides(columns)
-        count += seen.sum((1, 2))
+        count += ((columns >= 0) & ~visible.of(rows).hides(columns)).sum((1, 2))
     return count.double().cpu()
 
 
-def sparse_softmax(qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None) -> tuple[Sparse, Tensor]:
-    """The softmax of each row over those of its given columns that it sees: an operator (h, n_q, n_k), and ``log D~``.
+def sparse_softmax(
+    qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None = None
+) -> tuple[Sparse, Callable[[], Tensor]]:
+    """The softmax of each row over its given columns that it sees, (h, n_q, n_k), and what computes ``log D~``.
 
     ``B~_ij = exp(S_ij - max) / Σ_{j' in row i} exp(S_ij' - max)`` for the columns j of row i, 0 elsewhere. The shift by
     the row's maximum cancels. A row without columns is zero. ``log D~_i = log Σ_{j in row i} exp(S_ij)``, (h, n_q).
@@ -224,7 +236,6 @@ def sparse_softmax(qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None =
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)
     weights = q.new_empty(h, n_q, index.shape[2])  # (h, n_q, u)
-    log_sums = q.new_empty(h, n_q)
     together = 1 if q.device.type == "cpu" else h  # a block of one head stays in the cache
     for groups, rows in row_groups(q, n_q, group, together * index.shape[2] * p):
         for heads in (slice(*ends) for ends in row_blocks(h, together)):
@@ -240,7 +251,16 @@ def sparse_softmax(qkv: QKV, index: Tensor, group: int = 1, has: Tensor | None =
                 absent = absent | visible.of(rows).hides(of_row).unflatten(1, (m, -1))
             scores = scores.masked_fill_(absent, float("-inf"))
             row = torch.softmax(scores, -1)
-            log_sums[heads, rows] = (scores.detach().amax(-1) - row.detach().amax(-1).log()).flatten(1)
             fill = row.masked_fill if row.requires_grad else row.masked_fill_
             weights[heads, rows] = fill(absent, 0).flatten(1, 2)  # a row without a column was NaN
-    return Sparse(index, weights, k.shape[1], group), log_sums
+    operator = Sparse(index, weights, k.shape[1], group)
+    return operator, partial(_log_sums, qkv, operator)
+
+
+def _log_sums(qkv: QKV, softmax: Sparse) -> Tensor:
+    """``log D~_i = S_ij - log B~_ij`` at the largest weight of each row, (h, n_q); -∞ for a row without columns."""
+    largest, slot = softmax.weight.max(-1)
+    of_row = torch.arange(qkv.n_q, device=qkv.device) // softmax.group
+    column = softmax.index[:, of_row].gather(2, slot[..., None])[..., 0]
+    scores = qkv.scale * (qkv.q * tokens(qkv.k, column)).sum(-1)
+    return (scores - largest.log()).masked_fill(largest == 0, float("-inf"))

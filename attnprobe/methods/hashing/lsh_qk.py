@@ -142,11 +142,11 @@ def _causal(qkv: QKV, of_q: Tensor, of_k: Tensor, drawn: Tensor, buckets: int, w
         shown = torch.cat(shown, 1)
         visited.append((shown >= 0).sum())
         index.append(shown.masked_fill(repeats(shown), -1))
-    operator, log_sums = sparse_softmax(qkv, torch.stack(index))
+    operator, log_normalizer = sparse_softmax(qkv, torch.stack(index))
     distinct = torch.stack([(row >= 0).sum() for row in index]).double().cpu()
     diagnostics = {"realised_d": distinct / qkv.n_q, "visited": torch.stack(visited).double().cpu()}
     return Approximation.of(
-        operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics, log_normalizer=lambda: log_sums
+        operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics, log_normalizer=log_normalizer
     )
 
 

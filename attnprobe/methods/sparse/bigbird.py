@@ -13,7 +13,7 @@ from ...errors import Unsupported, UsageError
 from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, seen_entries, sparse_softmax, visible_entries
+from ..base import Approximation, seen_entries, sparse_softmax, visible_entries, with_rows
 from ..registry import register
 
 FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for the full rows
@@ -86,17 +86,17 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     if placed and not qkv.square:  # rows that follow one another may be of any blocks
         index, group = index[:, row_block.cpu()], 1
     full_rows = ((row_block == 0) | (row_block == last_q)).nonzero()[:, 0]
-    operator, log_sums = sparse_softmax(qkv, index, group)
+    operator, log_normalizer = sparse_softmax(qkv, index, group)
     entries = seen_entries(qkv, index, group)
     if len(full_rows):
         rows = qkv.queries(full_rows)
         entries = entries + visible_entries(rows)
         every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
-        log_sums = log_sums.index_copy(1, full_rows, every.log_normalizer())
+        log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
         operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
     diagnostics = {"realised_d": entries / qkv.n_q, "visited": entries}
     return Approximation.of(
-        operator, qkv, draws={"blocks": blocks}, diagnostics=diagnostics, log_normalizer=lambda: log_sums
+        operator, qkv, draws={"blocks": blocks}, diagnostics=diagnostics, log_normalizer=log_normalizer
     )
 
 

@@ -9,7 +9,7 @@ from ...errors import Unsupported, UsageError
 from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, banded_softmax, per_head, visible_entries
+from ..base import Approximation, banded_softmax, per_head, visible_entries, with_rows
 from ..registry import register
 
 
@@ -72,13 +72,13 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     half = (d - least) // 2  # w/2
     right = 0 if qkv.causal else half
     whole = qkv.query_positions < global_tokens  # rows of global tokens
-    operator, log_sums, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=whole)
+    operator, log_normalizer, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=whole)
     full_rows = whole.nonzero()[:, 0]
     if len(full_rows):
         rows = qkv.queries(full_rows)
         entries += visible_entries(rows)
         every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
-        log_sums = log_sums.index_copy(1, full_rows, every.log_normalizer())
+        log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
         operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
-    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)
+    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)

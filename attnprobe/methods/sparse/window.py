@@ -71,6 +71,6 @@ def window(
         )
     w, causal = d - sinks, causal or qkv.causal
     left, right = (w - 1, 0) if causal else (w // 2, (w - 1) // 2)
-    operator, log_sums, entries = banded_softmax(qkv, left, right, first=sinks, causal=causal)
+    operator, log_normalizer, entries = banded_softmax(qkv, left, right, first=sinks, causal=causal)
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}
-    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=lambda: log_sums)
+    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)
