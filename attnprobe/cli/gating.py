@@ -1,4 +1,4 @@
-"""The gates of a command: asked for before its run, judge_gates after it."""
+"""The gates of a command: read before its run, judged after it."""
 
 from __future__ import annotations
 
