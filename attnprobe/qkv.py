@@ -222,6 +222,12 @@ class QKV:
         return Visible(last, (positions - reach).clamp(min=0), self.sinks)
 
     @property
+    def entries(self) -> int:
+        """The number of pairs of a query and a key that it sees, in each head."""
+        visible = self.visible
+        return self.n_q * self.n_k if visible is None else int(visible.counts().sum())
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.q.dtype
 

@@ -28,7 +28,6 @@ __all__ = [
     "softmax_in_place",
     "sparse_softmax",
     "tokens",
-    "visible_entries",
     "with_rows",
 ]
 
@@ -101,12 +100,6 @@ def row_sums(low_rank: LowRank) -> Tensor:
     for factor in reversed(low_rank.middle):
         columns = factor @ columns
     return (low_rank.left @ columns)[..., 0]
-
-
-def visible_entries(qkv: QKV) -> int:
-    """The number of pairs of a query and a key that it sees."""
-    visible = qkv.visible
-    return qkv.n_q * qkv.n_k if visible is None else int(visible.counts().sum())
 
 
 def with_rows(log_sums: Callable[[], Tensor], rows: Tensor, of_rows: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -236,9 +236,7 @@ class _Bench:
 
     def _numbers(self, cell: BenchCell, approx: Any) -> dict[str, list[float]]:
         if cell.request is None:
-            inner = self.qkv
-            seen = inner.n_q * inner.n_k if inner.visible is None else int(inner.visible.counts().sum())
-            return {"visited": [seen] * inner.h}
+            return {"visited": [self.qkv.entries] * self.qkv.h}
         metrics = {
             name: approx.diagnostics[name]
             for name in ("visited", "bad_rows", "rounded_rows")

@@ -5,13 +5,11 @@ B and C are those of the glossary.
 
 from __future__ import annotations
 
-import torch
-
 from ...operators import SoftmaxAttention
 from ...qkv import QKV
 from ...reference import attention, exact, is_plain
 from ...rng import Streams
-from ..base import Approximation, per_head, visible_entries
+from ..base import Approximation, per_head
 from ..registry import register
 
 
@@ -46,7 +44,7 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
     """
     operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, qkv.visible)
     output = attention(qkv.q, qkv.k, qkv.v, qkv.scale, qkv.causal) if is_plain(qkv) else operator @ qkv.v
-    diagnostics = {"visited": _all_entries(qkv)}
+    diagnostics = {"visited": per_head(qkv.h, qkv.entries)}
     return Approximation(operator, output, diagnostics=diagnostics, log_normalizer=operator.log_normalizer)
 
 
@@ -81,8 +79,4 @@ def kernelized(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") 
 
     Shapes: output (h, n_q, p_v). Deterministic; cost ``2 n² p``, memory O(n p).
     """
-    return Approximation.of(exact(qkv, "gaussian"), qkv, diagnostics={"visited": _all_entries(qkv)})
-
-
-def _all_entries(qkv: QKV) -> torch.Tensor:
-    return per_head(qkv.h, visible_entries(qkv))
+    return Approximation.of(exact(qkv, "gaussian"), qkv, diagnostics={"visited": per_head(qkv.h, qkv.entries)})

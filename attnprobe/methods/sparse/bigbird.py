@@ -13,7 +13,7 @@ from ...errors import Unsupported, UsageError
 from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, seen_entries, sparse_softmax, visible_entries, with_rows
+from ..base import Approximation, seen_entries, sparse_softmax, with_rows
 from ..registry import register
 
 FIXED = 7  # blocks a row besides the random ones: 2 global, 3 near, and 2 for the full rows
@@ -90,7 +90,7 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     entries = seen_entries(qkv, index, group)
     if len(full_rows):
         rows = qkv.queries(full_rows)
-        entries = entries + visible_entries(rows)
+        entries = entries + rows.entries
         every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
         log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
         operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)

@@ -9,7 +9,7 @@ from ...errors import Unsupported, UsageError
 from ...operators import RowOverride, SoftmaxAttention
 from ...qkv import QKV
 from ...rng import Streams
-from ..base import Approximation, banded_softmax, per_head, visible_entries, with_rows
+from ..base import Approximation, banded_softmax, per_head, with_rows
 from ..registry import register
 
 
@@ -76,7 +76,7 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     full_rows = whole.nonzero()[:, 0]
     if len(full_rows):
         rows = qkv.queries(full_rows)
-        entries += visible_entries(rows)
+        entries += rows.entries
         every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
         log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
         operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
