@@ -261,6 +261,20 @@ class QKV:
         logits = None if self.sink_logits is None else self.sink_logits[rows]
         return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], heads=tuple(heads), sink_logits=logits)
 
+    def head(self, row: int) -> QKV:
+        """The head at this row of the tensors, with its number.
+
+        >>> QKV(*torch.ones(3, 4, 5, 2)).select([3, 1]).head(1).heads
+        (1,)
+        """
+        return self.select([self.heads[row]])
+
+    def first(self, n: int) -> QKV:
+        """The first head with its first ``n`` queries, keys and values, copied; without a mask and positions."""
+        one = self.head(0)
+        q, k, v = (x[:, :n].clone() for x in (one.q, one.k, one.v))
+        return replace(one, q=q, k=k, v=v, mask=None, positions=None)
+
     def queries(self, index: Tensor) -> QKV:
         """The queries of these rows, int64, against all keys.
 

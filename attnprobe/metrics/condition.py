@@ -84,7 +84,7 @@ def exact_matrices(qkv: QKV, row: int) -> Iterator[tuple[str, Tensor, int]]:
     inputs all three are 0 above the diagonal, so equal queries have different rows.
     """
     inner = qkv.compressed()
-    one = inner.select([inner.heads[row]]).to(dtype=torch.float64)
+    one = inner.head(row).to(dtype=torch.float64)
     repeated = max(repeats(inner.q[row]), repeats(inner.k[row]))
     yield "A", UnnormalisedAttention(one.q, one.k, one.scale, visible=one.visible).dense()[0], repeated
     yield "B", exact(one).dense()[0], repeated

@@ -145,7 +145,7 @@ def row_metrics(
     for head in range(inner.h):
         one = slice(head, head + 1)
         rows = _Head(
-            inner.select([inner.heads[head]]),
+            inner.head(head),
             None if matrix is None else matrix.heads(one),
             output[head],
             None if log_sums is None else log_sums[head],

@@ -228,7 +228,7 @@ def _of_head(qkv: QKV, of: str | Operator, head: int, kind: str, k: int | None, 
     if isinstance(of, Operator):
         op, symmetric, log_scale = of.heads(slice(head, head + 1)), False, 0.0
     else:
-        one = qkv.select([qkv.heads[head]]).to(dtype=torch.float64)
+        one = qkv.head(head).to(dtype=torch.float64)
         op, symmetric = attention_matrix(one, of), of in SYMMETRIC
         log_scale = float(op.shift[0]) if isinstance(op, UnnormalisedAttention) else 0.0
     size = min(op.shape[1:])

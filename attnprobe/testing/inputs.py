@@ -40,4 +40,4 @@ def permuted(qkv: QKV, order: torch.Tensor) -> QKV:
 
 def one_head(qkv: QKV, row: int) -> QKV:
     """Only head ``row``, in float64."""
-    return qkv.select([qkv.heads[row]]).to(dtype=torch.float64)
+    return qkv.head(row).to(dtype=torch.float64)

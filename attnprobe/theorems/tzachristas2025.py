@@ -115,7 +115,7 @@ def topk_gaussian(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     for epsilon in setting.epsilons:
         if not 0 < epsilon < 1:
             continue
-        heads = [_head_keys(wide.select([head]), epsilon) for head in wide.heads]
+        heads = [_head_keys(wide.head(row), epsilon) for row in range(wide.h)]
         needed, ruled, kurtosis = (torch.stack(part) for part in zip(*heads, strict=True))
         yield Finding(
             theorem="topk-gaussian",

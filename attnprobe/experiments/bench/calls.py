@@ -110,8 +110,5 @@ def load_call(path: str, work: Work, device: str, few: bool = False) -> Callable
     parts |= {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
     qkv = QKV(**parts)
     if few:
-        qkv = qkv.select(qkv.heads[:1])
-        n = min(qkv.n_k, 2 * max(work.d or 0, 64))
-        first = {axis: getattr(qkv, axis)[:, :n].clone() for axis in "qkv"}
-        qkv = replace(qkv, **first, mask=None, positions=None)
+        qkv = qkv.first(2 * max(work.d or 0, 64))
     return work.call(qkv)

@@ -167,9 +167,7 @@ class ErrorCells(PlannedCells):
 
     def _warm_up(self, place: Place, qkv: QKV, done: Done) -> None:
         """Run each method once on a few tokens: no cell's time holds the start of a kernel or a thread pool."""
-        target = self.plan_of(place).target
-        first = (x[:1, :64].contiguous() for x in (qkv.q, qkv.k, qkv.v))
-        few = QKV(*first, scale=qkv.scale, causal=qkv.causal, sliding_window=qkv.sliding_window)
+        target, few = self.plan_of(place).target, qkv.first(64)
         waiting: dict[str, list[Cell]] = {}
         for cell in self.listed[place]:
             if cell.key not in done and cell.request.name != LOWER_BOUND:

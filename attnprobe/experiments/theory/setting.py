@@ -115,7 +115,7 @@ def setting_of(
 
     def run(method: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
         one = known[method] if method in known else parse_methods([method], target)[0]
-        some = qkv if row is None else qkv.select([qkv.heads[row]])
+        some = qkv if row is None else qkv.head(row)
         return approximate(one.entry, some, d, seed=seed, target=target, **one.options)
 
     return Setting(
