@@ -13,7 +13,7 @@ from .errors import unknown
 from .operators import GaussianAttention, Operator, Padded, Scaled, SoftmaxAttention, in_spans, located
 from .qkv import QKV
 
-__all__ = ["TARGETS", "attention", "exact", "exact_output", "is_plain", "sink_share"]
+__all__ = ["TARGETS", "attention", "exact", "exact_output", "own_output", "sink_share"]
 
 TARGETS = ("softmax", "gaussian")
 
@@ -81,7 +81,7 @@ def _rows_of(
     on_device = lambda x: x.to(device).double().contiguous() if split else x.double()
     k, v = on_device(qkv.k[one]), on_device(qkv.v[one])
     logits = qkv.sink_logits
-    fused = target == "softmax" and device.type == "cpu" and is_plain(qkv, split)
+    fused = target == "softmax" and device.type == "cpu" and _is_plain(qkv, split)
 
     def work(start: int, stop: int) -> None:
         q = on_device(qkv.q[one, start:stop])
@@ -99,7 +99,14 @@ def _rows_of(
     return work
 
 
-def is_plain(qkv: QKV, split: bool = False) -> bool:
+def own_output(qkv: QKV) -> Tensor:
+    """``B V`` in the dtype of ``qkv``, (h, n_q, p_v), of inputs without a mask: by `attention` where it is plain."""
+    if _is_plain(qkv):
+        return attention(qkv.q, qkv.k, qkv.v, qkv.scale, qkv.causal)
+    return exact(qkv) @ qkv.v
+
+
+def _is_plain(qkv: QKV, split: bool = False) -> bool:
     """Whether `attention` computes the attention of ``qkv``: all keys, or plainly causal.
 
     ``split``: it gets some of the rows at a time, for which it has no causal mask.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...operators import SoftmaxAttention
 from ...qkv import QKV
-from ...reference import attention, exact, is_plain
+from ...reference import exact, own_output
 from ...rng import Streams
 from ..base import Approximation, per_head
 from ..registry import register
@@ -43,7 +43,7 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
     Shapes: output (h, n_q, p_v), by torch's fused kernel. Deterministic; cost ``2 n² p``, memory O(n p).
     """
     operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, qkv.visible)
-    output = attention(qkv.q, qkv.k, qkv.v, qkv.scale, qkv.causal) if is_plain(qkv) else operator @ qkv.v
+    output = own_output(qkv)
     diagnostics = {"visited": per_head(qkv.h, qkv.entries)}
     return Approximation(operator, output, diagnostics=diagnostics, log_normalizer=operator.log_normalizer)
 
