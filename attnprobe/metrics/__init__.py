@@ -18,7 +18,8 @@ from .kernel import KERNEL_METRICS, ROW_TOLERANCES, KernelReference, kernel_erro
 from .maps import MAP_BLOCKS, attention_maps
 from .matrix import MATRIX_METRICS, ExactNorms, MatrixErrors, exact_norms, matrix_errors, shared_matrix_errors
 from .output import OUTPUT_METRICS, ExactOutput, lower_bound, output_errors
-from .rows import OVER_ROWS, PROFILED, ROW_METRICS, over_rows, position_profile, row_metrics
+from .row_statistics import OVER_ROWS, PROFILED, over_rows, position_profile
+from .rows import ROW_METRICS, row_metrics
 from .spectrum import Spectrum, attention_matrix, spectra
 
 __all__ = [

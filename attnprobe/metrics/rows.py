@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..errors import Unsupported, UsageError
 from ..operators import Operator, Padded, Scaled, SoftmaxAttention, full_precision
 from ..qkv import QKV
 
-__all__ = ["OVER_ROWS", "PROFILED", "ROW_METRICS", "over_rows", "position_profile", "row_metrics"]
+__all__ = ["ROW_METRICS", "row_metrics"]
 
 ROW_METRICS = {
     "mass": "m = Σ_{j ∈ S} P_j: the exact weight of the keys that the approximation uses",
@@ -38,33 +38,6 @@ ROW_METRICS = {
     "needle_mass_kept": "the approximation's weight of the needle's keys",
 }
 EPSILONS = {"k_50": 0.5, "k_90": 0.1, "k_99": 0.01}
-OVER_ROWS = {  # of a head, by their names in records
-    "mass": ("mass", "mean"),
-    "mass_p10": ("mass", 0.1),
-    "mass_oracle": ("mass_oracle", "mean"),
-    "mass_efficiency": ("mass_efficiency", "mean"),
-    "recall_k": ("recall_k", "mean"),
-    "tv": ("tv", "mean"),
-    "kl": ("kl", "mean"),
-    "js": ("js", "mean"),
-    "log_normaliser_error": ("log_normaliser_error", "mean"),
-    "log_normaliser_error_sd": ("log_normaliser_error", "sd"),
-    "row_error_p50": ("row_error", 0.5),
-    "row_error_p90": ("row_error", 0.9),
-    "row_error_p99": ("row_error", 0.99),
-    "row_error_max": ("row_error", 1.0),
-    "row_error_angle": ("row_error_angle", "mean"),
-    "tail_gap": ("tail_gap", "mean"),
-    "keys": ("keys", "mean"),
-    "support": ("support", "mean"),
-    "k_50": ("k_50", "mean"),
-    "k_90": ("k_90", "mean"),
-    "k_99": ("k_99", "mean"),
-    "distant_mass": ("distant_mass", "mean"),
-    "needle_mass": ("needle_mass", "mean"),
-    "needle_mass_kept": ("needle_mass_kept", "mean"),
-}
-PROFILED = ("mass", "mass_oracle", "tv", "log_normaliser_error", "row_error")  # over the positions of queries
 SINKS, NEAR = 4, 64  # keys that are not distant: the first, and those up to the query
 ENTRIES = 2**20  # of a block of rows
 KEYS = 2**12  # keys and values in float64 at a time
@@ -345,45 +318,3 @@ def _spread(values: Tensor, mask: Tensor) -> Tensor:
     out = values.new_full((len(values), len(mask)), torch.nan)
     out[:, mask] = values
     return out
-
-
-def over_rows(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The `OVER_ROWS` of row metrics, (h,) each: means, standard deviations and quantiles over the rows of a head.
-
-    Rows whose value is not finite are left out; a head without a finite value has NaN.
-    """
-    values = {}
-    for name, (metric, statistic) in OVER_ROWS.items():
-        if metric in found:
-            values[name] = torch.stack([_over(row[torch.isfinite(row)], statistic) for row in found[metric]])
-    return values
-
-
-def _over(values: Tensor, statistic: str | float) -> Tensor:
-    if not len(values):
-        return values.new_tensor(torch.nan)
-    if statistic == "mean":
-        return values.mean()
-    if statistic == "sd":
-        return values.std(correction=0)
-    return values.quantile(float(statistic))
-
-
-def position_profile(found: Mapping[str, Tensor], positions: Tensor) -> tuple[list[int], dict[str, list[list[float]]]]:
-    """The means of the `PROFILED` metrics over queries with ``2^a … 2^(a+1) - 1`` tokens up to their own.
-
-    Args:
-        positions: of the queries, (n_q,) int64.
-
-    Returns:
-        ``2^a`` of each bucket that holds a query, ascending; and by metric a list for each head with a mean for each
-        bucket, NaN without a finite value.
-    """
-    bucket = torch.log2((positions + 1).double()).floor().long()
-    buckets = bucket.unique()
-    profile = {}
-    for name in PROFILED:
-        if name in found:
-            parts = [found[name][:, bucket == one] for one in buckets]
-            profile[name] = torch.stack([part.nanmean(1) for part in parts], 1).tolist()
-    return [2 ** int(one) for one in buckets], profile

@@ -1,0 +1,65 @@
+"""Row metrics of a head over its rows: means, quantiles, and the profile over positions, as records hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .rows import ROW_METRICS
+
+__all__ = ["OVER_ROWS", "PROFILED", "over_rows", "position_profile"]
+
+OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by their names in records; a number is a quantile
+    **{name: (name, "mean") for name in ROW_METRICS if name != "row_error"},
+    "mass_p10": ("mass", 0.1),
+    "log_normaliser_error_sd": ("log_normaliser_error", "sd"),
+    "row_error_p50": ("row_error", 0.5),
+    "row_error_p90": ("row_error", 0.9),
+    "row_error_p99": ("row_error", 0.99),
+    "row_error_max": ("row_error", 1.0),
+}
+PROFILED = ("mass", "mass_oracle", "tv", "log_normaliser_error", "row_error")  # over the positions of queries
+
+
+def over_rows(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The `OVER_ROWS` of row metrics, (h,) each: means, standard deviations and quantiles over the rows of a head.
+
+    Rows whose value is not finite are left out; a head without a finite value has NaN.
+    """
+    values = {}
+    for name, (metric, statistic) in OVER_ROWS.items():
+        if metric in found:
+            values[name] = torch.stack([_over(row[torch.isfinite(row)], statistic) for row in found[metric]])
+    return values
+
+
+def _over(values: Tensor, statistic: str | float) -> Tensor:
+    if not len(values):
+        return values.new_tensor(torch.nan)
+    if statistic == "mean":
+        return values.mean()
+    if statistic == "sd":
+        return values.std(correction=0)
+    return values.quantile(float(statistic))
+
+
+def position_profile(found: Mapping[str, Tensor], positions: Tensor) -> tuple[list[int], dict[str, list[list[float]]]]:
+    """The means of the `PROFILED` metrics over queries with ``2^a … 2^(a+1) - 1`` tokens up to their own.
+
+    Args:
+        positions: of the queries, (n_q,) int64.
+
+    Returns:
+        ``2^a`` of each bucket that holds a query, ascending; and by metric a list for each head with a mean for each
+        bucket, NaN without a finite value.
+    """
+    bucket = torch.log2((positions + 1).double()).floor().long()
+    buckets = bucket.unique()
+    profile = {}
+    for name in PROFILED:
+        if name in found:
+            parts = [found[name][:, bucket == one] for one in buckets]
+            profile[name] = torch.stack([part.nanmean(1) for part in parts], 1).tolist()
+    return [2 ** int(one) for one in buckets], profile

@@ -1,0 +1,24 @@
+"""Statistics of row metrics over the rows of a head, and their profile over positions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attnprobe.metrics import over_rows, position_profile
+
+
+def test_a_profile_is_a_mean_over_the_queries_of_a_bucket():
+    found = {"mass": torch.tensor([[0.0, 1.0, 2.0, 3.0, math.nan, 7.0]], dtype=torch.float64)}
+    keys, profile = position_profile(found, torch.tensor([0, 1, 2, 3, 6, 100]))
+    assert keys == [1, 2, 4, 64] and profile == {"mass": [[0.0, 1.5, 3.0, 7.0]]}
+
+
+def test_values_over_rows_leave_out_what_is_not_finite():
+    rows = torch.tensor([[1.0, 3.0, math.inf, math.nan], [math.nan] * 4], dtype=torch.float64)
+    values = over_rows({"log_normaliser_error": rows, "row_error": rows})
+    assert values["log_normaliser_error"][0] == 2 and values["log_normaliser_error_sd"][0] == 1
+    assert values["row_error_p90"][0] == pytest.approx(2.8) and values["row_error_max"][0] == 3
+    assert all(value[1].isnan() for value in values.values())
