@@ -82,6 +82,18 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def grid_arguments(doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a script that measures Figure 1's grid: weights, text, lengths, budgets, heads and rounds."""
+    parser = arguments(doc)
+    parser.add_argument("--weights", default="initialized,pretrained")
+    parser.add_argument("--text", help="see attnprobe.load_qkv; it must be long enough")
+    parser.add_argument("--n", default="512,1024,2048,4096")
+    parser.add_argument("--d", default="16,32,64,128,256")
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser
+
+
 def layers_and_heads(text: str) -> list[tuple[int, int]]:
     """``0:0,2:3``: layers and heads."""
     return [tuple(map(int, pair.split(":"))) for pair in text.split(",")]

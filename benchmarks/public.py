@@ -19,7 +19,6 @@ Goals: twice as fast, a quarter of its memory, errors whose ratio is within 0.8 
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any
 
 import torch
 from linformer.linformer import LinformerSelfAttention
-from measuring import Goal, Timed, arguments, finish, timed
+from measuring import Goal, Timed, finish, grid_arguments, timed
 from nystrom_attention import NystromAttention
 from performer_pytorch import FastAttention
 from sweep import METHODS, Errors, dense_output, loaded, ours, saved
@@ -171,19 +170,8 @@ def line(weights: str, n: str, found: Timed) -> str:
     return f"{weights:12} {n:>6} {mine:8.2f} {theirs:10.2f} {found.ratio('notebook', 'ours')[0]:6.2f}"
 
 
-def parsed() -> argparse.Namespace:
-    parser = arguments(__doc__)
-    parser.add_argument("--weights", default="initialized,pretrained")
-    parser.add_argument("--text", help="see attnprobe.load_qkv; it must be long enough")
-    parser.add_argument("--n", default="512,1024,2048,4096")
-    parser.add_argument("--d", default="16,32,64,128,256")
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=3)
-    return parser.parse_args()
-
-
 def main() -> int:
-    args, goals = parsed(), []
+    args, goals = grid_arguments(__doc__).parse_args(), []
     lengths, budgets = ([int(x) for x in text.split(",")] for text in (args.n, args.d))
     print(
         f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, {args.heads} heads, {', '.join(METHODS)}"

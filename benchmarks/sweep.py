@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Goal, Timed, arguments, finish, timed
+from measuring import Goal, Timed, finish, grid_arguments, timed
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -142,14 +142,7 @@ def line(weights: str, n: str, found: Timed, off: str) -> str:
 
 
 def main() -> int:
-    parser = arguments(__doc__)
-    parser.add_argument("--weights", default="initialized,pretrained")
-    parser.add_argument("--text", help="see attnprobe.load_qkv; it must be long enough")
-    parser.add_argument("--n", default="512,1024,2048,4096")
-    parser.add_argument("--d", default="16,32,64,128,256")
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+    args = grid_arguments(__doc__).parse_args()
     lengths, budgets = ([int(x) for x in text.split(",")] for text in (args.n, args.d))
     goals = []
     threads = torch.get_num_threads()
