@@ -46,8 +46,8 @@ def counted(name: str, target: str, n: int, d: int, p: int, **options) -> float:
 def test_the_stated_cost_is_what_the_products_cost(name, target, n, d, p, monkeypatch):
     if name == "softmax":  # its kernel is fused, and the counter does not know it on a CPU: the same by matrix products
         monkeypatch.setattr(
-            "attnprobe.methods.reference.exact_attention.attention",
-            lambda q, k, v, scale, causal: torch.softmax(scale * q @ k.mT, -1) @ v,
+            "attnprobe.methods.reference.exact_attention.own_output",
+            lambda qkv: torch.softmax(qkv.scale * qkv.q @ qkv.k.mT, -1) @ qkv.v,
         )
     if get(name).max_n is not None and n > get(name).max_n // 2:
         n //= 4
