@@ -43,10 +43,10 @@ class Work:
     @cached_property
     def entry(self) -> Method:
         """The method, which a user's file must still hold as it was planned."""
-        found = get(self.name)
-        if self.sha256 is not None and (found.provenance is None or found.provenance.sha256 != self.sha256):
-            raise BadResult(f"{found.name} changed while the run was on")
-        return found
+        registered = get(self.name)
+        if self.sha256 is not None and (registered.provenance is None or registered.provenance.sha256 != self.sha256):
+            raise BadResult(f"{registered.name} changed while the run was on")
+        return registered
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process makes the same call from: it finds the method by itself."""
@@ -85,10 +85,10 @@ def differentiated(work: Work, qkv: QKV) -> str:
         Unsupported: none of them, or a step that autograd refuses; the message says which.
     """
     try:
-        found = work.call(qkv)()
+        grads = work.call(qkv)()
     except RuntimeError as error:
         raise Unsupported(f"does not differentiate: {first_line(message(error))[:160]}") from error
-    return "".join(axis for axis, one in zip("QKV", found, strict=True) if one is not None)
+    return "".join(axis for axis, one in zip("QKV", grads, strict=True) if one is not None)
 
 
 def save_inputs(path: Path, qkv: QKV) -> None:

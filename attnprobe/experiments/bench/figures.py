@@ -56,12 +56,12 @@ def bench_figures(rows: Sequence[BenchRow], drawing: Drawing, out_dir: str | Pat
     """
     paths: list[Path] = []
     places = grouped_by(rows, "source", "layer", "target")
-    several = len({some[0]["layer"] for some in places}) > 1
-    for some in places:
-        source, layer = some[0]["source"], some[0]["layer"]
-        here = [row for row in some if row["seconds"]]
+    several = len({group[0]["layer"] for group in places}) > 1
+    for group in places:
+        source, layer = group[0]["source"], group[0]["layer"]
+        timed = [row for row in group if row["seconds"]]
         tag = (f"-layer{layer}" if several else "") + file_tag(source)
-        for stem, pages, draw in [*_growths(here, drawing), *_paretos(here, drawing)]:
+        for stem, pages, draw in [*_growths(timed, drawing), *_paretos(timed, drawing)]:
             paths += drawn(pages, draw, Path(out_dir) / f"bench-{stem}{tag}", drawing)
     return paths
 
@@ -70,13 +70,13 @@ def _growths(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, 
     """Each cost against n, for each budget: the stem of its files, its pages and how each is drawn."""
     for d in list(dict.fromkeys(row["d"] for row in rows if row["d"] is not None)) or [None]:
         budget = "" if d is None else f", d = {d}"
-        mine = [row for row in rows if row["d"] in (None, d)]
+        group = [row for row in rows if row["d"] in (None, d)]
         for cost in ("seconds", "peak_bytes"):
-            if len({row["n"] for row in mine if row[cost]}) > 1:
+            if len({row["n"] for row in group if row[cost]}) > 1:
                 lead = _lead(rows) + budget
-                draw = lambda page, mine=mine, cost=cost, lead=lead: _growth(mine, page, cost, drawing, lead)
+                draw = lambda page, group=group, cost=cost, lead=lead: _growth(group, page, cost, drawing, lead)
                 most = _across(drawing) * drawing.sizes.down(HEIGHT)
-                pages = chunks(_families([row for row in mine if row[cost] and not row["reference"]]), most)
+                pages = chunks(_families([row for row in group if row[cost] and not row["reference"]]), most)
                 yield f"{COSTS[cost][0]}" + ("" if d is None else f"-d{d}"), pages, draw
 
 
@@ -93,11 +93,11 @@ def _families(rows: Sequence[BenchRow]) -> list[str | None]:
 
 def _paretos(rows: Sequence[BenchRow], drawing: Drawing) -> Iterator[tuple[str, Sequence[Any], Draw]]:
     """Error against costs, for each n."""
-    for some in grouped_by(rows, "n"):
-        if sum(map(_is_drawn, some)) > 1:
-            lead = f"{_lead(rows)}, n = {some[0]['n']}"
+    for group in grouped_by(rows, "n"):
+        if sum(map(_is_drawn, group)) > 1:
+            lead = f"{_lead(rows)}, n = {group[0]['n']}"
             draw = lambda page, lead=lead: _pareto(page, drawing, lead)
-            yield f"pareto-n{some[0]['n']}", [some], draw
+            yield f"pareto-n{group[0]['n']}", [group], draw
 
 
 def _lead(rows: Sequence[BenchRow]) -> str:
@@ -112,14 +112,14 @@ def _lead(rows: Sequence[BenchRow]) -> str:
 def _growth(rows: Sequence[BenchRow], families: Sequence[str | None], cost: str, drawing: Drawing, lead: str) -> Sheet:
     """One cost against n."""
     _, factor, label = COSTS[cost]
-    kept = [row for row in rows if row[cost]]
-    methods = [row for row in kept if not row["reference"]]
+    priced = [row for row in rows if row[cost]]
+    methods = [row for row in priced if not row["reference"]]
     split = families[0] is not None
     what = label.rpartition(",")[0]
     title = f"{sentence(what)} against n" + (": median over rounds" if cost == "seconds" else "")
     caption = [f"{title}, on logarithmic axes. Black: exact attention, by the framework's fused kernel."]
     caption.append("Dotted and dashed guides through its last point grow as n and as n².")
-    if any(_slope(some, cost) is not None for some in gathered(methods, text_label)):
+    if any(_slope(group, cost) is not None for group in gathered(methods, text_label)):
         caption.append(f"In brackets: exponents fitted for n ≥ {FIT_FROM}.")
     caption.append(f"{sentence(lead)}.")
     most = _across(drawing)
@@ -132,10 +132,10 @@ def _growth(rows: Sequence[BenchRow], families: Sequence[str | None], cost: str,
     )
     sharing = {"sharex": True, "sharey": True}
     sheet, axes = canvas(drawing, title, caption, HEIGHT * shape[0] + 0.3 + keys, shape, len(families), **sharing)
-    lengths = sorted({row["n"] for row in kept})
-    exact = _curve([row for row in kept if row["method"] == EXACT], cost, factor)
-    vmean = _curve([row for row in kept if row["method"] == "vmean" and row["reference"]], cost, factor)
-    lowest, highest = min(factor * row[cost] for row in kept), max(factor * row[cost] for row in kept)
+    lengths = sorted({row["n"] for row in priced})
+    exact = _curve([row for row in priced if row["method"] == EXACT], cost, factor)
+    vmean = _curve([row for row in priced if row["method"] == "vmean" and row["reference"]], cost, factor)
+    lowest, highest = min(factor * row[cost] for row in priced), max(factor * row[cost] for row in priced)
     shared: dict[str, Any] = {}
     for index, (axis, name) in enumerate(zip(axes, families, strict=True)):
         if exact[0]:
@@ -144,11 +144,11 @@ def _growth(rows: Sequence[BenchRow], families: Sequence[str | None], cost: str,
         if vmean[0]:
             (shared["V-Mean"],) = axis.plot(*vmean, color=GREY, linestyle="--", linewidth=1.2)
         own: dict[str, Any] = {}
-        here = _of(methods, name)
-        for some in gathered(here, text_label):
-            key = text_label(some[0])
-            x, y = _curve(some, cost, factor)
-            slope = _slope(some, cost)
+        panel_rows = _of(methods, name)
+        for group in gathered(panel_rows, text_label):
+            key = text_label(group[0])
+            x, y = _curve(group, cost, factor)
+            slope = _slope(group, cost)
             own[key + ("" if slope is None else f" ({slope:.2f})")] = axis.plot(x, y, **styles[key])[0]
         _log_axes(axis, lengths)
         axis.set_title(name or "")
@@ -250,17 +250,17 @@ def _cloud(
 ) -> None:
     """The points of all methods, those of one joined through its budgets, and the frontier."""
     factor = COSTS[cost][1]
-    kept = [row for row in rows if row[cost]]
-    budgets = sorted({row["d"] for row in kept if row["d"] is not None})
+    priced = [row for row in rows if row[cost]]
+    budgets = sorted({row["d"] for row in priced if row["d"] is not None})
     at = lambda row: (factor * row[cost], min(row["error"], 0.97 * highest))
-    for some in gathered(kept, text_label):
-        label = text_label(some[0])
-        axis.plot(*zip(*map(at, some), strict=True), color=styles[label]["color"], linewidth=0.9, alpha=0.45, zorder=2)
-        for row in some:
+    for group in gathered(priced, text_label):
+        label = text_label(group[0])
+        axis.plot(*zip(*map(at, group), strict=True), color=styles[label]["color"], linewidth=0.9, alpha=0.45, zorder=2)
+        for row in group:
             size = 4 + 3.5 * rank_of(row["d"], budgets)
             look = {**styles[label], "linestyle": "", "markersize": size, "markeredgecolor": "white"}
             (handles[label],) = axis.plot(*at(row), markeredgewidth=0.5, zorder=3, clip_on=False, **look)
-    best = frontier(map(at, kept))
+    best = frontier(map(at, priced))
     if best:
         x, y = zip(*best, strict=True)
         axis.plot(x, y, drawstyle="steps-post", color="#222222", linewidth=1.0, alpha=0.8, zorder=1.5)

@@ -24,26 +24,26 @@ def bench_judged(rows: Iterable[BenchRow], summary: Iterable[BenchSummary]) -> l
     so that a gate on an exponent looks at entries alone.
     """
     rows = list(rows)
-    found: list[Judged] = []
+    judged: list[Judged] = []
     for row in rows:
         errors: dict[str, Statistics] = {
             name: {**described, "of": row["heads"]} for name, described in row["metrics"].items()
         }
-        found.append({**part(Placed, row), "judges": EACH_N, "metrics": {**errors, **_costs(row)}})
-    asked = {_who(row) for row in rows if row["requested"]}
+        judged.append({**part(Placed, row), "judges": EACH_N, "metrics": {**errors, **_costs(row)}})
+    requested = {_who(row) for row in rows if row["requested"]}
     for entry in summary:
         grown = {name: _described([entry[name]]) for name in GATED.whole}
-        found.append(
+        judged.append(
             {
                 **part(Placed, entry),
                 "n": None,
                 "status": "ok",
-                "requested": _who(entry) in asked,
+                "requested": _who(entry) in requested,
                 "judges": GATED.whole,
                 "metrics": grown,
             }
         )
-    return found
+    return judged
 
 
 def _who(row: BenchRow | BenchSummary) -> tuple[Any, ...]:

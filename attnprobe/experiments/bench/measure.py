@@ -71,7 +71,7 @@ class BenchCells(Cells):
         self.machine = machine(str(source.device))
         self.versions = {name: known[name] for name in ("attnprobe", "python", "torch")}
         cells = bench_cells(request, self.planned, source)
-        every = {Place(0, Group(n, 0), layer): some for (n, layer), some in cells.items()}
+        every = {Place(0, Group(n, 0), layer): place_cells for (n, layer), place_cells in cells.items()}
         super().__init__(request, [source], list(every), every.__getitem__)
 
     def plan(self) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class BenchCells(Cells):
 
     def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[BenchCell, Found]]:
         missing = [cell for cell in self.listed[place] if cell.key not in done]
-        found = _Bench(inputs, self).measure(missing)
-        yield from ((cell, found[cell.key]) for cell in missing)
+        results = _Bench(inputs, self).measure(missing)
+        yield from ((cell, results[cell.key]) for cell in missing)
 
 
 class _Once:
@@ -188,29 +188,29 @@ class _Bench:
             if self.request.memory:
                 save_inputs(Path(folder) / "qkv.pt", self.qkv)
             for cell in called:
-                found = every[cell.key]
+                result = every[cell.key]
                 with attempt() as tried:
                     timed[cell.key].check()
                 if not tried.ok:
-                    found |= tried.state
+                    result |= tried.state
                     continue
-                found["metrics"] |= {"seconds": seconds[cell.key], "exact_seconds": seconds["exact"]}
+                result["metrics"] |= {"seconds": seconds[cell.key], "exact_seconds": seconds["exact"]}
                 if self.request.memory:
-                    self._peak(cell, str(Path(folder) / "qkv.pt"), found)
+                    self._peak(cell, str(Path(folder) / "qkv.pt"), result)
         return every
 
-    def _peak(self, cell: BenchCell, path: str, found: Found) -> None:
+    def _peak(self, cell: BenchCell, path: str, result: Found) -> None:
         self.show(f"memory of {title(cell)}")
         device, peak = str(self.qkv.device), None
         with attempt() as tried:  # the system may have ended the process: times stand
             peak = peak_bytes(load_call, path, cell.work, device, device=device)
         if not tried.ok:
-            found["reason"] = f"no peak memory: {tried.reason}"
-        found["metrics"]["peak_bytes"] = [peak]
+            result["reason"] = f"no peak memory: {tried.reason}"
+        result["metrics"]["peak_bytes"] = [peak]
 
     def _tried(self, cell: BenchCell) -> Found:
         """What one call of a cell gives: status, reason, products, entries, errors."""
-        found: Found = {"metrics": {}}
+        result: Found = {"metrics": {}}
         self.show(f"first call of {title(cell)}")
         with self.cells.attempt(cell.key) as tried:
             if cell.request is not None and (why := why_not(self.request, cell.request, cell.n, cell.d)) is not None:
@@ -219,20 +219,20 @@ class _Bench:
             with torch.no_grad():
                 flops = counted_flops(lambda: results.append(cell.work.run(self.qkv)))
             if cell.work.backward:
-                found["gradient"] = differentiated(cell.work, self.qkv)
+                result["gradient"] = differentiated(cell.work, self.qkv)
                 flops = counted_flops(cell.work.call(self.qkv))
             approx = results[0]
             numbers = self._numbers(cell, approx)
-            found["metrics"] = {"flops": [flops], "leading_flops": [self._leading(cell)], **numbers}
+            result["metrics"] = {"flops": [flops], "leading_flops": [self._leading(cell)], **numbers}
             if cell.request is not None:
-                found |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
-        return found if tried.ok else found | tried.state
+                result |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
+        return result if tried.ok else result | tried.state
 
     def _leading(self, cell: BenchCell) -> float | None:
         """Two operations for each multiply-add of the registry's leading cost, all heads; None with a gradient."""
         cost = EXACT_COST if cell.request is None else cell.request.entry.cost
-        found = None if cell.work.backward else leading_products(cost, cell.n, cell.d, self.qkv.p)
-        return None if found is None else 2 * self.qkv.h * found
+        products = None if cell.work.backward else leading_products(cost, cell.n, cell.d, self.qkv.p)
+        return None if products is None else 2 * self.qkv.h * products
 
     def _numbers(self, cell: BenchCell, approx: Any) -> dict[str, list[float]]:
         if cell.request is None:

@@ -89,7 +89,7 @@ def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tup
     """The cells of every length and layer in their order: exact attention, V-Mean, then every method and budget."""
     facts, where = identity_facts(source.facts), machine(str(source.device))
     vmean = MethodRequest("vmean", requested=False)
-    asked = [None, *(() if any(one.name == "vmean" for one in plan.methods) else (vmean,)), *plan.methods]
+    methods = [None, *(() if any(one.name == "vmean" for one in plan.methods) else (vmean,)), *plan.methods]
 
     def cell(one: MethodRequest | None, n: int, layer: int, d: int | None) -> BenchCell:
         work = Work(
@@ -123,7 +123,7 @@ def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tup
     return {
         (n, layer): [
             cell(one, n, layer, d)
-            for one in asked
+            for one in methods
             for d in (plan.d if one is not None and one.entry.budget is not None else (None,))
         ]
         for n in plan.n

@@ -192,7 +192,7 @@ def _row(record: BenchRecord, label: str | None) -> BenchRow:
         "visited_fraction": sum(visited) / len(visited) / record["n"] ** 2 if visited else None,
         "error": described[ERROR]["median"] if ERROR in described else None,
         "metrics": described,
-        "fragile": {name: found for name in described if (found := fragile_statistics([record], name))},
+        "fragile": {name: fragile for name in described if (fragile := fragile_statistics([record], name))},
         "load": record.get("load"),
     }
 
@@ -226,25 +226,25 @@ def bench_summary(rows: Iterable[BenchRow]) -> list[BenchSummary]:
     ``growth`` is what the leading cost claims; ``lengths`` and ``memory_lengths`` are how many n were measured.
     """
     groups = grouped_by(rows, *PLACE, "method", "options", "d")
-    exact = {_place(some[0]): some for some in groups if some[0]["method"] == EXACT}
-    found = []
-    for some in groups:
-        theirs = exact.get(_place(some[0]), [])
-        seconds, memory = _at(some, "seconds"), _at(some, "peak_bytes")
+    exact = {_place(group[0]): group for group in groups if group[0]["method"] == EXACT}
+    summary = []
+    for group in groups:
+        reference = exact.get(_place(group[0]), [])
+        seconds, memory = _at(group, "seconds"), _at(group, "peak_bytes")
         entry: BenchSummary = {
-            **part(Grown, some[0]),
-            "growth": growth(some[0]["cost"] or ""),
+            **part(Grown, group[0]),
+            "growth": growth(group[0]["cost"] or ""),
             "time_exponent": exponent(seconds),
             "memory_exponent": exponent(memory),
-            "time_exponent_spread": _exponent_spread(some),
-            "faster_from": None if some is theirs else faster_from(seconds, _at(theirs, "seconds")),
-            "smaller_from": None if some is theirs else faster_from(memory, _at(theirs, "peak_bytes")),
+            "time_exponent_spread": _exponent_spread(group),
+            "faster_from": None if group is reference else faster_from(seconds, _at(reference, "seconds")),
+            "smaller_from": None if group is reference else faster_from(memory, _at(reference, "peak_bytes")),
             "lengths": len(seconds),
             "memory_lengths": len(memory),
             "longest_n": max(seconds, default=None),
         }
-        found.append(entry)
-    return found
+        summary.append(entry)
+    return summary
 
 
 def _exponent_spread(rows: Sequence[BenchRow]) -> float | None:
@@ -266,23 +266,23 @@ def bench_choices(rows: Iterable[BenchRow], epsilons: Sequence[float], under_ms:
     Methods alone are chosen from, not references; a row whose error is not finite is out.
     """
     timed = [row for row in rows if not row["reference"] and row["status"] == "ok" and row["seconds"]]
-    found: list[Choice] = []
-    for some in grouped_by([row for row in timed if row["error"] is not None], *PLACE, "n"):
+    choices: list[Choice] = []
+    for group in grouped_by([row for row in timed if row["error"] is not None], *PLACE, "n"):
         error = lambda row: row["error"]
         seconds = lambda row: row["seconds"]
-        limits = [("error", value, [row for row in some if error(row) <= value], seconds) for value in epsilons]
-        limits += [("ms", value, [row for row in some if 1e3 * seconds(row) <= value], error) for value in under_ms]
+        limits = [("error", value, [row for row in group if error(row) <= value], seconds) for value in epsilons]
+        limits += [("ms", value, [row for row in group if 1e3 * seconds(row) <= value], error) for value in under_ms]
         for limit, value, within, least in limits:
             best: Mapping[str, object] = min(within, key=least, default={})
             choice: Choice = {
-                **part(ChoicePlace, some[0]),
+                **part(ChoicePlace, group[0]),
                 "limit": limit,
                 "value": value,
-                "of": len(some),
+                "of": len(group),
                 **part(Chosen, best),
             }
-            found.append(choice)
-    return found
+            choices.append(choice)
+    return choices
 
 
 def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -291,8 +291,8 @@ def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
     >>> frontier([(1.0, 0.5), (2.0, 0.6), (3.0, 0.1), (3.0, 0.2)])
     [(1.0, 0.5), (3.0, 0.1)]
     """
-    kept: list[tuple[float, float]] = []
+    best: list[tuple[float, float]] = []
     for cost, error in sorted(points):
-        if not kept or error < kept[-1][1]:
-            kept.append((cost, error))
-    return kept
+        if not best or error < best[-1][1]:
+            best.append((cost, error))
+    return best

@@ -19,13 +19,13 @@ def conditions(records: Iterable[BenchRecord]) -> list[str]:
     """The lines that say where and how times were taken; more than one where a run was gone on with elsewhere."""
     records = [record for record in records if record.get("machine")]
     lines = []
-    for here in grouped_by(records, "machine", "versions"):
-        facts, known = here[0]["machine"], here[0]["versions"]
-        clocks = sorted({round(clock) for r in here if (clock := r.get("clock_mhz"))})
+    for group in grouped_by(records, "machine", "versions"):
+        facts, known = group[0]["machine"], group[0]["versions"]
+        clocks = sorted({round(clock) for r in group if (clock := r.get("clock_mhz"))})
         clock = f", {clocks[0]} MHz" if len(clocks) == 1 else f", {clocks[0]} – {clocks[-1]} MHz" if clocks else ""
-        loads = [load for r in here if (load := r.get("load")) is not None]
+        loads = [load for r in group if (load := r.get("load")) is not None]
         load = f", load average {min(loads):g} – {max(loads):g}" if loads else ""
-        rounds = sorted({len(r["metrics"].get("seconds") or []) for r in here} - {0})
+        rounds = sorted({len(r["metrics"].get("seconds") or []) for r in group} - {0})
         lines.append(
             f"machine: {facts['device']}, {facts['cpu']}{clock}, {facts['threads']} threads of {facts['cores']} cores, "
             f"{facts['system']}{load}"

@@ -96,13 +96,13 @@ def bench_legend(rows: Sequence[BenchRow]) -> list[str]:
 def bench_tables(rows: Sequence[BenchRow], summary: Sequence[BenchSummary], choices: Sequence[Choice]) -> list[Table]:
     """Costs, for each place and n, all with the same columns; growth; and choices, for each place and limit."""
     columns = COSTS if several_families(rows) else [column for column in COSTS if column is not FAMILY]
-    tables = [table_of(caption(some), some, columns, notes(some), rows, rivals) for some in grouped(rows)]
+    tables = [table_of(caption(group), group, columns, notes(group), rows, rivals) for group in grouped(rows)]
     several = [row for row in summary if row["lengths"] > 1]
-    for some in grouped_by(several, "source", "layer", "target"):
-        tables.append(table_of(f"Growth with n · {_where(some[0])}", _references_last(some), GROWTH))
-    for some in grouped_by(choices, "source", "layer", "target", "limit"):
-        title, columns = CHOICES[some[0]["limit"]]
-        tables.append(table_of(f"{title} · {_where(some[0])}", some, columns))
+    for group in grouped_by(several, "source", "layer", "target"):
+        tables.append(table_of(f"Growth with n · {_where(group[0])}", _references_last(group), GROWTH))
+    for group in grouped_by(choices, "source", "layer", "target", "limit"):
+        title, columns = CHOICES[group[0]["limit"]]
+        tables.append(table_of(f"{title} · {_where(group[0])}", group, columns))
     return tables
 
 
@@ -110,9 +110,9 @@ def _where(row: BenchSummary | Choice) -> str:
     return joined(source_heading(row), f"layer {row['layer']}", f"target {row['target']}")
 
 
-def _references_last(some: Sequence[BenchSummary]) -> list[BenchSummary]:
+def _references_last(group: Sequence[BenchSummary]) -> list[BenchSummary]:
     """Methods in their order, then references."""
-    return sorted(some, key=lambda row: row["reference"])
+    return sorted(group, key=lambda row: row["reference"])
 
 
 def _name(row: BenchRow | BenchSummary) -> str:

@@ -62,12 +62,12 @@ def fine_budgets(least: int, most: int, resolution: float) -> list[int]:
     [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30, 32, 35, 38, 40]
     """
     coarse = coarse_budgets(least, most)
-    found = []
+    budgets = []
     for low, high in zip(coarse, coarse[1:], strict=False):
         while low < high:
-            found.append(low)
+            budgets.append(low)
             low = max(low + 1, math.floor(low * resolution))
-    return [*found, coarse[-1]]
+    return [*budgets, coarse[-1]]
 
 
 def seeds_needed(seeds: int, delta: float) -> int:
@@ -106,16 +106,16 @@ def search(
     tried: dict[int, dict[int, tuple[float, ...]]] = {}
     missing: dict[int, set[int]] = {head: set() for head in heads}  # budgets that a head cannot take
 
-    def try_all(wanted: Iterable[tuple[int, int]]) -> None:
+    def try_all(next_budgets: Iterable[tuple[int, int]]) -> None:
         groups: dict[int, list[int]] = {}
-        for d, head in sorted(set(wanted)):
+        for d, head in sorted(set(next_budgets)):
             if head not in tried.get(d, ()):
                 groups.setdefault(d, []).append(head)
-        for d, some in groups.items():
-            found = ask(d, [head for head in heads if head in some])
-            for head in some:
-                if head in found:
-                    tried.setdefault(d, {})[head] = found[head]
+        for d, columns in groups.items():
+            errors = ask(d, [head for head in heads if head in columns])
+            for head in columns:
+                if head in errors:
+                    tried.setdefault(d, {})[head] = errors[head]
                 else:
                     missing[head].add(d)
 
@@ -124,13 +124,13 @@ def search(
 
     fine = fine_budgets(least, most, resolution)
     try_all((d, head) for d in (fine if scan else coarse_budgets(least, most)) for head in heads)
-    asked = [(epsilon, head) for epsilon in epsilons for head in heads]
-    while wanted := [
-        (d, head) for epsilon, head in asked if (d := _next(of(head), fine, missing[head], epsilon)) is not None
+    goals = [(epsilon, head) for epsilon in epsilons for head in heads]
+    while next_budgets := [
+        (d, head) for epsilon, head in goals if (d := _next(of(head), fine, missing[head], epsilon)) is not None
     ]:
-        try_all(wanted)
-    try_all((d, head) for epsilon, head in asked for d in _above(of(head), fine, missing[head], epsilon))
-    found = [_found(head, epsilon, of(head), tried, random) for epsilon, head in asked]
+        try_all(next_budgets)
+    try_all((d, head) for epsilon, head in goals for d in _above(of(head), fine, missing[head], epsilon))
+    found = [_found(head, epsilon, of(head), tried, random) for epsilon, head in goals]
     return found, {d: tried[d] for d in sorted(tried)}
 
 

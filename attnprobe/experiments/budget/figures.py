@@ -41,13 +41,13 @@ def budget_figures(records: Sequence[BudgetRecord], drawing: Drawing, out_dir: s
     rows = list(filter(is_found, budget_rows(records)))
     several = [name for name in ("target", "metric") if len({row[name] for row in rows}) > 1]
     paths: list[Path] = []
-    for some in grouped_by(rows, "source", "n", "target", "metric"):
-        first = some[0]
+    for group in grouped_by(rows, "source", "n", "target", "metric"):
+        first = group[0]
         stem = f"budget-n{first['n']}{file_tag(first['source'])}"
         stem += "".join(file_tag(first[name]) for name in several)
-        methods, epsilons = (list(dict.fromkeys(map(of, some))) for of in (method_label, _epsilon))
-        draw = lambda page, some=some: _figure(some, page[0], page[1], drawing)
-        layers, heads = (len({row[name] for row in some}) for name in ("layer", "head"))
+        methods, epsilons = (list(dict.fromkeys(map(of, group))) for of in (method_label, _epsilon))
+        draw = lambda page, group=group: _figure(group, page[0], page[1], drawing)
+        layers, heads = (len({row[name] for row in group}) for name in ("layer", "head"))
         down = min(DOWN, drawing.sizes.down(0.6 + LEAST * layers))
         across = min(ACROSS, drawing.sizes.across(0.5 + LEAST * max(heads, 5)))
         paths += drawn(tiles(methods, epsilons, down, across), draw, Path(out_dir) / stem, drawing)
@@ -76,14 +76,14 @@ def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[
     ]
     title = "Smallest budget d that is enough, head by head: largest over windows"
     sheet, panels = canvas(drawing, title, caption, high * len(methods) + 0.3, (len(methods), len(epsilons)))
-    found = [row["d"] for row in rows if row["d"] is not None]
-    low, high = (min(found), max(found)) if found else (1, 2)
+    budgets = [row["d"] for row in rows if row["d"] is not None]
+    low, high = (min(budgets), max(budgets)) if budgets else (1, 2)
     scale = (low, high) if high > low else (low / 1.5, high * 1.5)
     mesh, look = None, {**colours(scale), "linewidth": 0.4, "zorder": 1}
     for down, (method, axes) in enumerate(zip(methods, chunks(panels, len(epsilons)), strict=True)):
         for epsilon, axis in zip(epsilons, axes, strict=True):
-            some = [row for row in rows if method_label(row) == method and row["epsilon"] == epsilon]
-            values = _marked(axis, some, layers, heads)
+            group = [row for row in rows if method_label(row) == method and row["epsilon"] == epsilon]
+            values = _marked(axis, group, layers, heads)
             is_left = epsilon == epsilons[0]
             mesh = heat_map(axis, values, layers, heads, is_left, down == len(methods) - 1, **look)
             if numbered:
@@ -94,13 +94,13 @@ def _figure(rows: Sequence[HeadRow], methods: Sequence[str], epsilons: Sequence[
     return sheet
 
 
-def _marked(axis: Any, some: Sequence[HeadRow], layers: Sequence[int], heads: Sequence[int]) -> Any:
+def _marked(axis: Any, group: Sequence[HeadRow], layers: Sequence[int], heads: Sequence[int]) -> Any:
     """The largest d over windows, (layers, heads), NaN where there is none; hatches and rings are drawn."""
     from matplotlib.patches import Rectangle
 
     ring = {"marker": "o", "markersize": 2.6, "markerfacecolor": "white", "markeredgecolor": "black"}
     values = np.full((len(layers), len(heads)), math.nan)
-    for rows in grouped_by(some, "layer", "head"):
+    for rows in grouped_by(group, "layer", "head"):
         y, x = layers.index(rows[0]["layer"]), heads.index(rows[0]["head"])
         d = [row["d"] for row in rows if row["d"] is not None]
         if len(d) < len(rows):

@@ -127,7 +127,7 @@ class BudgetCells(PlannedCells):
         except Unsupported:
             return []
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
         at, runs = "", 0
         usual = 2 * len(self._coarse(place, cell))
 
@@ -138,7 +138,7 @@ class BudgetCells(PlannedCells):
             runs += 1
 
         try:
-            found |= _record(answered(self.question, cell.request, inputs, show), inputs)
+            result |= _record(answered(self.question, cell.request, inputs, show), inputs)
         except BaseException as error:
             if at:
                 error.add_note(at)
@@ -208,7 +208,7 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
 
 def _record(search: BudgetSearch, qkv: QKV) -> Found:
     """What a search found, as a record holds it."""
-    found = {
+    result = {
         "least": search.least,
         "most": search.most,
         "needed": search.needed,
@@ -223,21 +223,23 @@ def _record(search: BudgetSearch, qkv: QKV) -> Found:
     ]
     if lost:
         reason = f"the error is not finite at any budget in head {', '.join(lost)}"
-        found |= {"status": "diverged", "reason": reason}
-    return found
+        result |= {"status": "diverged", "reason": reason}
+    return result
 
 
 def _of_epsilon(search: BudgetSearch, epsilon: float) -> dict[str, Any]:
     """What was found at one ε: a list for each field, with one entry for each head."""
     heads = [one for one in search.heads if one.epsilon == epsilon]
-    listed = {
+    lists = {
         name: [getattr(one, name) for one in heads] for name in ("d", "below", "error", "held", "settled", "again")
     }
     ends = [one.interval or (None, None) for one in heads]
-    return {"epsilon": epsilon, **listed, "lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
+    return {"epsilon": epsilon, **lists, "lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
 
 
 def _tried(d: int, errors: Mapping[int, tuple[float, ...]], needed: int) -> dict[str, Any]:
     """The errors at one budget, one entry for each head that was run there."""
-    medians = [float(np.median(some)) if math.isfinite(some[-1]) else some[len(some) // 2] for some in errors.values()]
-    return {"d": d, "heads": list(errors), "error": [some[needed - 1] for some in errors.values()], "median": medians}
+    medians = [
+        float(np.median(seeds)) if math.isfinite(seeds[-1]) else seeds[len(seeds) // 2] for seeds in errors.values()
+    ]
+    return {"d": d, "heads": list(errors), "error": [seeds[needed - 1] for seeds in errors.values()], "median": medians}

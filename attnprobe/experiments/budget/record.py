@@ -67,10 +67,10 @@ class BudgetRecord(Place):
 
 
 def _problems(record: BudgetRecord) -> Iterator[str]:
-    if record.get("most") is None and any(None in found["d"] for found in record["found"]):
+    if record.get("most") is None and any(None in entry["d"] for entry in record["found"]):
         yield "field most: expected the largest budget, as no budget up to it is enough for a head"
-    for number, found in enumerate(record["found"]):
-        yield from unequal(f"found[{number}].", {name: found[name] for name in PER_HEAD}, record["heads"])
+    for number, entry in enumerate(record["found"]):
+        yield from unequal(f"found[{number}].", {name: entry[name] for name in PER_HEAD}, record["heads"])
     for number, tried in enumerate(record["tried"]):
         yield from unequal(f"tried[{number}].", lists_of(tried, ("error", "median")), tried["heads"])
 
@@ -78,9 +78,9 @@ def _problems(record: BudgetRecord) -> Iterator[str]:
 def _rows(record: BudgetRecord) -> Iterator[dict[str, Any]]:
     names = ("metric", "delta", "seeds", "needed", "least", "most")
     shared = {name: record.get(name) for name in names}
-    for found in record["found"]:
+    for entry in record["found"]:
         for index, head in enumerate(record["heads"]):
-            yield shared | {"epsilon": found["epsilon"], "head": head, **{one: found[one][index] for one in PER_HEAD}}
+            yield shared | {"epsilon": entry["epsilon"], "head": head, **{one: entry[one][index] for one in PER_HEAD}}
     if not record["found"]:
         yield shared
 

@@ -18,9 +18,9 @@ def budget_result(rows: Sequence[BudgetRow]) -> str:
     heads = [row for row in rows if is_found(row) and row["status"] == "ok"]
     epsilon = min((row["epsilon"] for row in heads), default=0.0)
     parts = []
-    for some in gathered([row for row in heads if row["epsilon"] == epsilon], method_label):
-        reached = [row["d"] for row in some if row["d"] is not None]
+    for group in gathered([row for row in heads if row["epsilon"] == epsilon], method_label):
+        reached = [row["d"] for row in group if row["d"] is not None]
         size = f" (median d = {median(reached):g})" if reached else ""
-        parts.append(f"{method_label(some[0])} in {len(reached)} of {len(some)} heads{size}")
+        parts.append(f"{method_label(group[0])} in {len(reached)} of {len(group)} heads{size}")
     reach = f"ε = {epsilon:g} is reached by {listed(parts)}." if parts else ""
     return sentences(reach, lost(rows, method_label))

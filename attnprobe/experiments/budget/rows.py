@@ -181,14 +181,14 @@ def budget_rows(records: Sequence[BudgetRecord]) -> list[BudgetRow]:
             for one in record["tried"]
             for head, error in zip(one["heads"], one["error"], strict=True)
         }
-        for found in record["found"]:
-            lists = lists_of(found, OfHead.__annotations__)
+        for entry in record["found"]:
+            lists = lists_of(entry, OfHead.__annotations__)
             for index, head in enumerate(record["heads"]):
-                d, again = found["d"][index], found["again"][index]
+                d, again = entry["d"][index], entry["again"][index]
                 row: HeadRow = {
                     **place,
                     **source,
-                    "epsilon": found["epsilon"],
+                    "epsilon": entry["epsilon"],
                     "head": head,
                     **part(OfHead, by_name(lists, index)),
                     "d_over_n": None if d is None else d / record["n"],
@@ -210,17 +210,17 @@ def budget_summary(rows: Iterable[BudgetRow]) -> list[BudgetSummary]:
     largest d with a head that was not reached as infinite, and ``weakest`` the head of which the fewest seeds hold.
     """
     place = ("source", "method", "options", "target", "metric", "n", "epsilon", "layer")
-    found = []
-    for some in grouped_by(rows, *place):
-        groups = [some] if some[0]["head"] is not None else grouped_by(some, "reason")
-        found += [_summary(group) for group in groups]
-    return found
+    summary = []
+    for searched in grouped_by(rows, *place):
+        groups = [searched] if searched[0]["head"] is not None else grouped_by(searched, "reason")
+        summary += [_summary(group) for group in groups]
+    return summary
 
 
-def _summary(some: Sequence[BudgetRow]) -> BudgetSummary:
-    first = some[0]
-    windows = [row["window"] for row in some]
-    worst = next((row for row in some if row["status"] != "ok"), first)
+def _summary(group: Sequence[BudgetRow]) -> BudgetSummary:
+    first = group[0]
+    windows = [row["window"] for row in group]
+    worst = next((row for row in group if row["status"] != "ok"), first)
     entry: Entry = {
         **part(Summarised, first),
         "d": None,
@@ -231,14 +231,14 @@ def _summary(some: Sequence[BudgetRow]) -> BudgetSummary:
         "windows": len(set(windows)),
         "cells": len(set(windows)),
     }
-    heads = list(filter(is_found, some))
+    heads = list(filter(is_found, group))
     if not heads:
         return {**entry, "heads": 0, "values": 0, "metrics": {}}
     unreached = [float(row["d"] is None) for row in heads]
     counterexamples = [float(bool(row["again"])) for row in heads]
     d = sorted(math.inf if row["d"] is None else row["d"] for row in heads)
     weakest = min((row for row in heads if row["lower"] is not None), key=lambda row: row["held"] or 0, default=None)
-    found: FoundSummary = {
+    values: FoundSummary = {
         **entry,
         "heads": len({row["head"] for row in heads}),
         "values": len(heads),
@@ -254,4 +254,4 @@ def _summary(some: Sequence[BudgetRow]) -> BudgetSummary:
             "counterexamples": describe(counterexamples, windows),
         },
     }
-    return found
+    return values

@@ -176,7 +176,7 @@ def answered(
     seeds = question.seeds_of(request.entry)
     needed = seeds_needed(len(seeds), question.delta)
     errors = _Errors(question, request, inner, seeds, show)
-    found, tried = search(
+    heads, tried = search(
         errors,
         inner.heads,
         question.epsilons,
@@ -189,7 +189,7 @@ def answered(
     )
     if not tried:
         raise Unsupported(next(iter(errors.refused.values())))
-    return BudgetSearch(tuple(found), tried, errors.refused, needed, len(seeds), least, most)
+    return BudgetSearch(tuple(heads), tried, errors.refused, needed, len(seeds), least, most)
 
 
 class _Errors:
@@ -218,7 +218,7 @@ class _Errors:
             values = self._matrices(d, part) if self.wanted is None else self._outputs(d, part, self.wanted)
         except Unsupported as error:
             if len(heads) > 1:
-                return {head: found for one in heads for head, found in self._of(d, [one]).items()}
+                return {head: value for one in heads for head, value in self._of(d, [one]).items()}
             self.refused.setdefault(d, message(error))
             return {}
         values = torch.nan_to_num(values.double().cpu(), nan=math.inf).sort(0).values  # (seeds, h)
@@ -228,26 +228,26 @@ class _Errors:
         options = {"seed": seed, "target": self.question.target, **self.request.options}
         return with_smaller_blocks(lambda: approximate(self.request.entry, part, d, **options))
 
-    def _outputs(self, d: int, part: QKV, wanted: ExactOutput) -> Tensor:
+    def _outputs(self, d: int, part: QKV, reference: ExactOutput) -> Tensor:
         """Output errors, (seeds, h)."""
         rows = [self.qkv.heads.index(head) for head in part.heads]
-        spectral, frobenius = wanted.norms
-        wanted = ExactOutput(wanted.output[rows], (spectral[rows], frobenius[rows]), wanted.row_sizes[rows])
+        spectral, frobenius = reference.norms
+        reference = ExactOutput(reference.output[rows], (spectral[rows], frobenius[rows]), reference.row_sizes[rows])
         name = self.question.metric
-        found = torch.stack([output_errors(wanted, self._run(d, part, seed), part)[name] for seed in self.seeds])
-        return METRICS[name].cost(found)
+        errors = torch.stack([output_errors(reference, self._run(d, part, seed), part)[name] for seed in self.seeds])
+        return METRICS[name].cost(errors)
 
     def _matrices(self, d: int, part: QKV) -> Tensor:
         """Matrix errors, (seeds, h); as many seeds as memory holds share their passes over the exact matrix."""
         name = self.question.metric + ("_upper" if self.question.metric in CERTIFIED else "")
         size = part.h * d * (part.n_q + part.n_k + d) * part.q.element_size()
-        step, found = max(1, min(MOST_SHARED, HELD // size)), []
+        step, errors = max(1, min(MOST_SHARED, HELD // size)), []
         for first in range(0, len(self.seeds), step):
             operators = [self._run(d, part, seed).operator for seed in self.seeds[first : first + step]]
             if None in operators:
                 raise Unsupported(f"{self.request.label} gives no operator: it has output errors alone")
-            measure = lambda some=operators: shared_matrix_errors(
-                exact(part, self.question.target), some, tol=self.question.tol
+            measure = lambda batch=operators: shared_matrix_errors(
+                exact(part, self.question.target), batch, tol=self.question.tol
             )
-            found += [one.metrics[name] for one in with_smaller_blocks(measure)]
-        return torch.stack(found)
+            errors += [one.metrics[name] for one in with_smaller_blocks(measure)]
+        return torch.stack(errors)

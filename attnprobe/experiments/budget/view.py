@@ -51,18 +51,18 @@ def view(recorded: Recorded[BudgetRecord]) -> View:
 def budget_tables(summary: Sequence[BudgetSummary]) -> list[Table]:
     """One table per (source, target, metric), a line for each method, ε, length and layer."""
     tables = []
-    for some in grouped_by(summary, "source", "target", "metric"):
-        first = some[0]
+    for group in grouped_by(summary, "source", "target", "metric"):
+        first = group[0]
         steps = "every budget" if first["resolution"] == 1 else f"steps of {first['resolution']:g}"
         caption = joined(
             f"smallest d with {first['metric']} ≤ ε",
             source_heading(first),
             "" if first["target"] == "softmax" else f"target {first['target']}",
-            counted(some) if any(row["heads"] for row in some) else "",
+            counted(group) if any(row["heads"] for row in group) else "",
             f"{steps} scanned" if first["scan"] else steps,
             f"δ = {first['delta']:g}",
         )
-        tables.append(table_of(caption, some, COLUMNS, _notes(some), rivals=_rivals))
+        tables.append(table_of(caption, group, COLUMNS, _notes(group), rivals=_rivals))
     return tables
 
 
@@ -142,11 +142,11 @@ def _name(row: BudgetSummary) -> str:
     return f"{method_label(row)} layer {row['layer']} n = {row['n']}"
 
 
-def _notes(some: Sequence[BudgetSummary]) -> list[str]:
+def _notes(group: Sequence[BudgetSummary]) -> list[str]:
     """Cells in which nothing was found, then heads whose error exceeds ε again."""
-    lines = [_counterexample(row, one) for row in some if has_heads(row) for one in row["again"]]
+    lines = [_counterexample(row, one) for row in group if has_heads(row) for one in row["again"]]
     more = [f"counterexamples: {len(lines) - MOST_NOTES} heads more (`--format json` has all)"]
-    return reasons(some, _name) + lines[:MOST_NOTES] + more * (len(lines) > MOST_NOTES)
+    return reasons(group, _name) + lines[:MOST_NOTES] + more * (len(lines) > MOST_NOTES)
 
 
 def _counterexample(row: FoundSummary, head: Counterexample) -> str:
@@ -172,10 +172,10 @@ def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:
     hashes = {name: {"method_sha256": file["sha256"]} if file else {} for name, file in own.items()}
     varying = [name for name in TAGS if len({row[name] for row in rows}) > 1]
     files = {}
-    for some in grouped_by(rows, "method", "options", *TAGS):
-        first = some[0]
+    for group in grouped_by(rows, "method", "options", *TAGS):
+        first = group[0]
         tags = "".join(file_tag(TAGS[name](first[name])) for name in varying)
-        contents = _file(some, facts[first["source"]]) | hashes[first["method"]]
+        contents = _file(group, facts[first["source"]]) | hashes[first["method"]]
         files[f"budgets{file_tag(method_label(first))}{tags}.json"] = contents
     return files
 
@@ -189,10 +189,10 @@ TAGS: dict[str, Callable[[Any], str]] = {  # what tells files apart, as a part o
 }
 
 
-def _file(some: Sequence[HeadRow], source: Source) -> dict[str, Any]:
-    first = some[0]
+def _file(group: Sequence[HeadRow], source: Source) -> dict[str, Any]:
+    first = group[0]
     heads = []
-    for rows in sorted(grouped_by(some, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
+    for rows in sorted(grouped_by(group, "layer", "head"), key=lambda rows: (rows[0]["layer"], rows[0]["head"])):
         d = [row["d"] for row in rows if row["d"] is not None]
         place = {name: rows[0][name] for name in ("layer", "head")}
         sure = all(row["no_counterexample"] for row in rows)
@@ -203,7 +203,7 @@ def _file(some: Sequence[HeadRow], source: Source) -> dict[str, Any]:
         **{name: first[name] for name in ("method", "options", "metric", "epsilon", "n")},
         **{name: source.get(name) for name in ("model", "weights")},
         **{name: first[name] for name in ("target", "scale_inputs", "delta", "seeds", "needed")},
-        "windows": len({row["window"] for row in some}),
+        "windows": len({row["window"] for row in group}),
         "resolution": first["resolution"],
         "d_max": first["most"],
         "budgets": heads,

@@ -64,11 +64,11 @@ def condition_figures(
         The files' paths.
     """
     paths: list[Path] = []
-    for some in grouped_by(rows, "source", "n"):
-        source, n = some[0]["source"], some[0]["n"]
-        mine = [row for row in some if row["matrix"] is not None]
-        for d in list(dict.fromkeys(row["d"] for row in mine if row["d"] is not None)) or [None]:
-            measured = [row for row in filter(is_measured, mine) if row["d"] in (None, d)]
+    for group in grouped_by(rows, "source", "n"):
+        source, n = group[0]["source"], group[0]["n"]
+        panel = [row for row in group if row["matrix"] is not None]
+        for d in list(dict.fromkeys(row["d"] for row in panel if row["d"] is not None)) or [None]:
+            measured = [row for row in filter(is_measured, panel) if row["d"] in (None, d)]
             at = [row for row in summary if (row["source"], row["n"]) == (source, n) and row["d"] in (None, d)]
             budget = ("", "") if d is None else (f"-d{d}", f", d = {d}")
             tag = f"n{n}{budget[0]}{file_tag(source)}"
@@ -120,8 +120,8 @@ def _conditions(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> She
     columns = columns_of(panels)
     for index, (axis, layer) in enumerate(zip(panels, layers, strict=True)):
         for line, key in enumerate(order):
-            some = [row for row in rows if row["layer"] == layer and _key(row) == key]
-            _strip(axis, line, some, top)
+            group = [row for row in rows if row["layer"] == layer and _key(row) == key]
+            _strip(axis, line, group, top)
         _axis(axis, top, any_flag)
         axis.set_yticks(range(len(order)), [labels[key] for key in order])
         axis.set_ylim(len(order) - 0.45, -1.15)
@@ -135,15 +135,15 @@ def _conditions(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> She
     return sheet
 
 
-def _strip(axis: Any, line: int, some: Sequence[MeasuredRow], top: float) -> None:
+def _strip(axis: Any, line: int, group: Sequence[MeasuredRow], top: float) -> None:
     """One matrix on one layer: its heads as dots, side by side in a fixed order, and their median."""
-    if not some:
+    if not group:
         return
-    colour, marker = MATRICES.get(some[0]["matrix"], OTHER)
-    filled = some[0].get("inverted") or some[0]["matrix"] in EXACT
+    colour, marker = MATRICES.get(group[0]["matrix"], OTHER)
+    filled = group[0].get("inverted") or group[0]["matrix"] in EXACT
     place = lambda index: line + 0.42 * ((index * 0.61803) % 1 - 0.5)
-    x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in some]
-    y = [place(index) for index in range(len(some))]
+    x = [top ** BAND[1] if row["cond"] is None else max(row["cond"], 1.0) for row in group]
+    y = [place(index) for index in range(len(group))]
     axis.plot(
         x,
         y,
@@ -155,18 +155,18 @@ def _strip(axis: Any, line: int, some: Sequence[MeasuredRow], top: float) -> Non
         markeredgewidth=0.9,
         markerfacecolor=colour if filled else "white",
     )
-    ordered = sorted(math.inf if row["cond"] is None else row["cond"] for row in some)
+    ordered = sorted(math.inf if row["cond"] is None else row["cond"] for row in group)
     middle = [ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]]
     if math.isfinite(middle[1]):
         axis.plot([sum(middle) / 2] * 2, [line - 0.36, line + 0.36], color=colour, linewidth=2.4, solid_capstyle="butt")
-    ranges = [(row["cond_eff"], height) for row, height in zip(some, y, strict=True) if row["cond"] is None]
+    ranges = [(row["cond_eff"], height) for row, height in zip(group, y, strict=True) if row["cond"] is None]
     drawn = [(value, height) for value, height in ranges if value]
     if drawn:
         axis.plot(*zip(*drawn, strict=True), linestyle="", marker="x", markersize=4, color=colour, alpha=0.55)
     flagged = len(ranges)
     if flagged:
         axis.text(
-            top ** BAND[2], line, f"{flagged}/{len(some)}", fontsize="x-small", va="center", ha="left", color="#7a5c3a"
+            top ** BAND[2], line, f"{flagged}/{len(group)}", fontsize="x-small", va="center", ha="left", color="#7a5c3a"
         )
 
 
@@ -191,14 +191,14 @@ def _errors(rows: Sequence[MeasuredRow], drawing: Drawing, lead: str) -> Sheet:
     for index, (axis, layer) in enumerate(zip(panels, layers, strict=True)):
         handles = {}
         for key in keys:
-            some = [row for row in rows if row["layer"] == layer and _key(row) == key]
-            if not some:
+            group = [row for row in rows if row["layer"] == layer and _key(row) == key]
+            if not group:
                 continue
-            look = {**styles[text_label(_budgetless(some[0]))], "linestyle": "", "markersize": 4.5, "alpha": 0.8}
-            axis.plot([row["cond"] or top ** BAND[1] for row in some], [row["error"] for row in some], **look)
-            rho = rank_correlation([row["cond"] or math.inf for row in some], [row["error"] or 0.0 for row in some])
+            look = {**styles[text_label(_budgetless(group[0]))], "linestyle": "", "markersize": 4.5, "alpha": 0.8}
+            axis.plot([row["cond"] or top ** BAND[1] for row in group], [row["error"] for row in group], **look)
+            rho = rank_correlation([row["cond"] or math.inf for row in group], [row["error"] or 0.0 for row in group])
             word = "–" if rho is None else f"{rho:+.2f}"
-            handles[f"{_label(some[0], True)}, ρ = {word}"] = Line2D([], [], **look)
+            handles[f"{_label(group[0], True)}, ρ = {word}"] = Line2D([], [], **look)
         axis.set_yscale("log")
         _axis(axis, top, any_flag)
         axis.tick_params(labelbottom=True)
@@ -229,8 +229,8 @@ def _iterations(rows: Sequence[Iterated], drawing: Drawing, lead: str) -> Sheet:
     columns = columns_of(panels)
     low, handles = 1e-16, {}
     for index, (axis, (layer, method)) in enumerate(zip(panels, places, strict=True)):
-        here = [row for row in rows if row["layer"] == layer and method in (None, _key(row)[1])]
-        for number, row in enumerate(here):
+        lines = [row for row in rows if row["layer"] == layer and method in (None, _key(row)[1])]
+        for number, row in enumerate(lines):
             colour, marker = MATRICES.get(row["matrix"], OTHER)
             dashed = row["matrix"] in ("SCS", "N0")
             curve = {name: [_drawn(x, low) for x in row["residuals"][name]] for name in ("p10", "median", "p90")}
@@ -245,7 +245,7 @@ def _iterations(rows: Sequence[Iterated], drawing: Drawing, lead: str) -> Sheet:
                 linewidth=1.6,
                 marker=marker,
                 markersize=4,
-                markevery=(number * every // len(here), every),
+                markevery=(number * every // len(lines), every),
                 markerfacecolor="white" if dashed else colour,
             )
             handles.setdefault(_label(row, row["matrix"] == "A_S" and not several), line)

@@ -102,14 +102,14 @@ class ConditionCells(PlannedCells):
         n, heads = place.group.n, len(self.head_numbers(place))
         return work_of_decompositions(n, heads) if cell.request is None else work_of_method(n, cell.d, heads)
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
         plan = self.plan_of(place)
         if cell.request is None:
-            found |= _exact(self.request, inputs)
+            result |= _exact(self.request, inputs)
             return
         if (why := refused(cell.request, plan.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
-        _cores(cell.request, cell.d, self.request, plan, inputs, found)
+        _cores(cell.request, cell.d, self.request, plan, inputs, result)
 
 
 def _refuse(request: ConditionRequest) -> None:
@@ -154,18 +154,18 @@ def _exact(request: ConditionRequest, qkv: QKV) -> Found:
         if not changes:
             raise Unsupported(why)
         return {"reason": why, "metrics": {"sensitivity": changes}}
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
+    per_head: dict[str, list[dict[str, Any]]] = {name: [] for name in EXACT}
     for row in range(qkv.h):
         for name, matrix, repeated in exact_matrices(qkv, row):
-            found[name].append({**_numbers(matrix, request.precise)[1], "duplicates": repeated})
+            per_head[name].append({**_numbers(matrix, request.precise)[1], "duplicates": repeated})
     inner = qkv.compressed()
     size = min(inner.n_q, inner.n_k)
-    matrices = [_matrix(name, False, size, each) for name, each in found.items()]
+    matrices = [_matrix(name, False, size, each) for name, each in per_head.items()]
     return {"metrics": {"sensitivity": changes} if changes else {}, "matrices": matrices}
 
 
 def _cores(
-    method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, found: Found
+    method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, result: Found
 ) -> None:
     """Conditions of a method's cores, beside its error."""
     options = dict(method.options)
@@ -195,29 +195,29 @@ def _cores(
             measured["metrics"]["residuals"] = schulz_residuals(core.matrix, core.start, request.iterations).tolist()
             measured["start"] = core.start
         matrices.append(measured)
-    found["metrics"] = metrics
+    result["metrics"] = metrics
     if not matrices and "sensitivity" not in metrics:
         raise Unsupported(f"{method.label} inverts no core")
-    found |= {"matrices": matrices, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
+    result |= {"matrices": matrices, "draws_hash": approx.draws_hash(), **ending(approx, qkv)}
 
 
 def _numbers(matrix: torch.Tensor, precise: bool) -> tuple[Condition, dict[str, Any]]:
     """The condition of one matrix of one head, and what is said of it."""
     precise = precise and matrix.shape[0] == matrix.shape[1] <= LARGEST
-    found = condition(matrix, precise)
-    size = len(found.values)
+    measured = condition(matrix, precise)
+    size = len(measured.values)
     places = sorted({2**i for i in range(size.bit_length()) if 2**i <= size} | {max(1, size // 2)})
     numbers = {
-        "cond": found.value,
-        "flag": found.flag,
-        "rank": found.rank,
-        "cond_eff": found.cond_eff,
-        "cond_at": {str(k): found.cond_at(k) for k in places},
+        "cond": measured.value,
+        "flag": measured.flag,
+        "rank": measured.rank,
+        "cond_eff": measured.cond_eff,
+        "cond_at": {str(k): measured.cond_at(k) for k in places},
     }
     if precise:
-        ends = (found.certified.lower, found.certified.upper) if found.certified else (None, None)
+        ends = (measured.certified.lower, measured.certified.upper) if measured.certified else (None, None)
         numbers |= {"cond_lower": ends[0], "cond_upper": ends[1]}
-    return found, numbers
+    return measured, numbers
 
 
 def _matrix(name: str, inverted: bool, size: int, heads: list[dict[str, Any]]) -> dict[str, Any]:

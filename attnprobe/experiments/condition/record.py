@@ -76,8 +76,8 @@ def _problems(record: ConditionRecord) -> Iterator[str]:
 def _rows(record: ConditionRecord) -> Iterator[dict[str, Any]]:
     errors = record["metrics"].get(ERROR)
     changes = record["metrics"].get("sensitivity", {})
-    found: dict[str, Matrix | None] = dict.fromkeys(changes) | {one["matrix"]: one for one in record["matrices"]}
-    for name, matrix in (found or {None: None}).items():
+    matrices: dict[str, Matrix | None] = dict.fromkeys(changes) | {one["matrix"]: one for one in record["matrices"]}
+    for name, matrix in (matrices or {None: None}).items():
         for index, head in enumerate(record["heads"]):
             row: dict[str, Any] = {"head": head, "matrix": name, "error": errors and errors[index]}
             if matrix is not None:

@@ -18,9 +18,9 @@ def condition_result(rows: Sequence[ConditionRow]) -> str:
     """The median condition number of what each method inverts, and how many of these matrices are singular."""
     cores = [row for row in rows if is_measured(row) and row["inverted"] and row["status"] == "ok"]
     parts = []
-    for some in gathered(cores, at_budget):
-        middle = quantiles([math.inf if row["cond"] is None else row["cond"] for row in some])["median"]
-        parts.append(f"{brief(middle)} of {at_budget(some[0])}")
+    for group in gathered(cores, at_budget):
+        middle = quantiles([math.inf if row["cond"] is None else row["cond"] for row in group])["median"]
+        parts.append(f"{brief(middle)} of {at_budget(group[0])}")
     singular = sum(row["cond"] is None for row in cores)
     medians = f"Median condition number of what is inverted: {', '.join(parts)}." if parts else ""
     also = f"{singular} of {len(cores)} of these cores are singular." if singular else ""

@@ -145,18 +145,18 @@ def conditions_summary(rows: Iterable[ConditionRow]) -> list[ConditionSummary]:
     and in the rank correlation flagged heads are tied at the top. ``spearman`` is null below 3 heads, or where all tie.
     """
     groups = grouped_by(rows, "source", "layer", "n", "matrix", "method", "options", "d")
-    entries = [_summary(some) for some in groups]
+    entries = [_summary(group) for group in groups]
     sources = list(dict.fromkeys(row["source"] for row in entries))
     rank: dict[str | None, int] = {name: place for place, name in enumerate(ORDER)}
     order = lambda row: (sources.index(row["source"]), row["layer"], row["n"], rank.get(row["matrix"], len(rank)))
     return sorted(entries, key=order)
 
 
-def _summary(some: Sequence[ConditionRow]) -> ConditionSummary:
+def _summary(group: Sequence[ConditionRow]) -> ConditionSummary:
     """The summary of the rows of one matrix."""
-    first, measured = some[0], list(filter(is_measured, some))
-    statuses = [row["status"] for row in some]
-    errors = [error for row in some if (error := row.get("error")) is not None]
+    first, measured = group[0], list(filter(is_measured, group))
+    statuses = [row["status"] for row in group]
+    errors = [error for row in group if (error := row.get("error")) is not None]
     entry: ConditionSummary = {
         "matrix": first["matrix"],
         "method": first["method"],
@@ -171,13 +171,13 @@ def _summary(some: Sequence[ConditionRow]) -> ConditionSummary:
         "size": next((row["size"] for row in measured), None),
         "inverted": next((row["inverted"] for row in measured), None),
         "status": next((word for word in ("failed", "diverged", "skipped") if word in statuses), "ok"),
-        "reason": next((row["reason"] for row in some if row["reason"]), None),
-        "heads": len({row["head"] for row in some}),
-        "windows": len({row["window"] for row in some}),
+        "reason": next((row["reason"] for row in group if row["reason"]), None),
+        "heads": len({row["head"] for row in group}),
+        "windows": len({row["window"] for row in group}),
         "flagged": None,
         "error": quantiles(errors)["median"] if errors else None,
     }
-    more = {**_conditions(measured), **_interval(measured), **_changes(some), **_residuals(measured)}
+    more = {**_conditions(measured), **_interval(measured), **_changes(group), **_residuals(measured)}
     return cast(ConditionSummary, entry | more)
 
 
@@ -196,7 +196,7 @@ def _conditions(measured: Sequence[MeasuredRow]) -> Conditions | dict[str, objec
     for name in ("gradient", "gradient_six"):
         if all(name in row for row in measured):
             gradients[name] = median(row.get(name) for row in measured)
-    found: Conditions = {
+    conditions: Conditions = {
         "count": len(measured),
         "flagged": sum(row["flag"] is not None for row in measured),
         "cond": quantiles(conds),
@@ -208,7 +208,7 @@ def _conditions(measured: Sequence[MeasuredRow]) -> Conditions | dict[str, objec
         "spearman": rank_correlation(*zip(*pairs, strict=True)) if pairs else None,
         "spearman_count": len(pairs),
     }
-    return found
+    return conditions
 
 
 def _interval(measured: Sequence[MeasuredRow]) -> Interval | dict[str, object]:
@@ -224,13 +224,13 @@ def _interval(measured: Sequence[MeasuredRow]) -> Interval | dict[str, object]:
     }
 
 
-def _changes(some: Sequence[ConditionRow]) -> dict[str, Spread]:
-    changes = [value for row in some for value in row.get("sensitivity") or () if value is not None]
+def _changes(group: Sequence[ConditionRow]) -> dict[str, Spread]:
+    changes = [value for row in group for value in row.get("sensitivity") or () if value is not None]
     return {"sensitivity": {**quantiles(changes), "max": max(changes), "count": len(changes)}} if changes else {}
 
 
 def _residuals(measured: Sequence[MeasuredRow]) -> dict[str, object]:
-    residuals = [some for row in measured if (some := row.get("residuals"))]
+    residuals = [values for row in measured if (values := row.get("residuals"))]
     if not residuals:
         return {}
     spread = [quantiles(_infinite(step)) for step in zip(*residuals, strict=False)]

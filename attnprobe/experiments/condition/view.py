@@ -142,13 +142,13 @@ CONDITION_COLUMNS = (*CONDITIONS, *CHANGES, *GRADIENTS, STARTS, _step("0", lambd
 def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
     """Up to four tables for each source, layer and n: conditions, changes, gradients, residuals."""
     tables = []
-    for here in grouped_by(summary, "source", "layer", "n"):
-        first = here[0]
-        where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(here))
-        conditioned = list(filter(is_conditioned, here))
-        notes = [*map(_lemma3, filter(is_scaled, here)), *correlation_notes(conditioned), *_lost(here)]
+    for group in grouped_by(summary, "source", "layer", "n"):
+        first = group[0]
+        where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(group))
+        conditioned = list(filter(is_conditioned, group))
+        notes = [*map(_lemma3, filter(is_scaled, group)), *correlation_notes(conditioned), *_lost(group)]
         tables.append(table_of(f"Condition numbers · {where}", conditioned, CONDITIONS, notes))
-        if rows := list(filter(is_changed, here)):
+        if rows := list(filter(is_changed, group)):
             directions = f"{rows[0]['sensitivity']['count']} directions"
             caption = f"Relative change per relative change of Q and K, {directions} · {where}"
             tables.append(table_of(caption, rows, CHANGES))
@@ -156,7 +156,7 @@ def condition_tables(summary: Sequence[ConditionSummary]) -> list[Table]:
             caption = f"Gradient norm through each core, ‖∂M⁻¹/∂M‖₂ and that of six Schulz steps, median · {where}"
             note = "A core k times as large has a gradient norm k² times smaller."
             tables.append(table_of(caption, rows, GRADIENTS, [note]))
-        if rows := list(filter(is_iterated, here)):
+        if rows := list(filter(is_iterated, group)):
             caption = f"‖I − MZ_t‖_F/√d of the Schulz iteration, median · {where}"
             tables.append(table_of(caption, rows, _steps(rows)))
     return tables
@@ -169,11 +169,11 @@ def _steps(rows: Sequence[Iterated]) -> list[Column[Iterated]]:
     return [*MATRIX, STARTS, *map(at, steps)]
 
 
-def _lost(here: Sequence[ConditionSummary]) -> list[str]:
+def _lost(group: Sequence[ConditionSummary]) -> list[str]:
     """Why cells are not ok, and why a cell that is has no condition numbers."""
     name = lambda row: " ".join(filter(None, [method_label(row), row["d"] and f"d = {row['d']}"]))
-    partial = (row["reason"] for row in here if row["status"] == "ok" and row["reason"] and "cond" not in row)
-    return list(dict.fromkeys([*reasons(here, name), *partial]))
+    partial = (row["reason"] for row in group if row["status"] == "ok" and row["reason"] and "cond" not in row)
+    return list(dict.fromkeys([*reasons(group, name), *partial]))
 
 
 def correlation_notes(conditioned: Sequence[Conditioned]) -> list[str]:

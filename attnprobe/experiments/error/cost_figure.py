@@ -55,15 +55,15 @@ def cost_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | Path,
     Returns:
         The files' paths; none where fewer than two points of requested methods have both an error and a cost.
     """
-    kept = [row for row in rows if _error(row, metric) is not None]
-    kept.sort(key=lambda row: bool(row.get("reference")))
+    shown = [row for row in rows if _error(row, metric) is not None]
+    shown.sort(key=lambda row: bool(row.get("reference")))
     yardstick = lambda row: row.get("reference") or row["method"] == SOFTMAX
-    points = [row for row in kept if not yardstick(row) and any(_cost(row, *cost[:3]) for cost in COSTS)]
+    points = [row for row in shown if not yardstick(row) and any(_cost(row, *cost[:3]) for cost in COSTS)]
     if len(points) < 2:
         return []
-    styles = styles_of(rows, kept)
-    places = [place for place in dict.fromkeys(map(_place, kept)) if any(_place(row) == place for row in points)]
-    draw = lambda page: _page(page, kept, metric, drawing, styles)
+    styles = styles_of(rows, shown)
+    places = [place for place in dict.fromkeys(map(_place, shown)) if any(_place(row) == place for row in points)]
+    draw = lambda page: _page(page, shown, metric, drawing, styles)
     pages = chunks(places, drawing.sizes.down(HEIGHT))
     return drawn(pages, draw, Path(out_dir) / f"cost-{metric}", drawing)
 
@@ -83,12 +83,12 @@ def _page(
     sheet, panels = canvas(drawing, title, _caption(shown, metric), tall, shape, sharey="row", sharex="col")
     handles: dict[str, Any] = {}
     for place, axes in zip(places, chunks(panels, len(COSTS)), strict=True):
-        here = [row for row in shown if _place(row) == place]
+        panel_rows = [row for row in shown if _place(row) == place]
         for (name, statistic, factor, label), axis in zip(COSTS, axes, strict=True):
-            _panel(axis, here, metric, (name, statistic, factor), styles, handles)
+            _panel(axis, panel_rows, metric, (name, statistic, factor), styles, handles)
             axis.set_xlabel(label if place == places[-1] else "")
-            axis.set_title(panel_title(here[0]))
-        scale(list(axes), [row["metrics"][metric] for row in here if row["method"] != SOFTMAX], False)
+            axis.set_title(panel_title(panel_rows[0]))
+        scale(list(axes), [row["metrics"][metric] for row in panel_rows if row["method"] != SOFTMAX], False)
         axes[0].set_ylabel(symbol(metric))
     for axis in panels:
         axis.tick_params(labelbottom=True)
@@ -114,20 +114,20 @@ def _caption(rows: Sequence[ErrorRow], metric: str) -> list[str]:
 
 def _panel(
     axis: Any,
-    here: Sequence[ErrorRow],
+    rows: Sequence[ErrorRow],
     metric: str,
     cost: tuple[str, str, float],
     styles: Mapping[str, dict[str, Any]],
     handles: dict[str, Any],
 ) -> None:
-    budgets = sorted({row["d"] for row in here if row["d"] is not None})
-    exact = [price for row in here if row["method"] == SOFTMAX if (price := _cost(row, *cost))]
+    budgets = sorted({row["d"] for row in rows if row["d"] is not None})
+    exact = [price for row in rows if row["method"] == SOFTMAX if (price := _cost(row, *cost))]
     if cost[0] == "visited_fraction":  # every entry
         exact = exact or [cost[2]]
-    measured = any(_cost(row, *cost) for row in here)
+    measured = any(_cost(row, *cost) for row in rows)
     for price in exact[: int(measured)]:
         handles[EXACT_LABEL] = axis.axvline(price, color=LOOKS[EXACT][0], linewidth=1.3, zorder=1)
-    for group in gathered([row for row in here if row["method"] != SOFTMAX], text_label):
+    for group in gathered([row for row in rows if row["method"] != SOFTMAX], text_label):
         label = text_label(group[0])
         style = styles[label]
         if group[0].get("reference"):

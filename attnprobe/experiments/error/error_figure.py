@@ -76,26 +76,26 @@ def error_figure(
     Returns:
         The files' paths; none where no method's row holds the metric.
     """
-    kept = [row for row in rows if has(row, name) or crossed(row, name)]
+    plotted = [row for row in rows if has(row, name) or crossed(row, name)]
     limits = [row for row in bounds if has(row, name)]
-    if not any(has(row, name) for row in kept) or all(row.get("reference") for row in kept):
+    if not any(has(row, name) for row in plotted) or all(row.get("reference") for row in plotted):
         return []
-    budgets = {row["d"] for row in kept if row["d"] is not None and not row.get("reference")}
-    families = list(dict.fromkeys(family(row) for row in kept if not row.get("reference")))
+    budgets = {row["d"] for row in plotted if row["d"] is not None and not row.get("reference")}
+    families = list(dict.fromkeys(family(row) for row in plotted if not row.get("reference")))
     place = {name: index for index, name in enumerate(families)}
-    kept.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
-    styles = styles_of(rows, kept)
+    plotted.sort(key=lambda row: (bool(row.get("reference")), place.get(family(row), -1)))
+    styles = styles_of(rows, plotted)
     crowded = sum(style["marker"] is not None for style in styles.values()) > MOST_IN_PANEL
     split = crowded and len(families) > 1 and len(budgets) > 1
     corners = list(dict.fromkeys(_corner(row) for row in rows))
-    corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in kept)]
+    corners = [corner for corner in corners if any(_at(row, (*corner, None)) for row in plotted)]
     places = [(*corner, name) for corner in corners for name in (families if split else (None,))]
     dots = len(budgets) < 2
     most = _across(drawing, split) * drawing.sizes.down(_height(styles, split, dots))
-    pages = [page for some in chunks(places, len(families)) for page in chunks(some, most)] if split else None
+    pages = [page for names in chunks(places, len(families)) for page in chunks(names, most)] if split else None
 
     def draw(page: Sequence[Place]) -> Sheet:
-        return _page(page, kept, limits, name, drawing, styles, dots)
+        return _page(page, plotted, limits, name, drawing, styles, dots)
 
     return drawn(pages or chunks(places, min(most, PANELS)), draw, Path(out_dir) / f"error-{name}", drawing)
 
@@ -143,30 +143,37 @@ def _page(
     low, high = _span(shown, name) if split else (0.0, math.inf)
     label = symbol(name)
     for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
-        here = [row for row in shown if _at(row, place)]
+        panel_rows = [row for row in shown if _at(row, place)]
         limits = [row for row in bounds if _at(row, (*place[:4], None))]
         lowest = index + columns >= len(places)
         if dots:
-            dot_panel(axis, here, limits, name, styles, handles)
+            dot_panel(axis, panel_rows, limits, name, styles, handles)
             axis.set_xlabel(label if lowest else "")
             axis.tick_params(labelbottom=True)
         else:
-            looks = styles_of(here) if split else styles
+            looks = styles_of(panel_rows) if split else styles
             own: dict[str, Any] = {}
-            line_panel(axis, here, limits, name, looks, own, budgets)
+            line_panel(axis, panel_rows, limits, name, looks, own, budgets)
             axis.set_xlabel("budget d" if lowest or split else "")
             axis.set_ylabel(label if index % columns == 0 else "")
             if split:
-                mine = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
-                mine = {_beyond(legend_text(key, flagged(here)), line, low, high): line for key, line in mine.items()}
-                legend_below(axis, mine, 0.22, ncols=legend_columns(list(mine), inches / columns), columnspacing=1.0)
+                entries = {key: own.pop(key) for key in looks if key in own and looks[key]["marker"]}
+                entries = {
+                    _beyond(legend_text(key, flagged(panel_rows)), line, low, high): line
+                    for key, line in entries.items()
+                }
+                legend_below(
+                    axis, entries, 0.22, ncols=legend_columns(list(entries), inches / columns), columnspacing=1.0
+                )
             handles.update(own)
-        axis.set_title(place[4] if split else panel_title(here[0], budgets if dots else ()))
+        axis.set_title(place[4] if split else panel_title(panel_rows[0], budgets if dots else ()))
     step = columns if rowwise else len(places)
     for start in range(0, len(places), step):
-        some = places[start : start + step]
-        values = [row["metrics"][name] for row in shown if has(row, name) and any(_at(row, place) for place in some)]
-        scale(panels[start : start + len(some)], values, dots, low, high)
+        row_places = places[start : start + step]
+        values = [
+            row["metrics"][name] for row in shown if has(row, name) and any(_at(row, place) for place in row_places)
+        ]
+        scale(panels[start : start + len(row_places)], values, dots, low, high)
     order = sorted(
         handles, key=lambda key: (key == CROSS, key not in styles, styles.get(key, {}).get("marker") is None)
     )
@@ -244,22 +251,22 @@ def line_panel(
 
     powers_of_two(axis, budgets)
     gap = min(math.log2(high / low) for low, high in zip(budgets, budgets[1:], strict=False))
-    beside = [label for label, style in styles.items() if style["marker"]]
-    bands = len(beside) <= MOST_BANDS
-    step = 0 if bands else min(0.09, 0.5 / len(beside)) * min(gap, 1.0)
-    margin = 1.4 * 2 ** (step * len(beside) / 2)
+    curves = [label for label, style in styles.items() if style["marker"]]
+    bands = len(curves) <= MOST_BANDS
+    step = 0 if bands else min(0.09, 0.5 / len(curves)) * min(gap, 1.0)
+    margin = 1.4 * 2 ** (step * len(curves) / 2)
     axis.set_xlim(budgets[0] / margin, budgets[-1] * margin)
     for group in gathered(rows, text_label):
         label = text_label(group[0])
         style = styles[label]
-        found = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
-        offset = beside.index(label) - (len(beside) - 1) / 2 if label in beside else 0
+        points = [(row["d"], row["metrics"][name]) for row in group if has(row, name)]
+        offset = curves.index(label) - (len(curves) - 1) / 2 if label in curves else 0
         shift = 2 ** (offset * step)
-        if found and found[0][0] is None:
-            handles[label] = axis.axhline(found[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
-        elif found:
-            d = [(budget or 0) * shift for budget, _ in found]
-            low, middle, high = ([drawable(stats[key]) for _, stats in found] for key in ("p10", "median", "p90"))
+        if points and points[0][0] is None:
+            handles[label] = axis.axhline(points[0][1]["median"], **{**style, "marker": None}, zorder=1.5)
+        elif points:
+            d = [(budget or 0) * shift for budget, _ in points]
+            low, middle, high = ([drawable(stats[key]) for _, stats in points] for key in ("p10", "median", "p90"))
             if bands and len(d) > 1:
                 axis.fill_between(d, low, high, color=style["color"], alpha=0.14, linewidth=0)
                 for edge in (low, high):
@@ -269,7 +276,7 @@ def line_panel(
             bad = [mark(row) == "!" for row in group if has(row, name)]
             filled = [place for place, one in enumerate(bad) if not one]
             (handles[label],) = axis.plot(d, middle, **style, markevery=filled)
-            most = [drawable(stats["max"]) for _, stats in found]
+            most = [drawable(stats["max"]) for _, stats in points]
             axis.plot(d, most, color=style["color"], linestyle="", marker="_", markersize=7, markeredgewidth=1.3)
             for x, y, one in zip(d, middle, bad, strict=True):
                 if one:  # a ring, which a point of another method at the same place leaves visible

@@ -61,16 +61,16 @@ def head_figures(records: Sequence[ErrorRecord], drawing: Drawing, out_dir: str 
             if value is not None and math.isfinite(value):
                 cells.setdefault((record["layer"], head), []).append(value)
     paths: list[Path] = []
-    for place, found in panels.items():
-        order = sorted(found, key=lambda key: (place, key[0]) in references)  # references last
-        found = {key: found[key] for key in order if found[key]}
-        layers = sorted({layer for cells in found.values() for layer, _ in cells})
-        heads = sorted({head for cells in found.values() for _, head in cells})
+    for place, by_method in panels.items():
+        order = sorted(by_method, key=lambda key: (place, key[0]) in references)  # references last
+        by_method = {key: by_method[key] for key in order if by_method[key]}
+        layers = sorted({layer for cells in by_method.values() for layer, _ in cells})
+        heads = sorted({head for cells in by_method.values() for _, head in cells})
         if len(layers) < 2:
             continue
         stem = Path(out_dir) / f"heads-{metric}-n{place[1]}{file_tag(place[0])}"
         stem = stem if place[2] == "softmax" else stem.with_name(stem.name + file_tag(str(place[2])))
-        maps = {key: _matrix(cells, layers, heads) for key, cells in found.items()}
+        maps = {key: _matrix(cells, layers, heads) for key, cells in by_method.items()}
         scale = _scale(maps.values())
         place_words = ", ".join(filter(None, [headings[place], f"n = {place[1]}", f"target {place[2]}"]))
         methods = list(dict.fromkeys(method for method, _ in maps))

@@ -82,11 +82,11 @@ def ticks_of(scale: Scale) -> list[float]:
     """Round numbers on the scale: powers of ten, and 2 and 5 times these where there are few."""
     powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     for steps in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
-        found = [step * 10.0**power for power in powers for step in steps]
-        found = [value for value in found if scale.low * 0.999 <= value <= scale.high * 1.001]
-        if len(found) >= 3:
+        values = [step * 10.0**power for power in powers for step in steps]
+        values = [value for value in values if scale.low * 0.999 <= value <= scale.high * 1.001]
+        if len(values) >= 3:
             break
-    return found if len(found) > 1 else [scale.low, scale.high]
+    return values if len(values) > 1 else [scale.low, scale.high]
 
 
 def number(value: float) -> str:

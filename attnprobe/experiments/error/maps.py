@@ -57,15 +57,15 @@ def keep_maps(
     facts = identity_facts(source.facts)
     ran = {record["key"]: record for record in mapped(records) if record["status"] in ("ok", "diverged")}
     there = {key for key, one in ran.items() if map_path(folder, key).exists() and exact_map_path(folder, one).exists()}
-    wanted: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map
+    missing: dict[int, dict[int, list[Cell]]] = {}  # n: layer: cells without a map
     for n in plan.n:
         for layer in plan.layers:
             cells = [cell for cell in plan.cells(Group(n, 0), layer, facts) if cell.key in ran.keys() - there]
             if cells:
-                wanted.setdefault(n, {})[layer] = cells
-    total = sum(len(cells) for layers in wanted.values() for cells in layers.values())
+                missing.setdefault(n, {})[layer] = cells
+    total = sum(len(cells) for layers in missing.values() for cells in layers.values())
     done = 0
-    for n, layers in wanted.items():
+    for n, layers in missing.items():
         progress(done, total, f"reading n={n} for maps")
         captured = source.qkv(n, list(layers), 0)
         for layer, cells in layers.items():
@@ -89,9 +89,9 @@ def keep_maps(
 def _remember(folder: Path, drawn: Iterable[str], why: Mapping[str, str]) -> None:
     """Keep why maps are missing beside those that are there: a report of the run says it too."""
     known = missing_maps(folder)
-    kept = {key: reason for key, reason in known.items() if key not in set(drawn)} | dict(why)
-    if kept != known:
-        write_json(missing_maps_path(folder), kept)
+    reasons = {key: reason for key, reason in known.items() if key not in set(drawn)} | dict(why)
+    if reasons != known:
+        write_json(missing_maps_path(folder), reasons)
 
 
 def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:

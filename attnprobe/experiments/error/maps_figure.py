@@ -70,14 +70,14 @@ def map_figures(
         pages = [*enumerate(chunks([*zip(columns, shown, strict=True)], columns_beside(drawing) - 1), 1)]
 
         def draw(page: Any, first=first, shown=shown, scale=scale, lines=lines, pages=pages) -> Sheet:
-            number, beside = page
-            some, cells = zip(*beside, strict=True)
+            number, neighbours = page
+            others, cells = zip(*neighbours, strict=True)
             caption = lines
             if len(pages) > 1:
                 which = f"Figure {number} of {len(pages)}"
                 caption = [*lines, f"{which} of these methods and budgets, all on one colour scale."]
             notes, target = _notes(cells, missing or {}), shown[0]["target"]
-            return maps_page([first, *some], shown[0]["heads"], scale, drawing, caption, notes, target)
+            return maps_page([first, *others], shown[0]["heads"], scale, drawing, caption, notes, target)
 
         paths += drawn(pages, draw, Path(out_dir) / f"maps-layer{layer}-n{n}{file_tag(source)}", drawing)
     return paths
@@ -87,12 +87,12 @@ def _read(path: Path, heads: int) -> np.ndarray | None:
     if not path.exists():
         return None
     try:
-        found = np.load(path, allow_pickle=False)
-        if found.ndim != 3 or len(found) != heads or found.dtype.kind != "f":
+        blocks = np.load(path, allow_pickle=False)
+        if blocks.ndim != 3 or len(blocks) != heads or blocks.dtype.kind != "f":
             raise ValueError
     except (ValueError, OSError, EOFError) as error:
         raise UsageError(f"{path}: this is no map; remove it, and it is made again") from error
-    return found.astype(np.float64)
+    return blocks.astype(np.float64)
 
 
 def _column(record: Record, run: str | Path, missing: Mapping[str, str]) -> MapColumn:
@@ -104,8 +104,8 @@ def _column(record: Record, run: str | Path, missing: Mapping[str, str]) -> MapC
 
 def _budget(record: Record) -> list[str]:
     """``d = 32``, and what the method made of it on average where that differs."""
-    found = [value for value in (record.get("metrics") or {}).get("realised_d") or () if value is not None]
-    used = sum(found) / len(found) if found else record["d"]
+    budgets = [value for value in (record.get("metrics") or {}).get("realised_d") or () if value is not None]
+    used = sum(budgets) / len(budgets) if budgets else record["d"]
     parts = [] if record["d"] is None else [f"d = {record['d']}"]
     parts += [] if used == record["d"] or record["d"] is None else [f"(used {used:.1f})".replace(".0)", ")")]
     return parts
@@ -124,10 +124,10 @@ def _notes(records: Sequence[Record], missing: Mapping[str, str]) -> list[str]:
 
 
 def _caption(
-    records: Sequence[Record], here: Sequence[Record], source: str | None, shape: tuple[int, ...], heads: int
+    records: Sequence[Record], shown: Sequence[Record], source: str | None, shape: tuple[int, ...], heads: int
 ) -> list[str]:
     """What figures show of the records of their place, and what they leave out."""
-    one, (_, b_q, b_k) = here[0], shape
+    one, (_, b_q, b_k) = shown[0], shape
     n = one["n"]
     about = "about " if n % b_q or n % b_k else ""
     sizes = " x ".join(f"{n / blocks:.1f}".removesuffix(".0") for blocks in (b_q, b_k))

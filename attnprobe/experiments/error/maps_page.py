@@ -159,13 +159,13 @@ def _legend(columns: Sequence[MapColumn], scale: Scale, heads: int) -> list[tupl
     low, high = (number(float(significant(end, 2))) for end in (scale.low, scale.high))
     names = {SMALL: f"smaller than {low} (or 0)", ABOVE: f"above {high}", BELOW: f"below −{high}", BROKEN: "not finite"}
     drawn = [scale.outside(column.maps[:heads]) for column in columns if column.maps is not None]
-    return [(colour, name) for colour, name in names.items() if any(found[colour].any() for found in drawn)]
+    return [(colour, name) for colour, name in names.items() if any(marked[colour].any() for marked in drawn)]
 
 
 def _rows(legend: Sequence[Any], inches: float) -> list[list[Any]]:
     """The legend's entries line by line."""
-    beside = max(1, int(inches / 1.5))
-    return [list(legend[start : start + beside]) for start in range(0, len(legend), beside)]
+    columns = max(1, int(inches / 1.5))
+    return [list(legend[start : start + columns]) for start in range(0, len(legend), columns)]
 
 
 def _keys(figure: Any, entries: Sequence[Any], left: int, middle: int, width: int, height: int) -> None:

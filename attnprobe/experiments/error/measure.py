@@ -87,7 +87,7 @@ def measure_errors(
         if maps and request.shard is None:
             assert isinstance(cells, ErrorCells)
             for number, (source, plan) in enumerate(cells.parts):
-                keys = {cell.key for place, some in cells.listed.items() if place.source == number for cell in some}
+                keys = {cell.key for place, batch in cells.listed.items() if place.source == number for cell in batch}
                 records = [record for record in outcome.records if record["key"] in keys]
                 unmapped.update(keep_maps(plan, source, records, folder, timings=timings, progress=progress))
 
@@ -143,9 +143,9 @@ class ErrorCells(PlannedCells):
         for batch in plan.batches(self.listed[place], inputs):
             if any(cell.key not in done for cell in batch):
                 batch = [cell for cell in batch if not (done.get(cell.key) or "").startswith(TIMEOUT)]
-                for cell, found in zip(batch, bench.measure(batch, place), strict=True):
+                for cell, result in zip(batch, bench.measure(batch, place), strict=True):
                     if cell.key not in done:
-                        yield cell, found
+                        yield cell, result
 
     def exact_output(self, place: Place, qkv: QKV) -> Tensor:
         """The exact output of a place, which a run on other devices adds up in the same order."""
@@ -200,9 +200,9 @@ class _Bench:
         operators: dict[int, Operator] = {}
         for number, cell in enumerate(batch):
             self.cells.show(self.cells.label(place, cell))
-            found: Found = {}
-            operator = self._measured(cell, found)
-            results.append(found)
+            result: Found = {}
+            operator = self._measured(cell, result)
+            results.append(result)
             self.cells.show(self.cells.label(place, cell), {cell.key: self._share_of_method(cell)})
             if operator is not None and self.tol is not None:
                 operators[number] = operator
@@ -240,21 +240,21 @@ class _Bench:
         assert tol is not None  # without it no operator is kept
         with self.timings("matrix errors"), attempt() as tried:
             norms = self.cells.exact_norms(self.place, self.qkv, lambda label, share: show(f"norms of B, {label}", 0.0))
-            found = lambda: shared_matrix_errors(
+            errors = lambda: shared_matrix_errors(
                 exact(self.qkv, self.target), operators, tol=tol, devices=self.devices, norms=norms, progress=show
             )
-            return with_smaller_blocks(found)
+            return with_smaller_blocks(errors)
         if len(operators) == 1:
             return [tried]
-        return [found for operator in operators for found in self._matrix_errors([operator], show)]
+        return [errors for operator in operators for errors in self._matrix_errors([operator], show)]
 
-    def _measured(self, cell: Cell, found: Found) -> Operator | None:
+    def _measured(self, cell: Cell, result: Found) -> Operator | None:
         """Measure what a cell gives but for its matrix errors, which are those of its operator."""
         if not self.finite:
-            found |= {"status": "failed", "reason": NOT_FINITE}
+            result |= {"status": "failed", "reason": NOT_FINITE}
             return None
         if cell.request.name == LOWER_BOUND and cell.d is not None:
-            found["metrics"] = _numbers(lower_bound(self.wanted, cell.d, self.values))
+            result["metrics"] = _numbers(lower_bound(self.wanted, cell.d, self.values))
             return None
         with self.timings("methods"), self.cells.attempt(cell.key) as tried:
             if (why := refused(cell.request, self.target, self.qkv.n_k, cell.d)) is not None:
@@ -264,18 +264,18 @@ class _Bench:
             approx = with_smaller_blocks(lambda: approximate(cell.request.entry, self.qkv, cell.d, **options))
             if self.qkv.device.type == "cuda":
                 torch.cuda.synchronize(self.qkv.device)
-            found["seconds"] = perf_counter() - begin
+            result["seconds"] = perf_counter() - begin
         if tried.ok:
             with attempt() as tried:  # an output of another shape, or no tensor at all
-                self._judge(cell.request, approx, found)
+                self._judge(cell.request, approx, result)
         if not tried.ok:
-            found |= tried.state
+            result |= tried.state
             return None
         if approx.operator is None and self.tol is not None and cell.request.entry.kind != "kernel":
-            found |= {} if approx.no_operator is None else {"matrix_skipped": approx.no_operator}
+            result |= {} if approx.no_operator is None else {"matrix_skipped": approx.no_operator}
         return approx.operator
 
-    def _judge(self, request: MethodRequest, approx: Approximation, found: Found) -> None:
+    def _judge(self, request: MethodRequest, approx: Approximation, result: Found) -> None:
         """What is found of an approximation: its errors, its diagnostics, how it ended."""
         assert self.reference is not None  # nothing is judged against what is not finite
         metrics = output_errors(self.reference, approx, self.qkv)
@@ -291,17 +291,17 @@ class _Bench:
         elif self.rows and self.target == "softmax":
             errors, further = self._rows(approx)
             metrics |= errors
-        found |= {"metrics": _numbers(metrics), "draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
-        found |= further
+        result |= {"metrics": _numbers(metrics), "draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
+        result |= further
 
     def _rows(self, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The row metrics of each head over its rows, and their means by position."""
         needle = self.qkv.label.get("needle")
         keys = None if needle is None else torch.as_tensor(needle, device=self.qkv.device)
         with self.timings("row metrics"):
-            found = row_metrics(exact(self.qkv), approx, self.qkv, needle=keys)
-        positions, means = position_profile(found, self.qkv.query_positions)
-        return over_rows(found), {"profile": {"keys": positions, **means}}
+            values = row_metrics(exact(self.qkv), approx, self.qkv, needle=keys)
+        positions, means = position_profile(values, self.qkv.query_positions)
+        return over_rows(values), {"profile": {"keys": positions, **means}}
 
     def _kernel(self, request: MethodRequest, approx: Approximation) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The errors of a kernel as such, and the dtype and tolerance that they are of."""
@@ -310,8 +310,8 @@ class _Bench:
             if dtype not in self.frameworks:
                 self.frameworks[dtype] = with_smaller_blocks(lambda: KernelReference.of(self.qkv, dtype))
         tolerance = ROW_TOLERANCES[dtype] if self.row_tolerance is None else self.row_tolerance
-        found = kernel_errors(approx, self.qkv, row_tolerance=tolerance, reference=self.frameworks[dtype])
-        return found, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
+        errors = kernel_errors(approx, self.qkv, row_tolerance=tolerance, reference=self.frameworks[dtype])
+        return errors, {"kernel_dtype": str(dtype)[6:], "row_tolerance": tolerance}
 
 
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, list[float]]:

@@ -68,11 +68,11 @@ def paper_figure(
     lines = list(dict.fromkeys(map(_line, rows)))
     lengths = sorted({row["n"] for row in rows})
     pages = [
-        (some, columns)
-        for some, columns in tiles(
+        (page_lines, columns)
+        for page_lines, columns in tiles(
             lines, lengths, min(DOWN, drawing.sizes.down(HEIGHT)), min(ACROSS, drawing.sizes.across(1.7))
         )
-        if any(_line(row) in some and row["n"] in columns for row in rows)
+        if any(_line(row) in page_lines and row["n"] in columns for row in rows)
     ]
     draw = lambda page: _page(page[0], page[1], rows, metric, drawing, references, styles)
     return drawn(pages, draw, Path(out_dir) / f"papers-{metric}", drawing)
@@ -108,13 +108,13 @@ def _page(
         values: list[float] = []
         used = []
         for n, axis in zip(lengths, axes, strict=True):
-            here = [row for row in shown if _line(row) == line and row["n"] == n]
-            if not here:
+            panel_rows = [row for row in shown if _line(row) == line and row["n"] == n]
+            if not panel_rows:
                 axis.set_visible(False)
                 continue
             used.append(axis)
-            values += _panel(axis, here, rows, metric, references, styles, handles)
-            axis.set_title(_title(here[0]))
+            values += _panel(axis, panel_rows, rows, metric, references, styles, handles)
+            axis.set_title(_title(panel_rows[0]))
             axis.set_xlabel("budget d" if line == lines[-1] else "")
         scale(used, [dict.fromkeys(("p10", "median", "p90"), value) for value in values], False)
         used[0].set_ylabel(f"{symbol(metric)}, mean")
@@ -130,7 +130,7 @@ def _page(
 
 def _panel(
     axis: Any,
-    here: Sequence[ErrorRow],
+    shown: Sequence[ErrorRow],
     rows: Sequence[ErrorRow],
     metric: str,
     references: Sequence[Reference],
@@ -141,9 +141,9 @@ def _panel(
     from matplotlib.lines import Line2D
 
     values: list[float] = []
-    budgets = {row["d"] for row in here if row["d"] is not None}
+    budgets = {row["d"] for row in shown if row["d"] is not None}
     named: set[str] = set()
-    for group in gathered(here, text_label):
+    for group in gathered(shown, text_label):
         label = text_label(group[0])
         style = styles[label]
         means = [(row, value) for row in group if (value := _mean(row, metric)) is not None]

@@ -122,26 +122,26 @@ def beside(row: ErrorRow, references: Sequence[Reference], rows: Sequence[ErrorR
     """The points that stand beside a row's method at its weights and n, by d: those of layer 0 and target softmax."""
     if row.get("layer") != 0 or row.get("target") != "softmax":
         return []
-    found: dict[int, Value] = {}
+    values: dict[int, Value] = {}
     for reference in references:
         for value in reference.values:
             same = value.n == row.get("n") and folded(value.method) == folded(row["method"])
             same = same and row.get("scale_inputs", 1) == 1
             if same and weights_of(value.init, rows) == row.get("weights") is not None:
-                found.setdefault(value.d, value)
-    return [found[d] for d in sorted(found)]
+                values.setdefault(value.d, value)
+    return [values[d] for d in sorted(values)]
 
 
 def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[dict[str, Any]]:
     """What was measured beside what a paper's figure shows, a row for each point of both."""
-    found = []
+    entries = []
     for row in rows:
         for value in beside(row, references, rows):
             stats = row["metrics"].get(METRIC)
             if row["d"] not in (None, value.d) or stats is None or stats["mean"] is None:
                 continue
             ratio = stats["mean"] / value.value if value.value else None
-            found.append(
+            entries.append(
                 {
                     "init": value.init,
                     "weights": row["weights"],
@@ -156,8 +156,10 @@ def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) ->
                     "ratio": ratio,
                 }
             )
-    order = list(dict.fromkeys((row["init"], row["source"], row["n"], row["method"]) for row in found))
-    return sorted(found, key=lambda row: (order.index((row["init"], row["source"], row["n"], row["method"])), row["d"]))
+    order = list(dict.fromkeys((row["init"], row["source"], row["n"], row["method"]) for row in entries))
+    return sorted(
+        entries, key=lambda row: (order.index((row["init"], row["source"], row["n"], row["method"])), row["d"])
+    )
 
 
 def reference_notes(rows: Sequence[ErrorRow], references: Sequence[Reference]) -> list[str]:
@@ -167,8 +169,8 @@ def reference_notes(rows: Sequence[ErrorRow], references: Sequence[Reference]) -
     lengths = {row["n"] for row in rows}
     for reference in references:
         words = {value.init: weights_of(value.init, rows) for value in reference.values}
-        shown = [f"its '{init}' is weights {found}" for init, found in words.items() if found and found != init]
-        lacking = [init for init, found in words.items() if not found]
+        shown = [f"its '{init}' is weights {weights}" for init, weights in words.items() if weights and weights != init]
+        lacking = [init for init, weights in words.items() if not weights]
         methods = dict.fromkeys(value.method for value in reference.values if folded(value.method) not in ours)
         sizes = sorted({value.n for value in reference.values} - lengths)
         parts = [", ".join(shown)] if shown else []

@@ -32,13 +32,13 @@ def positions_figure(rows: Sequence[ErrorRow], drawing: Drawing, out_dir: str | 
     Returns:
         The files' paths; none where no requested method has row metrics.
     """
-    kept = [row for row in rows if row.get("profile")]
-    if all(row.get("reference") for row in kept):
+    shown = [row for row in rows if row.get("profile")]
+    if all(row.get("reference") for row in shown):
         return []
-    kept.sort(key=lambda row: bool(row.get("reference")))
-    styles = styles_of(rows, kept)
-    places = list(dict.fromkeys(map(_place, kept)))
-    draw = lambda page: _page(page, kept, drawing, styles)
+    shown.sort(key=lambda row: bool(row.get("reference")))
+    styles = styles_of(rows, shown)
+    places = list(dict.fromkeys(map(_place, shown)))
+    draw = lambda page: _page(page, shown, drawing, styles)
     return drawn(chunks(places, drawing.sizes.down(HEIGHT)), draw, Path(out_dir) / "positions", drawing)
 
 
@@ -55,17 +55,17 @@ def _page(
     sheet, panels = canvas(drawing, title, _caption(shown), tall, shape, sharex=True)
     handles: dict[str, Any] = {}
     for place, axes in zip(places, chunks(panels, len(PANELS)), strict=True):
-        here = [row for row in shown if _place(row) == place]
-        budgets = sorted({row["d"] for row in here if row["d"] is not None})
+        panel_rows = [row for row in shown if _place(row) == place]
+        budgets = sorted({row["d"] for row in panel_rows if row["d"] is not None})
         for (name, label), axis in zip(PANELS, axes, strict=True):
-            for row in here:
+            for row in panel_rows:
                 _line(axis, row, name, styles[text_label(row)], budgets, handles)
             axis.set_xscale("log", base=2)
             plain_ticks(axis.xaxis, axis.get_xlim())
             axis.tick_params(labelbottom=True)
             axis.set_xlabel("tokens up to the query" if place == places[-1] else "")
             axis.set_ylabel(label)
-            axis.set_title(panel_title(here[0]))
+            axis.set_title(panel_title(panel_rows[0]))
         axes[0].set_ylim(-0.06, 1.06)
         axes[1].set_ylim(bottom=0)
     order = [label for label in styles if label in handles]

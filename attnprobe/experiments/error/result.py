@@ -23,11 +23,11 @@ def error_result(rows: Sequence[ErrorRow]) -> str:
     """
     known = [row for row in rows if _median(row) is not None and row["family"] != "kernel"]
     places = grouped_by(known, "source", "layer", "n", "target")
-    compared = [some for some in places if any(not row["reference"] for row in some)]
+    compared = [group for group in places if any(not row["reference"] for row in group)]
     if len(compared) == 1:
         text = _of_one(compared[0])
     else:
-        values = [_at(some, _budgets(some)[-1]) for some in compared]
+        values = [_at(group, _budgets(group)[-1]) for group in compared]
         text = led(values, "the smallest median error at the largest d")
     return sentences(text, lost(rows, lambda row: at_budget(row, label)))
 

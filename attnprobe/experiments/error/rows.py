@@ -111,14 +111,18 @@ def summarise(records: Iterable[ErrorRecord]) -> tuple[list[ErrorRow], list[Erro
     def key(record: ErrorRecord) -> Place:
         return (*_place(record, labels), method_key(record), record.get("d"))
 
-    def order(some: Sequence[ErrorRecord]) -> tuple[Any, ...]:
-        source, *place, method, d = key(some[0])
-        is_reference = any(cell.get("reference") for cell in some)
+    def order(group: Sequence[ErrorRecord]) -> tuple[Any, ...]:
+        source, *place, method, d = key(group[0])
+        is_reference = any(cell.get("reference") for cell in group)
         return sources.index(source), *map(sortable, place), is_reference, methods.index(method), sortable(d)
 
     groups = []
-    for some in sorted(gathered(records, key), key=order):  # sums do not depend on the order in which a sweep was run
-        groups.append(sorted(some, key=lambda cell: (sortable(cell.get("window")), sortable(cell.get("repeat")))))
+    for cells_of_row in sorted(
+        gathered(records, key), key=order
+    ):  # sums do not depend on the order in which a sweep was run
+        groups.append(
+            sorted(cells_of_row, key=lambda cell: (sortable(cell.get("window")), sortable(cell.get("repeat"))))
+        )
     vmean = _vmean_errors(records, labels)
     rows = [_row(cells, _place(cells[0], labels), vmean) for cells in groups]
     bounds = [row for row in rows if row["method"] == LOWER_BOUND]
@@ -139,9 +143,9 @@ def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, f
     for name in names:
         values, windows = [], []
         for cell in cells:
-            found = per_head(cell, name)
-            values += found
-            windows += [cell.get("window")] * len(found)
+            numbers = per_head(cell, name)
+            values += numbers
+            windows += [cell.get("window")] * len(numbers)
         metrics[name] = describe(values, windows)
     if any(cell.get("seconds") is not None for cell in cells):
         windows = [cell.get("window") for cell in cells]
@@ -174,7 +178,7 @@ def _row(cells: list[ErrorRecord], place: tuple[Any, ...], vmean: Mapping[Any, f
         **_kernel(first),
         **_profile(cells),
         "metrics": metrics,
-        "fragile": {name: found for name in names if (found := fragile_statistics(cells, name))},
+        "fragile": {name: numbers for name in names if (numbers := fragile_statistics(cells, name))},
         "over_vmean": {name: _over_vmean(cells, name, place, vmean) for name in RATIOS if name in metrics},
     }
 
@@ -190,12 +194,12 @@ def _profile(cells: Sequence[ErrorRecord]) -> Profiled:
     if not profiles:
         return {}
     keys = profiles[0]["keys"]
-    found: dict[str, Sequence[float | None]] = {"keys": keys}
+    means: dict[str, Sequence[float | None]] = {"keys": keys}
     for name in profiles[0]:
         if name != "keys":
             heads = [head for profile in profiles for head in profile.get(name, ())]
-            found[name] = [_mean([head[place] for head in heads]) for place in range(len(keys))]
-    return {"profile": found}
+            means[name] = [_mean([head[place] for head in heads]) for place in range(len(keys))]
+    return {"profile": means}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -231,12 +235,12 @@ def _over_vmean(
     """``Σ e / Σ v`` over the finite values of the row; null where a V-Mean is missing or they sum to zero."""
     if cells[0].get("target") != "softmax":
         return None  # V-Mean's rows sum to 1 and those of C do not: it is no baseline there
-    ours, theirs = [], []
+    ours, means = [], []
     for cell in cells:
         for head, value in zip(cell.get("heads") or (), per_head(cell, name), strict=False):
             if value is not None and math.isfinite(value):
                 ours.append(value)
-                theirs.append(vmean.get((name, *place, cell.get("window"), head)))
-    if not ours or None in theirs or sum(theirs) == 0:
+                means.append(vmean.get((name, *place, cell.get("window"), head)))
+    if not ours or None in means or sum(means) == 0:
         return None
-    return finite(sum(ours) / sum(theirs))
+    return finite(sum(ours) / sum(means))

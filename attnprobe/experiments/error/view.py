@@ -99,11 +99,13 @@ def error_tables(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[T
     """A table for each (source, layer, n, target), all with the same columns, then those of kernels."""
     every = [*rows, *bounds]
     columns = error_columns(every)
-    tables = [table_of(caption(some), some, columns, notes(some), every, rivals) for some in grouped(rows, bounds)]
+    tables = [table_of(caption(group), group, columns, notes(group), every, rivals) for group in grouped(rows, bounds)]
     kernels = [row for row in rows if "ratio_to_framework" in row["metrics"]]
-    tables += [table_of(f"kernels · {caption(some)}", some, KERNEL_COLUMNS) for some in grouped(kernels)]
+    tables += [table_of(f"kernels · {caption(group)}", group, KERNEL_COLUMNS) for group in grouped(kernels)]
     of_rows = [row for row in rows if "profile" in row]
-    return tables + [table_of(f"rows · {caption(some)}", some, ROW_COLUMNS, rivals=rivals) for some in grouped(of_rows)]
+    return tables + [
+        table_of(f"rows · {caption(group)}", group, ROW_COLUMNS, rivals=rivals) for group in grouped(of_rows)
+    ]
 
 
 def error_legend(rows: Sequence[ErrorRow], bounds: Sequence[ErrorRow]) -> list[str]:

@@ -52,24 +52,24 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
     >>> found["drift"], found["kl"], found["top1_agreement"], round(found["perplexity"], 3)
     (0.0, 0.0, 1.0, 1.368)
     """
-    wanted, given = own.hidden.double(), got.hidden.double()
-    found = {"drift": _relative(float((given - wanted).norm()), float(wanted.norm()))}
+    exact, given = own.hidden.double(), got.hidden.double()
+    drifts = {"drift": _relative(float((given - exact).norm()), float(exact.norm()))}
     if encoder:
-        a, b = wanted.mean(0), given.mean(0)
-        found["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
+        a, b = exact.mean(0), given.mean(0)
+        drifts["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
     if own.logits is None or got.logits is None or words is None or not len(words):
-        return found
-    found |= _predictions(own.logits, got.logits, words)
+        return drifts
+    drifts |= _predictions(own.logits, got.logits, words)
     if causal:
         size = lambda loss: exp(min(loss, 700.0)) if isfinite(loss) else nan
-        found["perplexity"], found["perplexity_own"] = size(found["loss"]), size(found["loss_own"])
-        found["perplexity_change"] = found["perplexity"] - found["perplexity_own"]
-    return found
+        drifts["perplexity"], drifts["perplexity_own"] = size(drifts["loss"]), size(drifts["loss_own"])
+        drifts["perplexity_change"] = drifts["perplexity"] - drifts["perplexity_own"]
+    return drifts
 
 
-def local_errors(wanted: Tensor, got: Tensor) -> Tensor:
+def local_errors(own: Tensor, got: Tensor) -> Tensor:
     """``‖(B − B~) V‖_F / ‖B V‖_F`` per head, float64 (h,), of outputs (n, h, p_v)."""
-    exact = wanted.double()
+    exact = own.double()
     return (got.double() - exact).norm(dim=(0, 2)) / exact.norm(dim=(0, 2))
 
 
@@ -85,18 +85,18 @@ def _predictions(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
         sums["loss"] -= float(q.gather(1, right[:, None]).sum())
         sums["loss_own"] -= float(p.gather(1, right[:, None]).sum())
     count = len(words)
-    found = {"logits_drift": _relative(sums["gap"] ** 0.5, sums["size"] ** 0.5)}
-    found |= {"kl": max(sums["kl"] / count, 0.0) if sums["kl"] == sums["kl"] else nan}
-    found |= {"top1_agreement": sums["same"] / count if isfinite(sums["gap"]) else nan}
-    found |= {name: sums[name] / count for name in ("loss", "loss_own")}
-    return found | {"loss_change": found["loss"] - found["loss_own"]}
+    changes = {"logits_drift": _relative(sums["gap"] ** 0.5, sums["size"] ** 0.5)}
+    changes |= {"kl": max(sums["kl"] / count, 0.0) if sums["kl"] == sums["kl"] else nan}
+    changes |= {"top1_agreement": sums["same"] / count if isfinite(sums["gap"]) else nan}
+    changes |= {name: sums[name] / count for name in ("loss", "loss_own")}
+    return changes | {"loss_change": changes["loss"] - changes["loss_own"]}
 
 
 def _chunks(own: Tensor, got: Tensor, words: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     rows = max(1, CHUNK // own.shape[1])
     for start in range(0, len(words), rows):
-        some = slice(start, start + rows)
-        yield own[some].double(), got[some].double(), words[some]
+        part = slice(start, start + rows)
+        yield own[part].double(), got[part].double(), words[part]
 
 
 def _relative(gap: float, size: float) -> float:

@@ -40,11 +40,11 @@ def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | P
     """
     paths: list[Path] = []
     drawable = [row for row in rows if 0 < _drift(row) <= HUGE]
-    for some in grouped_by(drawable, "source", "n"):
-        points = [row for row in some if row["layer"] is not None and _local_error(row) > 0]
-        n, source = some[0]["n"], some[0]["source"]
-        alone = any(row["layer"] is not None for row in some)
-        for name, draw, shown in (("layers", _profile, some), ("local", _local, points if alone else [])):
+    for group in grouped_by(drawable, "source", "n"):
+        points = [row for row in group if row["layer"] is not None and _local_error(row) > 0]
+        n, source = group[0]["n"], group[0]["source"]
+        alone = any(row["layer"] is not None for row in group)
+        for name, draw, shown in (("layers", _profile, group), ("local", _local, points if alone else [])):
             if shown and alone:
                 stem = Path(out_dir) / f"inject-{name}-n{n}{file_tag(source)}"
                 pages = [(shown, panels) for panels in _pages(shown, drawing)]
@@ -62,22 +62,22 @@ def _profile(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawin
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     spots = {layer: place for place, layer in enumerate(layers)} | {None: len(layers) + 0.3}
 
-    def draw(axis: Any, some: Sequence[InjectRow], style: dict[str, Any]) -> Any:
-        alone = sorted((spots[row["layer"]], _drift(row)) for row in some if row["layer"] is not None)
+    def draw(axis: Any, group: Sequence[InjectRow], style: dict[str, Any]) -> Any:
+        alone = sorted((spots[row["layer"]], _drift(row)) for row in group if row["layer"] is not None)
         (line,) = axis.plot(*zip(*alone, strict=True), **style) if alone else axis.plot([], [], **style)
-        for row in some:
+        for row in group:
             if row["layer"] is None:
                 axis.plot([spots[None]], [_drift(row)], **{**style, "linestyle": ""})
         return line
 
-    def dress(axis: Any) -> None:
+    def finish(axis: Any) -> None:
         axis.set_yscale("log")
         axis.set_xticks([*spots.values()], [*map(str, layers), "all"])
         axis.axvline(len(layers) - 0.35, color="#cccccc", linewidth=0.8, zorder=0)
         axis.set_xlim(-0.4, len(layers) + 0.7)
         axis.set_xlabel("layer that is replaced")
 
-    return _figure(rows, panels, drawing, (title, caption), draw, dress, lambda key, some: key)
+    return _figure(rows, panels, drawing, (title, caption), draw, finish, lambda key, group: key)
 
 
 def _local(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
@@ -91,21 +91,21 @@ def _local(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing)
         f"ρ is their rank correlation.{word} {where([{**row, 'layer': None} for row in rows], *COUNTED)}",
     ]
 
-    def draw(axis: Any, some: Sequence[InjectRow], style: dict[str, Any]) -> Any:
-        points = [(_local_error(row), _drift(row)) for row in some]
+    def draw(axis: Any, group: Sequence[InjectRow], style: dict[str, Any]) -> Any:
+        points = [(_local_error(row), _drift(row)) for row in group]
         return axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "", "alpha": 0.85})[0]
 
-    def dress(axis: Any) -> None:
+    def finish(axis: Any) -> None:
         logarithmic(axis)
         axis.set_xlabel(LOCAL)
-        kept = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
-        axis.set_xlim(min(kept) / 1.6, max(kept) * 1.6)
+        errors = [_local_error(row) for row in rows if _drift(row) >= _lowest(rows)]
+        axis.set_xlim(min(errors) / 1.6, max(errors) * 1.6)
 
-    def name(key: str, some: Sequence[InjectRow]) -> str:
-        own = rank_correlation(*zip(*inject_points(some), strict=True))
+    def name(key: str, group: Sequence[InjectRow]) -> str:
+        own = rank_correlation(*zip(*inject_points(group), strict=True))
         return key if own is None else f"{key}, ρ = {own:+.2f}"
 
-    return _figure(rows, panels, drawing, (title, caption), draw, dress, name)
+    return _figure(rows, panels, drawing, (title, caption), draw, finish, name)
 
 
 def _figure(
@@ -114,31 +114,31 @@ def _figure(
     drawing: Drawing,
     words: tuple[str, Sequence[str]],
     draw: Callable[[Any, Sequence[InjectRow], dict[str, Any]], Any],
-    dress: Callable[[Any], None],
+    finish: Callable[[Any], None],
     name: Callable[[str, Sequence[InjectRow]], str],
 ) -> Sheet:
     """Panels on one scale, each with its legend beneath it."""
     styles = styles_of(rows)
     budgets = len({d for d, _ in panels})
     lowest = _lowest(rows)
-    kept = [_drift(row) for row in rows if _drift(row) >= lowest]
+    drifts = [_drift(row) for row in rows if _drift(row) >= lowest]
     shown = {panel: [row for row in rows if _in(row, panel)] for panel in panels}
-    most = max(len({text_label(row) for row in some}) for some in shown.values())
+    most = max(len({text_label(row) for row in group}) for group in shown.values())
     names = [_heading(panel) for panel in panels]
     sheet, axes = grid(drawing, *words, names, WIDTH, HEIGHT + 0.16 * most, budgets if 1 < budgets < 4 else 3)
     columns = columns_of(axes)
     for index, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-        dress(axis)
+        finish(axis)
         handles = {}
         for key, style in styles.items():
-            some = [row for row in shown[panel] if text_label(row) == key]
-            if some:
-                handles[name(key, some) + _beneath(some, lowest)] = draw(axis, some, style)
-        axis.set_ylim(min(kept) / 1.6, max(kept) * 1.6)
+            group = [row for row in shown[panel] if text_label(row) == key]
+            if group:
+                handles[name(key, group) + _beneath(group, lowest)] = draw(axis, group, style)
+        axis.set_ylim(min(drifts) / 1.6, max(drifts) * 1.6)
         axis.tick_params(labelbottom=True)
         axis.set_ylabel(DRIFT if index % columns == 0 else "")
-        beside = min(2, legend_columns([*handles], drawing.sizes.inches(columns) / columns))
-        legend_below(axis, handles, 0.2, columnspacing=1.0, ncols=beside)
+        legend_width = min(2, legend_columns([*handles], drawing.sizes.inches(columns) / columns))
+        legend_below(axis, handles, 0.2, columnspacing=1.0, ncols=legend_width)
     return sheet
 
 
@@ -162,9 +162,9 @@ def _lowest(rows: Sequence[InjectRow]) -> float:
     return ordered[len(ordered) // 2] / SPAN
 
 
-def _beneath(some: Sequence[InjectRow], lowest: float) -> str:
+def _beneath(group: Sequence[InjectRow], lowest: float) -> str:
     """What a legend says of a method that lies beneath its panel."""
-    most = max(_drift(row) for row in some)
+    most = max(_drift(row) for row in group)
     return f" (below, {most:.0e})" if most < lowest else ""
 
 

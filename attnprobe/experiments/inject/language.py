@@ -76,17 +76,17 @@ class LanguageModel:
     dtype: str
 
     @torch.no_grad()
-    def both(self, reading: Reading, asked: Predictions | None) -> tuple[Tensor, list[Tensor] | None]:
+    def both(self, reading: Reading, predictions: Predictions | None) -> tuple[Tensor, list[Tensor] | None]:
         """The last hidden states, and for each row the logits at the places that are asked for, (places, words).
 
         A causal model gives both in one forward; a masked one reads the hidden words in a second.
         """
         hidden, logits = self._run(reading.inputs)
-        if asked is not None and asked.inputs is not reading.inputs:
-            logits = self._run(asked.inputs)[1]
-        if asked is None or logits is None:
+        if predictions is not None and predictions.inputs is not reading.inputs:
+            logits = self._run(predictions.inputs)[1]
+        if predictions is None or logits is None:
             return hidden, None
-        return hidden, [logits[row, places] for row, places in enumerate(asked.places)]
+        return hidden, [logits[row, places] for row, places in enumerate(predictions.places)]
 
     def asked(self, reading: Reading, windows: Sequence[int], seed: int) -> Predictions | None:
         """What the model shall predict of a batch; None where it has no head.
@@ -107,22 +107,22 @@ class LanguageModel:
             words = length - before - after
             first, words = (before, words) if words > 0 else (0, length)
             draws = generator(seed, "hidden words", length, window)
-            some = torch.randperm(words, generator=draws)[: max(1, round(HIDDEN_SHARE * words))].sort().values
-            places.append((first + some).to(ids.device))
+            hidden_places = torch.randperm(words, generator=draws)[: max(1, round(HIDDEN_SHARE * words))].sort().values
+            places.append((first + hidden_places).to(ids.device))
             hidden[row, places[-1]] = self.mask_token
         targets = [ids[row, at] for row, at in enumerate(places)]
         return Predictions({**reading.inputs, "input_ids": hidden}, places, targets)
 
     def _run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """The last hidden states and the logits of a forward."""
-        kept: list[Tensor] = []
+        states: list[Tensor] = []
         inner = self.model.base_model
-        hook = inner.register_forward_hook(lambda _, __, output: kept.append(output[0]))
+        hook = inner.register_forward_hook(lambda _, __, output: states.append(output[0]))
         try:
             output = self.model(**self.taken(inputs))
         finally:
             hook.remove()
-        return kept[-1], output.logits if self.kind is not None else None
+        return states[-1], output.logits if self.kind is not None else None
 
     def taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """What the model's forward takes of a batch."""
@@ -153,7 +153,7 @@ def open_language_model(source: ModelSource, dtype: str = "float32") -> Language
     if source.weights == "initialized-qkv":
         redraw_projections(cast("PreTrainedModel", model.base_model), source.spec.weights_seed, source.name)
     tokenizer = source.stream.vocabulary.tokenizer
-    mask = next((found for word in MASK_TOKENS if (found := tokenizer.token_to_id(word)) is not None), None)
+    mask = next((number for word in MASK_TOKENS if (number := tokenizer.token_to_id(word)) is not None), None)
     if kind == "masked" and why is None and mask is None:
         why = f"the tokenizer {source.facts['tokenizer']} has no mask token"
     around = len(source.layout.before), len(source.layout.after)
@@ -170,16 +170,16 @@ def _lines_of(source: ModelSource, n: int, count: int) -> list[list[int]]:
     """
     before, after = source.layout.before, source.layout.after
     most = n - len(before) - len(after)
-    found: list[list[int]] = []
+    lines: list[list[int]] = []
     for line in source.stream.text.lines:
         [ids] = source.stream.vocabulary.encode([line])
         if len(ids) + len(before) + len(after) >= n / 2 and most > 0:
-            found.append([*before, *ids[:most], *after])
-            source.refuse_beyond(max(found[-1]))
-        if len(found) == count:
-            return found
+            lines.append([*before, *ids[:most], *after])
+            source.refuse_beyond(max(lines[-1]))
+        if len(lines) == count:
+            return lines
     raise UsageError(
-        f"windows={count}: the text '{source.stream.text.name}' has {len(found)} lines of at least {n / 2:g} tokens; "
+        f"windows={count}: the text '{source.stream.text.name}' has {len(lines)} lines of at least {n / 2:g} tokens; "
         "choose fewer windows or a smaller n"
     )
 

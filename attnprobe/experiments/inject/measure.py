@@ -151,8 +151,8 @@ class InjectCells(Cells):
 
     def measured(self, place: Place, inputs: _Bench, done: Done) -> Iterator[tuple[InjectCell, Found]]:
         """The windows of a batch share each of its forwards."""
-        for work, some in groupby(self.listed[place], key=lambda cell: cell.work):
-            cells = list(some)
+        for work, group in groupby(self.listed[place], key=lambda cell: cell.work):
+            cells = list(group)
             missing = [cell.key for cell in cells if cell.key not in done]
             if not missing:
                 continue
@@ -160,9 +160,9 @@ class InjectCells(Cells):
             results: list[Found] = [{} for _ in cells]
             with self.attempt(*missing) as tried:
                 results = inputs.measure(work)
-            for cell, found, length in zip(cells, results, inputs.lengths, strict=True):
+            for cell, result, length in zip(cells, results, inputs.lengths, strict=True):
                 if cell.key in missing:
-                    yield cell, {"tokens": length, **(found if tried.ok else tried.state)}
+                    yield cell, {"tokens": length, **(result if tried.ok else tried.state)}
 
 
 @dataclass
@@ -186,8 +186,8 @@ class _Bench:
         self.reading = batch_of(self.rows, self.model)
         self.asked = self.model.asked(self.reading, self.windows, self.seed)
         self.own = self._outputs()
-        found = capture(self.model.model, self.model.taken(self.reading.inputs), self.layers)
-        self.calls = {call.number: _widened(call) for call in found.values()}
+        calls = capture(self.model.model, self.model.taken(self.reading.inputs), self.layers)
+        self.calls = {call.number: _widened(call) for call in calls.values()}
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -210,13 +210,13 @@ class _Bench:
         drift = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
         heads = [value for values in local.values() for value in values]
         drift["local_error"] = sum(heads) / len(heads)
-        found: Found = {
+        result: Found = {
             "metrics": {name: [value] for name, value in drift.items()},
             "local": {str(layer): values for layer, values in local.items()},
         }
         if not isfinite(drift["drift"]):
-            found |= {"status": "diverged", "reason": "the last hidden states are not finite"}
-        return found
+            result |= {"status": "diverged", "reason": "the last hidden states are not finite"}
+        return result
 
     def _outputs(self) -> list[Outputs]:
         """What the model gives now for each row, padding left out."""
@@ -240,10 +240,9 @@ class _Bench:
             if layer not in self.exact:
                 self.exact[layer] = call.output()
             got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
-            wanted = self.exact[layer]
+            exact = self.exact[layer]
             self.local[place] = [
-                local_errors(wanted[row, :length], got[row, :length]).tolist()
-                for row, length in enumerate(self.lengths)
+                local_errors(exact[row, :length], got[row, :length]).tolist() for row, length in enumerate(self.lengths)
             ]
         return self.local[place]
 

@@ -77,7 +77,7 @@ class InjectPlan:
         """The forwards of one batch: every method, budget and seed in all layers together, then in each by itself."""
         places: list[tuple[tuple[int, ...], int | None]] = [(self.base.layers, None)]
         places += [((layer,), layer) for layer in self.base.layers] if self.request.per_layer else []
-        found = []
+        all_works = []
         for request in self.base.methods:
             repeats = 1 if "deterministic" in request.entry.tags else self.base.repeats
             budgets = (None,) if self.budgets or request.entry.budget is None else self.base.d
@@ -85,8 +85,8 @@ class InjectPlan:
                 budget: Budget = {**self.budgets.d} if self.budgets else d
                 for repeat in range(repeats):
                     seed = self.base.seed + repeat
-                    found += [InjectWork(request, d, budget, repeat, seed, *place) for place in places]
-        return found
+                    all_works += [InjectWork(request, d, budget, repeat, seed, *place) for place in places]
+        return all_works
 
 
 def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> list[tuple[Any, InjectPlan]]:
@@ -97,18 +97,20 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
             f"{request.budgets}: its budgets are for target={budgets.about['target']}, and the attention "
             "that a method takes the place of is softmax"
         )
-    asked = replace(request, layer=request.layer or "all")
+    whole_model = replace(request, layer=request.layer or "all")
     if budgets is not None:
-        asked = replace(asked, methods=(_method_of(request, budgets, notify),), d=(1,))
+        whole_model = replace(whole_model, methods=(_method_of(request, budgets, notify),), d=(1,))
     if request.lines:  # which lines there are is told when they are read
-        asked = replace(asked, windows=1)
-    found = []
-    for source, plan in prepared(asked, notify, Timings(), d=asked.d, repeats=asked.repeats, refuse=budgets is None):
+        whole_model = replace(whole_model, windows=1)
+    plans = []
+    for source, plan in prepared(
+        whole_model, notify, Timings(), d=whole_model.d, repeats=whole_model.repeats, refuse=budgets is None
+    ):
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             notify(line)
-        found.append((source, InjectPlan(replace(plan, windows=request.windows), budgets, request)))
-    return found
+        plans.append((source, InjectPlan(replace(plan, windows=request.windows), budgets, request)))
+    return plans
 
 
 def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str], None]) -> str:
@@ -124,10 +126,10 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
         return _spelt(MethodRequest(name, METHODS[name].check("softmax", budgets.options)))
     for one in parse_methods(request.methods, "softmax"):
         if one.label == short_name(name) and one.options == one.entry.check("softmax", budgets.options):
-            found = budgets.about.get("method_sha256")
-            if found is None and one.sha256 is not None:
+            sha256 = budgets.about.get("method_sha256")
+            if sha256 is None and one.sha256 is not None:
                 notify(f"{path}: it does not say of which contents of {name} its budgets are")
-            elif found != one.sha256:
+            elif sha256 != one.sha256:
                 raise UsageError(f"{path}: its budgets are of other contents of {name}; run `attnprobe budget` again")
             return _spelt(one)
     raise UsageError(f"{path}: its budgets are of {budgets.item}, and --method names {','.join(request.methods)}")
@@ -156,11 +158,16 @@ def _differing(
 ) -> list[str]:
     """What a file of budgets says that they were found on, where it is something else than what is run here."""
     about = {} if budgets is None else budgets.about
-    here = {"model": [facts.get("model")], "weights": [facts.get("weights")], "n": list(lengths), "scale_inputs": [1]}
+    facts_here = {
+        "model": [facts.get("model")],
+        "weights": [facts.get("weights")],
+        "n": list(lengths),
+        "scale_inputs": [1],
+    }
     return [
         f"{path}: its budgets were found at {name.replace('_', ' ')} {about[name]}; here it is "
         + ", ".join(map(str, values))
-        for name, values in here.items()
+        for name, values in facts_here.items()
         if about.get(name) is not None and values != [about[name]]
     ]
 
@@ -189,7 +196,7 @@ def _cell(
     window: int,
     facts: Mapping[str, Any],
 ) -> InjectCell:
-    listed = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
+    budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
     key = cell_key(
         command="inject",
         **determines(work.request),
@@ -201,7 +208,7 @@ def _cell(
         layers=work.layers,
         alone=work.layer is not None,
         d=work.d,
-        budgets=listed,
+        budgets=budgets,
         seed=work.seed,
         hidden_words=plan.base.seed,
         model_dtype=request.model_dtype,

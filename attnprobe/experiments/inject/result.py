@@ -16,7 +16,7 @@ __all__ = ["inject_result"]
 def inject_result(rows: Sequence[InjectRow]) -> str:
     """Which method moves the last hidden states least where it replaces all the layers."""
     together = [row for row in rows if row["layer"] is None and mean(row, "drift") is not None]
-    places = [{at_budget(row): _drift(row) for row in some} for some in grouped_by(together, "source", "n")]
+    places = [{at_budget(row): _drift(row) for row in group} for group in grouped_by(together, "source", "n")]
     if len(places) != 1:
         return sentences(led(places, "the smallest drift in all layers"), lost(rows, at_budget))
     drifts = places[0]

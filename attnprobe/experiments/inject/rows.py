@@ -133,8 +133,8 @@ def inject_rows(records: Sequence[InjectRecord]) -> list[InjectRow]:
         place = (sortable(record.get("d")), sortable(record.get("layer")), tuple(record["layers"]))
         return sources.index(label), record["n"], methods.index(method_key(record)), *place
 
-    groups = sorted(gathered(records, key), key=lambda some: key(some[0]))
-    return [_row(some, labels[identity(some[0].get("source"))]) for some in groups]
+    groups = sorted(gathered(records, key), key=lambda group: key(group[0]))
+    return [_row(group, labels[identity(group[0].get("source"))]) for group in groups]
 
 
 def _row(records: Sequence[InjectRecord], label: str | None) -> InjectRow:
@@ -190,8 +190,8 @@ def inject_summary(rows: Iterable[InjectRow]) -> list[InjectSummary]:
     drift, ``spearman`` the rank correlation of local error and drift over ``points``; ``method`` is null in the last.
     """
     summary: list[InjectSummary] = []
-    for some in grouped_by(rows, "source", "n"):
-        entries = [_profile(alike) for alike in grouped_by(some, "method", "options", "d")]
+    for group in grouped_by(rows, "source", "n"):
+        entries = [_profile(alike) for alike in grouped_by(group, "method", "options", "d")]
         entries = [entry for entry in entries if entry is not None]
         if len(entries) > 1:
             summary += entries
@@ -199,16 +199,16 @@ def inject_summary(rows: Iterable[InjectRow]) -> list[InjectSummary]:
                 "method": None,
                 "options": {},
                 "family": None,
-                "n": some[0]["n"],
+                "n": group[0]["n"],
                 "d": None,
                 "budgets": None,
-                "weights": some[0].get("weights"),
-                "source": some[0]["source"],
+                "weights": group[0].get("weights"),
+                "source": group[0]["source"],
                 "drift": None,
                 "local_error": None,
                 "best": None,
                 "worst": None,
-                **_correlation(inject_points(some)),
+                **_correlation(inject_points(group)),
             }
             summary.append(every)
         else:
@@ -216,22 +216,22 @@ def inject_summary(rows: Iterable[InjectRow]) -> list[InjectSummary]:
     return summary
 
 
-def _profile(some: Sequence[InjectRow]) -> Profile | None:
+def _profile(group: Sequence[InjectRow]) -> Profile | None:
     """Which layers tolerate a method best and worst; None where none was replaced by itself."""
-    means = {row["layer"]: mean(row, "drift") for row in some if row["layer"] is not None}
+    means = {row["layer"]: mean(row, "drift") for row in group if row["layer"] is not None}
     drifts = {layer: drift for layer, drift in means.items() if drift is not None}
     if not drifts:
         return None
-    together = next((row for row in some if row["layer"] is None), None)
+    together = next((row for row in group if row["layer"] is None), None)
     best, worst = min(drifts, key=drifts.__getitem__), max(drifts, key=drifts.__getitem__)
     return {
-        **part(Summarised, some[0]),
-        "method": some[0]["method"],
+        **part(Summarised, group[0]),
+        "method": group[0]["method"],
         "drift": together and mean(together, "drift"),
         "local_error": together and mean(together, "local_error"),
         "best": {"layer": best, "drift": drifts[best]},
         "worst": {"layer": worst, "drift": drifts[worst]},
-        **_correlation(inject_points(some)),
+        **_correlation(inject_points(group)),
     }
 
 

@@ -52,12 +52,12 @@ def view(recorded: Recorded[InjectRecord]) -> View:
 def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
     """For each (source, n) the table of drifts with the local errors, and where layers stand alone that of layers."""
     tables = []
-    for some in grouped_by(rows, "source", "n"):
-        counts = counted(some, "windows"), counted(some, "tokens")
-        repeats = counted(some, "repeats") if any(row["repeats"] > 1 for row in some) else ""
-        where = joined(source_heading(some[0]), f"n = {some[0]['n']}", *counts, repeats)
-        tables.append(table_of(f"Drift · {where}", some, DRIFTS, _notes(some), rivals=_rivals))
-        summary = inject_summary(some)
+    for group in grouped_by(rows, "source", "n"):
+        counts = counted(group, "windows"), counted(group, "tokens")
+        repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
+        where = joined(source_heading(group[0]), f"n = {group[0]['n']}", *counts, repeats)
+        tables.append(table_of(f"Drift · {where}", group, DRIFTS, _notes(group), rivals=_rivals))
+        summary = inject_summary(group)
         if summary:
             rho = next((_rho(one) for one in summary if one["method"] is None), "")
             notes = [f"ρ over all {summary[-1]['points']} points: {rho}"] if rho else []
@@ -66,17 +66,17 @@ def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
     return tables
 
 
-def _notes(some: Sequence[InjectRow]) -> list[str]:
+def _notes(group: Sequence[InjectRow]) -> list[str]:
     notes = []
-    own = next((row for row in some if mean(row, "loss_own") is not None), None)
+    own = next((row for row in group if mean(row, "loss_own") is not None), None)
     if own is not None:
         loss, size = f"the model's own loss is {significant(mean(own, 'loss_own'))} nats", mean(own, "perplexity_own")
         words = f"{loss} on {own['predicts']} words"
         notes.append(words if size is None else f"{loss}, its perplexity {significant(size)}")
-    notes += [f"no loss and no logits: {row['predicts_not']}" for row in some if row["predicts_not"]]
-    notes += [f"the model runs in {row['model_dtype']}" for row in some if row["model_dtype"] != "float32"]
-    notes += reasons(some, _name)
-    for row in some:
+    notes += [f"no loss and no logits: {row['predicts_not']}" for row in group if row["predicts_not"]]
+    notes += [f"the model runs in {row['model_dtype']}" for row in group if row["model_dtype"] != "float32"]
+    notes += reasons(group, _name)
+    for row in group:
         budgets = row["budgets"]
         if row["layer"] is None and budgets is not None and budgets["exact"]:
             exact = f"{budgets['exact']} of {budgets['heads']} heads keep exact attention"

@@ -81,9 +81,9 @@ def spectrum_figures(rows: Sequence[SpectrumRow], drawing: Drawing, out_dir: str
     lost = dict.fromkeys(matrix_label(row) for row in rows if id(row) not in known)
     looks = _looks(good)
     paths: list[Path] = []
-    for name, kept in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
-        places = list(dict.fromkeys((row["layer"], row["n"]) for row in sorted(kept, key=lambda row: row["layer"])))
-        draw = lambda page, name=name, kept=kept: _page(page, kept, name, drawing, looks, [*lost])
+    for name, shown in (("decay", good), ("cumulative", [row for row in good if row["complete"]])):
+        places = list(dict.fromkeys((row["layer"], row["n"]) for row in sorted(shown, key=lambda row: row["layer"])))
+        draw = lambda page, name=name, shown=shown: _page(page, shown, name, drawing, looks, [*lost])
         most = min(PANELS, min(3, drawing.sizes.across(2.1)) * drawing.sizes.down(HEIGHT))
         paths += drawn(chunks(places, most), draw, Path(out_dir) / f"spectrum-{name}", drawing)
     return paths
@@ -114,9 +114,9 @@ def _page(
     value = r"|\lambda_j|" if eigen else r"\sigma_j^2"
     label = f"${one}\\,/\\,{top}$" if same else f"$\\sum_{{j\\leq i}}{value}\\;/\\;\\sum_j{value}$"
     for index, (axis, place) in enumerate(zip(panels, places, strict=True)):
-        here = [row for row in shown if (row["layer"], row["n"]) == place]
-        for some in gathered(here, _look):
-            (_decay if same else _cumulative)(axis, some, looks[_look(some[0])])
+        panel = [row for row in shown if (row["layer"], row["n"]) == place]
+        for group in gathered(panel, _look):
+            (_decay if same else _cumulative)(axis, group, looks[_look(group[0])])
         axis.set_title(f"layer {place[0]}, n = {place[1]}")
         axis.grid(color="#dddddd", linewidth=0.6)
         axis.tick_params(labelbottom=True)
@@ -167,7 +167,7 @@ def _decay_scale(panels: Sequence[Any], rows: Sequence[SpectrumRow]) -> None:
     for row in rows:
         values = moduli(row)
         ends.setdefault((matrix_label(row), row.get("weights"), row["layer"]), []).append(values[-1] / values[0])
-    smallest = max(FLOOR, min(float(np.quantile(found, 0.1)) for found in ends.values()))
+    smallest = max(FLOOR, min(float(np.quantile(last_values, 0.1)) for last_values in ends.values()))
     noisy = smallest < 10 * ROUNDING
     bits = (most - 1).bit_length()
     ticks = [2**power for power in range(bits + 1) if bits < 8 or power % 2 == 0]
@@ -209,14 +209,14 @@ def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
     ordered = sorted(rows, key=lambda row: row["of"] not in EXACT)  # stable: exact ones first, as asked for
     methods = looks_of((row["of"], method_label(_method(row))) for row in rows if row["of"] not in EXACT)
     weights = list(dict.fromkeys(row.get("weights") for row in rows))
-    found: dict[Any, dict[str, Any]] = {}
-    for place, some in enumerate(gathered(ordered, matrix_label)):
-        row = some[0]
+    looks: dict[Any, dict[str, Any]] = {}
+    for place, group in enumerate(gathered(ordered, matrix_label)):
+        row = group[0]
         of = method_label(_method(row))
         colour, marker = EXACT.get(row["of"]) or (methods[of]["color"], methods[of]["marker"])
         budgets = sorted({d for other in rows if method_label(_method(other)) == of and (d := other.get("d"))})
         for one in weights:
-            found[matrix_label(row), one] = {
+            looks[matrix_label(row), one] = {
                 "color": colour,
                 "marker": marker,
                 "linestyle": LINES[weights.index(one) % len(LINES)],
@@ -225,7 +225,7 @@ def _looks(rows: Sequence[SpectrumRow]) -> dict[Any, dict[str, Any]]:
                 "alpha": 0.45 + 0.55 * rank_of(row.get("d"), budgets),
                 "place": place,
             }
-    return found
+    return looks
 
 
 def _method(row: SpectrumRow) -> Named:

@@ -57,25 +57,25 @@ def parse_of(texts: Iterable[str], target: str = "softmax") -> list[MethodReques
     >>> parse_of(["softmax,gaussian", "skyformer:sampler=iid"])[:2]
     ['softmax', 'gaussian']
     """
-    found: list[MethodRequest | str] = []
+    matrices: list[MethodRequest | str] = []
     waiting: list[str] = []  # a method and the options that follow it
     for item in [*(item.strip() for text in texts for item in text.split(",")), None]:
         if item is not None and waiting and "=" in item and parts(item)[1] is None:
             waiting.append(item)
             continue
         if waiting:
-            found += parse_methods([",".join(waiting)], target)
+            matrices += parse_methods([",".join(waiting)], target)
             waiting = []
         if item is None:
             break
         name = parts(item)[0]
         if item in MATRICES:
-            found.append(item)
+            matrices.append(item)
         elif is_method(name) or name == "all":
             waiting = [item]
         else:
             raise UsageError(f"unknown matrix or method '{item}'{nearest(name, [*MATRICES, *METHODS])}")
-    return [one for place, one in enumerate(found) if one not in found[:place]]
+    return [one for place, one in enumerate(matrices) if one not in matrices[:place]]
 
 
 def measure_spectra(
@@ -165,7 +165,7 @@ class SpectrumCells(Cells):
     def work(self, place: Place, cell: _Cell) -> Cost:
         return work_of_decompositions(place.group.n, heads=1, matrices=1)
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
         request, qkv, begin = self.request, inputs.select([cell.head]), perf_counter()
         if (why := _refused(cell.of, request.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
@@ -182,11 +182,11 @@ class SpectrumCells(Cells):
                 spectrum = spectra(qkv, of, request.kind, k=request.k, seed=request.seed)[0]
         except UsageError as error:  # more values than there are
             raise Unsupported(message(error)) from error
-        found["seconds"] = perf_counter() - begin
+        result["seconds"] = perf_counter() - begin
         if spectrum.finite:
-            found |= {"draws_hash": draws, **_record(spectrum, request.kind, self.asked[3])}
+            result |= {"draws_hash": draws, **_record(spectrum, request.kind, self.asked[3])}
         else:
-            found |= {"status": "diverged", "reason": "the matrix is not finite"}
+            result |= {"status": "diverged", "reason": "the matrix is not finite"}
 
 
 def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
@@ -229,10 +229,10 @@ def _heads(request: SpectrumRequest, source: Any) -> tuple[int, ...]:
     return heads_of(request.head, source)
 
 
-def _places(request: SpectrumRequest, sources: Sequence[Any], asked: Any) -> list[Place]:
+def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> list[Place]:
     """Every place, by source, n, window and layer, once nothing in them is impossible."""
-    of, n, d, _ = asked
-    found = []
+    of, n, d, _ = parsed
+    places = []
     for number, source in enumerate(sources):
         layers, lengths = layers_of(request.layer, source), n or (source.default_n,)
         _refuse_sizes(request, of, lengths)
@@ -241,8 +241,8 @@ def _places(request: SpectrumRequest, sources: Sequence[Any], asked: Any) -> lis
         for length in lengths:
             source.check(length, request.windows, layers)
             groups = [Group(length, window) for window in range(request.windows)]
-            found += [Place(number, group, layer) for group in groups for layer in layers]
-    return found
+            places += [Place(number, group, layer) for group in groups for layer in layers]
+    return places
 
 
 def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:

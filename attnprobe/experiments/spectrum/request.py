@@ -20,7 +20,7 @@ def shares(text: str, what: str) -> tuple[float, ...]:
     >>> shares("0.1, 0.01", "epsilon")
     (0.1, 0.01)
     """
-    found = []
+    values = []
     for part in text.split(","):
         try:
             value = float(part)
@@ -28,8 +28,8 @@ def shares(text: str, what: str) -> tuple[float, ...]:
             value = float("nan")
         if not 0 < value < 1:
             raise UsageError(f"{what}: '{part.strip()}' is not a number between 0 and 1, such as 0.1")
-        found.append(value)
-    return tuple(dict.fromkeys(found))
+        values.append(value)
+    return tuple(dict.fromkeys(values))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ def spectrum_result(rows: Sequence[SpectrumRow]) -> str:
     """How many leading values hold nine tenths, of each matrix at the largest n."""
     known = [row for row in rows if row["status"] == "ok" and row.get("rank_90") is not None]
     n = max((row["n"] for row in known), default=0)
-    here = gathered([row for row in known if row["n"] == n], _name)
-    ranks = [f"{median(row['rank_90'] or 0 for row in some):g} of {_name(some[0])}" for some in here]
+    groups = gathered([row for row in known if row["n"] == n], _name)
+    ranks = [f"{median(row['rank_90'] or 0 for row in group):g} of {_name(group[0])}" for group in groups]
     weight = "Σ|λ|" if any(row["kind"] == "eigen" for row in known) else "Σσ²"
     share = f"90 % of {weight} lie in so many leading values (n = {n}, medians over heads): {', '.join(ranks)}."
     return sentences(share if ranks else "", lost(rows, matrix_label))

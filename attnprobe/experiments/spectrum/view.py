@@ -52,13 +52,13 @@ def view(recorded: Recorded[SpectrumRecord]) -> View:
 def spectrum_tables(rows: Sequence[SpectrumRow]) -> list[Table]:
     """The tables of each n: the ranks, then the values."""
     tables = []
-    for here in grouped_by(rows, "n"):
-        lines = _lines(here)
-        broken = reasons(here, lambda row: f"{matrix_label(row)}, layer {row['layer']}, head {row['head']}")
-        caption = _caption(here)
-        names = [MATRIX, WEIGHTS, LAYER] if len({row["weights"] for row in here}) > 1 else [MATRIX, LAYER]
-        tables.append(table_of(f"{caption} · effective ranks", lines, [*names, *_ranks(here)], broken))
-        tables.append(table_of(f"{caption} · values by rank, median", lines, [*names, *_values(here)]))
+    for group in grouped_by(rows, "n"):
+        lines = _lines(group)
+        broken = reasons(group, lambda row: f"{matrix_label(row)}, layer {row['layer']}, head {row['head']}")
+        caption = _caption(group)
+        names = [MATRIX, WEIGHTS, LAYER] if len({row["weights"] for row in group}) > 1 else [MATRIX, LAYER]
+        tables.append(table_of(f"{caption} · effective ranks", lines, [*names, *_ranks(group)], broken))
+        tables.append(table_of(f"{caption} · values by rank, median", lines, [*names, *_values(group)]))
     return tables
 
 

@@ -52,7 +52,7 @@ class Classifier:
 
         Each weight has a stream of its own, by its name, so that it does not depend on the sizes of the others.
         """
-        found = {}
+        weights = {}
         for name, shape in self._shapes().items():
             stream = generator(seed, "weights", name)
             if name.endswith("norm.weight"):
@@ -64,8 +64,8 @@ class Classifier:
             else:
                 inputs = self._shapes()[name.replace(".bias", ".weight")][1]
                 x = (2 * torch.rand(shape, generator=stream, dtype=torch.float64) - 1) / inputs**0.5
-            found[name] = x.to(dtype=dtype, device=device)
-        return found
+            weights[name] = x.to(dtype=dtype, device=device)
+        return weights
 
     def embedding(self, weights: Weights, tokens: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         """``f(x, W)``, (n, width), and the same before the last norm.
@@ -101,19 +101,19 @@ class Classifier:
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         w, h = self.width, self.hidden
-        found: dict[str, tuple[int, ...]] = {"embed.token": (self.vocabulary, w), "embed.position": (self.length, w)}
+        shapes: dict[str, tuple[int, ...]] = {"embed.token": (self.vocabulary, w), "embed.position": (self.length, w)}
         linear = {}
         for layer in range(self.layers):
             name = f"layer{layer}."
             linear |= {name + part: (w, w) for part in ("query", "key", "value", "output")}
             linear |= {name + "up": (h, w), name + "down": (w, h)}
             for norm in ("attention_norm", "mlp_norm"):
-                found |= {f"{name}{norm}.{part}": (w,) for part in ("weight", "bias")}
+                shapes |= {f"{name}{norm}.{part}": (w,) for part in ("weight", "bias")}
         linear |= {HEAD + "up": (h, w * (4 if self.pairs == 2 else 1)), HEAD + "down": (self.classes, h)}
-        found |= {f"last_norm.{part}": (w,) for part in ("weight", "bias")}
+        shapes |= {f"last_norm.{part}": (w,) for part in ("weight", "bias")}
         for name, shape in linear.items():
-            found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-        return found
+            shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+        return shapes
 
 
 def _linear(weights: Weights, name: str, x: Tensor) -> Tensor:

@@ -38,10 +38,10 @@ def stability_figures(rows: Sequence[StabilityRow], drawing: Drawing, out_dir: s
     """
     paths: list[Path] = []
     places = grouped_by(rows, "task", "source")
-    tasks = [some[0]["task"] for some in places]
-    for task, some in zip(tasks, places, strict=True):
-        stem = f"stability-{task}" + (file_tag(some[0]["source"]) if tasks.count(task) > 1 else "")
-        trained = [row for row in some if row["per_step"]]
+    tasks = [group[0]["task"] for group in places]
+    for task, group in zip(tasks, places, strict=True):
+        stem = f"stability-{task}" + (file_tag(group[0]["source"]) if tasks.count(task) > 1 else "")
+        trained = [row for row in group if row["per_step"]]
         pages = _pages(trained, drawing) if trained else []
         draw = lambda names, trained=trained: _figure(trained, names, drawing)
         paths += drawn(pages, draw, Path(out_dir) / stem, drawing)
@@ -70,13 +70,13 @@ def _figure(rows: Sequence[StabilityRow], names: Sequence[str], drawing: Drawing
     headings = [PANELS.get(name, name) for name in names]
     sheet, panels = grid(drawing, title, caption, headings, 3.0, height, columns=2, shared=False)
     styles, handles = styles_of(rows), {}
-    for some in gathered(rows, text_label):
-        style = {**styles[text_label(some[0])], "markersize": 3}
+    for group in gathered(rows, text_label):
+        style = {**styles[text_label(group[0])], "markersize": 3}
         for axis, name in zip(panels, names, strict=True):
-            lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in some]
+            lists = [_condition(row) if name == CONDITION else row["per_step"].get(name) or [] for row in group]
             line = _line(axis, lists, style, name in ("tau", CONDITION))
             if line is not None:
-                handles.setdefault(stability_label(some[0]).replace("$", r"\$"), line)
+                handles.setdefault(stability_label(group[0]).replace("$", r"\$"), line)
     for axis, name in zip(panels, names, strict=True):
         if name in ("tau", CONDITION):
             axis.set_yscale("log")
@@ -96,21 +96,23 @@ def _condition(row: StabilityRow) -> Sequence[float | None]:
 
 def _line(axis: Any, lists: Sequence[Sequence[float | None]], style: Mapping[str, Any], geometric: bool) -> Any:
     """The mean over the seeds at each step that all of them reached, and the band of their range; None for nothing."""
-    found = list(zip(*(some for some in lists if some), strict=False))
-    points = [(step, some) for step, some in enumerate(found, 1) if all(_drawable(value) for value in some)]
+    columns = list(zip(*(values for values in lists if values), strict=False))
+    points = [(step, values) for step, values in enumerate(columns, 1) if all(_drawable(value) for value in values)]
     if not points:
         return None
     steps = [step for step, _ in points]
-    mean: Callable[[Sequence[float]], float] = _geometric if geometric else lambda some: math.fsum(some) / len(some)
-    if len(found[0]) > 1:
-        low, high = ([end(some) for _, some in points] for end in (min, max))
+    mean: Callable[[Sequence[float]], float] = (
+        _geometric if geometric else lambda values: math.fsum(values) / len(values)
+    )
+    if len(columns[0]) > 1:
+        low, high = ([end(values) for _, values in points] for end in (min, max))
         axis.fill_between(steps, low, high, color=style["color"], alpha=0.09, linewidth=0)
-    return axis.plot(steps, [mean(some) for _, some in points], **style)[0]
+    return axis.plot(steps, [mean(values) for _, values in points], **style)[0]
 
 
 def _drawable(value: float | None) -> bool:
     return value is not None and 0 < value < HUGE
 
 
-def _geometric(some: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, some)) / len(some))
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))

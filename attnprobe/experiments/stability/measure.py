@@ -84,11 +84,11 @@ class StabilityCells(Cells):
 
     def ordered(self) -> list[StabilityCell]:
         """Method by method."""
-        found = []
+        cells_in_order = []
         for number in range(len(self.sources)):
             columns = [cells for place, cells in self.listed.items() if place.source == number]
-            found += [cell for row in zip(*columns, strict=True) for cell in row]
-        return found
+            cells_in_order += [cell for row in zip(*columns, strict=True) for cell in row]
+        return cells_in_order
 
     def heads(self, place: Place) -> Sequence[int]:
         return HEADS
@@ -134,7 +134,7 @@ class StabilityCells(Cells):
         each, size = work_of_method(length, cell.d or length // 4, len(HEADS))
         return 2 * self.request.steps * task.batch * task.pairs * LAYERS * each, size
 
-    def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, found: Found) -> None:
+    def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Found) -> None:
         if (why := why_not(cell.request, cell.target, inputs, cell.d)) is not None:
             raise Unsupported(why)
         request, steps = self.request, []
@@ -145,7 +145,7 @@ class StabilityCells(Cells):
                 steps.append(step)
                 if not all(isfinite(getattr(step, name)) for name in STEP_METRICS):
                     reason = f"step {len(steps)}: loss, gradient or embedding is not finite"
-                    found |= {"status": "diverged", "reason": reason}
+                    result |= {"status": "diverged", "reason": reason}
                     break
                 if len(steps) < request.steps:
                     label = f"{self.label(place, cell)}, step {len(steps) + 1} of {request.steps}"
@@ -153,7 +153,7 @@ class StabilityCells(Cells):
         except NotFinite as error:
             raise NotFinite(f"step {len(steps) + 1}: {error}") from error
         finally:
-            found |= _record(training, steps) | {"seconds": perf_counter() - begin}
+            result |= _record(training, steps) | {"seconds": perf_counter() - begin}
 
 
 def _record(training: Training, steps: list[Step]) -> Found:

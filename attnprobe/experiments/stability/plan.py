@@ -60,24 +60,24 @@ def parse_tasks(texts: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
     >>> parse_tasks(["listops:n=512,batch=8,text"])
     [('listops', {'n': 512, 'batch': 8}), ('text', {})]
     """
-    found: list[tuple[str, dict[str, Any]]] = []
+    tasks: list[tuple[str, dict[str, Any]]] = []
     for item in (item.strip() for text in texts for item in text.split(",")):
         name, colon, rest = item.partition(":")
         if "=" in item and ("=" in name or not colon):
-            if not found:
+            if not tasks:
                 raise UsageError(f"'{item}' is an option without a task before it; write NAME:{item}")
             rest = item
         else:
             if name not in TASKS:
                 raise unknown("task", name, TASKS)
-            if any(name == other for other, _ in found):
+            if any(name == other for other, _ in tasks):
                 raise UsageError(f"task {name} is named twice")
-            found.append((name, {}))
+            tasks.append((name, {}))
         if rest or colon:
-            _add(*found[-1], rest)
-    if not found:
+            _add(*tasks[-1], rest)
+    if not tasks:
         raise UsageError(f"no task; choose from {', '.join(TASKS)}")
-    return found
+    return tasks
 
 
 def _add(task: str, options: dict[str, Any], text: str) -> None:
@@ -106,9 +106,9 @@ def stability_prepared(
     if request.dtype not in ("float32", "float64"):
         raise UsageError(f"dtype={request.dtype}: training runs in float32 or float64")
     tasks = parse_tasks(request.tasks)
-    asked = parse_methods(request.methods, "gaussian" if request.target == OWN else request.target)
-    first = [one for one in asked if (one.name, dict(one.options)) == (SELF_ATTENTION, {})]
-    others = [one for one in asked if one not in first]
+    parsed = parse_methods(request.methods, "gaussian" if request.target == OWN else request.target)
+    first = [one for one in parsed if (one.name, dict(one.options)) == (SELF_ATTENTION, {})]
+    others = [one for one in parsed if one not in first]
     methods = (*(first or [MethodRequest(SELF_ATTENTION, requested=False)]), *others)
     shared = {"n": request.n, "batch": request.batch, "rate": request.rate}
     plan = StabilityPlan(methods, request.d)
@@ -119,18 +119,21 @@ def stability_prepared(
 
 
 def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSource]) -> None:
-    asked = [one for one in plan.methods if one.requested]
+    requested = [one for one in plan.methods if one.requested]
     reasons = [
-        why_not(one, target_of(request, one), task, d) for one in asked for task in tasks for d in _budgets(plan, one)
+        why_not(one, target_of(request, one), task, d)
+        for one in requested
+        for task in tasks
+        for d in _budgets(plan, one)
     ]
-    if asked and None not in reasons:
+    if requested and None not in reasons:
         raise UsageError(reasons[0])
 
 
 def why_not(one: MethodRequest, target: str, task: TaskSource, d: int | None) -> str | None:
     """Why a method cannot train on a task's shortest and longest sequences; None where it can."""
-    found = (refused(one, target, n, d) for n in (task.shortest, task.n))
-    return next((f"{task.name}: {why}" for why in found if why is not None), None)
+    reasons = (refused(one, target, n, d) for n in (task.shortest, task.n))
+    return next((f"{task.name}: {why}" for why in reasons if why is not None), None)
 
 
 def target_of(request: StabilityRequest, one: MethodRequest) -> str:
@@ -142,7 +145,7 @@ def target_of(request: StabilityRequest, one: MethodRequest) -> str:
 
 def stability_cells(request: StabilityRequest, plan: StabilityPlan, task: TaskSource) -> list[StabilityCell]:
     """The cells of a task in their order: method by method, budget by budget, seed by seed."""
-    facts, found = identity_facts(task.facts), []
+    facts, cells = identity_facts(task.facts), []
     for one in plan.methods:
         target = target_of(request, one)
         for d in _budgets(plan, one):
@@ -162,8 +165,8 @@ def stability_cells(request: StabilityRequest, plan: StabilityPlan, task: TaskSo
                     seed=seed,
                     condition_tokens=request.condition_tokens,
                 )
-                found.append(StabilityCell(key, one, target, d, repeat, seed))
-    return found
+                cells.append(StabilityCell(key, one, target, d, repeat, seed))
+    return cells
 
 
 def _budgets(plan: StabilityPlan, one: MethodRequest) -> tuple[int | None, ...]:

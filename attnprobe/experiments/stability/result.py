@@ -18,7 +18,7 @@ __all__ = ["stability_result"]
 def stability_result(rows: Sequence[StabilityRow]) -> str:
     """Which method has the smallest instability τ, relative to self-attention."""
     known = [row for row in rows if row["ratio"] is not None and not row["reference"]]
-    places = [_ratios(some) for some in grouped_by(known, "task", "source")]
+    places = [_ratios(group) for group in grouped_by(known, "task", "source")]
     if len(places) != 1:
         return sentences(led(places, "the smallest instability τ"), lost(rows, stability_label))
     ratios = places[0]
@@ -32,8 +32,8 @@ def stability_result(rows: Sequence[StabilityRow]) -> str:
 def _ratios(rows: Sequence[StabilityRow]) -> dict[str, Value]:
     """The mean ratio over seeds of each method."""
     ratios = {}
-    for some in gathered(rows, stability_label):
-        values = [row["ratio"] for row in some if row["ratio"] is not None]
+    for group in gathered(rows, stability_label):
+        values = [row["ratio"] for row in group if row["ratio"] is not None]
         error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        ratios[stability_label(some[0])] = Value(fmean(values), error)
+        ratios[stability_label(group[0])] = Value(fmean(values), error)
     return ratios

@@ -157,38 +157,40 @@ def _mean(values: Sequence[float | None] | None) -> float | None:
 
 def _ratio(steps: Steps, base: Steps | None, name: str) -> float | None:
     """The mean over the steps of ours over theirs."""
-    ours, theirs = steps.get(name) or (), (base or {}).get(name) or ()
-    if len(ours) != len(theirs):
+    ours, reference = steps.get(name) or (), (base or {}).get(name) or ()
+    if len(ours) != len(reference):
         return None
-    return _mean([one / other if one is not None and other else None for one, other in zip(ours, theirs, strict=True)])
+    return _mean(
+        [one / other if one is not None and other else None for one, other in zip(ours, reference, strict=True)]
+    )
 
 
 def _conditions(entries: Sequence[Condition]) -> dict[str, MatrixCondition]:
     """For each matrix what its condition numbers were."""
-    found: dict[str, MatrixCondition] = {}
+    conditions: dict[str, MatrixCondition] = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
-        some = [entry for entry in entries if entry["matrix"] == name]
-        values = [math.inf if value is None else value for entry in some for value in entry["cond"]]
+        group = [entry for entry in entries if entry["matrix"] == name]
+        values = [math.inf if value is None else value for entry in group for value in entry["cond"]]
         median = quantiles(values)["median"] if values else math.inf
-        found[name] = {
+        conditions[name] = {
             "median": median,
             "singular": sum(map(math.isinf, values)),
             "of": len(values),
-            "inverted": any(entry["inverted"] for entry in some),
+            "inverted": any(entry["inverted"] for entry in group),
         }
-    return found
+    return conditions
 
 
 def _per_step(entries: Sequence[Condition]) -> dict[str, list[float]]:
     """The median over layers and heads of each matrix, step by step; infinite where it is singular."""
-    found = {}
+    medians = {}
     for name in dict.fromkeys(entry["matrix"] for entry in entries):
         lists = [entry["cond"] for entry in entries if entry["matrix"] == name]
-        found[name] = [
-            quantiles([math.inf if value is None else value for value in some])["median"]
-            for some in zip(*lists, strict=False)
+        medians[name] = [
+            quantiles([math.inf if value is None else value for value in column])["median"]
+            for column in zip(*lists, strict=False)
         ]
-    return found
+    return medians
 
 
 def stability_summary(rows: Iterable[StabilityRow]) -> list[StabilitySummary]:
@@ -197,30 +199,30 @@ def stability_summary(rows: Iterable[StabilityRow]) -> list[StabilitySummary]:
     ``metrics`` describes the metrics of gates; ``intervals`` holds the 95 % interval of the mean of each, null of one
     seed. The ratio's is of paired seeds. ``paper`` is the ratio that Skyformer's appendix gives, where it has one.
     """
-    return [_summary(some) for some in grouped_by(rows, "source", "task", "method", "options", "target", "d")]
+    return [_summary(group) for group in grouped_by(rows, "source", "task", "method", "options", "target", "d")]
 
 
-def _summary(some: Sequence[StabilityRow]) -> StabilitySummary:
-    first = some[0]
-    worst = max(some, key=lambda row: STATUSES.index(row["status"]))
-    seeds = [row["seed"] for row in some]
-    found = {name: describe([row[name] for row in some], seeds) for name in GATED.names}
-    known = {name: [row[name] for row in some if row[name] is not None] for name in GATED.names}
+def _summary(group: Sequence[StabilityRow]) -> StabilitySummary:
+    first = group[0]
+    worst = max(group, key=lambda row: STATUSES.index(row["status"]))
+    seeds = [row["seed"] for row in group]
+    spreads = {name: describe([row[name] for row in group], seeds) for name in GATED.names}
+    known = {name: [row[name] for row in group if row[name] is not None] for name in GATED.names}
     intervals = {name: mean_interval(values) for name, values in known.items()}
-    matrices = dict.fromkeys(name for row in some for name in row["conditions"])
+    matrices = dict.fromkeys(name for row in group for name in row["conditions"])
     return {
         **part(Summarised, first),
         "status": worst["status"],
         "reason": worst["reason"],
-        "seeds": len(some),
-        "values": len(some),
-        "cells": len(some),
-        "metrics": found,
+        "seeds": len(group),
+        "values": len(group),
+        "cells": len(group),
+        "metrics": spreads,
         "intervals": {name: None if ends is None else list(ends) for name, ends in intervals.items()},
-        "loss_first": _mean([row["loss_first"] for row in some]),
-        "loss_last": _mean([row["loss_last"] for row in some]),
+        "loss_first": _mean([row["loss_first"] for row in group]),
+        "loss_last": _mean([row["loss_last"] for row in group]),
         "conditions": {
-            name: _over_seeds([row["conditions"][name] for row in some if name in row["conditions"]])
+            name: _over_seeds([row["conditions"][name] for row in group if name in row["conditions"]])
             for name in matrices
         },
         "paper": None if first["options"] else PAPER.get(first["method"], {}).get(first["task"]),

@@ -211,9 +211,9 @@ def open_task(
         raise UsageError(f"batch={batch}: choose a number from 1 to {MOST_BATCH}")
     if rate is not None and not 0 < rate < 1:
         raise UsageError(f"rate={rate:g}: choose a learning rate above 0 and below 1, such as 1e-4")
-    found = _opened(name, spec or SourceSpec(), n, batch, data, notify)
-    found.rate = rate or found.rate
-    return found
+    task = _opened(name, spec or SourceSpec(), n, batch, data, notify)
+    task.rate = rate or task.rate
+    return task
 
 
 def _opened(

@@ -77,15 +77,15 @@ def training_steps(
         loss, before = 0.0, []
         number = 0
         for sequences, label in batch:
-            found = []
+            embeddings = []
             for tokens in sequences:
-                found.append(model.embedding(own, _put(tokens, own), attend_at(number)))
+                embeddings.append(model.embedding(own, _put(tokens, own), attend_at(number)))
                 number += 1
-            scores = model.logits(own, [normed for normed, _ in found])
+            scores = model.logits(own, [normed for normed, _ in embeddings])
             part = functional.cross_entropy(scores[None], torch.tensor([label], device=scores.device)) / len(batch)
             part.backward()
             loss += float(part.detach())
-            before += [(normed.detach(), raw.detach()) for normed, raw in found]
+            before += [(normed.detach(), raw.detach()) for normed, raw in embeddings]
         squares = [one.grad.double().square().sum() for one in own.values() if one.grad is not None]
         earlier = {name: x.detach().clone() for name, x in own.items()}
         adam.step()

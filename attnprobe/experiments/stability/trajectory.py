@@ -86,8 +86,8 @@ class Training:
             for name, matrix, _ in exact_matrices(few, row):
                 if name in SHOWN:
                     self._keep(name, False, layer, head, few.n, matrix)
-        whole = QKV(*(x.detach() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
-        for core in core_matrices(whole, approx, self.one.options) if approx.cores else ():
+        detached = QKV(*(x.detach() for x in (qkv.q, qkv.k, qkv.v)), scale=qkv.scale)
+        for core in core_matrices(detached, approx, self.one.options) if approx.cores else ():
             for head, matrix in zip(qkv.heads, core.matrix.detach(), strict=True):
                 self._keep(core.name, core.inverted, layer, head, qkv.n, matrix)
 
@@ -163,8 +163,8 @@ def instability(
     if (why := why_not(one, target, task, d)) is not None:
         raise Unsupported(why)
     training = Training(task, one, target, d, seed, condition_tokens)
-    found = []
+    measured = []
     for number, step in enumerate(training.run(steps, eps)):
-        found.append(step)
+        measured.append(step)
         progress(number)
-    return training.trajectory(found)
+    return training.trajectory(measured)

@@ -46,17 +46,17 @@ def view(recorded: Recorded[StabilityRecord]) -> View:
 def stability_tables(summary: Sequence[StabilitySummary]) -> list[Table]:
     """A table for each task, a line for each method."""
     tables = []
-    for some in grouped_by(summary, "task", "source"):
-        first = some[0]
+    for group in grouped_by(summary, "task", "source"):
+        first = group[0]
         caption = joined(
             first["task"],
             f"n ≤ {first['n']}",
             f"batch {first['batch']}",
             f"learning rate {first['rate']:g}",
             f"{first['steps']} steps",
-            counted(some, "seeds"),
+            counted(group, "seeds"),
         )
-        tables.append(table_of(caption, some, COLUMNS, reasons(some, stability_label)))
+        tables.append(table_of(caption, group, COLUMNS, reasons(group, stability_label)))
     return tables
 
 

@@ -64,11 +64,11 @@ def theory_curves(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: Pa
         paths += _figure(dimension, "theory-tokens", drawing, TOKENS, layer, _tokens, out_dir)
     errors = [point for point in points if point["theorem"] == "ma-property" and "errors" in point["details"]]
     for n in dict.fromkeys(point["n"] for point in errors):
-        here = [point for point in errors if point["n"] == n]
-        for of in dict.fromkeys(str(point["at"].get("of")) for point in here):
-            mine = [point for point in here if point["at"].get("of") == of]
+        of_length = [point for point in errors if point["n"] == n]
+        for of in dict.fromkeys(str(point["at"].get("of")) for point in of_length):
+            of_matrix = [point for point in of_length if point["at"].get("of") == of]
             stem = f"theory-ma-{of}-n{n}"
-            paths += _figure(mine, stem, drawing, _of_length(MA.get(of, EXCEEDED), n), layer, _failure, out_dir)
+            paths += _figure(of_matrix, stem, drawing, _of_length(MA.get(of, EXCEEDED), n), layer, _failure, out_dir)
     collapse = [point for point in points if point["theorem"] == "rank-collapse"]
     if len({point["layer"] for point in collapse}) > 1:
         length = lambda point: (point["n"], f"n = {point['n']}")
@@ -121,10 +121,10 @@ def _points(records: Sequence[TheoryRecord]) -> Iterable[Point]:
 
 def _first_of(points: Sequence[Point]) -> list[Point]:
     """One point for each source, layer, n, window and ε: findings of several budgets or events repeat a dimension."""
-    found: dict[tuple[Any, ...], Point] = {}
+    first: dict[tuple[Any, ...], Point] = {}
     for point in points:
-        found.setdefault((*(point[name] for name in ("source", "layer", "n", "window")), point["at"]["epsilon"]), point)
-    return list(found.values())
+        first.setdefault((*(point[name] for name in ("source", "layer", "n", "window")), point["at"]["epsilon"]), point)
+    return list(first.values())
 
 
 def _figure(
@@ -140,14 +140,14 @@ def _figure(
     sources = list(dict.fromkeys(point["source"] for point in points))
     columns = len(sources) if 1 < len(sources) <= 3 else 3
     place = lambda point: (place_of(point)[0], sources.index(point["source"]))
-    panels = sorted(gathered(points, place), key=lambda some: place(some[0]))
+    panels = sorted(gathered(points, place), key=lambda group: place(group[0]))
 
     def page(shown: Sequence[Sequence[Point]]) -> Sheet:
-        names = [", ".join(filter(None, [source_heading(some[0]), place_of(some[0])[1]])) for some in shown]
+        names = [", ".join(filter(None, [source_heading(group[0]), place_of(group[0])[1]])) for group in shown]
         sheet, axes = grid(drawing, words[0], [words[1]], names, WIDTH, HEIGHT, columns)
         handles: dict[str, Any] = {}
-        for index, (axis, some) in enumerate(zip(axes, shown, strict=True)):
-            handles |= draw(axis, some)
+        for index, (axis, group) in enumerate(zip(axes, shown, strict=True)):
+            handles |= draw(axis, group)
             axis.tick_params(labelbottom=True)
             if index % columns_of(axes):
                 axis.set_ylabel("")
@@ -164,8 +164,8 @@ def _dimension(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
 
     handles = {}
     for place, n in enumerate(sorted({point["n"] for point in points})):
-        mine = [point for point in points if point["n"] == n]
-        curve = _curve(mine, lambda point: point["at"]["epsilon"], "d_stat")
+        of_length = [point for point in points if point["n"] == n]
+        curve = _curve(of_length, lambda point: point["at"]["epsilon"], "d_stat")
         handles[f"n = {n}"] = _line(axis, curve, COLOURS[place % len(COLOURS)], "-")
         axis.axhline(2 * n, color=COLOURS[place % len(COLOURS)], linewidth=0.6, linestyle=":")
     logarithmic(axis)
@@ -187,11 +187,11 @@ def _tokens(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     handles = {}
     lengths = sorted({point["n"] for point in points})
     for place, epsilon in enumerate(sorted({point["at"]["epsilon"] for point in points})):
-        mine = [point for point in points if point["at"]["epsilon"] == epsilon]
+        of_epsilon = [point for point in points if point["at"]["epsilon"] == epsilon]
         colour = COLOURS[place % len(COLOURS)]
-        handles[f"ε = {epsilon:g}"] = _line(axis, _curve(mine, lambda point: point["n"], "d_stat"), colour, "-")
-        if "sufficient" in mine[0]["details"]:
-            _line(axis, _curve(mine, lambda point: point["n"], "sufficient"), colour, "--", band=False)
+        handles[f"ε = {epsilon:g}"] = _line(axis, _curve(of_epsilon, lambda point: point["n"], "d_stat"), colour, "-")
+        if "sufficient" in of_epsilon[0]["details"]:
+            _line(axis, _curve(of_epsilon, lambda point: point["n"], "sufficient"), colour, "--", band=False)
     (handles["2n"],) = axis.plot(lengths, [2 * n for n in lengths], color=GREY, linewidth=1.6)
     logarithmic(axis)
     axis.set_xticks(lengths, [str(n) for n in lengths])
@@ -209,8 +209,8 @@ def _failure(axis: Any, points: Sequence[Point]) -> dict[str, Any]:
     methods = list(dict.fromkeys(name.split(" d = ")[0] for name in groups))
     looks = looks_of((label.partition(":")[0], label) for label in methods)
     handles = {}
-    for name, some in groups.items():
-        once = {point["window"]: point for point in some}  # each ε repeats the errors
+    for name, group in groups.items():
+        once = {point["window"]: point for point in group}  # each ε repeats the errors
         heads = [[decode_inf(x) for x in errors] for point in once.values() for errors in point["details"]["errors"]]
         steps = sorted({x for errors in heads for x in errors if 0 < x < math.inf})
         if not steps:

@@ -61,10 +61,10 @@ def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: s
         if row["verdict"] is not None and row["bound"] is not None and row["measured"] is not None
     ]
     paths: list[Path] = []
-    for some in grouped_by(rows, "source", "n"):
-        budgets = sorted({row["d"] for row in some if row["d"] is not None})
+    for group in grouped_by(rows, "source", "n"):
+        budgets = sorted({row["d"] for row in group if row["d"] is not None})
         colours = {d: COLOURS[place % len(COLOURS)] for place, d in enumerate(budgets)} | {None: GREY}
-        lead = ", ".join(filter(None, [source_heading(some[0]), f"n = {some[0]['n']}"]))
+        lead = ", ".join(filter(None, [source_heading(group[0]), f"n = {group[0]['n']}"]))
         caption = [
             "What was measured against what is promised, a panel for each theorem and a point for each head, layer and "
             "statement.",
@@ -72,9 +72,9 @@ def theory_figures(records: Sequence[TheoryRecord], drawing: Drawing, out_dir: s
             f"{sentence(lead)}.",
         ]
         draw = lambda page, caption=caption, colours=colours: _page(page, drawing, caption, colours)
-        stem = Path(out_dir) / f"theory-bounds-n{some[0]['n']}{file_tag(some[0]['source'])}"
+        stem = Path(out_dir) / f"theory-bounds-n{group[0]['n']}{file_tag(group[0]['source'])}"
         most = min(PER_PAGE, min(3, drawing.sizes.across(WIDTH)) * drawing.sizes.down(HEIGHT))
-        paths += drawn(chunks(grouped_by(some, "theorem", "sense"), most), draw, stem, drawing)
+        paths += drawn(chunks(grouped_by(group, "theorem", "sense"), most), draw, stem, drawing)
     return paths + theory_curves(records, drawing, Path(out_dir))
 
 
@@ -84,13 +84,13 @@ def _page(
     """A panel for each theorem and sense."""
     from matplotlib.lines import Line2D
 
-    names = [some[0]["theorem"] for some in page]
+    names = [group[0]["theorem"] for group in page]
     title = "Measured against promised, head by head"
     sheet, panels = grid(drawing, title, caption, names, WIDTH, HEIGHT, shared=False)
-    for axis, some in zip(panels, page, strict=True):
-        _panel(axis, some, some[0]["sense"], colours)
-    seen = {row["verdict"] for some in page for row in some}
-    used = {row["d"] for some in page for row in some} - {None}
+    for axis, group in zip(panels, page, strict=True):
+        _panel(axis, group, group[0]["sense"], colours)
+    seen = {row["verdict"] for group in page for row in group}
+    used = {row["d"] for group in page for row in group} - {None}
     point: dict[str, Any] = {"linestyle": ""}
     handles = {word: Line2D([], [], color=GREY, **point, **LOOKS[word]) for word in VERDICTS if word in seen}
     handles |= {f"d = {d}": Line2D([], [], marker="s", color=colours[d], **point) for d in colours if d in used}
@@ -98,12 +98,12 @@ def _page(
     return sheet
 
 
-def _panel(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
+def _panel(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
     """One theorem: measured against bound on logarithmic axes of one range, or layer by layer if one bound is all."""
-    if len({row["bound"] for row in some}) == 1 and math.isfinite(some[0]["bound"]):
-        _flat(axis, some, sense, colours)
+    if len({row["bound"] for row in group}) == 1 and math.isfinite(group[0]["bound"]):
+        _flat(axis, group, sense, colours)
         return
-    low, high = _range([row[name] for row in some for name in ("bound", "measured")])
+    low, high = _range([row[name] for row in group for name in ("bound", "measured")])
     logarithmic(axis)
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
@@ -111,18 +111,18 @@ def _panel(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int
     axis.fill_between([low, high], *(above if sense == "at most" else below), color=BEYOND, linewidth=0, zorder=0)
     axis.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=1)
     place = lambda value: min(max(value, low), high)
-    _points(axis, some, colours, lambda row: (place(row["bound"]), place(row["measured"])))
+    _points(axis, group, colours, lambda row: (place(row["bound"]), place(row["measured"])))
     axis.set_xlabel(f"promised: {sense}")
     axis.set_ylabel("measured")
 
 
-def _flat(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
+def _flat(axis: Any, group: Sequence[ShownRow], sense: str, colours: Mapping[int | None, str]) -> None:
     """Measured values side by side in each layer, and the one bound of them all as a line."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
-    bound = some[0]["bound"]
-    values = [row["measured"] for row in some if math.isfinite(row["measured"])] or [bound]
-    layers = sorted({row["layer"] for row in some})
+    bound = group[0]["bound"]
+    values = [row["measured"] for row in group if math.isfinite(row["measured"])] or [bound]
+    layers = sorted({row["layer"] for row in group})
     if min(values) < 0 or max(values) <= NEAR * max(min(values), bound, 0.1):
         low, high = min(*values, bound), max(*values, bound)
         spare = max(0.08 * (high - low), 0.05 * abs(high), 1e-12)
@@ -134,10 +134,10 @@ def _flat(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int 
     edge = min(max(bound, low), high)
     axis.axhspan(*((edge, high) if sense == "at most" else (low, edge)), color=BEYOND, linewidth=0, zorder=0)
     axis.axhline(edge, color="#999999", linewidth=0.8, zorder=1)
-    spread = [0.8 * ((index * 0.61803) % 1 - 0.5) for index in range(len(some))]
-    place = {id(row): layers.index(row["layer"]) + shift for row, shift in zip(some, spread, strict=True)}
+    spread = [0.8 * ((index * 0.61803) % 1 - 0.5) for index in range(len(group))]
+    place = {id(row): layers.index(row["layer"]) + shift for row, shift in zip(group, spread, strict=True)}
     height = lambda value: min(max(value, low), high)
-    _points(axis, some, colours, lambda row: (place[id(row)], height(row["measured"])))
+    _points(axis, group, colours, lambda row: (place[id(row)], height(row["measured"])))
     axis.set_ylim(low, high)
     axis.set_xlim(-0.6, len(layers) - 0.4)
     axis.xaxis.set_major_locator(FixedLocator(range(len(layers))))
@@ -148,13 +148,13 @@ def _flat(axis: Any, some: Sequence[ShownRow], sense: str, colours: Mapping[int 
 
 def _points(
     axis: Any,
-    some: Sequence[ShownRow],
+    group: Sequence[ShownRow],
     colours: Mapping[int | None, str],
     at: Callable[[ShownRow], tuple[float, float]],
 ) -> None:
     for verdict in VERDICTS:
         for d, colour in colours.items():
-            drawn = [at(row) for row in some if row["verdict"] == verdict and row["d"] == d]
+            drawn = [at(row) for row in group if row["verdict"] == verdict and row["d"] == d]
             x, y = zip(*drawn, strict=True) if drawn else ((), ())
             axis.plot(
                 x, y, linestyle="", color=colour, alpha=0.75, clip_on=False, in_layout=False, zorder=3, **LOOKS[verdict]
@@ -163,8 +163,8 @@ def _points(
 
 def _range(values: Iterable[float]) -> tuple[float, float]:
     """From below the smallest positive value to above the largest, with two powers of ten within."""
-    kept = [min(max(value, 1 / HUGE), HUGE) for value in values if 0 < value < math.inf]
-    low, high = (min(kept), max(kept)) if kept else (0.1, 1.0)
+    values_in_range = [min(max(value, 1 / HUGE), HUGE) for value in values if 0 < value < math.inf]
+    low, high = (min(values_in_range), max(values_in_range)) if values_in_range else (0.1, 1.0)
     spare = max(1.25, (high / low) ** 0.06)
     low, high = low / spare, high * spare
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))

@@ -82,7 +82,7 @@ class TheoryCells(PlannedCells):
         super().__init__(request, parts, partial(_cells, self.asked), _planned(self.asked))
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
-        plan, asked = self.plan_of(place), self.asked
+        plan, question = self.plan_of(place), self.asked
         return {
             "theorem": cell.theorem.name,
             "paper": cell.theorem.paper,
@@ -91,8 +91,8 @@ class TheoryCells(PlannedCells):
             "target": cell.request and plan.target,
             "d": None,
             "budgets": plan.d,
-            "epsilon": asked.epsilons,
-            "delta": asked.delta,
+            "epsilon": question.epsilons,
+            "delta": question.delta,
             "repeat": 0,
             "seed": plan.seed,
             "seeds": plan.repeats,
@@ -106,16 +106,16 @@ class TheoryCells(PlannedCells):
         work, size = work_of_check(n, heads, cell.theorem.decompositions, draws)
         if cell.request is None:
             return work, size
-        once, beside = work_of_method(n, max(plan.d), heads, matrix=True)
-        return work + plan.repeats * len(plan.d) * once, size + beside
+        once, more_bytes = work_of_method(n, max(plan.d), heads, matrix=True)
+        return work + plan.repeats * len(plan.d) * once, size + more_bytes
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
-        _check(self.asked, cell.theorem, cell.request, self.plan_of(place), inputs, found)
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
+        _check(self.asked, cell.theorem, cell.request, self.plan_of(place), inputs, result)
 
 
-def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+def _cells(question: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
     """A theorem after the other, each of every method where it is about any."""
-    for theorem in asked.theorems:
+    for theorem in question.theorems:
         for method in plan.methods if theorem.per_method else (None,):
             key = key_of(
                 "theory",
@@ -127,11 +127,11 @@ def _cells(asked: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mappi
                 target=method and plan.target,
                 heads=plan.heads,
                 d=plan.d,
-                epsilon=asked.epsilons,
-                delta=asked.delta,
+                epsilon=question.epsilons,
+                delta=question.delta,
                 seed=plan.seed,
                 repeats=plan.repeats,
-                quadrature=asked.quadrature,
+                quadrature=question.quadrature,
             )
             yield _Cell(key, theorem, method)
 
@@ -140,18 +140,18 @@ def _asked(request: TheoryRequest) -> Asked:
     return asked_of(request.theorems, request.epsilon, request.delta, request.quadrature)
 
 
-def _planned(asked: Asked) -> dict[str, Any]:
+def _planned(question: Asked) -> dict[str, Any]:
     """What a manifest's plan says beside methods, budgets and places."""
     return {
-        "theorems": [one.name for one in asked.theorems],
-        "epsilons": asked.epsilons,
-        "delta": asked.delta,
-        "quadrature": asked.quadrature,
+        "theorems": [one.name for one in question.theorems],
+        "epsilons": question.epsilons,
+        "delta": question.delta,
+        "quadrature": question.quadrature,
     }
 
 
 def _check(
-    asked: Asked, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, found: Found
+    question: Asked, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, result: Found
 ) -> None:
     """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
     if qkv.visible is not None and not theorem.causal:
@@ -170,7 +170,7 @@ def _check(
             raise Unsupported(next(iter(reasons.values())))
     budgets = tuple(d for d in plan.d if d not in reasons)
     seeds = range(plan.seed, plan.seed + plan.repeats)
-    setting = setting_of(asked, method, budgets, seeds, plan.target, inner)
+    setting = setting_of(question, method, budgets, seeds, plan.target, inner)
 
     try:
         with full_precision():
@@ -181,17 +181,17 @@ def _check(
             raise
     finally:
         if findings:
-            found["findings"] = [_as_record(one) for one in findings]
-            found["refused"] = [{"d": d, "reason": why} for d, why in reasons.items()]
+            result["findings"] = [_as_record(one) for one in findings]
+            result["refused"] = [{"d": d, "reason": why} for d, why in reasons.items()]
     if not findings:
         raise BadResult("it gave no finding")
     if None not in reasons and (lost := sum(None in finding.verdicts() for finding in findings)):
-        found |= {"status": "diverged", "reason": f"{lost} of {len(findings)} findings are NaN in some head"}
+        result |= {"status": "diverged", "reason": f"{lost} of {len(findings)} findings are NaN in some head"}
 
 
 def _as_record(finding: Finding) -> dict[str, Any]:
     """A finding as a record holds it: a list for each number, with one entry for each head; infinity is ``"inf"``."""
-    listed = lambda x: encode_inf(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
+    as_list = lambda x: encode_inf(x.detach().double().cpu().tolist()) if isinstance(x, Tensor) else x
     rounding = (
         finding.rounding
         if isinstance(finding.rounding, Tensor)
@@ -206,7 +206,7 @@ def _as_record(finding: Finding) -> dict[str, Any]:
         "met": finding.met.tolist(),
         "vacuous": finding.vacuous.tolist(),
         "verdict": finding.verdicts(),
-        **{name: listed(getattr(finding, name)) for name in ("bound", "measured", "lower", "upper", "slack")},
-        "rounding": listed(rounding),
-        "details": {name: listed(value) for name, value in finding.details.items()},
+        **{name: as_list(getattr(finding, name)) for name in ("bound", "measured", "lower", "upper", "slack")},
+        "rounding": as_list(rounding),
+        "details": {name: as_list(value) for name, value in finding.details.items()},
     }

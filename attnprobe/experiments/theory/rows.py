@@ -184,16 +184,16 @@ def theory_summary(rows: Iterable[TheoryRow]) -> list[TheorySummary]:
     and ``quantiles`` those of the others, infinite numbers included, null where there is no number.
     """
     place = ("source", "theorem", "method", "options", "layer", "n", "d", "at", "status", "reason")
-    return [_summary(some) for some in grouped_by(rows, *place)]
+    return [_summary(group) for group in grouped_by(rows, *place)]
 
 
-def _summary(some: Sequence[TheoryRow]) -> TheorySummary:
-    first = some[0]
-    cells = len({row["window"] for row in some})
+def _summary(group: Sequence[TheoryRow]) -> TheorySummary:
+    first = group[0]
+    cells = len({row["window"] for row in group})
     entry: Entry = {**part(Statement, first), "requested": True, "cells": cells}
     if first["status"] != "ok":
         return {**entry, "heads": 0, "windows": cells, "values": 0, "verdicts": {}, "metrics": {}}
-    heads = list(filter(is_finding, some))
+    heads = list(filter(is_finding, group))
     windows = [row["window"] for row in heads]
     shares = {word: [float(row["verdict"] == word) for row in heads] for word in VERDICTS}
     numbers = {name: [decode_inf(row[name]) for row in heads] for name in NUMBERS}

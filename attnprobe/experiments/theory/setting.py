@@ -66,12 +66,12 @@ def findings(
     """
     several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
     epsilons = tuple(dict.fromkeys(positive(str(one), "epsilon") for one in several(epsilon)))
-    asked = asked_of([theorem], epsilons, delta, quadrature)
-    inner, budgets, found = qkv.compressed(), possible(several(d)), []
-    for one in asked.theorems:
+    question = asked_of([theorem], epsilons, delta, quadrature)
+    inner, budgets, results = qkv.compressed(), possible(several(d)), []
+    for one in question.theorems:
         for method in parse_methods(methods, target) if one.per_method else (None,):
-            found += one.check(inner, setting_of(asked, method, budgets, seeds, target, inner))
-    return found
+            results += one.check(inner, setting_of(question, method, budgets, seeds, target, inner))
+    return results
 
 
 def asked_of(theorems: Iterable[str], epsilons: tuple[float, ...], delta: float, quadrature: bool | None) -> Asked:
@@ -83,12 +83,12 @@ def asked_of(theorems: Iterable[str], epsilons: tuple[float, ...], delta: float,
     names = [name.strip() for text in theorems for name in text.split(",")]
     if not all(names):
         raise UsageError("an empty theorem name; write --theorem NAME or NAME,NAME, or all")
-    wanted = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
-    if not wanted:
+    unique = dict.fromkeys(one for name in names for one in (THEOREMS if name == "all" else [name]))
+    if not unique:
         raise UsageError("no theorem; write --theorem NAME")
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1, such as 0.1")
-    return Asked(tuple(map(get_theorem, wanted)), epsilons, delta, quadrature)
+    return Asked(tuple(map(get_theorem, unique)), epsilons, delta, quadrature)
 
 
 def possible(budgets: Iterable[int]) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def possible(budgets: Iterable[int]) -> tuple[int, ...]:
 
 
 def setting_of(
-    asked: Asked, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
+    question: Asked, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
 ) -> Setting:
     """What a theorem is evaluated at, with the draws and the methods of this layer and window.
 
@@ -115,23 +115,23 @@ def setting_of(
 
     def run(method: str, d: int | None, seed: int, row: int | None = None) -> Approximation:
         one = known[method] if method in known else parse_methods([method], target)[0]
-        some = qkv if row is None else qkv.head(row)
-        return approximate(one.entry, some, d, seed=seed, target=target, **one.options)
+        heads = qkv if row is None else qkv.head(row)
+        return approximate(one.entry, heads, d, seed=seed, target=target, **one.options)
 
     return Setting(
         budgets=budgets,
-        epsilons=asked.epsilons,
-        delta=asked.delta,
+        epsilons=question.epsilons,
+        delta=question.delta,
         seeds=seeds,
         streams=lambda label, seed: Streams(seed, label, qkv.layer, qkv.window),
         run=run,
         methods=tuple(known),
-        quadrature=asked.quadrature,
+        quadrature=question.quadrature,
         target=target,
     )
 
 
 def _written(request: MethodRequest) -> str:
     """A method as the command line takes it."""
-    listed = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
-    return f"{request.label}:{listed}" if listed else request.label
+    options = ",".join(f"{name}={value}" for name, value in sorted(request.options.items()))
+    return f"{request.label}:{options}" if options else request.label

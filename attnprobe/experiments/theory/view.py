@@ -43,18 +43,18 @@ def view(recorded: Recorded[TheoryRecord]) -> View:
 
 def theory_tables(summary: Sequence[TheorySummary]) -> list[Table]:
     """One table per (source, theorem): what it says, then a line for each statement that was evaluated."""
-    return [_table(some) for some in grouped_by(summary, "source", "theorem")]
+    return [_table(group) for group in grouped_by(summary, "source", "theorem")]
 
 
-def _table(some: Sequence[TheorySummary]) -> Table:
-    first = some[0]
-    shared = _shared_at(some)
+def _table(group: Sequence[TheorySummary]) -> Table:
+    first = group[0]
+    shared = _shared_at(group)
     at = at_label(shared, first["method"])
     notes = [f"says: {first['says']}"] if first["says"] else []
     notes += [f"at: {at}"] if at else []
     texts = {}
     for name, word in (("assumption", "assumes"), ("promise", "promises")):
-        texts[name] = list(dict.fromkeys(row[name] for row in some if row[name]))
+        texts[name] = list(dict.fromkeys(row[name] for row in group if row[name]))
         notes += [f"{word}: {texts[name][0]}"] if len(texts[name]) == 1 else []
     columns = [
         *PLACES,
@@ -62,14 +62,14 @@ def _table(some: Sequence[TheorySummary]) -> Table:
         *NUMBER_COLUMNS,
         *(TEXTS[name] for name in TEXTS if len(texts[name]) > 1),
     ]
-    heads = counted(some) if any(row["heads"] for row in some) else ""
+    heads = counted(group) if any(row["heads"] for row in group) else ""
     caption = joined(f"{first['theorem']} · {first['paper']}", source_heading(first), heads)
-    return table_of(caption, some, columns, notes + reasons(some, _name))
+    return table_of(caption, group, columns, notes + reasons(group, _name))
 
 
-def _shared_at(some: Sequence[TheorySummary]) -> dict[str, object]:
+def _shared_at(group: Sequence[TheorySummary]) -> dict[str, object]:
     """The parameters that all statements have in common, where there are several."""
-    given = [row["at"] for row in some if row["status"] == "ok"]
+    given = [row["at"] for row in group if row["status"] == "ok"]
     if len(given) < 2:
         return {}
     return {name: value for name, value in given[0].items() if all(at.get(name) == value for at in given)}
