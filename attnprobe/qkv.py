@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from itertools import groupby
+from math import gcd
 from typing import Any
 
 import torch
@@ -22,10 +26,13 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 class QKV:
     """Queries, keys and values of every head of one layer.
 
+    With grouped queries (GQA) consecutive query heads share a KV head. ``shared_k`` and ``shared_v`` then hold h_kv
+    heads, and `k` and `v` repeat them for each query head when they are first read.
+
     Args:
         q: queries, ``(h, n_q, p)``; ``(n_q, p)`` counts as one head.
-        k: keys, ``(h, n_k, p)``, on the same device and of the same dtype.
-        v: values, ``(h, n_k, p_v)``.
+        k: keys, ``(h_kv, n_k, p)``, on the same device and of the same dtype. h is a multiple of h_kv.
+        v: values, ``(h_kv, n_k, p_v)``.
         scale: the factor on ``Q Kᵀ``; ``None`` is ``1/√p``. The attention applies it exactly once.
         mask: ``(n,)`` bool, true at valid tokens (a padding mask; needs ``n_q == n_k``); ``None`` means all valid.
         heads: the original numbers of the heads, kept by `select`; ``None`` is ``0 … h-1``.
@@ -48,14 +55,17 @@ class QKV:
     >>> qkv = QKV(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4), torch.ones(2, 5, 3))
     >>> qkv.h, qkv.n_q, qkv.n_k, qkv.p, qkv.p_v, qkv.scale
     (2, 5, 5, 4, 3, 0.5)
+    >>> grouped = QKV(torch.zeros(8, 5, 4), torch.zeros(2, 5, 4), torch.ones(2, 5, 3))
+    >>> grouped.group, grouped.kv_heads, grouped.k.shape
+    (4, 2, torch.Size([8, 5, 4]))
     >>> QKV(torch.zeros(5, 4), torch.zeros(5, 3), torch.ones(5, 4))
     Traceback (most recent call last):
     attnprobe.errors.UsageError: k: head dimension 3 differs from q's 4
     """
 
     q: Tensor
-    k: Tensor
-    v: Tensor
+    shared_k: Tensor
+    shared_v: Tensor
     scale: float
     mask: Tensor | None
     heads: tuple[int, ...]
@@ -87,8 +97,10 @@ class QKV:
                 value, of_q = getattr(tensor, what), getattr(q, what)
                 if value != of_q:
                     raise UsageError(f"{name}: {what} {value} differs from q's {of_q}")
-            if tensor.shape[0] != q.shape[0]:
-                raise UsageError(f"{name}: {tensor.shape[0]} heads, but q has {q.shape[0]}")
+            if q.shape[0] % tensor.shape[0]:
+                raise UsageError(f"{name}: {tensor.shape[0]} heads, but q has {q.shape[0]}, which is no multiple")
+        if v.shape[0] != k.shape[0]:
+            raise UsageError(f"v: {v.shape[0]} heads, but k has {k.shape[0]}")
         if k.shape[2] != q.shape[2]:
             raise UsageError(f"k: head dimension {k.shape[2]} differs from q's {q.shape[2]}")
         if v.shape[1] != k.shape[1]:
@@ -101,8 +113,9 @@ class QKV:
             raise UsageError(f"heads: {len(numbers)} numbers for {q.shape[0]} heads")
         if len(set(numbers)) != len(numbers):
             raise UsageError(f"heads: the numbers {list(numbers)} repeat")
-        fields = {"q": q, "k": k, "v": v, "scale": factor, "mask": None, "heads": numbers, "label": label or {}}
-        for name, value in (fields | {"causal": causal, "sliding_window": sliding_window, "sinks": sinks}).items():
+        fields = {"q": q, "shared_k": k, "shared_v": v, "scale": factor, "mask": None, "heads": numbers}
+        fields |= {"label": label or {}, "causal": causal, "sliding_window": sliding_window, "sinks": sinks}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "positions", self._checked_positions(positions))
         if mask is not None:
@@ -156,8 +169,9 @@ class QKV:
         masked += "" if self.sliding_window is None else f", sliding_window={self.sliding_window}"
         masked += f", sinks={self.sinks}" if self.sinks else ""
         masked += "" if self.sink_logits is None else ", sink_logits"
+        shared = f", kv_heads={self.kv_heads}" if self.group > 1 else ""
         return (
-            f"QKV(h={self.h}, n_q={self.n_q}, n_k={self.n_k}, p={self.p}, p_v={self.p_v}, "
+            f"QKV(h={self.h}{shared}, n_q={self.n_q}, n_k={self.n_k}, p={self.p}, p_v={self.p_v}, "
             f"scale={self.scale:.6g}{masked}, dtype={dtype}, device={self.device}{place if self.label else ''})"
         )
 
@@ -167,6 +181,29 @@ class QKV:
         return self.q.shape[0]
 
     @property
+    def kv_heads(self) -> int:
+        """h_kv, the heads of keys and values."""
+        return self.shared_k.shape[0]
+
+    @property
+    def group(self) -> int:
+        """The query heads that share a KV head: query head i reads KV head ``i // group``."""
+        return self.h // self.kv_heads
+
+    @cached_property
+    def k(self) -> Tensor:
+        """The keys of each query head, (h, n_k, p): ``shared_k``, repeated for the heads of a group."""
+        return self._repeated(self.shared_k)
+
+    @cached_property
+    def v(self) -> Tensor:
+        """The values of each query head, (h, n_k, p_v): ``shared_v``, repeated for the heads of a group."""
+        return self._repeated(self.shared_v)
+
+    def _repeated(self, x: Tensor) -> Tensor:
+        return x if self.group == 1 else x.repeat_interleave(self.group, dim=0)
+
+    @property
     def n_q(self) -> int:
         """Queries."""
         return self.q.shape[1]
@@ -174,7 +211,7 @@ class QKV:
     @property
     def n_k(self) -> int:
         """Keys."""
-        return self.k.shape[1]
+        return self.shared_k.shape[1]
 
     @property
     def n(self) -> int:
@@ -191,7 +228,7 @@ class QKV:
     @property
     def p_v(self) -> int:
         """Value dimension."""
-        return self.v.shape[2]
+        return self.shared_v.shape[2]
 
     @property
     def query_positions(self) -> Tensor:
@@ -245,8 +282,27 @@ class QKV:
         """The text window in `label`; 0 by default."""
         return self.label.get("window", 0)
 
+    def parts(self) -> dict[str, Any]:
+        """The arguments that make this `QKV`, by name; ``k`` and ``v`` have h_kv heads."""
+        own = {name: getattr(self, name) for name in PARTS if name not in ("k", "v")}
+        return own | {"k": self.shared_k, "v": self.shared_v}
+
+    def replace(self, **changes: Any) -> QKV:
+        """The same inputs with other values of some arguments. One of k and v for all heads repeats the other.
+
+        >>> QKV(*torch.ones(3, 1, 9, 2)).replace(causal=True).visible.counts().sum()
+        tensor(45)
+        """
+        parts = self.parts() | changes
+        for name, other in (("k", "v"), ("v", "k")):
+            if name in changes and other not in changes and len(changes[name]) == self.h:
+                parts[other] = getattr(self, other)
+        return QKV(**parts)
+
     def select(self, heads: Iterable[int]) -> QKV:
         """The heads with these *original* numbers. They keep their numbers.
+
+        Keys and values are not copied where the heads of a group stay together, and repeated where they do not.
 
         >>> QKV(*torch.ones(3, 4, 5, 2)).select([3, 1]).heads
         (3, 1)
@@ -255,11 +311,13 @@ class QKV:
         missing = [head for head in heads if head not in self.heads]
         if missing or not heads:
             raise UsageError(f"head {missing[0] if missing else '(none)'} is not among {list(self.heads)}")
-        rows: list[int] | slice = [self.heads.index(head) for head in heads]
-        if rows == list(range(rows[0], rows[-1] + 1)):
-            rows = slice(rows[0], rows[-1] + 1)  # which copies nothing
-        logits = None if self.sink_logits is None else self.sink_logits[rows]
-        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], heads=tuple(heads), sink_logits=logits)
+        rows = [self.heads.index(head) for head in heads]
+        shared = [row // self.group for row in rows]
+        group = gcd(*(len(list(same)) for _, same in groupby(shared)))
+        of_q, of_kv = _taken(rows), _taken(shared[::group])
+        logits = None if self.sink_logits is None else self.sink_logits[of_q]
+        k, v = self.shared_k[of_kv], self.shared_v[of_kv]
+        return self.replace(q=self.q[of_q], k=k, v=v, heads=tuple(heads), sink_logits=logits)
 
     def head(self, row: int) -> QKV:
         """The head at this row of the tensors, with its number.
@@ -272,8 +330,8 @@ class QKV:
     def first(self, n: int) -> QKV:
         """The first head with its first ``n`` queries, keys and values, copied; without a mask and positions."""
         one = self.head(0)
-        q, k, v = (x[:, :n].clone() for x in (one.q, one.k, one.v))
-        return replace(one, q=q, k=k, v=v, mask=None, positions=None)
+        q, k, v = (x[:, :n].clone() for x in (one.q, one.shared_k, one.shared_v))
+        return one.replace(q=q, k=k, v=v, mask=None, positions=None)
 
     def queries(self, index: Tensor) -> QKV:
         """The queries of these rows, int64, against all keys.
@@ -284,20 +342,30 @@ class QKV:
         if self.mask is not None:
             raise UsageError("queries: rows of masked inputs cannot be taken; take them of `compressed` inputs")
         index = index.to(self.device)
-        return replace(self, q=self.q[:, index], positions=self.query_positions[index])
+        return self.replace(q=self.q[:, index], positions=self.query_positions[index])
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QKV:
         """The same tensors on another device or in another dtype."""
-        q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.k, self.v))
+        q, k, v = (x.to(device=device, dtype=dtype) for x in (self.q, self.shared_k, self.shared_v))
         mask = None if self.mask is None else self.mask.to(q.device)
-        return replace(self, q=q, k=k, v=v, mask=mask)
+        return self.replace(q=q, k=k, v=v, mask=mask)
 
     def compressed(self) -> QKV:
         """The valid tokens only, without a mask."""
         if self.mask is None:
             return self
-        q, k, v = (x[:, self.mask] for x in (self.q, self.k, self.v))
-        return replace(self, q=q, k=k, v=v, mask=None)
+        q, k, v = (x[:, self.mask] for x in (self.q, self.shared_k, self.shared_v))
+        return self.replace(q=q, k=k, v=v, mask=None)
+
+
+PARTS = tuple(signature(QKV).parameters)
+
+
+def _taken(rows: list[int]) -> list[int] | slice:
+    """The rows as an index, which copies nothing where they are consecutive."""
+    if rows == list(range(rows[0], rows[-1] + 1)):
+        return slice(rows[0], rows[-1] + 1)
+    return rows
 
 
 def _three_axes(name: str, x: Tensor) -> Tensor:

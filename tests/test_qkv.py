@@ -26,8 +26,9 @@ def test_shapes_are_read_off_and_a_bare_matrix_is_one_head():
     [
         (ones(2, 4, 3), ones(2, 4, 5), ones(2, 4, 3), "k: head dimension 5 differs from q's 3"),
         (ones(2, 4, 3), ones(2, 6, 3), ones(2, 4, 3), "v: 4 tokens, but k has 6"),
-        (ones(2, 4, 3), ones(1, 4, 3), ones(2, 4, 3), "k: 1 heads, but q has 2"),
-        (ones(2, 4, 3), ones(2, 4, 3), ones(3, 4, 3), "v: 3 heads, but q has 2"),
+        (ones(2, 4, 3), ones(1, 4, 3), ones(2, 4, 3), "v: 2 heads, but k has 1"),
+        (ones(2, 4, 3), ones(3, 4, 3), ones(3, 4, 3), "k: 3 heads, but q has 2, which is no multiple"),
+        (ones(4, 4, 3), ones(4, 4, 3), ones(2, 4, 3), "v: 2 heads, but k has 4"),
         (ones(2, 4, 3), ones(2, 4, 3, dtype=torch.float64), ones(2, 4, 3), "k: dtype torch.float64 differs"),
         (ones(2, 4, 3), ones(2, 4, 3), ones(2, 4, 3, dtype=torch.float16), "v: dtype torch.float16 differs"),
         (ones(2, 4, 3, dtype=torch.int64), ones(2, 4, 3), ones(2, 4, 3), "q: dtype torch.int64"),
@@ -120,6 +121,71 @@ def test_a_change_of_dtype_keeps_the_rest():
 def test_a_cast_that_overflows_is_refused():
     with pytest.raises(UsageError, match="q: the value"):
         QKV(*torch.full((3, 1, 4, 3), 1e6)).to(dtype=torch.float16)
+
+
+def grouped(**parts) -> QKV:
+    """Six query heads that share two KV heads."""
+    g = torch.Generator().manual_seed(3)
+    return QKV(torch.randn(6, 5, 4, generator=g), *torch.randn(2, 2, 5, 4, generator=g), **parts)
+
+
+def repeated(qkv: QKV) -> QKV:
+    """The same heads with keys and values of their own."""
+    return qkv.replace(k=qkv.k, v=qkv.v)
+
+
+def test_query_heads_read_the_kv_head_of_their_group_as_transformers_repeats_it():
+    from transformers.models.llama.modeling_llama import repeat_kv
+
+    qkv = grouped()
+    assert (qkv.h, qkv.kv_heads, qkv.group) == (6, 2, 3) and "h=6, kv_heads=2" in repr(qkv)
+    assert torch.equal(qkv.k, repeat_kv(qkv.shared_k[None], 3)[0]) and torch.equal(qkv.v[4], qkv.shared_v[1])
+    assert (repeated(qkv).group, repeated(qkv).kv_heads) == (1, 6)
+    plain = make()
+    assert plain.group == 1 and plain.k is plain.shared_k and plain.v is plain.shared_v
+
+
+@pytest.mark.parametrize(
+    "heads, group, kv_heads",
+    [
+        (range(6), 3, 2),
+        ([4], 1, 1),
+        ([3, 4, 5], 3, 1),
+        ([5, 3, 4, 0, 2, 1], 3, 2),
+        ([0, 1, 4, 5], 2, 2),
+        ([1, 2, 3], 1, 3),
+        ([0, 3, 1, 4], 1, 4),
+    ],
+    ids=str,
+)
+def test_a_selection_keeps_the_groups_that_stay_together(heads, group, kv_heads):
+    qkv = grouped()
+    part, wanted = qkv.select(heads), repeated(qkv).select(heads)
+    assert (part.group, part.kv_heads) == (group, kv_heads)
+    for name in "qkv":
+        assert torch.equal(getattr(part, name), getattr(wanted, name))
+
+
+def test_grouped_keys_are_not_copied_by_what_leaves_them_alone():
+    qkv = grouped(causal=True)
+    parts = [
+        qkv.head(4),
+        qkv.select([3, 4, 5]),
+        qkv.queries(torch.tensor([2, 4])),
+        qkv.to("cpu", torch.float32),
+        qkv.replace(scale=0.1),
+    ]
+    storage = qkv.shared_k.untyped_storage().data_ptr()
+    assert all(part.shared_k.untyped_storage().data_ptr() == storage for part in parts)
+    masked = qkv.replace(causal=False, mask=torch.tensor([True, True, False, True, True])).compressed()
+    assert (masked.kv_heads, masked.first(3).kv_heads) == (2, 1) and masked.to(dtype=torch.float64).group == 3
+
+
+@pytest.mark.parametrize("name, other", ["kv", "vk"])
+def test_keys_or_values_of_all_heads_repeat_the_others(name, other):
+    qkv = grouped()
+    changed = qkv.replace(**{name: 2 * getattr(qkv, name)})
+    assert changed.group == 1 and torch.equal(getattr(changed, other), getattr(qkv, other))
 
 
 def test_it_cannot_be_changed():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from inputs import make
@@ -51,7 +49,7 @@ def seen(form, n=N):
 
 
 def inputs(form, rows="all", **shape):
-    return replace(make(n=N, score=3.0, **shape), **FORMS[form]).queries(ROWS[rows])
+    return make(n=N, score=3.0, **shape).replace(**FORMS[form]).queries(ROWS[rows])
 
 
 def dense(form, rows, qkv):
@@ -117,7 +115,7 @@ def test_everything_measured_of_some_rows_is_that_of_their_dense_matrix(form):
 @every_form
 def test_errors_of_larger_matrices_are_certified_for_some_rows_too(form):
     """Beyond the size that is computed densely."""
-    qkv = replace(make(n=300, score=4.0), **FORMS[form], sink_logits=torch.tensor([0.0, 3.0], dtype=F64))
+    qkv = make(n=300, score=4.0).replace(**FORMS[form], sink_logits=torch.tensor([0.0, 3.0], dtype=F64))
     some = qkv.queries(torch.arange(1, 300, 3))
     approx = approximate("topk", some, 3)
     gap = exact(some).dense() - approx.operator.dense()
@@ -164,7 +162,7 @@ def test_a_method_with_a_local_form_is_its_pattern_on_what_is_seen(form, name, r
     elif name == "kernelized":
         wanted = torch.exp(-(torch.cdist(qkv.q, qkv.k) ** 2) * qkv.scale / 2).masked_fill(~mask, 0)
     else:
-        every = replace(qkv, sliding_window=None, sinks=0, positions=None, q=make(n=N, score=3.0).q)
+        every = qkv.replace(sliding_window=None, sinks=0, positions=None, q=make(n=N, score=3.0).q)
         support = approximate(name, every, d).operator.dense()[:, ROWS[rows]] > 0
         wanted = torch.softmax(scores.masked_fill(~support, float("-inf")), -1)
     assert (got - wanted).abs().max() < 1e-13
@@ -195,7 +193,7 @@ def test_the_normaliser_of_a_method_is_that_of_its_weights(form, name):
 
 @every_form
 def test_sinks_of_heads_enter_the_normaliser_of_every_row(form):
-    qkv = replace(inputs(form, "last"), sink_logits=torch.tensor([1.5, -2.0], dtype=F64))
+    qkv = inputs(form, "last").replace(sink_logits=torch.tensor([1.5, -2.0], dtype=F64))
     b = dense(form, "last", qkv)
     assert (exact(qkv).dense() - b).abs().max() < 1e-14 and (exact(qkv).row_sums() < 1).all()
     for dtype, tolerance in ((F64, 1e-13), (torch.float32, 1e-6)):
@@ -215,11 +213,11 @@ def test_sinks_of_heads_enter_the_normaliser_of_every_row(form):
 def test_methods_without_a_form_refuse():
     qkv = make(n=N)
     with pytest.raises(Unsupported, match="skyformer has no form for it"):
-        approximate("skyformer", replace(qkv, sliding_window=4), 8)
+        approximate("skyformer", qkv.replace(sliding_window=4), 8)
     with pytest.raises(Unsupported, match="skyformer states no normaliser"):
-        approximate("skyformer", replace(qkv, sink_logits=torch.zeros(2)), 8)
+        approximate("skyformer", qkv.replace(sink_logits=torch.zeros(2)), 8)
     with pytest.raises(Unsupported, match="reformer: 3 queries and 37 keys"):
-        approximate("reformer", replace(qkv, causal=True).queries(torch.arange(34, 37)), 8)
+        approximate("reformer", qkv.replace(causal=True).queries(torch.arange(34, 37)), 8)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +245,7 @@ def test_what_does_not_fit_is_refused_with_its_name(wrong, message):
 def test_the_last_queries_are_the_default_and_follow_every_change():
     qkv = QKV(make(n=3).q, make(n=N).k, make(n=N).v, causal=True)
     assert qkv.query_positions.tolist() == [34, 35, 36] and not qkv.square
-    shorter = replace(qkv, k=qkv.k[:, :9], v=qkv.v[:, :9])
+    shorter = qkv.replace(k=qkv.k[:, :9], v=qkv.v[:, :9])
     assert shorter.query_positions.tolist() == [6, 7, 8]
     chosen = qkv.queries(torch.tensor([2, 0]))
     assert chosen.query_positions.tolist() == [36, 34] and chosen.to(dtype=torch.float32).query_positions.tolist() == [
@@ -255,6 +253,6 @@ def test_the_last_queries_are_the_default_and_follow_every_change():
         34,
     ]
     assert chosen.select([1]).query_positions.tolist() == [36, 34]
-    assert "sinks=2" in repr(replace(qkv, sliding_window=4, sinks=2)) and "sliding_window=4" in repr(
-        replace(qkv, sliding_window=4)
+    assert "sinks=2" in repr(qkv.replace(sliding_window=4, sinks=2)) and "sliding_window=4" in repr(
+        qkv.replace(sliding_window=4)
     )

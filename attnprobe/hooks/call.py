@@ -154,7 +154,7 @@ class AttentionCall:
         return replace(self, q=of(self.q), visible=of(self.visible), bias=of(self.bias), positions=queries)
 
     def qkv(self, row: int = 0) -> QKV:
-        """The inputs of a method for one batch row: Q, K, V with repeated heads, and what each query sees.
+        """The inputs of a method for one batch row: Q, K, V, and what each query sees.
 
         In self-attention a padded key is also a padded query. In cross attention and before the queries of a cache,
         padded keys are removed.
@@ -165,7 +165,7 @@ class AttentionCall:
         reason = self.beyond()
         if reason is not None:
             raise Unsupported(f"{self.module}: {reason}, and a method that gets only Q, K and V would miss it")
-        q, k, v = self.q[row], repeated(self.k, self.heads)[row], repeated(self.v, self.heads)[row]
+        q, k, v = self.q[row], self.k[row], self.v[row]
         mask = None if self.pattern.keys is None else self.pattern.keys[row]
         if mask is not None and bool(mask.all()):
             mask = None

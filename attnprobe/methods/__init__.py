@@ -108,7 +108,7 @@ def approximate(
     streams = Streams(seed, entry.name, qkv.layer, qkv.window)
     inputs = qkv if entry.takes_mask else inner
     if inner.sink_logits is not None:
-        inputs = replace(inputs, sink_logits=None)
+        inputs = inputs.replace(sink_logits=None)
     result = _count_lost_rows(entry.function(inputs, d, streams=streams, target=target, **chosen))
     if inner.sink_logits is not None:
         result = _with_sinks(entry, result, inner.sink_logits)

@@ -9,7 +9,7 @@ form ``SᵀC̄S + γI``; Lemma 3's scaled ``N = D^-½ (SᵀC̄S + γI) D^-½`` w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -262,7 +262,7 @@ def sensitivity(
         ends = []
         for sign in (step, -step):
             q, k = (x + sign * dx for x, dx in zip((qkv.q, qkv.k), change, strict=True))
-            ends.append(run(replace(qkv, q=q, k=k)))
+            ends.append(run(qkv.replace(q=q, k=k)))
         changes[:, index] = (_frobenius(*ends) / (2 * step * size)).cpu()
     return changes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, linalg
@@ -144,7 +144,7 @@ def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
     for kind, target in ((SoftmaxAttention, "softmax"), (GaussianAttention, "gaussian")):
         if isinstance(operator, kind) and (operator.visible is None) == (inner.visible is None):
             v, scale = inner.v.to(operator.q), operator.scale
-            out = exact_output(replace(inner, q=operator.q, k=operator.k, v=v, scale=scale, sink_logits=None), target)
+            out = exact_output(inner.replace(q=operator.q, k=operator.k, v=v, scale=scale, sink_logits=None), target)
             return out if qkv.mask is None else out.new_zeros(qkv.v.shape).index_copy(1, qkv.mask.nonzero()[:, 0], out)
     return reference.to(torch.float64) @ qkv.v
 

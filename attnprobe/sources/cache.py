@@ -25,7 +25,7 @@ from ..files import GIB, MIB, parse_json, replacing
 
 __all__ = ["FORM", "NO_CACHE", "Cache", "Entry", "default_cache", "key_of"]
 
-FORM = 3  # raised where what is captured of the same source changes
+FORM = 4  # raised where what is captured of the same source changes
 LARGEST = 4 * GIB  # of all entries, where nothing else is set
 UNITS = {"": 1, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 

@@ -1,9 +1,10 @@
 """Safetensors files of queries, keys and values, written by `save_qkv` or by other programs.
 
-Files of `save_qkv` hold ``layer{L}.window{W}.q``, ``.k`` and ``.v``, each (h, n, p), and a metadata entry ``attnprobe``
-with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of (n, p) or (h, n, p), an optional
-bool ``mask`` (n,), and optional metadata entries ``scale``, ``causal`` (``true`` or ``false``), ``sliding_window`` and
-``sinks``. Both may hold ``sink_logits`` (h,), and the ``positions`` (n_q,) of queries that are not all tokens.
+Files of `save_qkv` hold ``layer{L}.window{W}.q``, (h, n, p), ``.k`` and ``.v``, (h_kv, n, p), and a metadata entry
+``attnprobe`` with the facts of their source. Files of other programs hold ``q``, ``k``, ``v`` of these shapes or of
+(n, p), an optional bool ``mask`` (n,), and optional metadata entries ``scale``, ``causal`` (``true`` or ``false``),
+``sliding_window`` and ``sinks``. Both may hold ``sink_logits`` (h,), and the ``positions`` (n_q,) of queries that are
+not all tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], windows: int = 1) -> Path:
     """Write Q, K, V of ``n`` tokens for each of ``layers`` and ``windows`` text windows, replacing the file atomically.
 
-    All tensors are in memory until the end: 3·h·n·p numbers per layer and window.
+    All tensors are in memory until the end: (h + 2 h_kv)·n·p numbers per layer and window.
 
     Raises:
         UsageError: the path cannot be written, or see `Source.check`.
@@ -69,8 +70,9 @@ def save_qkv(path: str | Path, source: Source, n: int, layers: Sequence[int], wi
                     widths[str(layer)] = qkv.sliding_window
                 if qkv.sinks:
                     sinks[str(layer)] = qkv.sinks
+                parts = qkv.parts()
                 for axis in ("q", "k", "v", *EXTRA):
-                    tensor = getattr(qkv, axis)
+                    tensor = parts[axis]
                     if tensor is not None:
                         tensors[f"layer{layer}.window{window}.{axis}"] = tensor.cpu().contiguous()
         if len(causal) > 1:

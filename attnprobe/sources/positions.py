@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from ..hooks.call import BLOCK_BYTES, AttentionCall, repeated
+from ..hooks.call import BLOCK_BYTES, AttentionCall
 from ..hooks.capture import capture_layers
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ TENSORS = ("q", "k", "v", "sink_logits", "positions")  # of what is captured
 
 @dataclass(frozen=True)
 class Captured:
-    """Q, K, V (h, n, ·) of one layer, as the model had them.
+    """Q (h, n, p), K and V (h_kv, n, ·) of one layer, as the model had them.
 
     Attributes:
         scale: of the scores. causal, sliding_window, sink_logits, positions: as in `QKV`.
@@ -178,8 +178,7 @@ def _joined(parts: Sequence[dict[int, AttentionCall]]) -> dict[int, Captured]:
     flat = lambda x: x.transpose(0, 1).flatten(1, 2)  # (b, h, n, p) -> (h, b·n, p)
     joined = {}
     for layer, call in parts[0].items():
-        of = lambda part, axis, layer=layer: repeated(getattr(part[layer], axis), part[layer].heads)
-        q, k, v = (torch.cat([flat(of(part, axis)) for part in parts], dim=1) for axis in "qkv")
+        q, k, v = (torch.cat([flat(getattr(part[layer], axis)) for part in parts], dim=1) for axis in "qkv")
         delta = max(part[layer].delta for part in parts)
         more = call.sliding_window, call.sinks, call.positions
         joined[layer] = Captured(q, k, v, call.scale, call.causal, delta, *more)

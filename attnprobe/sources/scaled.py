@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -35,7 +34,7 @@ def scaled(qkv: QKV, factor: float) -> QKV:
         raise UsageError(f"scale-inputs={factor:g}: choose a number above 0")
     root = factor**0.5
     try:
-        return replace(qkv, q=qkv.q * root, k=qkv.k * root, label={**qkv.label, "scale_inputs": factor})
+        return qkv.replace(q=qkv.q * root, k=qkv.shared_k * root, label={**qkv.label, "scale_inputs": factor})
     except UsageError as error:
         raise UsageError(f"scale-inputs={factor:g}: {error}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ def row_sums_one(case: Case) -> None:
     qkv = case.qkv()
     approx = case.run(qkv)
     if approx.operator is None:  # the output for a V of ones
-        ones = replace(qkv, v=torch.ones_like(qkv.v))
+        ones = qkv.replace(v=torch.ones_like(qkv.v))
         approx = case.run(ones)
         case.near(approx.output, torch.ones_like(approx.output), case.output_band(approx, ones), "row sums and 1")
         return
@@ -63,7 +62,7 @@ def vanishing_normaliser(case: Case) -> None:
 def uses_values(case: Case) -> None:
     qkv = case.qkv()
     weights = torch.linspace(0.1, 3, qkv.n_k, dtype=torch.float64)[:, None]
-    other = replace(qkv, v=qkv.v.flip(1) * weights)
+    other = qkv.replace(v=qkv.v.flip(1) * weights)
     first, second = (case.operator(case.run(x)).dense() for x in (qkv, other))
     demand(not torch.equal(first, second), "another V gives the same matrix: drop the tag")
 
@@ -85,7 +84,7 @@ def exact_at_full_budget(case: Case) -> None:
 @claim("shift_invariant")
 def shift_invariant(case: Case) -> None:
     qkv = case.qkv()
-    after = replace(qkv, k=qkv.k + case.random(qkv.h, 1, qkv.p).to(qkv.dtype))
+    after = qkv.replace(k=qkv.k + case.random(qkv.h, 1, qkv.p).to(qkv.dtype))
     before, moved = case.run(qkv), case.run(after)
     dtype = max(case.dtype, case.operator(moved).dtype, key=eps)
     # the shifted keys are rounded too: one more eps of a score, within the factor's 4 (p + 4) G
@@ -116,7 +115,7 @@ def own_scale(case: Case) -> None:
 
 @claim("causal", scores=(1.0,))
 def causal(case: Case) -> None:
-    qkv = replace(case.qkv(), causal=True)
+    qkv = case.qkv().replace(causal=True)
     approx = case.run(qkv)
     demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")
     middle = qkv.n // 2
@@ -132,7 +131,7 @@ def causal(case: Case) -> None:
 
 @in_kit("causal-rows", "some queries of causal Q, K, V get the rows of all of them", tag="causal", scores=(1.0,))
 def causal_rows(case: Case) -> None:
-    qkv = replace(case.qkv(), causal=True)
+    qkv = case.qkv().replace(causal=True)
     whole = case.run(qkv)
     for index in (torch.arange(qkv.n - 3, qkv.n), torch.tensor([1, 2, qkv.n // 2, qkv.n - 1])):
         some = qkv.queries(index)
@@ -146,11 +145,11 @@ def causal_rows(case: Case) -> None:
 
 @claim("decodes", scores=(1.0,))
 def decodes(case: Case) -> None:
-    qkv = replace(case.qkv(), causal=True)
+    qkv = case.qkv().replace(causal=True)
     whole, least = case.run(qkv), case.budget or 1
     for step in sorted({min(least, qkv.n - 1), qkv.n // 2, qkv.n - 1}):
         seen = slice(0, step + 1)
-        one = replace(qkv, q=qkv.q[:, step : step + 1], k=qkv.k[:, seen], v=qkv.v[:, seen])
+        one = qkv.replace(q=qkv.q[:, step : step + 1], k=qkv.k[:, seen], v=qkv.v[:, seen])
         band = case.output_band(whole, qkv)[:, step : step + 1]
         case.near(
             case.run(one, d=_affordable(case, step + 1)).output,
@@ -163,7 +162,7 @@ def decodes(case: Case) -> None:
 @claim("local", scores=(1.0,))
 def local(case: Case) -> None:
     for causal in [True, False] if "causal" in case.method.tags else [False]:
-        qkv = replace(case.qkv(), causal=causal, sliding_window=case.n // 3, sinks=int(causal))
+        qkv = case.qkv().replace(causal=causal, sliding_window=case.n // 3, sinks=int(causal))
         approx = case.run(qkv)
         demand(torch.isfinite(approx.output).all(), "the output with a sliding window is not finite")
         assert qkv.visible is not None
@@ -177,7 +176,7 @@ def _with_future(case: Case, qkv: QKV, first: int) -> QKV:
     for x in later:
         x[:, first:] = 8 * case.random(*x[:, first:].shape).to(x.dtype)
     q, k, v = later
-    return replace(qkv, q=q, k=k, v=v)
+    return qkv.replace(q=q, k=k, v=v)
 
 
 def _affordable(case: Case, n_k: int) -> int | None:
@@ -189,7 +188,7 @@ def _affordable(case: Case, n_k: int) -> int | None:
 
 @claim("causal_target", scores=(1.0,))
 def causal_target(case: Case) -> None:
-    qkv = replace(case.qkv(), causal=True)
+    qkv = case.qkv().replace(causal=True)
     demand(case.run(qkv).output.shape == (qkv.h, qkv.n_q, qkv.p_v), "it does not take causal Q, K, V")
 
 

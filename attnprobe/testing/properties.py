@@ -135,8 +135,8 @@ def scale(case: Case) -> None:
 def scaled(case: Case) -> tuple[QKV, Approximation, Approximation]:
     """Q and K at scale 4s, the result on them, and the result on 2Q and 2K at s. Factors of two are exact."""
     qkv = case.qkv()
-    steeper = replace(qkv, scale=4 * qkv.scale)
-    return steeper, case.run(steeper), case.run(replace(qkv, q=2 * qkv.q, k=2 * qkv.k))
+    steeper = qkv.replace(scale=4 * qkv.scale)
+    return steeper, case.run(steeper), case.run(qkv.replace(q=2 * qkv.q, k=2 * qkv.k))
 
 
 @in_kit("deterministic-by-seed", "one seed gives one result, whatever torch's global generator is at", scores=(1.0,))
@@ -250,8 +250,8 @@ def linear(case: Case) -> None:
     if first.operator is None:
         raise Skip(f"it {first.no_operator}, and does not say linear_in_v")
     weights = torch.linspace(0.1, 3, qkv.n_k, dtype=torch.float64)[:, None].to(qkv.dtype)
-    other = replace(qkv, v=qkv.v.flip(1) * weights)
-    both = replace(qkv, v=2 * qkv.v - other.v)
+    other = qkv.replace(v=qkv.v.flip(1) * weights)
+    both = qkv.replace(v=2 * qkv.v - other.v)
     case.compare(case.run(other), first, qkv, "the matrix for another V")
     a, b, c = (case.run(x) for x in (qkv, other, both))
     band = case.output_band(a, qkv) * 2 + case.output_band(b, other) + case.output_band(c, both)

@@ -383,12 +383,13 @@ def test_queries_beyond_the_text_are_refused_before_any_forward(tiny_bert, text_
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_decoder_gives_causal_q_k_v_and_says_so(families, text_file, name):
-    """Told from its configuration and proved by the forward; keys are repeated for the heads of their group."""
+    """Told from its configuration and proved by the forward; keys are shared by the heads of their group."""
     src = source(families(name), text_file)
     assert src.facts["causal"] is True and "attention: causal" in src.describe()
     found = src.qkv(24, [0, 1], 0)
     for qkv in found.values():
         assert qkv.causal and qkv.k.shape == qkv.q.shape == (4, 24, 8) and qkv.label["causal"] is True
+        assert qkv.kv_heads == (2 if name == "llama" else 4)
     longer = src.qkv(40, [1], 0)[1] if name == "gpt2" else None
     assert longer is None or longer.causal  # segments read one by one, side by side
     assert "causal" not in source(families("eurobert"), text_file).facts

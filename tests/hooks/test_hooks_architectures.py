@@ -266,7 +266,7 @@ def test_the_window_of_a_mask(mask, expected):
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3", "OPT", "GPT-NeoX", "BART"])
 def test_a_causal_call_gives_a_causal_qkv(built, name):
-    """Keys repeated for their group, padding left out; of an encoder-decoder the decoder's own attention alone."""
+    """Keys shared by their group, padding left out; of an encoder-decoder the decoder's own attention alone."""
     model, batch = built(name)
     calls = capture(model, batch)
     found = {path: [call.qkv(row) for row in range(2)] for (path, _), call in calls.items()}
@@ -282,11 +282,11 @@ def test_a_causal_call_gives_a_causal_qkv(built, name):
             torch.testing.assert_close(exact_output(qkv)[:, valid], output[:, valid], rtol=0, atol=1e-6)
 
 
-def test_grouped_keys_are_kept_once_and_repeated_for_a_qkv():
+def test_grouped_keys_are_kept_once_and_repeated_for_k():
     model = tiny_models.build("EuroBERT")
     call = capture(model, tiny_models.inputs(model, padded=False))["layers.1.self_attn", 0]
     k = call.qkv(0).k
-    assert (call.kv_heads, len(k)) == (2, 4)
+    assert (call.kv_heads, call.qkv(0).kv_heads, len(k)) == (2, 2, 4)
     assert torch.equal(k[0], call.k[0, 0]) and torch.equal(k[1], call.k[0, 0]) and torch.equal(k[2], call.k[0, 1])
 
 

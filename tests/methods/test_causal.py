@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from inputs import DTYPES, SCORES, entry_band, eps, make, one_head, output_band, reaching
@@ -32,7 +30,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dty
 
 
 def causal(**shape) -> QKV:
-    return replace(make(**{"n": N, **shape}), causal=True)
+    return make(**{"n": N, **shape}).replace(causal=True)
 
 
 def run(name, target, qkv, d=None, **options):
@@ -55,7 +53,7 @@ def with_future(qkv: QKV, first: int, factor: float, label: str) -> QKV:
         x = getattr(qkv, axis).clone()
         x[:, first:] = factor * random_like(x[:, first:].shape, label, axis).to(x.dtype)
         tensors[axis] = x
-    return replace(qkv, **tensors)
+    return qkv.replace(**tensors)
 
 
 def test_the_forms_are_these():
@@ -222,7 +220,7 @@ def test_masked_equals_compressed(name, target):
     qkv = causal(n=N + 5)
     mask = torch.ones(N + 5, dtype=torch.bool)
     mask[[0, 6, 7, 30, N + 4]] = False
-    padded = replace(qkv, mask=mask)
+    padded = qkv.replace(mask=mask)
     got, wanted = run(name, target, padded), run(name, target, padded.compressed())
     assert padded.compressed().causal
     assert torch.equal(got.output[:, mask], wanted.output) and not got.output[:, ~mask].any()
@@ -233,7 +231,7 @@ def test_masked_equals_compressed(name, target):
 @every_taken
 @pytest.mark.parametrize("top", [200.0, 2000.0, 2e4])
 def test_large_scores_give_finite_outputs(name, target, dtype, top):
-    approx = run(name, target, replace(reaching(top, n=N, dtype=dtype), causal=True))
+    approx = run(name, target, reaching(top, n=N, dtype=dtype).replace(causal=True))
     assert torch.isfinite(approx.output).all() and not approx.diagnostics["bad_rows"].any()
 
 
@@ -271,14 +269,14 @@ def test_a_method_without_a_causal_form_says_so(name):
 def test_draws_are_those_of_the_method(name, target):
     """Causal or not: what is drawn depends on the seed alone."""
     qkv = causal()
-    assert run(name, target, qkv).draws_hash() == run(name, target, replace(qkv, causal=False)).draws_hash()
+    assert run(name, target, qkv).draws_hash() == run(name, target, qkv.replace(causal=False)).draws_hash()
 
 
 @every_form
 def test_gradients_are_those_of_differences_and_none_comes_from_the_future(name, target):
     qkv = causal(h=1)
     leaves = [getattr(qkv, axis).clone().requires_grad_() for axis in "qkv"]
-    output = lambda q, k, v: run(name, target, replace(qkv, q=q, k=k, v=v)).output[:, :17]
+    output = lambda q, k, v: run(name, target, qkv.replace(q=q, k=k, v=v)).output[:, :17]
     weights = random_like((1, 17, 5), "weights")
     grads = torch.autograd.grad((output(*leaves) * weights).sum(), leaves, allow_unused=True)
     assert all(grad is None or not grad[:, 17:].any() for grad in grads)
@@ -357,7 +355,7 @@ def test_matrix_errors_are_those_of_the_causal_matrix(n, name):
     assert (norm <= found["matrix_spectral_upper"] * (1 + 1e-9)).all()
     torch.testing.assert_close(found["matrix_frobenius"], e.norm(dim=(1, 2)))
     torch.testing.assert_close(found["matrix_infinity"], e.abs().sum(-1).amax(-1))
-    full = replace(qkv, causal=False)
+    full = qkv.replace(causal=False)
     other = matrix_errors(exact(full), approx.operator)["matrix_frobenius"]
     assert (other - found["matrix_frobenius"]).abs().min() > 1e-3
 
@@ -429,7 +427,7 @@ def test_the_option_of_the_window_is_the_same_pattern():
     """Asked for on Q, K, V of an encoder it is what causal Q, K, V get without being asked, or with it."""
     qkv = causal()
     wanted = run("window", "softmax", qkv)
-    for other, options in ((replace(qkv, causal=False), {"causal": True}), (qkv, {"causal": True})):
+    for other, options in ((qkv.replace(causal=False), {"causal": True}), (qkv, {"causal": True})):
         assert torch.equal(run("window", "softmax", other, **options).operator.dense(), wanted.operator.dense())
 
 
@@ -447,7 +445,7 @@ def test_a_causal_form_stays_on_the_device_of_its_inputs(name, target):
     qkv, x = causal(), random_like((2, N, 3), "x")
     wanted = run(name, target, qkv)
     with pretending():
-        away = replace(qkv, **{axis: getattr(qkv, axis).to(AWAY) for axis in "qkv"})
+        away = qkv.replace(**{axis: getattr(qkv, axis).to(AWAY) for axis in "qkv"})
         got = run(name, target, away)
         pairs = [(got.output, wanted.output), (got.operator.rows(3, 9), wanted.operator.rows(3, 9))]
         pairs += [(got.operator @ x.to(AWAY), wanted.operator @ x), (exact_output(away), exact_output(qkv))]

@@ -5,7 +5,6 @@ are worst-case bounds; typical errors are 100 times smaller.
 """
 
 import hashlib
-from dataclasses import replace
 
 import pytest
 import torch
@@ -132,7 +131,7 @@ def test_a_method_takes_as_many_queries_as_keys_or_not(name, target):
 @every_method
 def test_the_scale_is_the_models_own(name, target):
     """Not p^-½, and not left out."""
-    qkv = replace(make(n=14), scale=0.6)
+    qkv = make(n=14).replace(scale=0.6)
     approx = run(name, target, qkv)
     band = entry_band(approx.operator, qkv, torch.float64)
     for row in range(qkv.h):
@@ -181,7 +180,7 @@ def test_a_seed_fixes_the_draws_and_another_seed_layer_window_or_method_changes_
         return
     others = [run(name, target, qkv, d=20, seed=4).draws_hash()]
     for label in ({"layer": 1}, {"window": 1}, {"layer": "encoder.1"}):
-        others.append(run(name, target, replace(qkv, label=label), d=20, seed=3).draws_hash())
+        others.append(run(name, target, qkv.replace(label=label), d=20, seed=3).draws_hash())
     assert len({approx.draws_hash(), *others}) == 5
     first = next(iter(approx.draws.values()))
     assert not torch.equal(first[0], first[1])  # heads draw on their own
@@ -195,7 +194,7 @@ def test_draws_depend_on_neither_dtype_nor_target_nor_values(name, target):
     for other in get(name).targets:
         assert run(name, other, qkv).draws_hash() == wanted
     if not get(name).claims("uses_values", target):
-        assert run(name, target, replace(qkv, v=-qkv.v)).draws_hash() == wanted
+        assert run(name, target, qkv.replace(v=-qkv.v)).draws_hash() == wanted
 
 
 @every_method
@@ -286,7 +285,7 @@ def test_segments_are_not_permutation_equivariant():
 
 
 def shifted(qkv):
-    return replace(qkv, k=qkv.k + random_like((qkv.h, 1, qkv.p), "shift").to(qkv.dtype))
+    return qkv.replace(k=qkv.k + random_like((qkv.h, 1, qkv.p), "shift").to(qkv.dtype))
 
 
 @every_dtype
@@ -385,7 +384,7 @@ def test_the_budget_counts_valid_tokens_only(name, target):
         return
     mask = torch.arange(10) < 4
     with pytest.raises(Unsupported, match=f"choose d in {entry.least}..{entry.limit(4, 4)}$"):
-        approximate(name, replace(qkv, mask=mask), entry.limit(10, 10), target=target)
+        approximate(name, qkv.replace(mask=mask), entry.limit(10, 10), target=target)
 
 
 @every_method

@@ -29,7 +29,7 @@ every_form = pytest.mark.parametrize("form", FORMS)
 
 
 def inputs(form, n=80, rows=None, **shape):
-    qkv = replace(make(n=n, score=4.0, **shape), **FORMS[form])
+    qkv = make(n=n, score=4.0, **shape).replace(**FORMS[form])
     return qkv if rows is None else qkv.queries(rows)
 
 
@@ -136,7 +136,7 @@ def test_a_row_that_holds_nothing_and_one_with_a_negative_weight():
 
 def test_outputs_of_zero_have_no_error_and_no_angle():
     qkv = inputs("causal", n=9, h=1)
-    nothing = replace(qkv, v=torch.zeros_like(qkv.v))
+    nothing = qkv.replace(v=torch.zeros_like(qkv.v))
     found = row_metrics(exact(nothing), approximate("window", nothing, 5), nothing)
     for name in ("row_error", "row_error_angle", "tail_gap"):
         assert not found[name].any(), name
@@ -162,7 +162,7 @@ def test_inputs_of_another_dtype_are_measured_in_float64(dtype):
 @pytest.mark.parametrize("score", [1.0, 30.0])
 def test_total_variation_divergence_and_error_follow_from_the_lost_mass(method, form, score):
     """Of a renormalised selection: TV = 1 - m = 1 - exp(-KL), and row error = (1 - m) · tail gap."""
-    qkv = replace(make(n=150, score=score), **FORMS[form])
+    qkv = make(n=150, score=score).replace(**FORMS[form])
     found = row_metrics(exact(qkv), approximate(method, qkv, 16), qkv)
     lost = found["tv"]
     assert (found["mass"] + lost - 1).abs().max() < 1e-12
@@ -186,7 +186,7 @@ def test_an_output_without_a_matrix_has_the_metrics_of_outputs():
 
 def test_padded_rows_are_not_numbers_and_the_others_those_of_the_valid_tokens():
     mask = torch.arange(20) >= 4
-    qkv = replace(make(n=20), mask=mask)
+    qkv = make(n=20).replace(mask=mask)
     inner = qkv.compressed()
     found = row_metrics(exact(qkv), approximate("window", qkv, 8), qkv, needle=torch.tensor([7]))
     wanted = row_metrics(exact(inner), approximate("window", inner, 8), inner, needle=torch.tensor([3]))

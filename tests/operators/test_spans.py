@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -63,7 +62,7 @@ def kind_of(name, n=150, dtype=F64):
     qkv = make(n=n, h=2, dtype=dtype)
     if name == "padded":
         qkv = QKV(qkv.q, qkv.k, qkv.v, mask=torch.arange(n) % 7 != 3)
-    return replace(qkv, causal=name == "causal"), "gaussian" if name == "gaussian" else "softmax"
+    return qkv.replace(causal=name == "causal"), "gaussian" if name == "gaussian" else "softmax"
 
 
 every_kind = pytest.mark.parametrize("kind", ["softmax", "gaussian", "causal", "padded"])
@@ -500,7 +499,7 @@ def test_home_may_be_the_other_device(pretended_threads, kind, devices):
     here = Differences(exact(qkv, target), ops)
     first, normal, output = here.first(v1), here.normal(x, which), exact_output(qkv, target)
     with pretending():
-        away = replace(qkv, **{axis: getattr(qkv, axis).to(AWAY) for axis in "qkv"})
+        away = qkv.replace(**{axis: getattr(qkv, axis).to(AWAY) for axis in "qkv"})
         there = Differences(exact(away, target), [op and op.on(AWAY) for op in ops], devices=devices)
         found = there.first(v1.to(AWAY))
         pairs = [(getattr(found, name), getattr(first, name)) for name in vars(first)]

@@ -100,6 +100,7 @@ def test_windows_sinks_and_queries_are_cached(cache, tmp_path, monkeypatch):
     refuse_forwards(monkeypatch)
     again = source(folder, str(text), queries="last:5").qkv(24, [0], 0)[0]
     assert (again.sliding_window, again.causal) == (first.sliding_window, first.causal) == (6, True)
+    assert again.group == first.group == 2 and torch.equal(again.shared_k, first.shared_k)
     assert torch.equal(again.sink_logits, first.sink_logits) and torch.equal(again.positions, first.positions)
 
 

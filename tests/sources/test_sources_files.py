@@ -134,6 +134,14 @@ def test_one_head_without_its_axis(write, tensors):
     assert got.q.shape == (1, 6, 4) and torch.equal(got.v[0], tensors["v"][0, :6])
 
 
+def test_keys_and_values_of_grouped_queries_stay_grouped(write, tensors, tmp_path):
+    shared = {name: tensors[name][2:] for name in "kv"}
+    given = opened(write({**tensors, **shared}))
+    kept = opened(save_qkv(tmp_path / "kept", given, 10, [0])).qkv(10, [0], 0)[0]
+    assert (kept.h, kept.group) == (3, 3) and torch.equal(kept.shared_v, shared["v"])
+    assert load_file(tmp_path / "kept")["layer0.window0.k"].shape == shared["k"].shape
+
+
 def test_a_mask(write, tensors):
     mask = torch.arange(10) != 3
     got = opened(write({**tensors, "mask": mask})).qkv(6, [0], 0)[0]

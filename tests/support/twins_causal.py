@@ -6,8 +6,6 @@ tokens up to i.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from twins import TWINS, exact
@@ -19,7 +17,7 @@ from attnprobe.qkv import QKV
 
 def prefix(qkv: QKV, n: int) -> QKV:
     """The first n tokens, not causal: their last query sees all of them."""
-    return replace(qkv, q=qkv.q[:, :n], k=qkv.k[:, :n], v=qkv.v[:, :n], causal=False)
+    return qkv.replace(q=qkv.q[:, :n], k=qkv.k[:, :n], v=qkv.v[:, :n], causal=False)
 
 
 def last_rows(twin):

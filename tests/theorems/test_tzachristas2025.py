@@ -26,7 +26,7 @@ def found(name, qkv, *args, setting=None, **more):
 @pytest.mark.parametrize("score", [1.0, 20.0])
 @pytest.mark.parametrize("dtype", [F64, torch.float32])
 def test_the_identities_and_the_diameter_bound_hold(form, score, dtype):
-    qkv = replace(make(n=70, score=score, dtype=dtype), **FORMS[form])
+    qkv = make(n=70, score=score, dtype=dtype).replace(**FORMS[form])
     for name, sides in (("topk-tv", ["tau", "kl"]), ("topk-output", ["factorisation", "diameter"])):
         every = found(name, qkv, (3, 16))
         assert [(one.d, one.at["of"]) for one in every] == [(d, of) for d in (3, 16) for of in sides]
@@ -59,11 +59,11 @@ def test_the_rule_for_gaussian_scores_is_met_by_them_and_not_by_heavy_tails():
     n, p = 4000, 64
     qkv = make(n=n, h=1, p=p)
     q, k = torch.randn(2, 1, n, p, generator=g, dtype=F64)
-    flat = replace(qkv, q=q[:, :40] / q[:, :40].norm(dim=-1, keepdim=True) * p**0.5, k=k, v=k)
+    flat = qkv.replace(q=q[:, :40] / q[:, :40].norm(dim=-1, keepdim=True) * p**0.5, k=k, v=k)
     [one] = found("topk-gaussian", flat, epsilons=(0.1,))
     assert float(one.measured / one.bound) == pytest.approx(1.0, abs=0.1)
     assert abs(float(one.details["kurtosis"])) < 0.2
-    sharp = replace(flat, k=k * (torch.rand(1, n, 1, generator=g, dtype=F64) < 0.05) * 6)
+    sharp = flat.replace(k=k * (torch.rand(1, n, 1, generator=g, dtype=F64) < 0.05) * 6)
     [one] = found("topk-gaussian", sharp, epsilons=(0.1,))
     assert one.verdicts() == ["violated"] or float(one.details["kurtosis"]) > 3
 
@@ -75,7 +75,7 @@ def test_few_keys_and_impossible_epsilons_are_left_out():
 
 @pytest.mark.parametrize("score, verdict", [(0.01, "holds"), (9.0, "assumption not met")])
 def test_scores_are_bounded_or_not(score, verdict):
-    qkv = replace(make(n=60, score=score), causal=True)
+    qkv = make(n=60, score=score).replace(causal=True)
     [one] = found("bounded-scores", qkv)
     scores = (qkv.scale * qkv.q @ qkv.k.mT).abs().tril()
     assert torch.allclose(one.measured, scores.amax((1, 2))) and one.verdicts() == [verdict] * 2

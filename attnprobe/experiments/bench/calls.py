@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from ...reference import own_output
 
 __all__ = ["EXACT", "Work", "differentiated", "gradients", "load_call", "save_inputs"]
 
-FIELDS = [one.name for one in fields(QKV)]
 EXACT = "exact"  # the name of exact attention, by torch's fused kernel where it has one
 
 
@@ -62,8 +61,8 @@ class Work:
         """The work, ready to run any number of times."""
         if not self.backward:
             return torch.no_grad()(lambda: self.run(qkv))
-        leaves = [getattr(qkv, axis).detach().clone().requires_grad_() for axis in "qkv"]
-        inputs = replace(qkv, **dict(zip("qkv", leaves, strict=True)))
+        leaves = [qkv.parts()[axis].detach().clone().requires_grad_() for axis in "qkv"]
+        inputs = qkv.replace(**dict(zip("qkv", leaves, strict=True)))
         return lambda: gradients(self.run(inputs).output, leaves)
 
 
@@ -93,7 +92,7 @@ def differentiated(work: Work, qkv: QKV) -> str:
 
 def save_inputs(path: Path, qkv: QKV) -> None:
     """Leave Q, K, V and all that a `QKV` holds with them where `load_call` finds them."""
-    facts = {name: _on_cpu(getattr(qkv, name)) for name in FIELDS}
+    facts = {name: _on_cpu(part) for name, part in qkv.parts().items()}
     label = {name: qkv.label[name] for name in ("layer", "window") if name in qkv.label}
     torch.save({**facts, "label": label}, path)
 

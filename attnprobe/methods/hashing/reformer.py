@@ -6,7 +6,6 @@ its number of buckets, c the chunk length. ``rounds`` is the paper's n_rounds, a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Literal
 
@@ -137,7 +136,7 @@ def _causal(
         visited.append((slots >= 0).sum())
         used = _used(slots, token, once)
         index.append(slots.masked_fill(~used, -1))
-    operator, _ = sparse_softmax(replace(qkv, q=queries, k=keys, scale=1.0), torch.stack(index))
+    operator, _ = sparse_softmax(qkv.replace(q=queries, k=keys, scale=1.0), torch.stack(index))
     visited = torch.stack(visited).double().cpu()
     diagnostics = {"realised_d": visited / qkv.n, "visited": visited}
     return Approximation.of(operator, qkv, draws={"rotations": drawn}, diagnostics=diagnostics)

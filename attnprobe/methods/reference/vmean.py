@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from ...operators import RankOne
@@ -46,7 +44,7 @@ def vmean(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> Ap
     Shapes: output (h, n, p_v). Deterministic; cost ``n p_v``.
     """
     if qkv.sliding_window is not None:
-        operator = exact(replace(qkv, q=torch.zeros_like(qkv.q)))  # scores of 0: uniform over the keys that a row sees
+        operator = exact(qkv.replace(q=torch.zeros_like(qkv.q)))  # scores of 0: uniform over the keys that a row sees
         return Approximation.of(operator, qkv, diagnostics={"visited": per_head(qkv.h, 0)})
     if qkv.causal:
         log_ones = qkv.q.new_zeros(qkv.h, qkv.n_k, 1)  # the logarithm of one feature, 1 for every token

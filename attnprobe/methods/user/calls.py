@@ -42,7 +42,7 @@ class UserFunction:
         calls = [[head] for head in qkv.heads] if "generator" in self.parameter_names else [qkv.heads]
 
         def run(v: Tensor) -> list[Any]:
-            inputs = replace(qkv, v=v)
+            inputs = qkv.replace(v=v)
             return [
                 self._checked(self._call(part, plain, streams, options), part)
                 for part in (inputs.select(heads) for heads in calls)
@@ -84,7 +84,7 @@ class UserFunction:
         if "generator" in self.parameter_names:
             values["generator"] = streams.head(qkv.heads[0])
         if "qkv" in self.parameter_names:
-            values["qkv"] = replace(qkv, q=q, k=k, v=v)
+            values["qkv"] = qkv.replace(q=q, k=k, v=v)
         first = [values.get(p.name, p.default) for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
         rest = {p.name: values[p.name] for p in self.parameters if p.kind is not p.POSITIONAL_ONLY and p.name in values}
         try:

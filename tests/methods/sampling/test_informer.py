@@ -1,6 +1,5 @@
 """Informer's own mathematics: its measurements, its sizes, the rows that it chooses."""
 
-from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -67,7 +66,7 @@ def test_the_log_ratio_is_that_of_arithmetic_and_geometric_mean():
         for entry in a:
             product *= entry
         assert abs(float(got[i]) - log(sum(a) / 5 / product**0.2)) <= 1e-13
-    flat = measured(replace(qkv, q=torch.zeros_like(qkv.q)), sampled[None], "log-ratio")
+    flat = measured(qkv.replace(q=torch.zeros_like(qkv.q)), sampled[None], "log-ratio")
     assert flat.abs().max() <= 1e-15
 
 
@@ -92,7 +91,7 @@ def test_queries_that_float32_cannot_tell_apart_are_ordered_by_float64(measure, 
     """Tokens that are nearly one; and products that overflow in float32."""
     qkv = make(h=2, n=60)
     q, k = (size * (x[:, :1] + 1e-7 * x) for x in (qkv.q, qkv.k))
-    qkv = replace(qkv, q=q, k=k)
+    qkv = qkv.replace(q=q, k=k)
     approx = run(qkv, 7, measure=measure)
     exact = measured(qkv, approx.draws["sampled_keys"], measure)
     wanted = exact.sort(descending=True, stable=True).indices[:, :7]
