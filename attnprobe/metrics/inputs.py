@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..linalg.norms import output_norms, row_norms
-from ..operators import SoftmaxAttention, block_shape, row_blocks, side_by_side
+from ..operators import SoftmaxAttention, block_shape, product, row_blocks, side_by_side
 from ..operators.attention import CPU_BLOCK
 from ..qkv import QKV
 from ..reference import exact
@@ -107,7 +107,7 @@ def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows
     largest, entropy, mass = q.new_zeros(len(q)), q.new_zeros(len(q)), q.new_zeros(len(q), n)
     moments = q.new_zeros(2, len(q))
     for start, stop in row_blocks(q.shape[1], rows):
-        scores = (q[:, start:stop] * scale) @ k.mT  # (g, b, n)
+        scores = product(q[:, start:stop] * scale, k.mT)  # (g, b, n)
         hidden = None if visible is None else visible.of(slice(start, stop)).hidden(n)
         if hidden is not None:
             away = (scores - middle[:, None, None]).masked_fill_(hidden, 0)

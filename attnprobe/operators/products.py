@@ -16,17 +16,28 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """``a @ b`` of a (g, m, k) and b (g, k, n), which may be made in ``out`` (g, m, n) or in new memory.
 
     torch makes float32 products of a CPU by MKL, which uses half of the width of AVX-512 on AMD's processors. Where a
-    processor has AVX-512, those of one head are made by oneDNN, which uses all of it. Both round to float32 after each
-    multiply-add; only the order of the sums differs.
+    processor has AVX-512, large ones are made by oneDNN, which uses all of it, head by head. Both round to float32
+    after each multiply-add; only the order of the sums differs.
     """
-    if _is_wide(a, b):
-        return torch.ops.mkldnn._linear_pointwise(a[0], b[0].mT, None, "none", [], "")[None]
-    return torch.matmul(a, b, out=out)
+    if not _is_wide(a, b):
+        return torch.matmul(a, b, out=out)
+    if len(a) == 1:
+        return _by_onednn(a[0], b[0])[None]
+    if out is None:
+        out = a.new_empty(len(a), a.shape[1], b.shape[2])
+    for head, (of_a, of_b) in enumerate(zip(a, b, strict=True)):
+        out[head] = _by_onednn(of_a, of_b)
+    return out
+
+
+def _by_onednn(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of two float32 matrices."""
+    return torch.ops.mkldnn._linear_pointwise(a, b.mT, None, "none", [], "")
 
 
 def _is_wide(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN makes a product: large, of one float32 head on a CPU with AVX-512, and without gradients."""
-    if a.dtype != torch.float32 or b.dtype != torch.float32 or a.device.type != "cpu" or len(a) != 1:
+    """Whether oneDNN makes a product: large in each head, float32, on a CPU with AVX-512, and without gradients."""
+    if a.dtype != torch.float32 or b.dtype != torch.float32 or a.device.type != "cpu":
         return False
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return False
@@ -40,6 +51,6 @@ def _onednn() -> bool:
         return False
     one = torch.ones(1, 1)
     try:
-        return bool(torch.ops.mkldnn._linear_pointwise(one, one, None, "none", [], "") == one)
+        return bool(_by_onednn(one, one) == one)
     except (AttributeError, RuntimeError, TypeError):
         return False

@@ -66,16 +66,16 @@ class LowRank(Operator):
         return LowRank(self.left.to(dtype), middle, self.right.to(dtype))
 
     def _apply(self, x: Tensor) -> Tensor:
-        x = self.right @ x  # (h, d, c)
+        x = product(self.right, x)  # (h, d, c)
         for factor in reversed(self.middle):
             x = factor @ x
-        return self.left @ x
+        return product(self.left, x)
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
-        y = y.mT @ self.left  # (h, c, d); the transpose of the product is up to twice as fast
+        y = product(y.mT, self.left)  # (h, c, d); the transpose of the product is up to twice as fast
         for factor in self.middle:
             y = y @ factor
-        return (y @ self.right).mT
+        return product(y, self.right).mT
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.left[:, start:stop]
@@ -262,7 +262,7 @@ class Columns(Operator):
         return made
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self.weight @ torch.gather(x, 1, self.index[:, :, None].expand(-1, -1, x.shape[2]))
+        return product(self.weight, torch.gather(x, 1, self.index[:, :, None].expand(-1, -1, x.shape[2])))
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
         out = y.new_zeros(self.shape[0], self.shape[2], y.shape[2])

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...operators import product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, from_log_features, log_feature_sums, per_head
@@ -93,14 +94,14 @@ def performer(
     rows = w.to(q)
     log_q, log_k = log_features(q, rows), log_features(k, rows)  # (h, n, d)
     if eps > 0:
-        log_q = _plus(log_q - (q @ rows.mT).amax(-1, keepdim=True), eps)
+        log_q = _plus(log_q - product(q, rows.mT).amax(-1, keepdim=True), eps)
         if qkv.causal:
-            top = (k @ rows.mT).amax(-1, keepdim=True).cummax(1).values  # (h, n_k, 1), of the keys up to each
+            top = product(k, rows.mT).amax(-1, keepdim=True).cummax(1).values  # (h, n_k, 1), of the keys up to each
             # φ(q_i)·(exp(log φ(k_j) - top_i) + eps) has one more feature, eps Σ_f φ_f(q_i), the same for all keys
             log_q = torch.cat([log_q - top[:, qkv.query_positions], log_q.logsumexp(-1, keepdim=True) + log(eps)], -1)
             log_k = torch.nn.functional.pad(log_k, (0, 1))
         else:
-            log_k = _plus(log_k - (k @ rows.mT).amax((1, 2), keepdim=True), eps)
+            log_k = _plus(log_k - product(k, rows.mT).amax((1, 2), keepdim=True), eps)
     approx = _approximation(qkv, d, log_q, log_k, w)
     if eps > 0:
         return approx
@@ -142,7 +143,7 @@ def performer_relu(
         Unsupported: d above 65536. UsageError: a negative ``eps``; ``qr`` or ``scaling`` without orthogonal rows.
     """
     q, k, w = _inputs(qkv, d, streams, qr, scaling, orthogonal, double_norm, share_heads)
-    log_q, log_k = (_log_relu(x @ w.to(x).mT, eps) for x in (q, k))  # (h, n, d)
+    log_q, log_k = (_log_relu(product(x, w.to(x).mT), eps) for x in (q, k))  # (h, n, d)
     return _approximation(qkv, d, log_q, log_k, w)
 
 
@@ -153,7 +154,7 @@ def _log_relu(x: Tensor, eps: float) -> Tensor:
 
 def log_features(x: Tensor, w: Tensor) -> Tensor:
     """``log(√d φ(x')) = W x' - ‖x'‖²/2`` for x' (h, n, p) and W (h, d, p), as (h, n, d)."""
-    return (x @ w.mT).sub_((x * x).sum(-1, keepdim=True) / 2)  # in place: one (n, d) tensor
+    return product(x, w.mT).sub_((x * x).sum(-1, keepdim=True) / 2)  # in place: one (n, d) tensor
 
 
 def projection(

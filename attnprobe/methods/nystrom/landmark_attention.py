@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...linalg.inverses import razavi, residual, start, truncated_pinv
-from ...operators import LowRank
+from ...operators import LowRank, product
 from ...qkv import QKV
 from ..base import Approximation, per_head, row_sums, softmax_in_place
 
@@ -43,8 +43,8 @@ def softmax_factors(qkv: QKV, q_marks: Tensor, k_marks: Tensor, dtype: torch.dty
     """
     q, k = qkv.q.to(dtype), qkv.k.to(dtype)
     a = torch.softmax(qkv.scale * q_marks @ k_marks.mT, -1)
-    f = softmax_in_place(q @ (qkv.scale * k_marks).to(q).mT)
-    w = softmax_in_place((qkv.scale * q_marks).to(q) @ k.mT)
+    f = softmax_in_place(product(q, (qkv.scale * k_marks).to(q).mT))
+    w = softmax_in_place(product((qkv.scale * q_marks).to(q), k.mT))
     return f, a, w
 
 

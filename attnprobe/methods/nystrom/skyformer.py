@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...linalg.inverses import inverse_root, razavi, residual, start
 from ...linalg.sampling import kmeans, recursive_rls
-from ...operators import LowRank, Scaled, SoftmaxAttention
+from ...operators import LowRank, Scaled, SoftmaxAttention, product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, row_sums, tokens
@@ -170,10 +170,10 @@ def skyformer(
         return Approximation.of(operator, qkv, draws=draws, cores=cores, inverses=inverses, diagnostics=diagnostics)
 
     half = _half(landmarks, scale)  # (h, d)
-    left = (q @ (scale * landmarks).mT).sub_(half[:, None, :])  # log(E_Q L), (h, n_q, d)
+    left = product(q, (scale * landmarks).mT).sub_(half[:, None, :])  # log(E_Q L), (h, n_q, d)
     row_shift = left.detach().amax(-1)  # (h, n_q); the shifts cancel, and so would their gradients
     left = left.sub_(row_shift[..., None]).exp_()
-    right = ((scale * landmarks) @ k.mT).sub_(half[..., None])  # log(R E_K), (h, d, n_k)
+    right = product(scale * landmarks, k.mT).sub_(half[..., None])  # log(R E_K), (h, d, n_k)
     head_shift = right.detach().amax((1, 2))  # (h,)
     right = right.sub_(head_shift[:, None, None]).exp_()
     low_rank = LowRank(left, middle, right)

@@ -26,6 +26,7 @@ from ...operators import (
     Sum,
     block_rows,
     head_blocks,
+    product,
     row_blocks,
 )
 from ...qkv import QKV
@@ -123,7 +124,7 @@ def skeinformer(
         operator = Columns(weight, columns, qkv.n_k)
         visited += qkv.n_q * qkv.n_k
     else:
-        scores = (qkv.scale * qkv.q) @ tokens(qkv.k, columns).mT  # l, (h, n_q, d)
+        scores = product(qkv.scale * qkv.q, tokens(qkv.k, columns).mT)  # l, (h, n_q, d)
         visited += d * qkv.n_q
         if ablation == "simple-norm":
             operator = Columns(torch.softmax(scores, -1), columns, qkv.n_k)

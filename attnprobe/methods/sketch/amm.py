@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...linalg.sampling import weighted_with_replacement
-from ...operators import Columns, SoftmaxAttention, head_blocks
+from ...operators import Columns, SoftmaxAttention, head_blocks, product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, distinct, per_head, tokens
@@ -90,7 +90,7 @@ def amm(
     probability = torch.gather(weights / weights.sum(-1, keepdim=True), 1, index)
     keys = tokens(k, index)  # (h, d, p)
     log_weights = -log(d) - probability.log()
-    exponent = qkv.scale * q @ keys.mT + log_weights[:, None]  # (h, n_q, d)
+    exponent = product(qkv.scale * q, keys.mT) + log_weights[:, None]  # (h, n_q, d)
     if normalizer == "self":
         left = torch.softmax(exponent, -1)
     else:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from ...linalg.sketches import gaussians
-from ...operators import LowRank
+from ...operators import LowRank, product
 from ...qkv import QKV
 from ...rng import Streams
 from ..base import Approximation, per_head, softmax_in_place
@@ -73,8 +73,8 @@ def linformer(
         draws["sketch_values"] = _draw(qkv, d, streams, "sketch_values", std, share_heads)
     wide = torch.promote_types(qkv.dtype, torch.float32)
     of_k = draws["sketch"].to(qkv.device, wide)  # (h, n_k, d)
-    keys = qkv.scale * (of_k.mT @ qkv.k.to(wide))  # (h, d, p)
-    weights = softmax_in_place(qkv.q @ keys.to(qkv.dtype).mT)  # (h, n_q, d)
+    keys = qkv.scale * product(of_k.mT, qkv.k.to(wide))  # (h, d, p)
+    weights = softmax_in_place(product(qkv.q, keys.to(qkv.dtype).mT))  # (h, n_q, d)
     of_v = (of_k if share else draws["sketch_values"]).to(qkv.q)  # (h, n_k, d)
     diagnostics = {"realised_d": per_head(qkv.h, d), "visited": per_head(qkv.h, d * qkv.n_q)}
     return Approximation.of(LowRank(weights, None, of_v.mT), qkv, draws=draws, diagnostics=diagnostics)
