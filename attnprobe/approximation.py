@@ -14,9 +14,30 @@ from .errors import Unsupported
 from .operators import Operator, row_blocks
 from .qkv import QKV
 
-__all__ = ["Approximation"]
+__all__ = ["Approximation", "Sampling"]
 
 CACHED_ENTRIES = 2**18  # numbers of an output on a CPU: fresh memory takes as long as its product
+
+
+@dataclass(frozen=True, eq=False)
+class Sampling:
+    """What a method that samples keys states of its estimates, for each row: (h, n_q) tensors, None if unknown.
+
+    Attributes:
+        ess: the effective sample size ``(Σ w)² / Σ w²`` of the weights of the keys that it used.
+        inclusion: the smallest probability with which a visible key is used.
+        variance: its own estimate of ``Var(D~) / D²``.
+        capped: 1 if the row's number of samples reached a cap, otherwise 0.
+    """
+
+    ess: Tensor | None = None
+    inclusion: Tensor | None = None
+    variance: Tensor | None = None
+    capped: Tensor | None = None
+
+    def known(self) -> dict[str, Tensor]:
+        """What is stated, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +54,7 @@ class Approximation:
         no_operator: the reason for a missing operator.
         log_normalizer: computes ``log D~_i``, (h, n_q), where the method divides row i by an estimate D~_i of ``D_i =
             Σ_j exp(S_ij)``; None if it has none.
+        sampling: what it states of its estimates, if it samples keys.
     """
 
     operator: Operator | None
@@ -43,6 +65,7 @@ class Approximation:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
     no_operator: str = "gives an output and no matrix"
     log_normalizer: Callable[[], Tensor] | None = None
+    sampling: Sampling | None = None
 
     @classmethod
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:

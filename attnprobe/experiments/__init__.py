@@ -8,7 +8,7 @@ from .base import Experiment
 
 __all__ = ["EXPERIMENTS", "experiment"]
 
-EXPERIMENTS = ("error", "spectrum", "condition", "theory", "budget", "bench", "inject", "stability")
+EXPERIMENTS = ("error", "spectrum", "condition", "theory", "audit", "budget", "bench", "inject", "stability")
 
 
 def experiment(name: str) -> Experiment:

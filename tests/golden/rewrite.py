@@ -46,6 +46,8 @@ COMMANDS = {
     "--plot",
     "theory": f"{FILE} --theorem skyformer-theorem-2,skyformer-lemma-3,skeinformer-jl,rank-collapse,eckart-young "
     "--method skyformer --d 4,8 --epsilon 0.1,0.5 --repeats 3 --plot",
+    "audit": f"{FILE} --method performer,skeinformer,bigbird --d 8,12 --epsilon 0.2,1 --delta 0.05,0.3 --repeats 60 "
+    "--windows 2 --plot",
     "budget": f"{FILE} --method skyformer,linformer --epsilon 0.3,0.05 --d-min 2 --repeats 2 --windows 2 --plot "
     "--scale-inputs 1,2",
     "bench": "--method linear,skyformer --n 16,32,64 --d 4 --heads 2 --p 4 --rounds 2 --errors --plot",
@@ -83,6 +85,11 @@ CASES = {  # of keys alone, by command
         "--seed 3 --repeats 2 --target gaussian",
         f"{FILE} --d 4 --theorem shift-bound --quadrature --repeats 2 --scale-inputs 0.5",
     ],
+    "audit": [
+        f"{FILE} --d 4",
+        f"{FILE} --d 4 --method bigbird,skeinformer --epsilon 0.2 --delta 0.1,0.3 --repeats 5 --confidence 0.9 --stop "
+        "--rows --no-matrix --seed 3 --head 1",
+    ],
     "budget": [
         f"{FILE} --repeats 2",
         f"{FILE} --repeats 2 --epsilon 0.5 --metric matrix_spectral_relative --delta 0.5 --d-min 2 --d-max 6 "
@@ -114,6 +121,7 @@ SWEEPS = {  # a sweep without --out finds its folder again by its settings
     "later": "{scale-inputs: [1, 2], input-statistics: false, d: 4, qkv: qkv.safetensors, plot: true}",
     "defaults": "{scale-inputs: 1, d: 4, qkv: qkv.safetensors, format: json, jobs: 1}",
     "theory": "{command: theory, theorem: rank-collapse, epsilon: [0.1, 0.5], repeats: 2, qkv: qkv.safetensors}",
+    "audit": "{command: audit, epsilon: [0.1, 1], delta: 0.05, repeats: 3, stop: true, qkv: qkv.safetensors}",
     "budget": "{command: budget, epsilon: 0.5, repeats: 2, scan: true, d-max: 12, qkv: qkv.safetensors}",
     "bench": "{command: bench, method: linear, n: [16, 32], p: 4, heads: 1, rounds: 1, memory: false}",
     "stability": "{command: stability, task: 'listops:n=64,batch=2', steps: 2, seeds: 1, method: linear}",

@@ -1,0 +1,167 @@
+"""The run of ``attnprobe audit``: a method with many seeds beside one exact reference, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported, UsageError
+from ...methods import approximate
+from ...metrics.guarantees import GuaranteeReference
+from ...qkv import QKV
+from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.costs import Cost, work_of_method
+from ...run.ending import NOT_FINITE
+from ...run.loop import Session, measure_cells
+from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
+from ...run.prepare import prepared
+from ...timings import Timings
+from .record import SHAPE
+from .request import AuditRequest
+from .tally import Tally
+
+__all__ = ["AuditCells", "measure_guarantees"]
+
+LOOK = 20  # repeats between two looks of a test that stops by itself
+SHOWN = 50  # repeats between two words on the progress
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One method at one budget, on one layer of one window."""
+
+    key: str
+    request: MethodRequest
+    d: int | None
+
+    @property
+    def name(self) -> str:
+        return self.request.label
+
+
+def measure_guarantees(
+    request: AuditRequest,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    progress: Callable[[float, int, str], None] = lambda done, total, label: None,
+    timings: Timings | None = None,
+) -> Session:
+    """Measure every cell and leave ``manifest.json`` and ``records.jsonl`` in the run's folder.
+
+    A record holds ``trials``, the repeats that were made; ``statements``, one for each quantity, ε and δ, with an entry
+    for each head; and ``metrics``: bias and spread of the normaliser, and what the method states of its estimates. A
+    method that raises is a ``failed`` record, one that cannot take a setting or draws nothing is ``skipped``.
+
+    Raises:
+        UsageError, SourceError: as the parts say; nothing is left behind.
+    """
+    return measure_cells(AuditCells, request, notify=notify, progress=progress, timings=timings)
+
+
+class AuditCells(PlannedCells):
+    """How often methods exceed a promised error."""
+
+    command = "audit"
+    shape = SHAPE
+    blank = {**PlannedCells.blank, "statements": [], "trials": 0}
+
+    def __init__(self, request: AuditRequest, notify: Callable[[str], None], timings: Timings) -> None:
+        parts = prepared(request, notify, timings, d=request.d)
+        if all("deterministic" in method.entry.tags for method in parts[0][1].methods):
+            names = ", ".join(method.label for method in parts[0][1].methods)
+            raise UsageError(f"{names}: nothing is random, so there is no probability to test; see attnprobe error")
+        super().__init__(request, parts, partial(_cells, request))
+        self._reference: tuple[QKV, GuaranteeReference] | None = None
+
+    def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
+        plan = self.plan_of(place)
+        return {
+            **method_facts(cell.request),
+            "target": plan.target,
+            "d": cell.d,
+            "repeat": 0,
+            "seed": plan.seed,
+            "reference": False,
+            "requested": True,
+            "family": cell.request.entry.family,
+            "repeats": self.request.repeats,
+            "confidence": self.request.confidence,
+            "anytime": self.request.stop,
+        }
+
+    def work(self, place: Place, cell: _Cell) -> Cost:
+        n, heads = place.group.n, len(self.head_numbers(place))
+        work, size = work_of_method(n, cell.d, heads)
+        return self.request.repeats * work, size + 8.0 * heads * n * n * self.request.matrix
+
+    def one(self, place: Place, cell: _Cell, inputs: QKV, found: Found) -> None:
+        plan, request = self.plan_of(place), self.request
+        if (why := refused(cell.request, plan.target, inputs.n_q, cell.d)) is not None:
+            raise Unsupported(why)
+        if "deterministic" in cell.request.entry.tags:
+            raise Unsupported(f"{cell.name} draws nothing: its errors are in `attnprobe error`")
+        reference = self._exact(inputs, plan.target)
+        if not torch.isfinite(reference.output).all():
+            found |= {"status": "failed", "reason": NOT_FINITE}
+            return
+        tally = Tally(
+            reference, request.epsilon, request.delta, request.confidence, rows=request.rows, anytime=request.stop
+        )
+        options = dict(cell.request.options)
+        for repeat in range(request.repeats):
+            approx = approximate(
+                cell.request.entry, reference.qkv, cell.d, seed=plan.seed + repeat, target=plan.target, **options
+            )
+            tally.add(approx)
+            if repeat == 0:
+                found["draws_hash"] = approx.draws_hash()
+            if tally.trials % SHOWN == 0:
+                self.show(
+                    f"{self.label(place, cell)} repeat {tally.trials}", {cell.key: tally.trials / request.repeats}
+                )
+            if request.stop and tally.trials % LOOK == 0:
+                tally.look()
+                if tally.decided:
+                    break
+        found |= {"trials": tally.trials, "statements": tally.statements(), "metrics": tally.metrics()}
+        if tally.lost.any():
+            heads = zip(inputs.heads, tally.lost.tolist(), strict=True)
+            counts = ", ".join(f"{count} of head {head}" for head, count in heads if count)
+            found |= {"status": "diverged", "reason": f"not finite in {tally.trials} repeats: {counts}"}
+
+    def _exact(self, inputs: QKV, target: str) -> GuaranteeReference:
+        """The exact side of a place, which its cells share."""
+        if self._reference is None or self._reference[0] is not inputs:
+            self._reference = inputs, GuaranteeReference(inputs.compressed(), target, self.request.matrix)
+        return self._reference[1]
+
+
+def _cells(
+    request: AuditRequest, plan: ErrorPlan, group: Group, layer: int, facts: Mapping[str, Any]
+) -> Iterator[_Cell]:
+    """Every method at every budget."""
+    for method in plan.methods:
+        for d in plan.d if method.entry.budget is not None else (None,):
+            key = key_of(
+                "audit",
+                method,
+                facts,
+                group,
+                layer,
+                target=plan.target,
+                heads=plan.heads,
+                d=d,
+                seed=plan.seed,
+                repeats=request.repeats,
+                epsilon=request.epsilon,
+                delta=request.delta,
+                confidence=request.confidence,
+                stop=request.stop,
+                rows=request.rows,
+                matrix=request.matrix,
+            )
+            yield _Cell(key, method, d)

@@ -1,0 +1,93 @@
+"""What a record of ``attnprobe audit`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from ...records.shapes import Count, Number, PerHead, Place, Shape, by_name, lists_of, unequal
+
+__all__ = ["SHAPE", "AuditRecord", "Statement"]
+
+PER_HEAD = ("rate", "worst", "lower", "upper", "p_kept", "p_broken", "verdict", "rows_violated", "rows_holding")
+METRICS = {
+    "bias": "the mean over repeats and rows of D~/D − 1",
+    "bias_z": "the bias over its standard error",
+    "biased": "1 if the bias is not chance at the stated confidence, over all heads, and beyond rounding",
+    "normaliser_sd": "the standard deviation of D~/D over repeats, root mean square over rows",
+    "sd_ratio": "the standard deviation that the method states over the measured one",
+    "ess": "the effective sample size of the weights, mean over rows and repeats",
+    "least_inclusion": "the smallest probability with which a visible key is used",
+    "capped": "the share of rows whose number of samples reached a cap",
+}
+
+
+class Statement(TypedDict):
+    """One promise: an entry for each head."""
+
+    quantity: Annotated[
+        Literal["normaliser", "numerator", "output", "matrix"], Field(description="the quantity with the error")
+    ]
+    per: Annotated[Literal["head", "row"], Field(description="whether heads or each of their rows are judged")]
+    epsilon: Annotated[Number, Field(description="ε, the promised relative error")]
+    delta: Annotated[Number, Field(description="δ, the promised probability of a larger one")]
+    rate: Annotated[PerHead, Field(description="the share of repeats with a larger error, mean over rows")]
+    worst: Annotated[PerHead, Field(description="the largest such share of a row; of a head, its own")]
+    lower: Annotated[
+        PerHead, Field(description="the lower end of the interval of `worst`, right for all heads and rows together")
+    ]
+    upper: Annotated[PerHead, Field(description="the upper end")]
+    p_kept: Annotated[PerHead, Field(description="the p-value of p ≤ δ, adjusted; the least of the head's rows")]
+    p_broken: Annotated[PerHead, Field(description="the p-value of p > δ, adjusted; the largest of the head's rows")]
+    verdict: Annotated[list[Literal["holds", "violated", "undecided"]], Field(description="the verdict")]
+    rows_violated: Annotated[list[Count], Field(description="the number of rows that are violated")]
+    rows_holding: Annotated[list[Count], Field(description="the number of rows that hold")]
+
+
+class AuditRecord(Place):
+    """How often one method at one budget exceeded promised errors."""
+
+    method: Annotated[str, Field(description="the method")]
+    repeats: NotRequired[Annotated[Count, Field(description="the requested number of seeds")]]
+    trials: Annotated[Count, Field(description="the number of seeds that were measured")]
+    confidence: NotRequired[
+        Annotated[Number, Field(description="the probability with which all verdicts of a statement are right")]
+    ]
+    anytime: NotRequired[Annotated[bool, Field(description="whether the tests are valid at any time")]]
+    statements: Annotated[list[Statement], Field(description="the promises that were tested")]
+    metrics: Annotated[
+        dict[str, PerHead],
+        Field(description="; ".join(f"`{name}`: {meaning}" for name, meaning in METRICS.items())),
+    ]
+
+
+def _problems(record: AuditRecord) -> Iterator[str]:
+    for number, statement in enumerate(record["statements"]):
+        yield from unequal(f"statements[{number}].", lists_of(statement, PER_HEAD), record["heads"])
+    yield from unequal("metrics.", record["metrics"], record["heads"])
+
+
+def _rows(record: AuditRecord) -> Iterator[dict[str, Any]]:
+    shared = {name: record.get(name) for name in ("repeats", "trials", "confidence", "anytime")}
+    for statement in record["statements"]:
+        of_statement = {name: statement[name] for name in ("quantity", "per", "epsilon", "delta")}
+        lists = lists_of(statement, PER_HEAD)
+        for index, head in enumerate(record["heads"]):
+            row = {**shared, **of_statement, "head": head, **by_name(lists, index)}
+            yield row | by_name(record["metrics"], index)
+    if not record["statements"]:
+        yield shared
+
+
+COLUMNS = {
+    "quantity": "the quantity; a cell has a row for each promise and head",
+    "per": "whether heads or rows are judged",
+    "epsilon": "ε",
+    "delta": "δ",
+    **{name: "as in the record, of the head" for name in PER_HEAD},
+    "METRIC": "each metric of the head, by its name: `bias`, `bias_z`, `ess`, …",
+}
+SHAPE = Shape(AuditRecord, _problems, _rows, COLUMNS)

@@ -1,0 +1,189 @@
+"""Counts of errors above ε over repeats, and the verdicts on promises that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...approximation import Approximation
+from ...linalg.binomial import clopper_pearson
+from ...linalg.exceedance import (
+    HOLDS,
+    UNDECIDED,
+    VIOLATED,
+    PValues,
+    anytime_p_values,
+    bias_z,
+    confidence_sequence,
+    exact_p_values,
+    holm,
+    normal_p_value,
+    verdicts,
+)
+from ...metrics.guarantees import GuaranteeReference, normaliser_ratio, over_heads
+
+__all__ = ["Tally"]
+
+ROUNDING = 128  # units of rounding below which a mean error is no bias
+
+
+class Tally:
+    """Counts exceedances of one method over repeats.
+
+    Args:
+        reference: the exact side. epsilons, deltas: of the promises. confidence: of all verdicts of a statement.
+        rows: whether each query is judged by itself. anytime: whether tests are valid at any time.
+    """
+
+    def __init__(
+        self,
+        reference: GuaranteeReference,
+        epsilons: Sequence[float],
+        deltas: Sequence[float],
+        confidence: float,
+        rows: bool = False,
+        anytime: bool = False,
+    ) -> None:
+        self.reference, self.epsilons, self.deltas = reference, epsilons, deltas
+        self.confidence, self.rows, self.anytime = confidence, rows, anytime
+        self.trials = 0
+        self.lost = torch.zeros(reference.qkv.h, dtype=torch.int64)
+        self._counts: dict[tuple[str, float], Tensor] = {}
+        self._p: dict[tuple[str, float, float], PValues] = {}
+        self._moments: dict[str, Tensor] = {}
+        self._stated: dict[str, Tensor] = {}
+
+    def add(self, approx: Approximation) -> None:
+        """Count the errors of one repeat."""
+        errors = self.reference.errors(approx)
+        self.trials += 1
+        lost = torch.zeros_like(self.lost)
+        for name, error in errors.items():
+            of_rows = error.ndim == 2
+            if of_rows and not self.rows:
+                sizes = None if name == "normaliser" else self.reference.sizes
+                error = over_heads(error, sizes)
+            finite = torch.isfinite(error).cpu()
+            lost |= (~finite.flatten(1).all(1) if finite.ndim == 2 else ~finite).long()
+            for epsilon in self.epsilons:
+                exceeds = (~(error <= epsilon)).cpu().long()  # what is not finite exceeds
+                self._add(self._counts, (name, epsilon), exceeds)
+        self.lost += lost
+        self._add_moments(approx)
+
+    def look(self) -> None:
+        """Test all promises on what was counted so far; in anytime-valid tests the least p-values are kept."""
+        for name, epsilon in self._counts:
+            counts = self._counts[name, epsilon].numpy()
+            for delta in self.deltas:
+                test = anytime_p_values if self.anytime else exact_p_values
+                found = test(counts, self.trials, delta)
+                before = self._p.get((name, epsilon, delta))
+                if before is not None and self.anytime:
+                    found = found.least(before)
+                self._p[name, epsilon, delta] = found
+
+    @property
+    def decided(self) -> bool:
+        """Whether no promise is undecided, as of the last look."""
+        return all((verdicts(p, self.confidence) != UNDECIDED).all() for p in self._p.values())
+
+    def statements(self) -> list[dict[str, Any]]:
+        """What records say of every promise; see `Statement`."""
+        self.look()
+        return [self._statement(*place, p) for place, p in self._p.items()]
+
+    def metrics(self) -> dict[str, list[float | None]]:
+        """The bias of the normaliser, its spread, and what the method states of its estimates, per head."""
+        found: dict[str, Any] = {}
+        if self._moments:
+            mean, square, cube = (self._moments[name].numpy() / self.trials for name in ("mean", "square", "cube"))
+            z = bias_z(mean, square, cube, self.trials)
+            found["bias"], found["bias_z"] = mean, z
+            adjusted = holm(normal_p_value(z))
+            rounding = ROUNDING * torch.finfo(self.reference.qkv.dtype).eps
+            found["biased"] = ((adjusted <= 1 - self.confidence) & (np.abs(mean) > rounding)).astype(float)
+            variance = (self._moments["row_square"] - self._moments["row_mean"] ** 2 / self.trials) / (self.trials - 1)
+            spread = variance.clamp(min=0).sqrt()  # (h, n_q)
+            found["normaliser_sd"] = spread.square().mean(-1).sqrt().numpy()
+            if "variance" in self._stated:
+                stated = self._stated["variance"] / self.trials
+                found["sd_ratio"] = (stated.mean(-1) / spread.square().mean(-1)).sqrt().numpy()
+        for name, values in self._stated.items():
+            if name == "inclusion":
+                found["least_inclusion"] = values.amin(-1).numpy()
+            elif name != "variance":
+                found[name] = (values / self.trials).mean(-1).numpy()
+        return {name: _numbers(values) for name, values in found.items()}
+
+    def _add(self, totals: dict[Any, Tensor], key: Any, values: Tensor) -> None:
+        totals[key] = totals[key] + values if key in totals else values.clone()
+
+    def _add_moments(self, approx: Approximation) -> None:
+        """Sums of the relative errors of the normaliser, and of what the method states of its estimates."""
+        ratio = normaliser_ratio(approx, self.reference.log_normaliser)
+        if ratio is not None:
+            error = (ratio - 1).cpu()
+            of_head = error.mean(-1)
+            for name, values in {
+                "mean": of_head,
+                "square": of_head.square(),
+                "cube": of_head**3,
+                "row_mean": error,
+                "row_square": error.square(),
+            }.items():
+                self._add(self._moments, name, values)
+        if approx.sampling is None:
+            return
+        for name, values in approx.sampling.known().items():
+            values = values.double().cpu()
+            if name == "inclusion" and name in self._stated:
+                self._stated[name] = torch.minimum(self._stated[name], values)
+            else:
+                self._add(self._stated, name, values)
+
+    def _statement(self, quantity: str, epsilon: float, delta: float, p: PValues) -> dict[str, Any]:
+        counts = self._counts[quantity, epsilon].numpy()
+        judged = verdicts(p, self.confidence)
+        of_head = lambda values: values.reshape(len(counts), -1)
+        worst = of_head(counts).max(1)
+        lower, upper = self._interval(worst, counts.size)
+        return {
+            "quantity": quantity,
+            "per": "head" if counts.ndim == 1 else "row",
+            "epsilon": epsilon,
+            "delta": delta,
+            "rate": _numbers(of_head(counts).mean(1) / self.trials),
+            "worst": _numbers(worst / self.trials),
+            "lower": _numbers(lower),
+            "upper": _numbers(upper),
+            "p_kept": _numbers(of_head(holm(p.kept)).min(1)),
+            "p_broken": _numbers(of_head(holm(p.broken)).max(1)),
+            "verdict": [_of_head(some) for some in of_head(judged)],
+            "rows_violated": [int((some == VIOLATED).sum()) for some in of_head(judged)],
+            "rows_holding": [int((some == HOLDS).sum()) for some in of_head(judged)],
+        }
+
+    def _interval(self, counts: np.ndarray, statements: int) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals of probabilities that are right together for so many statements (Bonferroni's correction)."""
+        confidence = 1 - (1 - self.confidence) / statements
+        if self.anytime:
+            return confidence_sequence(counts, self.trials, confidence)
+        ends = np.array([clopper_pearson(int(count), self.trials, confidence) for count in counts])
+        return ends[:, 0], ends[:, 1]
+
+
+def _of_head(judged: np.ndarray) -> str:
+    """The verdict on a head from those on its rows: any violated row violates, all must hold to hold."""
+    if (judged == VIOLATED).any():
+        return VIOLATED
+    return HOLDS if (judged == HOLDS).all() else UNDECIDED
+
+
+def _numbers(values: Any) -> list[float | None]:
+    """Numbers of a record, null where they are not finite."""
+    return [float(value) if np.isfinite(value) else None for value in np.asarray(values, dtype=np.float64)]

@@ -1,0 +1,132 @@
+"""What ``attnprobe audit`` shows: rows per head, their summary per promise, and tables in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...tables.labels import source_heading
+from ...tables.numbers import brief, method_label, per_cent
+from ...tables.table import Column, Table, counted, grouped_by, joined, reasons, table_of
+from ...tables.view import Figure, View
+from ..base import Recorded
+from .result import audit_result
+from .rows import AuditSummary, audit_rows, audit_summary
+
+if TYPE_CHECKING:
+    from .record import AuditRecord
+
+__all__ = ["AUDIT_COLUMNS", "audit_tables", "view"]
+
+ERRORS = {"normaliser": "|D~/D − 1|", "numerator": "‖N~ − N‖/‖N‖", "output": "‖o~ − o‖/‖o‖", "matrix": "‖E‖₂/‖B‖₂"}
+
+
+def view(recorded: Recorded[AuditRecord]) -> View:
+    """What records of ``attnprobe audit`` show."""
+    from .figures import audit_figures
+
+    rows = audit_rows(recorded.records)
+    summary = audit_summary(rows)
+    draw = lambda folder: audit_figures(rows, recorded.drawing, folder)
+    return View(
+        "audit",
+        recorded.header,
+        rows,
+        audit_tables(summary),
+        columns=AUDIT_COLUMNS,
+        title="Promised and measured probabilities of errors",
+        result=audit_result(rows),
+        summary=summary,
+        judged=summary,
+        figures={"calibration": Figure("calibration", draw, "nothing was tested that could be drawn")},
+    )
+
+
+def _verdicts(row: AuditSummary) -> str:
+    if row["status"] == "skipped" or not row["verdicts"]:
+        return row["status"]
+    return ", ".join(f"{word} {count}/{row['values']}" for word, count in row["verdicts"].items())
+
+
+def _stat(name: str, stat: str, text: Callable[[float | None], str] = brief) -> Callable[[AuditSummary], str]:
+    """A statistic of a metric, if there is one."""
+
+    def cell(row: AuditSummary) -> str:
+        found = row["metrics"].get(name)
+        value = None if found is None else dict(found).get(stat)
+        return text(value) if isinstance(value, float) else ""
+
+    return cell
+
+
+def _interval(row: AuditSummary) -> str:
+    ends = row.get("interval")
+    return "" if ends is None else f"[{per_cent(ends[0])} – {per_cent(ends[1])}]"
+
+
+def _trials(row: AuditSummary) -> str:
+    return " – ".join(map(str, dict.fromkeys(row["trials"])))
+
+
+def _biased(row: AuditSummary) -> str:
+    found = row["metrics"].get("biased")
+    mean = None if found is None else found["mean"]
+    return "" if found is None or mean is None else f"{round(mean * found['count'])}/{found['count']}"
+
+
+def _of_rows(row: AuditSummary) -> str:
+    return f"{row['per']}s" if row["per"] == "row" else ""
+
+
+METHOD: tuple[Column[AuditSummary], ...] = (
+    Column("method", method_label, key=True),
+    Column("d", lambda row: "" if row["d"] is None else str(row["d"]), key=True),
+)
+PROMISES: tuple[Column[AuditSummary], ...] = (
+    *METHOD,
+    Column("error", lambda row: ERRORS.get(row["quantity"] or "", ""), key=True),
+    Column("of", _of_rows, "each row is judged by itself", key=True),
+    Column("ε", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:g}", "promised error", key=True),
+    Column(
+        "δ", lambda row: "" if row["delta"] is None else f"{row['delta']:g}", "promised probability of more", key=True
+    ),
+    Column(
+        "verdict",
+        _verdicts,
+        "of so many heads",
+        more="all verdicts of a line are right together at the stated confidence; a head of rows holds if all rows do",
+    ),
+    Column("rate", _stat("rate", "mean", per_cent), "share of repeats with an error above ε, mean"),
+    Column("worst", _stat("worst", "max", per_cent), "of the worst head or row"),
+    Column("interval", _interval, "of the worst head or row", 1, more="right for all heads and rows together"),
+    Column("repeats", _trials, "seeds that were measured", 2),
+)
+NORMALISERS: tuple[Column[AuditSummary], ...] = (
+    *METHOD,
+    Column("bias", _stat("bias", "median"), "mean of D~/D − 1, median over heads"),
+    Column("z", _stat("bias_z", "median"), "bias over its standard error, median"),
+    Column("biased", _biased, "heads whose bias is not chance"),
+    Column("s.d.", _stat("normaliser_sd", "median"), "of D~/D over repeats, median over heads", 1),
+    Column("stated / s.d.", _stat("sd_ratio", "median"), "the method's own estimate over the measured s.d."),
+    Column("ESS", _stat("ess", "median"), "effective sample size of the weights"),
+    Column("least π", _stat("least_inclusion", "median"), "smallest probability that a key is used"),
+    Column("capped", _stat("capped", "median", per_cent), "share of rows at the cap of samples"),
+)
+AUDIT_COLUMNS = (*PROMISES, *NORMALISERS)
+
+
+def audit_tables(summary: Sequence[AuditSummary]) -> list[Table]:
+    """Two tables for each source, layer and n: the promises, and the normalisers of methods that state one."""
+    tables = []
+    for here in grouped_by(summary, "source", "layer", "n"):
+        first = here[0]
+        where = joined(source_heading(first), f"layer {first['layer']}", f"n = {first['n']}", counted(here))
+        tables.append(table_of(f"Promised errors · {where}", here, PROMISES, reasons(here, _name)))
+        known = [some[0] for some in grouped_by(here, "method", "options", "d") if "bias" in some[0]["metrics"]]
+        if known:
+            tables.append(table_of(f"Normalisers D~/D · {where}", known, NORMALISERS))
+    return tables
+
+
+def _name(row: AuditSummary) -> str:
+    return " ".join(filter(None, [method_label(row), "" if row["d"] is None else f"d = {row['d']}"]))

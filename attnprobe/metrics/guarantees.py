@@ -1,0 +1,125 @@
+"""Relative errors that guarantees are about: of normalisers, numerators, outputs and matrices, over heads or rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, linalg
+
+from ..approximation import Approximation
+from ..errors import Unsupported
+from ..operators import SoftmaxAttention, full_precision
+from ..qkv import QKV
+from ..reference import exact, exact_output
+
+__all__ = ["QUANTITIES", "GuaranteeReference", "normaliser_ratio", "over_heads"]
+
+QUANTITIES = {
+    "normaliser": "|D~/D - 1|",
+    "numerator": "‖N~ - N‖/‖N‖, N = D o",
+    "output": "‖o~ - o‖/‖o‖",
+    "matrix": "‖E‖₂/‖B‖₂, E = B - B~",
+}
+LARGEST = 2048  # queries, or keys, of a matrix whose spectral norm is computed in every repeat
+
+
+@dataclass(frozen=True, eq=False)
+class GuaranteeReference:
+    """The exact side of all repeats: outputs and normalisers in float64, and B with its norm where it is wanted.
+
+    Attributes:
+        qkv: the inputs, without a mask. target: ``softmax`` or ``gaussian``, which has no normaliser.
+        matrix: whether spectral norms are computed.
+    """
+
+    qkv: QKV
+    target: str = "softmax"
+    matrix: bool = True
+
+    @cached_property
+    def output(self) -> Tensor:
+        """``o``, (h, n_q, p_v) float64."""
+        return exact_output(self.qkv, self.target)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """``‖o‖`` of each row, (h, n_q)."""
+        return linalg.vector_norm(self.output, dim=-1)
+
+    @cached_property
+    def log_normaliser(self) -> Tensor | None:
+        """``ln D``, (h, n_q) float64, with the sinks of heads; None for targets without a normaliser."""
+        if self.target != "softmax":
+            return None
+        x = self.qkv.to(dtype=torch.float64)
+        log_sum = SoftmaxAttention(x.q, x.k, x.scale, x.visible).log_normalizer()
+        return log_sum if x.sink_logits is None else torch.logaddexp(log_sum, x.sink_logits.double()[:, None])
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """B itself, (h, n_q, n_k)."""
+        if min(self.qkv.n_q, self.qkv.n_k) > LARGEST:
+            raise Unsupported(f"the norm of a matrix of {self.qkv.n_q} rows in every repeat: choose some --queries")
+        return exact(self.qkv, self.target).dense().double()
+
+    @cached_property
+    def norm(self) -> Tensor:
+        """``‖B‖₂``, (h,)."""
+        return _spectral_norm(self.dense)
+
+    @full_precision()
+    @torch.no_grad()
+    def errors(self, approx: Approximation) -> dict[str, Tensor]:
+        """The relative errors of an approximation by quantity: (h, n_q) of each row, (h,) of the matrix.
+
+        ``normaliser`` and ``numerator`` need a method that states its normaliser. Where an exact size is zero, the
+        error is 0 or infinite. What is not finite stays so.
+        """
+        output = approx.output.double()
+        found = {"output": _relative(output - self.output, self.sizes)}
+        ratio = normaliser_ratio(approx, self.log_normaliser)
+        if ratio is not None:
+            found["normaliser"] = (ratio - 1).abs()
+            found["numerator"] = _relative(ratio[..., None] * output - self.output, self.sizes)
+        if self.matrix and approx.operator is not None:
+            found["matrix"] = _spectral_norm(self.dense - approx.operator.dense().double()) / self.norm
+        return {name: found[name] for name in QUANTITIES if name in found}
+
+
+def normaliser_ratio(approx: Approximation, log_normaliser: Tensor | None) -> Tensor | None:
+    """``D~/D`` of each row, (h, n_q) float64; None if the method states no normaliser."""
+    if approx.log_normalizer is None or log_normaliser is None:
+        return None
+    return (approx.log_normalizer().double() - log_normaliser).exp()
+
+
+def over_heads(errors: Tensor, sizes: Tensor | None = None) -> Tensor:
+    """``(Σ_i (s_i e_i)² / Σ_i s_i²)^½`` of the errors (h, n_q) of rows, (h,); all s are 1 without ``sizes``.
+
+    With the norms of the exact rows as sizes it is the relative Frobenius error of the head.
+
+    >>> over_heads(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]))
+    tensor([3.])
+    """
+    if sizes is None:
+        return errors.square().mean(-1).sqrt()
+    return linalg.vector_norm(errors * sizes, dim=-1) / linalg.vector_norm(sizes, dim=-1)
+
+
+def _relative(difference: Tensor, sizes: Tensor) -> Tensor:
+    """The norms of rows (h, n_q, c) over their sizes (h, n_q); 0 where both are zero."""
+    norms = linalg.vector_norm(difference, dim=-1)
+    return torch.where((norms == 0) & (sizes == 0), norms, norms / sizes)
+
+
+def _spectral_norm(matrix: Tensor) -> Tensor:
+    """``‖M‖₂`` of each head, (h,), from the Gram matrix of the shorter side; NaN for entries that are not finite."""
+    if matrix.shape[1] > matrix.shape[2]:
+        matrix = matrix.mT
+    gram = matrix @ matrix.mT
+    finite = torch.isfinite(gram).flatten(1).all(1)
+    gram = torch.where(finite[:, None, None], gram, torch.zeros_like(gram))
+    norm = linalg.eigvalsh(gram)[:, -1].clamp(min=0).sqrt()
+    return torch.where(finite, norm, torch.nan)

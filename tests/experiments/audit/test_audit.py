@@ -1,0 +1,171 @@
+"""``attnprobe audit``: promises of methods whose probability of an error is known, and what a run leaves of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy.stats import binom
+
+from attnprobe import QKV, approximate
+from attnprobe.errors import UsageError
+from attnprobe.experiments.audit import AuditRequest, measure_guarantees
+from attnprobe.experiments.audit.result import audit_result
+from attnprobe.experiments.audit.rows import audit_rows, audit_summary
+from attnprobe.experiments.audit.tally import Tally
+from attnprobe.metrics.guarantees import GuaranteeReference, over_heads
+from attnprobe.records.read import read_records
+from attnprobe.reference import exact_output
+from attnprobe.rng import generator
+
+COIN = """
+import torch
+import attnprobe
+
+def coin(q, k, v, generator, scale):
+    '''Twice the exact output with probability 0.3, the exact output otherwise.'''
+    doubled = torch.rand((), generator=generator) < 0.3
+    return torch.softmax(scale * q @ k.mT, -1) @ v * (2.0 if doubled else 1.0)
+
+def exact(q, k, v, generator, scale):
+    torch.rand((), generator=generator)
+    return torch.softmax(scale * q @ k.mT, -1) @ v
+
+def first_row(q, k, v, generator, scale):
+    out = torch.softmax(scale * q @ k.mT, -1) @ v
+    out[..., 0, :] *= 2.0 if torch.rand((), generator=generator) < 0.3 else 1.0
+    return out
+
+def lost(q, k, v, generator, scale):
+    out = torch.softmax(scale * q @ k.mT, -1) @ v
+    return out * (float('nan') if torch.rand((), generator=generator) < 0.3 else 1.0)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "mine.py").write_text(COIN)
+    q, k, v = torch.randn(3, 2, 24, 6, generator=generator(0, "audit"))
+    save_file({"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}, tmp_path / "qkv.safetensors")
+    return tmp_path / "qkv.safetensors"
+
+
+def audited(file, *methods, **options):
+    """The records of a run."""
+    options = {"repeats": 200, "epsilon": (0.5,), "d": (8,), "input_statistics": False, **options}
+    methods = [f"{file.parent / 'mine.py'}:{name}" if "-" not in name and name[0] != "@" else name for name in methods]
+    names = tuple(name.removeprefix("@") for name in methods)
+    request = AuditRequest(qkv=str(file), methods=names, device="cpu", base=str(file.parent), **options)
+    return measure_guarantees(request).outcome.records
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_verdicts_on_methods_with_known_probabilities(file, stop):
+    """An output that is doubled with probability 0.3 breaks δ = 0.05 and keeps δ = 0.6; an exact one keeps all."""
+    coin, exact = audited(file, "coin", "exact", delta=(0.05, 0.6), stop=stop, matrix=False)
+    said = {(one["delta"]): one["verdict"] for one in coin["statements"]}
+    assert said == {0.05: ["violated"] * 2, 0.6: ["holds"] * 2}
+    assert [one["verdict"] for one in exact["statements"]] == [["holds"] * 2] * 2
+    low, high = binom.ppf([1e-6, 1 - 1e-6], coin["trials"], 0.3) / coin["trials"]
+    for one in coin["statements"]:
+        assert one["quantity"] == "output" and one["per"] == "head"
+        assert all(low <= rate <= high for rate in one["rate"])
+        assert all(a <= rate <= b for a, rate, b in zip(one["lower"], one["rate"], one["upper"], strict=True))
+    assert coin["trials"] == 200 if not stop else coin["trials"] < 200
+    assert coin["metrics"] == {}, "no normaliser is stated"
+
+
+def test_a_promise_just_kept_is_undecided(file):
+    (coin,) = audited(file, "coin", delta=(0.32,), matrix=False)
+    assert coin["statements"][0]["verdict"] == ["undecided"] * 2
+
+
+def test_rows_are_judged_one_by_one(file):
+    """One of 24 rows breaks the promise: so does the head, though its mean rate is far below δ."""
+    (row,) = audited(file, "first_row", rows=True, matrix=False)
+    (statement,) = row["statements"]
+    assert statement["per"] == "row" and statement["verdict"] == ["violated"] * 2
+    assert statement["rows_violated"] == [1, 1] and max(statement["rate"]) < 0.05 < min(statement["worst"])
+    (head,) = audited(file, "first_row", matrix=False)
+    assert head["statements"][0]["verdict"] == ["holds"] * 2
+
+
+def test_a_result_that_is_not_finite_exceeds_every_error(file):
+    (lost,) = audited(file, "lost", matrix=False)
+    assert lost["status"] == "diverged" and "of head 0" in lost["reason"]
+    assert lost["statements"][0]["verdict"] == ["violated"] * 2
+    rows = audit_rows([lost])  # type: ignore[reportArgumentType]  # records have no type before they are read
+    (row,) = audit_summary(rows)
+    assert audit_result(rows) == "Of 2 promises, head by head, 2 are violated. Failed or diverged: mine.py:lost."
+    assert row["status"] == "diverged" and row["verdicts"] == {"violated": 2}
+
+
+def test_counts_are_those_of_runs_with_the_same_seeds(file):
+    """Each count, and the bias, from separate runs of the method."""
+    (record,) = audited(file, "@performer", epsilon=(0.3, 1.0), repeats=12, seed=5)
+    q, k, v = torch.randn(3, 2, 24, 6, generator=generator(0, "audit"))
+    qkv = QKV(q, k, v)
+    reference, errors, ratios = GuaranteeReference(qkv), {}, []
+    for seed in range(5, 17):
+        approx = approximate("performer", qkv, 8, seed=seed)
+        found = reference.errors(approx)
+        for name, error in found.items():
+            size = None if name == "normaliser" else reference.sizes
+            errors.setdefault(name, []).append(error if error.ndim == 1 else over_heads(error, size))
+        assert approx.log_normalizer is not None and reference.log_normaliser is not None
+        ratios.append((approx.log_normalizer().double() - reference.log_normaliser).exp() - 1)
+    for one in record["statements"]:
+        exceeded = torch.stack(errors[one["quantity"]]) > one["epsilon"]
+        assert one["rate"] == pytest.approx(exceeded.double().mean(0).tolist())
+    assert len(record["statements"]) == 8
+    ratios = torch.stack(ratios)
+    assert record["metrics"]["bias"] == pytest.approx(ratios.mean((0, 2)).tolist(), rel=1e-6)
+    spread = ratios.std(0).square().mean(-1).sqrt()
+    assert record["metrics"]["normaliser_sd"] == pytest.approx(spread.tolist(), rel=1e-6)
+
+
+def test_a_tally_without_an_end_stops_only_when_all_is_decided():
+    q, k, v = torch.randn(3, 2, 24, 6, generator=generator(0, "audit"))
+    qkv = QKV(q, k, v)
+    wanted = exact_output(qkv).float()
+    tally = Tally(GuaranteeReference(qkv, matrix=False), (0.5,), (0.05,), 0.95, anytime=True)
+    approx = approximate("vmean", qkv)
+    for trial in range(200):
+        tally.add(approx.__class__(None, wanted * (1 + (trial % 2) * torch.tensor([0.0, 1.0])[:, None, None])))
+        tally.look()
+        if trial == 30:  # head 1 is violated by then, head 0 not yet certain
+            assert not tally.decided
+    assert tally.decided
+    assert tally.statements()[0]["verdict"] == ["holds", "violated"]
+
+
+def test_what_cannot_be_audited_is_refused(file):
+    with pytest.raises(UsageError, match="nothing is random"):
+        audited(file, "@vmean")
+    skipped = audited(file, "@vmean", "@performer", repeats=2)[0]
+    assert skipped["status"] == "skipped" and "draws nothing" in skipped["reason"]
+    for options in ({"delta": (1.5,)}, {"epsilon": (0.0,)}, {"confidence": 1.0}, {"repeats": 1}):
+        with pytest.raises(UsageError):
+            audited(file, "@performer", **options)
+
+
+def test_the_command_shows_verdicts_and_gates_them(run, file):
+    args = ["audit", "--qkv", file, "--method", f"{file.parent / 'mine.py'}:coin", "--epsilon", "0.5", "--no-matrix"]
+    args += ["--repeats", "100", "--delta", "0.05"]
+    code, out, err = run(*args, "--out", "r", "--plot")
+    assert code == 0, err
+    assert "violated 2/2" in out
+    assert (file.parent / "r/figures/calibration-n24.svg").exists()
+    code, _, err = run(*args, "--out", "r", "--fail-above", "violated=0")
+    assert code == 1 and "violated.mean <= 0" in err
+    code, out, _ = run("report", "r", "--format", "json")
+    rows = json.loads(out)["rows"]
+    assert Counter(row["verdict"] for row in rows) == {"violated": 2}
+    (record,) = read_records(file.parent / "r")
+    assert record["trials"] == 100 and np.isclose(rows[0]["rate"], record["statements"][0]["rate"][0])
+    code, _, err = run("audit", "--qkv", file, "--delta", "2")
+    assert code == 2 and "a probability is below 1" in err
