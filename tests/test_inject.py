@@ -447,6 +447,6 @@ def test_minilm_with_every_method():
     for name, entry in METHODS.items():
         if "softmax" not in entry.targets:
             continue
-        with injected(model, name, 32, layer="0"):
+        with injected(model, name, 32, layer="0", **entry.small):
             away = apart(tiny_models.hidden(model, batch), own, batch)
         assert away <= SAME if name == "softmax" else SAME < away < 2, (name, away)

@@ -43,6 +43,11 @@ INDEX = {
         "topk": "Gupta et al., Top-k Attention (2021)",
         "window": "Xiao et al., StreamingLLM (2024)",
     },
+    "selection": {
+        "block-topk": "Jiang et al., MInference (block-sparse head) (2024)",
+        "quest": "Tang et al., Quest (2024)",
+        "topp": "Lin et al., Twilight (2025)",
+    },
     "reference": {
         "svd": "Eckart & Young (1936)",
         "vmean": "Chen et al., Skeinformer (baseline) (2022)",

@@ -32,6 +32,9 @@ If a paper and its authors' code differ, the page says which one is the default.
     attnprobe error --method all,topk,svd,softmax --n 1024 --d 8,16,32,64,128,256 --model minilm --no-matrix --plot"""
 
 
+OTHER_FORMS = {"causal_target": "yardstick", "prefill": "prefill"}  # of methods whose rows depend on later tokens
+
+
 def method_pages() -> dict[str, str]:
     """The text of every page by the name of its file; the registry is the only source."""
     from ..methods import by_family
@@ -59,7 +62,7 @@ def index_page() -> str:
 
 def _facts(entry: Any) -> tuple[str, ...]:
     """A method's row of the index."""
-    causal = "yardstick" if "causal_target" in entry.tags else "no"
+    causal = next((word for tag, word in OTHER_FORMS.items() if tag in entry.tags), "no")
     return (
         f"[`{entry.name}`]({file_name(entry)})",
         f"{entry.paper} ({entry.year})",

@@ -16,6 +16,7 @@ Look = dict[str, Any]  # of matplotlib: color, marker, linestyle
 
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 WINE, FOREST, BROWN, INDIGO, NAVY = "#882255", "#117733", "#661100", "#332288", "#1F3B73"
+TEAL, OLIVE, SAND, ROSE, CYAN, PURPLE = "#44AA99", "#999933", "#DDCC77", "#CC6677", "#88CCEE", "#AA4499"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, WINE, FOREST, BROWN, INDIGO, NAVY)
 GREY = "#444444"  # of V-Mean, bounds and guides
 SPARE = ("*", "d", "H", "8")  # markers of users' methods and of methods with options
@@ -57,6 +58,25 @@ LOOKS: Mapping[str, tuple[str, str | None]] = {
     "longformer": (BROWN, "X"),
     "window": (GREEN, "v"),
     "topk": (ORANGE, ">"),
+    # selection
+    "quest": (NAVY, "<"),
+    "topp": (WINE, "<"),
+    "block-topk": (GREEN, ">"),
+    "snapkv": (VERMILION, "v"),
+    "h2o": (SKY, "v"),
+    "tova": (PINK, "v"),
+    "knorm": (BROWN, "v"),
+    "keydiff": (INDIGO, "v"),
+    "expected": (FOREST, "v"),
+    "vertical-slash": (ORANGE, "D"),
+    "a-shape": (BLUE, "D"),
+    "tri-shape": (OLIVE, "D"),
+    "moba": (TEAL, "s"),
+    "xattention": (PURPLE, "s"),
+    "flexprefill": (SAND, "s"),
+    "nsa": (ROSE, "^"),
+    "dsa-oracle": (CYAN, "^"),
+    "selection": ("black", "^"),
     # kernels
     "torch:flex": (BLUE, "v"),
     "torch:int8": (VERMILION, "h"),

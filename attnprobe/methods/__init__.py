@@ -31,7 +31,7 @@ from ..operators import Padded, Scaled
 from ..qkv import QKV
 from ..reference import sink_share
 from ..rng import Streams
-from . import features, hashing, kernels, nystrom, reference, sampling, sketch, sparse  # noqa: F401  (their methods register)
+from . import features, hashing, kernels, nystrom, reference, sampling, selection, sketch, sparse  # noqa: F401  (their methods register)
 from .base import Approximation
 from .kernels import working_dtype
 from .lookup import get, is_method

@@ -24,6 +24,7 @@ __all__ = [
     "ragged",
     "row_sums",
     "seen_entries",
+    "seen_keys",
     "segment_means",
     "softmax_in_place",
     "sparse_softmax",
@@ -195,19 +196,22 @@ def banded_softmax(
     return *sparse_softmax(qkv, columns.expand(qkv.h, -1, -1), group, has), int(has.sum())
 
 
-def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
-    """The number of slots of `sparse_softmax` whose key a row sees, per head, as (h,) float64 on the CPU."""
+def seen_keys(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
+    """The number of slots of `sparse_softmax` whose key each row sees, (h, n_q) int64."""
     index, visible = index.to(qkv.device), qkv.visible
     if visible is None:
-        sizes = torch.full(index.shape[1:2], group, device=qkv.device)
-        sizes[-1] = qkv.n_q - group * (len(sizes) - 1)  # the last group may be shorter
-        return ((index >= 0).sum(2) * sizes).sum(1).double().cpu()
-    count = torch.zeros(qkv.h, dtype=torch.int64, device=qkv.device)
+        return (index >= 0).sum(2).repeat_interleave(group, 1)[:, : qkv.n_q]
+    counts = torch.empty(qkv.h, qkv.n_q, dtype=torch.int64, device=qkv.device)
     for groups, rows in row_groups(qkv.q, qkv.n_q, group, qkv.h * index.shape[2]):
         columns = index[:, groups]
         columns = columns.repeat_interleave((rows.stop - rows.start) // columns.shape[1], 1)  # (h, rows, u)
-        count += ((columns >= 0) & ~visible.of(rows).hides(columns)).sum((1, 2))
-    return count.double().cpu()
+        counts[:, rows] = ((columns >= 0) & ~visible.of(rows).hides(columns)).sum(2)
+    return counts
+
+
+def seen_entries(qkv: QKV, index: Tensor, group: int = 1) -> Tensor:
+    """The number of slots of `sparse_softmax` whose key a row sees, per head, as (h,) float64 on the CPU."""
+    return seen_keys(qkv, index, group).sum(1).double().cpu()
 
 
 def sparse_softmax(

@@ -12,7 +12,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
 from numbers import Integral
@@ -27,7 +27,19 @@ __all__ = ["FAMILIES", "KERNELS", "METHODS", "Method", "Option", "Provenance", "
 METHODS: dict[str, Method] = {}
 KERNELS: dict[str, Method] = {}  # entries of kind kernel: implementations of exact attention
 NOT_OPTIONS = ("qkv", "d", "streams", "target")
-FAMILIES = ("exact", "Nyström", "sampling", "sketch", "features", "LSH", "sparse", "reference", "kernel", "user")
+FAMILIES = (
+    "exact",
+    "Nyström",
+    "sampling",
+    "sketch",
+    "features",
+    "LSH",
+    "sparse",
+    "selection",
+    "reference",
+    "kernel",
+    "user",
+)
 KINDS = ("method", "reference", "kernel", "user")
 TAGS = {
     "deterministic": "the same result for every seed",
@@ -42,6 +54,7 @@ TAGS = {
     "vanishing_normaliser": "the normaliser of a row may vanish at large scores; such rows are counted",
     "diagnostic": "costs n² or more: a yardstick, not a way to save work",
     "causal": "has a causal form, in which no later token moves an earlier row",
+    "prefill": "no later key has weight in causal attention, but later queries choose the keys of earlier ones",
     "causal_target": "stands for the causal matrix too, but looks ahead itself",
     "decodes": "a row of its causal form is its result for one query and the keys up to it, as in decoding",
     "local": "has a form for a sliding window of the model: keys outside of it have no weight",
@@ -126,6 +139,7 @@ class Method:
         square: it needs as many keys as queries.
         validate: ``(target, **options)``, raises `UsageError` for options that contradict each other.
         exact_at: ``n -> (d, options)`` at which it is exact, for methods with that tag.
+        small: options of checks on few tokens, which one block of the default size would hold.
         takes_mask: it gets the padded inputs with their mask, and returns its result on the valid tokens.
         provenance: the origin of a user's method; None for the project's own.
     """
@@ -148,6 +162,7 @@ class Method:
     square: bool = False
     validate: Callable[..., None] | None = None
     exact_at: Callable[[int], tuple[int | None, dict[str, Any]]] | None = None
+    small: Mapping[str, Any] = field(default_factory=dict)
     takes_mask: bool = False
     provenance: Provenance | None = None
 
@@ -182,7 +197,7 @@ class Method:
         """
         if "causal_target" in self.tags:
             return
-        if causal and not self.is_causal:
+        if causal and not self.is_causal and "prefill" not in self.tags:
             raise Unsupported(f"attention is causal, and {self.name} has no causal form")
         if local and "local" not in self.tags:
             raise Unsupported(f"attention has a sliding window, and {self.name} has no form for it")

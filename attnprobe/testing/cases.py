@@ -73,14 +73,14 @@ class Case:
     def run(
         self, qkv: QKV | None = None, d: int | None = None, seed: int | None = None, **options: Any
     ) -> Approximation:
-        """The method on ``qkv``, by default on its own inputs."""
+        """The method on ``qkv``, by default on its own inputs. Its `small` options take the place of its defaults."""
         return approximate(
             self.method,
             self.qkv() if qkv is None else qkv,
             self.budget if d is None else d,
             seed=self.seed if seed is None else seed,
             target=self.target,
-            **{**self.options, **options},
+            **{**self.method.small, **self.options, **options},
         )
 
     def operator(self, approx: Approximation) -> Operator:

@@ -170,6 +170,15 @@ def local(case: Case) -> None:
         demand(not outside.any(), "a key outside of the sliding window has weight")
 
 
+@claim("prefill", scores=(1.0,))
+def prefill(case: Case) -> None:
+    qkv = case.qkv().replace(causal=True)
+    approx = case.run(qkv)
+    demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")
+    ahead = case.operator(approx).dense().triu(1)
+    demand(not ahead.any(), f"an entry ahead of its row is {float(ahead.abs().max()):.3g}")
+
+
 def _with_future(case: Case, qkv: QKV, first: int) -> QKV:
     """Other, larger queries, keys and values from token ``first`` on."""
     later = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]

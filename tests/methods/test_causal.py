@@ -22,7 +22,8 @@ from attnprobe.rng import generator
 
 N, BUDGET = 40, 12
 FORMS = [(name, target) for name, entry in METHODS.items() for target in entry.targets if entry.is_causal]
-TAKEN = FORMS + [("svd", "softmax"), ("svd", "gaussian")]
+PREFILL = [name for name, entry in METHODS.items() if "prefill" in entry.tags]
+TAKEN = FORMS + [("svd", "softmax"), ("svd", "gaussian")] + [(name, "softmax") for name in PREFILL]
 every_form = pytest.mark.parametrize("name, target", FORMS)
 every_taken = pytest.mark.parametrize("name, target", TAKEN)
 every_score = pytest.mark.parametrize("score", SCORES)
@@ -35,6 +36,7 @@ def causal(**shape) -> QKV:
 
 def run(name, target, qkv, d=None, **options):
     d = max(BUDGET, get(name).least) if d is None else d
+    options = {**get(name).small, **options}
     return approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
 
 
@@ -71,6 +73,8 @@ def test_the_forms_are_these():
         "linear",
         "reformer",
         "lsh-qk",
+        "quest",
+        "topp",
     }
     assert set(CAUSAL) == {name for name, _ in TAKEN}
     assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]
@@ -259,7 +263,7 @@ def test_diagnostics_count_what_lies_at_or_before_the_row(name, target):
         assert (approx.diagnostics["visited"] == N * (N + 1) / 2).all()
 
 
-@pytest.mark.parametrize("name", [name for name, entry in METHODS.items() if not entry.is_causal and name != "svd"])
+@pytest.mark.parametrize("name", sorted({*METHODS} - {name for name, _ in TAKEN}))
 def test_a_method_without_a_causal_form_says_so(name):
     with pytest.raises(Unsupported, match=f"attention is causal, and {name} has no causal form"):
         run(name, get(name).targets[0], causal())

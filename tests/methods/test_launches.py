@@ -12,7 +12,7 @@ from inputs import make
 from pretend_device import AWAY, Pretended, pretending
 from torch.utils._pytree import tree_flatten
 
-from attnprobe.methods import get
+from attnprobe.methods import METHODS, get
 from attnprobe.qkv import QKV
 
 DENSE = "a dense yardstick: head by head, because each needs n x n numbers"
@@ -78,6 +78,7 @@ WAITING = {
     "informer": "few queries, as many as float32 cannot rule out, are measured in float64",
     **dict.fromkeys(("amm", "bigbird", "linformer-jlt", "longformer", "lsh-qk", "prototype", "reformer"), CHECKED),
     **dict.fromkeys(("skeinformer", "spectral-shift", "svd", "topk", "window"), CHECKED),
+    **dict.fromkeys((name for name, entry in METHODS.items() if entry.family == "selection"), CHECKED),
 }
 
 

@@ -47,6 +47,7 @@ def budget(name):
 
 def run(name, target, qkv, d=None, **options):
     d = budget(name) if d is None else d
+    options = {**get(name).small, **options}
     return approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
 
 
@@ -95,6 +96,7 @@ def test_every_method_has_a_twin_and_every_tag_a_proof():
         "vanishing_normaliser",  # in test_check and test_skyformer
         "causal",
         "causal_target",  # in test_causal
+        "prefill",  # by the conformance kit
         "decodes",  # by the conformance kit
         "local",  # in test_visible
     }

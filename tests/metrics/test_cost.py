@@ -37,6 +37,7 @@ def counted(name: str, target: str, n: int, d: int, p: int, **options) -> float:
     """Multiply-adds of the matrix products of one head; sums, exponentials and factorisations are not counted."""
     qkv = make(h=1, n=n, p=p, p_v=p)
     with FlopCounterMode(display=False) as counter:
+        options = {**get(name).small, **options}
         approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
     return counter.get_total_flops() / 2
 

@@ -27,6 +27,7 @@ DEFAULTS = [case for case in CASES if not case.values[2]]
 def run(name, target, qkv, options, d=BUDGET):
     """The approximation; a setting that the method refuses skips the test."""
     try:
+        options = {**get(name).small, **options}
         return approximate(name, qkv, None if get(name).budget is None else d, target=target, **options)
     except UsageError as refusal:
         pytest.skip(str(refusal))

@@ -59,6 +59,9 @@ FILES = {
     "longformer": ("test_sparse.py",),
     "window": ("test_sparse.py",),
     "topk": ("test_sparse.py",),
+    "block-topk": ("test_selection.py",),
+    "quest": ("test_selection.py",),
+    "topp": ("test_selection.py",),
     "vmean": ("test_metrics.py",),
     "svd": ("test_metrics.py",),
     "lower bound": ("test_metrics.py",),
@@ -1040,6 +1043,90 @@ SPARSE = [
     ),
 ]
 
+SELECTION = [
+    Fault(
+        "selection",
+        "topp",
+        "scale",
+        "methods/selection/topp.py",
+        "SoftmaxAttention(numbers.q, numbers.k, qkv.scale, qkv.visible)",
+        "SoftmaxAttention(numbers.q, numbers.k, 1.0, qkv.visible)",
+        "the mass is that of scores without their scale",
+    ),
+    Fault(
+        "selection",
+        "quest",
+        "half-norm",
+        "methods/selection/quest.py",
+        "q.clamp(min=0) @ high + q.clamp(max=0) @ low",
+        "q.clamp(min=0) @ high",
+        "the bound leaves out the coordinates at which the query is negative",
+    ),
+    Fault(
+        "selection",
+        "block-topk",
+        "half-norm",
+        "methods/selection/base.py",
+        "return sums / counts[:, None].to(x.dtype)",
+        "return sums / page",
+        "the mean of a short last block is padded with zeros",
+    ),
+    Fault(
+        "selection",
+        "topp",
+        "axis",
+        "methods/selection/topp.py",
+        "largest - scores.logsumexp(-1, keepdim=True)",
+        "largest - scores.logsumexp(-2, keepdim=True)[..., :1]",
+        "the mass of a row is divided by the sum over a column",
+    ),
+    Fault(
+        "selection",
+        "quest",
+        "clamp",
+        "methods/selection/base.py",
+        "others = ((d - of_own) // page).clamp(min=0)",
+        "others = torch.full_like(of_own, d // page)",
+        "the own page comes on top of the budget",
+    ),
+    Fault(
+        "selection",
+        "quest",
+        "landmark",
+        "methods/selection/quest.py",
+        "keys.amin(2).mT, keys.amax(2).mT",
+        "keys.amin(2).mT, keys.amin(2).mT",
+        "the least value of a page stands for its largest, too",
+    ),
+    Fault(
+        "selection",
+        "block-topk",
+        "landmark",
+        "methods/selection/base.py",
+        "later = number > own[:, None] if causal",
+        "later = number > own[:, None] + 1 if causal",
+        "a row may spend its budget on the page after its own",
+    ),
+    Fault(
+        "selection",
+        "quest",
+        "generator",
+        "methods/selection/base.py",
+        "largest, chosen = scores.topk(",
+        "largest, chosen = (scores + torch.rand_like(scores)).topk(",
+        "the choice adds a draw from the global generator",
+    ),
+    Fault(
+        "selection",
+        "quest",
+        "in-place",
+        "methods/selection/quest.py",
+        "q.clamp(min=0) @ high + q.clamp(max=0) @ low",
+        "q.clamp(max=0) @ low + q.clamp_(min=0) @ high",
+        "the queries lose their negative coordinates where they lie",
+    ),
+]
+
 REFERENCE = [
     Fault(
         "reference",
@@ -1220,4 +1307,4 @@ THEORY = [
     ),
 ]
 
-FAULTS = (*EXACT, *NYSTROM, *SAMPLING, *SKETCH, *FEATURES, *LSH, *SPARSE, *REFERENCE, *THEORY)
+FAULTS = (*EXACT, *NYSTROM, *SAMPLING, *SKETCH, *FEATURES, *LSH, *SPARSE, *SELECTION, *REFERENCE, *THEORY)

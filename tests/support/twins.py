@@ -12,6 +12,7 @@ import torch
 import twins_features
 import twins_lsh
 import twins_rows
+import twins_selection
 import twins_shift
 import twins_sketches
 import twins_sparse
@@ -174,6 +175,7 @@ TWINS |= twins_features.TWINS
 
 TWINS |= twins_rows.TWINS
 TWINS |= twins_sparse.TWINS
+TWINS |= twins_selection.TWINS
 TWINS |= twins_sketches.TWINS
 TWINS |= twins_lsh.TWINS
 TWINS |= twins_shift.TWINS

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from twins import TWINS, exact
 from twins_lsh import bucket, factors
+from twins_selection import CAUSAL as SELECTIONS
 from twins_sparse import bigbird_mask, longformer_mask, over_mask, window_mask
 
 from attnprobe.qkv import QKV
@@ -106,3 +107,4 @@ CAUSAL |= {
     "svd": svd,
     "window": window,
 }
+CAUSAL |= SELECTIONS

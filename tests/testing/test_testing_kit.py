@@ -90,6 +90,7 @@ FAULTS = {
         lambda qkv: below(qkv.q @ qkv.k.mT * qkv.scale / qkv.n_k**0.5, qkv.query_positions)
     ),
     "local": tagged("local", lambda qkv: below(qkv.q @ qkv.k.mT * qkv.scale, qkv.query_positions)),
+    "prefill": tagged("prefill", lambda q, k, scale: softmax(scale * q @ k.mT, -1)),
     "causal-target": tagged("causal_target", lambda qkv: Approximation(None, qkv.v[:, :, :1] if qkv.causal else qkv.v)),
     "diagnostic": tagged(
         "diagnostic", lambda qkv: Approximation(None, qkv.v, diagnostics={"visited": torch.ones(qkv.h)})

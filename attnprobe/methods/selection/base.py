@@ -1,0 +1,202 @@
+"""What methods that select keys share: sets of keys, the exact softmax over them, their size and their cost.
+
+Row i stands at position c(i) and sees the keys up to c(i) if attention is causal. Its set holds at most d keys, forced
+ones included. Page g holds the keys ``g P … (g + 1) P - 1``. The own page of a row is the page of its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ...operators import block_rows, full_precision, row_blocks
+from ...qkv import QKV
+from ..base import Approximation, per_head, seen_keys, sparse_softmax
+from ..registry import register
+
+__all__ = [
+    "Selection",
+    "Share",
+    "attend",
+    "check_positive",
+    "keys_of_pages",
+    "last_of_blocks",
+    "of_block_rows",
+    "page_means",
+    "row_pages",
+    "selector",
+    "shared",
+    "top_pages",
+    "working",
+]
+
+ROWS = 64  # of one head, whose scores are in memory at a time on a CPU
+COMMON_TAGS = ("deterministic", "row_sums_one", "nonnegative", "exact_at_full_budget")
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The keys of each group of rows, and what it cost to choose them.
+
+    Attributes:
+        index: (h, ⌈n_q/group⌉, u) int64, each key at most once; -1 is an empty slot. Keys that a row does not see are
+            left out of its set.
+        group: the number of consecutive rows that share a set.
+        scored: the scores that the selector computed, all rows of a head together: inner products of p numbers.
+    """
+
+    index: Tensor
+    group: int
+    scored: float
+
+
+def selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
+    """`register` for a method that selects: its family, its target, and the claims that all of them have."""
+    tags = COMMON_TAGS + tuple(facts.pop("tags"))
+    shared = {"family": "selection", "targets": ("softmax",), "kind": "method", "exact_at": lambda n: (n, {})}
+    limits = {"limit": lambda n_q, n_k: n_k, "limit_name": "n_k"}
+    return register(**{**shared, **limits, **facts, "tags": tags})
+
+
+def check_positive(method: str, **values: int) -> None:
+    """Refuse options that are not positive."""
+    for name, value in values.items():
+        if value < 1:
+            raise UsageError(f"{method}: {name}={value} is not positive")
+
+
+def attend(qkv: QKV, selection: Selection) -> Approximation:
+    """The exact softmax of each row over its set, with the size of the sets and the cost of the selection.
+
+    Diagnostics of each head: ``realised_d``, ``realised_d_p10`` and ``realised_d_p90`` are the mean and the quantiles
+    of the number of keys of a row, ``visited`` their sum. ``scored`` are the scores that the selector computed.
+    ``kv_read`` is the mean number of rows of K, and of V, that the query heads of a KV head load together for a query.
+    """
+    operator, log_normalizer = sparse_softmax(qkv, selection.index, selection.group)
+    keys = seen_keys(qkv, selection.index, selection.group).double()
+    mean = keys.mean(1).cpu()
+    diagnostics = {
+        "realised_d": mean,
+        "realised_d_p10": keys.quantile(0.1, dim=1).cpu(),
+        "realised_d_p90": keys.quantile(0.9, dim=1).cpu(),
+        "visited": keys.sum(1).cpu(),
+        "scored": per_head(qkv.h, selection.scored),
+        "kv_read": mean if qkv.group == 1 else _keys_of_groups(qkv, selection).mean(1).cpu(),
+    }
+    return Approximation.of(operator, qkv, diagnostics=diagnostics, log_normalizer=log_normalizer)
+
+
+def _keys_of_groups(qkv: QKV, selection: Selection) -> Tensor:
+    """The number of distinct keys that the heads of a KV head read for each query, (h, n_q) float64."""
+    width = selection.index.shape[2]
+    of_row = torch.arange(qkv.n_q, device=qkv.device) // selection.group
+    index, visible = selection.index.to(qkv.device), qkv.visible
+    counts = torch.empty(qkv.kv_heads, qkv.n_q, dtype=torch.float64, device=qkv.device)
+    for start, stop in row_blocks(qkv.n_q, block_rows(qkv.q, qkv.h * width, cpu=ROWS)):
+        keys = index[:, of_row[start:stop]]
+        if visible is not None:
+            keys = keys.masked_fill(visible.of(slice(start, stop)).hides(keys), -1)
+        keys = keys.unflatten(0, (qkv.kv_heads, qkv.group)).transpose(1, 2).flatten(2).sort(-1).values
+        new = torch.cat([torch.ones_like(keys[..., :1], dtype=torch.bool), keys[..., 1:] != keys[..., :-1]], -1)
+        counts[:, start:stop] = (new & (keys >= 0)).sum(-1)
+    return counts.repeat_interleave(qkv.group, 0)
+
+
+Share = Literal["head", "group-mean", "group-max"]
+
+
+def shared(scores: Tensor, qkv: QKV, share: Share) -> Tensor:
+    """Scores (h, …) of query heads: their own, or the mean or the largest of those that share a KV head."""
+    if share == "head" or qkv.group == 1:
+        return scores
+    groups = scores.unflatten(0, (qkv.kv_heads, qkv.group))
+    joint = groups.mean(1) if share == "group-mean" else groups.amax(1)
+    return joint.repeat_interleave(qkv.group, 0)
+
+
+def working(qkv: QKV) -> QKV:
+    """Without gradients, and in float32 where Q, K and V have half precision, in which scores of keys would tie."""
+    parts = qkv.parts()
+    qkv = qkv.replace(**{axis: parts[axis].detach() for axis in "qkv"})
+    return qkv.to(dtype=torch.float32) if qkv.dtype.itemsize < 4 else qkv
+
+
+def top_pages(scores: Tensor, position: Tensor, d: int, page: int, n_k: int, causal: bool) -> Tensor:
+    """The own page of each row and the others of the largest scores that d keys have room for, (h, b, m); -1 is none.
+
+    A row that sees at most d keys has all of their pages.
+
+    Args:
+        scores: (h, b, ⌈n_k/page⌉); -∞ is a page that must not be chosen.
+        position: c(i), (b,) int64.
+    """
+    pages = scores.shape[2]
+    own = position // page
+    number = torch.arange(pages, device=scores.device)
+    later = number > own[:, None] if causal else torch.zeros_like(number, dtype=torch.bool)
+    scores = scores.masked_fill(later | (number == own[:, None]), float("-inf"))
+    seen = position + 1 if causal else torch.full_like(position, n_k)
+    of_own = torch.minimum(seen - own * page, torch.full_like(seen, page))
+    others = ((d - of_own) // page).clamp(min=0)
+    others = torch.where(seen <= d, torch.full_like(others, pages), others)
+    largest, chosen = scores.topk(min(pages, -(-d // page)), dim=-1)
+    rank = torch.arange(chosen.shape[2], device=scores.device)
+    chosen = chosen.masked_fill((largest == float("-inf")) | (rank >= others[:, None]), -1)
+    return torch.cat([own[None, :, None].expand(len(scores), -1, 1), chosen], 2)
+
+
+def keys_of_pages(pages: Tensor, page: int, n_k: int) -> Tensor:
+    """The keys of pages (h, b, m), as (h, b, m · page) int64; -1 for none."""
+    keys = pages[..., None] * page + torch.arange(page, device=pages.device)
+    return keys.masked_fill((pages[..., None] < 0) | (keys >= n_k), -1).flatten(2)
+
+
+@full_precision()
+def row_pages(
+    qkv: QKV, d: int, page: int, queries: Tensor, position: Tensor, score: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The `top_pages` of some queries, (h, b, m), from the scores of all pages for a few queries at a time.
+
+    Args:
+        queries: (h, b, p). position: the place of each in the text, (b,) int64.
+        score: ``(h, b', p) -> (h, b', pages)``, for some of the queries.
+    """
+    chosen = []
+    for start, stop in row_blocks(len(position), block_rows(queries, len(queries) * -(-qkv.n_k // page), cpu=ROWS)):
+        scores = score(queries[:, start:stop])
+        chosen.append(top_pages(scores, position[start:stop], d, page, qkv.n_k, qkv.causal))
+    return torch.cat(chosen, 1)
+
+
+def page_means(x: Tensor, page: int, place: Tensor | None = None) -> Tensor:
+    """The mean of the tokens of ``x`` (h, n, p) in each page, (h, pages, p); 0 for a page without tokens.
+
+    Args:
+        place: the number of each token in the text, (n,) int64; None is 0 … n - 1.
+    """
+    place = torch.arange(x.shape[1], device=x.device) if place is None else place
+    pages = int(place.max()) // page + 1
+    sums = x.new_zeros(len(x), pages, x.shape[2]).index_add_(1, place // page, x)
+    counts = torch.bincount(place // page, minlength=pages).clamp(min=1)
+    return sums / counts[:, None].to(x.dtype)
+
+
+def last_of_blocks(count: int, size: int, qkv: QKV) -> Tensor:
+    """The position of the last token of the first ``count`` blocks of tokens, (count,) int64."""
+    return (torch.arange(1, count + 1, device=qkv.device) * size - 1).clamp(max=qkv.n_k - 1)
+
+
+def of_block_rows(qkv: QKV, pages: Tensor, page: int) -> tuple[Tensor, int]:
+    """The keys of the pages that each block of queries has, (h, block rows, m), as ``index`` and ``group``.
+
+    Queries are in the block of their position. They share an index where they fill their blocks.
+    """
+    keys = keys_of_pages(pages, page, qkv.n_k)
+    if qkv.square:
+        return keys, page
+    return keys[:, qkv.query_positions // page], 1

@@ -1,0 +1,57 @@
+"""Block-sparse attention of MInference (Jiang et al. 2024): blocks of queries read blocks of keys like them."""
+
+from __future__ import annotations
+
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import (
+    Selection,
+    attend,
+    check_positive,
+    last_of_blocks,
+    of_block_rows,
+    page_means,
+    row_pages,
+    selector,
+    working,
+)
+
+
+@selector(
+    name="block-topk",
+    paper="Jiang et al., MInference (block-sparse head)",
+    year=2024,
+    tags=("shift_invariant", "prefill"),
+    budget="at most d keys of each row, in blocks: its own block, and those of the largest mean scores",
+    cost="2 n d p + O(n² p)",
+    oracle="torch scaled_dot_product_attention under its mask",
+    validate=lambda target, *, block: check_positive("block-topk", block=block),
+    small={"block": 3},
+)
+def block_topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: int = 64) -> Approximation:
+    """The softmax of block row I over its own block and the blocks J with the largest ``mean(q in I) · mean(k in J)``.
+
+    A block row has as many whole blocks as fit in d with its own. It has its own block also if d is smaller. Source:
+    Jiang et al. 2024, section 3, the block-sparse pattern. A mean is over the tokens of a block: the last block may be
+    shorter. The authors' code pads it with zeros, which shortens its means. It also leaves the own block to its score.
+
+    The mean of the queries of a block uses its later queries too, so that the choice of a row looks ahead within its
+    block. No key after a row has weight.
+
+    Options:
+        block: the number of tokens of a block of queries, and of a block of keys.
+
+    Shapes: index (h, ⌈n_q/b⌉, u), weights (h, n_q, u), u ≤ d + b; output (h, n_q, p_v). Deterministic; cost ``n d (p +
+    p_v) + (n/b)² p``, memory O(n d). ``scored`` is the number of pairs of blocks.
+
+    Raises:
+        Unsupported: d above n_k. UsageError: ``block`` below 1.
+    """
+    numbers = working(qkv)
+    queries = page_means(numbers.q, block, qkv.query_positions)  # (h, block rows, p)
+    means = page_means(numbers.k, block).mT  # (h, p, blocks)
+    last = last_of_blocks(queries.shape[1], block, qkv)
+    pages = row_pages(qkv, d, block, queries, last, lambda q: q @ means)
+    index, group = of_block_rows(qkv, pages, block)
+    return attend(qkv, Selection(index, group, float(queries.shape[1] * means.shape[2])))

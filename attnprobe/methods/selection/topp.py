@@ -1,0 +1,61 @@
+"""The fewest keys that hold a given mass of each row: the yardstick of methods that choose by a threshold."""
+
+from __future__ import annotations
+
+import torch
+
+from ...errors import UsageError
+from ...operators import SoftmaxAttention, full_precision, head_blocks
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import ROWS, Selection, attend, selector, working
+
+
+def _check(target: str, *, p: float) -> None:
+    if not 0 < p <= 1:
+        raise UsageError(f"topp: p={p} is not in (0, 1]")
+
+
+@selector(
+    name="topp",
+    paper="Lin et al., Twilight",
+    year=2025,
+    kind="reference",
+    tags=("permutation_equivariant", "shift_invariant", "diagnostic", "causal", "decodes"),
+    budget="at most d keys of each row: the fewest that hold the mass p",
+    cost="n² p + 2 n d p",
+    oracle="identity: the captured mass is at least p where fewer than d keys are kept",
+    validate=_check,
+    exact_at=lambda n: (n, {"p": 1.0}),
+)
+def topp(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", p: float = 0.95) -> Approximation:
+    """The softmax of each row over the fewest keys with ``Σ B_ij ≥ p``, but at most d of them, the largest first.
+
+    The key whose weight crosses p is included. Source: the oracle top-p of Lin et al. 2025, section 3. Flat rows take
+    many keys and peaked rows few, where `topk` takes d of every row. The result is deterministic.
+
+    Options:
+        p: the mass to hold. 1 keeps all keys up to rounding of their sum, so that d alone decides.
+
+    Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Cost ``n² p`` for all scores, in blocks of rows, a sort
+    of the d largest, and ``n d (p + p_v)``; memory O(n d). ``visited`` and ``scored`` count all scores, n².
+
+    Raises:
+        Unsupported: d above n_k. UsageError: p not in (0, 1].
+    """
+    index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
+    numbers = working(qkv)
+    with full_precision():
+        exact = SoftmaxAttention(numbers.q, numbers.k, qkv.scale, qkv.visible)
+        for heads, start, stop in head_blocks(exact, ROWS):
+            scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
+            largest, chosen = scores.topk(d, dim=-1)
+            weights = (largest - scores.logsumexp(-1, keepdim=True)).double().exp()
+            before = weights.cumsum(-1) - weights  # the mass of the larger keys
+            enough = (before >= p) & (p < 1)
+            index[heads, start:stop] = chosen.masked_fill(enough | (largest == float("-inf")), -1)
+    every = float(qkv.n_q * qkv.n_k)
+    found = attend(qkv, Selection(index, 1, every))
+    found.diagnostics["visited"].fill_(every)
+    return found

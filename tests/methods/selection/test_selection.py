@@ -1,0 +1,190 @@
+"""The methods that select keys: their sets, their sizes and costs, and the rows of what they select."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from inputs import make
+from twins_selection import CAUSAL, TWINS
+
+from attnprobe import approximate, exact, row_metrics
+from attnprobe.errors import UsageError
+from attnprobe.methods import METHODS, get
+from attnprobe.methods.selection import base, quest
+from attnprobe.qkv import QKV
+from attnprobe.rng import generator
+from attnprobe.testing import examine
+
+SELECTORS = sorted(name for name, entry in METHODS.items() if entry.family == "selection")
+every_selector = pytest.mark.parametrize("name", SELECTORS)
+
+
+def run(name, qkv, d=12, **options):
+    return approximate(name, qkv, d, **{**get(name).small, **options})
+
+
+def grouped(n=24, h=4, h_kv=2, causal=True) -> QKV:
+    q, k, v = (make(h=heads, n=n, seed=seed) for heads, seed in ((h, 0), (h_kv, 1), (h_kv, 2)))
+    return QKV(q.q, k.k, v.v, causal=causal)
+
+
+def sets(approx):
+    return approx.operator.dense() != 0
+
+
+def test_every_selector_has_a_twin_and_a_causal_form():
+    assert set(SELECTORS) == set(TWINS) == set(CAUSAL)
+    for name in SELECTORS:
+        assert {"causal", "prefill"} & set(get(name).tags), name
+
+
+@every_selector
+@pytest.mark.parametrize("causal", [False, True])
+def test_sizes_and_costs_are_those_of_the_sets(name, causal):
+    qkv = make(n=31, h=3).replace(causal=causal)
+    approx = run(name, qkv)
+    keys = sets(approx).sum(-1).double()
+    found = approx.diagnostics
+    assert torch.equal(found["realised_d"], keys.mean(1)) and torch.equal(found["kv_read"], keys.mean(1))
+    assert torch.allclose(found["realised_d_p10"], keys.quantile(0.1, dim=1))
+    assert torch.allclose(found["realised_d_p90"], keys.quantile(0.9, dim=1))
+    assert keys.max() <= 12 and (found["scored"] > 0).all()
+    assert torch.equal(found["visited"], keys.sum(1)) or "diagnostic" in get(name).tags
+
+
+@every_selector
+def test_rows_have_the_identities_of_a_renormalised_selection(name):
+    """TV = lost mass = 1 - exp(-KL), and row error = lost mass · tail gap."""
+    qkv = make(n=40, h=2, score=3.0).replace(causal=True)
+    found = row_metrics(exact(qkv), run(name, qkv), qkv)
+    lost = 1 - found["mass"]
+    assert (found["tv"] - lost).abs().max() < 1e-10
+    assert (found["tv"] + torch.expm1(-found["kl"])).abs().max() < 1e-10
+    assert (found["row_error"] - lost * found["tail_gap"]).abs().max() < 1e-10
+
+
+@every_selector
+def test_the_keys_of_a_group_are_counted_once(name):
+    qkv = grouped()
+    approx = run(name, qkv)
+    union = sets(approx).unflatten(0, (2, 2)).any(1).sum(-1).double().mean(1)
+    assert torch.allclose(approx.diagnostics["kv_read"], union.repeat_interleave(2))
+
+
+@pytest.mark.parametrize("share", ["group-mean", "group-max"])
+@pytest.mark.parametrize("name", [name for name in SELECTORS if "share" in get(name).options])
+def test_the_heads_of_a_group_share_their_sets_where_that_is_said(name, share):
+    qkv = grouped()
+    chosen, own = sets(run(name, qkv, share=share)), sets(run(name, qkv, share="head"))
+    assert torch.equal(chosen[0], chosen[1]) and torch.equal(chosen[2], chosen[3]) and not torch.equal(chosen, own)
+    approx = run(name, qkv, share=share)
+    assert torch.equal(approx.diagnostics["kv_read"], approx.diagnostics["realised_d"])
+
+
+def test_shared_scores_are_the_mean_or_the_largest_of_a_group():
+    qkv, scores = grouped(n=3), torch.tensor([[1.0], [3.0], [2.0], [6.0]])
+    assert base.shared(scores, qkv, "group-mean").flatten().tolist() == [2, 2, 4, 4]
+    assert base.shared(scores, qkv, "group-max").flatten().tolist() == [3, 3, 6, 6]
+    assert base.shared(scores, qkv, "head") is scores
+
+
+@pytest.mark.parametrize("page", [1, 2, 5, 16])
+def test_the_bound_of_a_page_is_at_least_its_largest_score(page, monkeypatch):
+    qkv = make(n=37, h=2)
+    bounds = []
+
+    def keep(qkv_, d, size, queries, position, score):
+        bounds.append(score(queries))
+        return base.row_pages(qkv_, d, size, queries, position, score)
+
+    monkeypatch.setattr(quest, "row_pages", keep)
+    approximate("quest", qkv, 10, page=page)
+    scores = qkv.q @ qkv.k.mT
+    for number in range(-(-37 // page)):
+        assert (bounds[0][..., number] >= scores[..., number * page : (number + 1) * page].amax(-1) - 1e-12).all()
+    assert page > 1 or torch.allclose(bounds[0], scores)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_pages_of_one_key_are_topk_with_the_own_key(causal):
+    """The bound of one key is its score, so that quest is topk but for the key at its own place."""
+    qkv = make(n=30, h=2).replace(causal=causal)
+    chosen = sets(approximate("quest", qkv, 8, page=1))
+    best = sets(approximate("topk", qkv, 7))
+    own = torch.eye(30, dtype=torch.bool)
+    assert not (best & ~chosen).any() and (chosen & own == own).all()
+
+
+def test_the_order_of_keys_within_other_pages_changes_no_choice():
+    qkv = make(n=32, h=2)
+    order = torch.cat([4 * page + torch.randperm(4, generator=generator(0, str(page))) for page in range(8)])
+    moved = qkv.replace(k=qkv.k[:, order], v=qkv.v[:, order])
+    for name, option in (("quest", "page"), ("block-topk", "block")):
+        first, second = (approximate(name, x, 12, **{option: 4}) for x in (qkv, moved))
+        torch.testing.assert_close(second.output, first.output, rtol=0, atol=1e-12)
+
+
+def test_a_row_with_room_for_all_its_pages_reads_all_of_them():
+    qkv = make(n=40, h=1).replace(causal=True)
+    chosen = sets(approximate("quest", qkv, 13, page=4))
+    assert all(chosen[0, i, : i + 1].all() for i in range(13)) and int(chosen[0, 13].sum()) <= 13
+
+
+def test_topp_holds_its_mass_or_all_the_keys_that_it_may_have():
+    qkv = make(n=60, h=2, score=4.0)
+    for p, d in ((0.5, 60), (0.9, 60), (0.9, 5), (1.0, 7)):
+        approx = approximate("topp", qkv, d, p=p)
+        found = row_metrics(exact(qkv), approx, qkv)
+        assert ((found["mass"] >= p - 1e-12) | (found["keys"] == d)).all() and found["keys"].max() <= d
+        assert (found["mass_efficiency"] > 1 - 1e-12).all()
+    fewest = row_metrics(exact(qkv), approximate("topp", qkv, 60, p=0.9), qkv)
+    assert torch.equal(fewest["keys"], fewest["k_90"])
+
+
+def test_the_mean_of_a_short_last_block_is_of_its_tokens():
+    x = torch.arange(7.0)[None, :, None]
+    assert base.page_means(x, 3).flatten().tolist() == [1, 4, 6]
+    assert base.page_means(x[:, 3:], 3, torch.arange(3, 7)).flatten().tolist() == [0, 4, 6]
+    assert base.page_means(x[:, [4, 6]], 3, torch.tensor([4, 6])).flatten().tolist() == [0, 4, 6]
+
+
+@pytest.mark.parametrize("text", ["quest:page=0", "block-topk:block=0", "topp:p=0", "topp:p=1.5"])
+def test_impossible_options_are_refused(text):
+    name, option = text.split(":")
+    key, value = option.split("=")
+    with pytest.raises(UsageError, match=rf"{name}: {key}={value}"):
+        approximate(name, make(), 8, **{key: float(value) if key == "p" else int(value)})
+
+
+def test_bounds_over_the_keys_of_the_own_page_are_a_look_ahead_that_the_check_notices(monkeypatch):
+    """The planted fault: the own page is chosen by a bound that later keys move."""
+
+    def ahead(scores, position, d, page, n_k, causal):
+        return scores.masked_fill(~seen_pages(position, page, scores), float("-inf")).topk(d // page, dim=-1).indices
+
+    def seen_pages(position, page, scores):
+        return torch.arange(scores.shape[2]) <= (position // page)[:, None]
+
+    monkeypatch.setattr(base, "top_pages", ahead)
+    [verdict] = examine("quest", only=["causal"])
+    assert verdict.status == "failed"
+
+
+def test_weight_ahead_within_a_diagonal_block_is_noticed(monkeypatch):
+    """The planted fault: diagonal blocks are not masked within."""
+    monkeypatch.setattr(QKV, "visible", property(lambda qkv: None))
+    [verdict] = examine("block-topk", only=["prefill"])
+    assert verdict.status == "failed" and "ahead of its row" in verdict.reason
+
+
+def test_a_mean_padded_with_zeros_is_noticed(monkeypatch):
+    """The planted fault: the last block is divided by the block size, not by the number of its tokens."""
+
+    def padded(x, page, place=None):
+        place = torch.arange(x.shape[1]) if place is None else place
+        sums = x.new_zeros(len(x), int(place.max()) // page + 1, x.shape[2]).index_add_(1, place // page, x)
+        return sums / page
+
+    monkeypatch.setattr("attnprobe.methods.selection.block_topk.page_means", padded)
+    [verdict] = examine("block-topk", only=["shift-invariant"])
+    assert verdict.status == "failed"
