@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .errors import Unsupported
+from .groups import of_heads
 from .operators import Operator, row_blocks
 from .qkv import QKV
 
@@ -71,10 +72,10 @@ class Approximation:
     def of(cls, operator: Operator, qkv: QKV, **parts: Any) -> Approximation:
         """The approximation whose output is ``operator @ V``."""
         if operator.dtype == qkv.dtype:
-            return cls(operator, operator @ qkv.v, **parts)
-        output = qkv.v.new_empty(qkv.h, qkv.n_q, qkv.p_v)
+            return cls(operator, operator.matmul_shared(qkv.shared_v), **parts)
+        output = qkv.q.new_empty(qkv.h, qkv.n_q, qkv.p_v)
         for some in _heads_at_once(qkv):
-            output[some] = operator.heads(some) @ qkv.v[some]
+            output[some] = operator.heads(some).matmul_shared(of_heads(qkv.shared_v, some, qkv.h))
         return cls(operator, output, **parts)
 
     def matrix(self) -> Operator:

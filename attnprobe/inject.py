@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from .errors import SourceError, Unsupported, UsageError
 from .grammar.foreign import message
-from .hooks.call import AttentionCall, blocks, exact_rows, repeated
+from .hooks.call import AttentionCall, blocks, exact_rows
 from .hooks.capture import call_of
 from .hooks.interface import Selection, bypassed, eager_of, put, switched
 from .methods import Method, approximate, get
@@ -344,21 +344,20 @@ def _registered_attention(
 
 def _exact_with_extras(call: AttentionCall) -> Tensor:
     """Exact attention with the call's mask, bias, cap and sinks in the dtype of Q, (b, n_q, h, p_v), by blocks."""
-    k, v = repeated(call.k, call.heads), repeated(call.v, call.heads)
     cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
     return torch.cat(
         [
             exact_rows(
                 call.q[:, :, start:stop],
-                k,
-                v,
+                call.k,
+                call.v,
                 call.scale,
                 visible=cut(call.visible, start, stop),
                 bias=cut(call.bias, start, stop),
                 softcap=call.softcap,
                 sinks=call.sinks,
             )[0]
-            for start, stop in blocks(call.q, k)
+            for start, stop in blocks(call.q, call.k)
         ],
         dim=1,
     )

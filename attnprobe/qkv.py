@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from itertools import groupby
-from math import gcd
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .errors import NotFinite, UsageError
+from .groups import as_index, repeated, shared_heads
 from .visible import Visible
 
 __all__ = ["QKV"]
@@ -193,15 +192,12 @@ class QKV:
     @cached_property
     def k(self) -> Tensor:
         """The keys of each query head, (h, n_k, p): ``shared_k``, repeated for the heads of a group."""
-        return self._repeated(self.shared_k)
+        return repeated(self.shared_k, self.h)
 
     @cached_property
     def v(self) -> Tensor:
         """The values of each query head, (h, n_k, p_v): ``shared_v``, repeated for the heads of a group."""
-        return self._repeated(self.shared_v)
-
-    def _repeated(self, x: Tensor) -> Tensor:
-        return x if self.group == 1 else x.repeat_interleave(self.group, dim=0)
+        return repeated(self.shared_v, self.h)
 
     @property
     def n_q(self) -> int:
@@ -312,9 +308,7 @@ class QKV:
         if missing or not heads:
             raise UsageError(f"head {missing[0] if missing else '(none)'} is not among {list(self.heads)}")
         rows = [self.heads.index(head) for head in heads]
-        shared = [row // self.group for row in rows]
-        group = gcd(*(len(list(same)) for _, same in groupby(shared)))
-        of_q, of_kv = _taken(rows), _taken(shared[::group])
+        of_q, of_kv = as_index(rows), as_index(shared_heads(rows, self.group))
         logits = None if self.sink_logits is None else self.sink_logits[of_q]
         k, v = self.shared_k[of_kv], self.shared_v[of_kv]
         return self.replace(q=self.q[of_q], k=k, v=v, heads=tuple(heads), sink_logits=logits)
@@ -359,13 +353,6 @@ class QKV:
 
 
 PARTS = tuple(signature(QKV).parameters)
-
-
-def _taken(rows: list[int]) -> list[int] | slice:
-    """The rows as an index, which copies nothing where they are consecutive."""
-    if rows == list(range(rows[0], rows[-1] + 1)):
-        return slice(rows[0], rows[-1] + 1)
-    return rows
 
 
 def _three_axes(name: str, x: Tensor) -> Tensor:

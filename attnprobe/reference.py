@@ -37,7 +37,7 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
         raise unknown("target", target, TARGETS)
     inner = qkv.compressed()
     kind = SoftmaxAttention if target == "softmax" else GaussianAttention
-    operator = kind(inner.q, inner.k, inner.scale, inner.visible)
+    operator = kind(inner.q, inner.shared_k, inner.scale, inner.visible)
     if inner.sink_logits is not None and isinstance(operator, SoftmaxAttention):
         operator = Scaled(operator, left=sink_share(operator.log_normalizer(), inner.sink_logits))
     return operator if qkv.mask is None else Padded(operator, qkv.mask)
@@ -46,9 +46,9 @@ def exact(qkv: QKV, target: str = "softmax") -> Operator:
 def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.device | str] | None = None) -> Tensor:
     """``B V`` or ``C V`` in float64, (h, n_q, p_v), for any dtype of ``qkv``.
 
-    It runs head by head, so that only one head is copied to float64. On a CPU the softmax output comes from torch's
-    fused kernel. On other devices, where float64 has no fused kernel, and for ``gaussian``, it is a loop over blocks of
-    rows. Cost ``2 h n_q n_k p`` multiply-adds, memory O(h n p). Accurate to 1e-15 relative.
+    It runs by KV heads, so that only the keys and values of one are copied to float64. On a CPU the softmax output
+    comes from torch's fused kernel. On other devices, where float64 has no fused kernel, and for ``gaussian``, it is a
+    loop over blocks of rows. Cost ``2 h n_q n_k p`` multiply-adds, memory O(h n p). Accurate to 1e-15 relative.
 
     Args:
         devices: compute the rows on these devices in parallel, in spans of 2048 queries, each with a copy of one head's
@@ -63,7 +63,7 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
     inner, places = qkv.compressed(), located(devices)
     out = torch.empty(inner.h, inner.n_q, inner.p_v, dtype=torch.float64, device=inner.device)
     with torch.no_grad():
-        for head in range(inner.h):
+        for head in range(inner.kv_heads):
             begin = partial(_rows_of, inner, target, head, out, places is not None)
             in_spans(inner.n_q, inner.device, places, begin, lambda nothing: None)
     if qkv.mask is None:
@@ -76,25 +76,25 @@ def exact_output(qkv: QKV, target: str = "softmax", devices: Sequence[torch.devi
 def _rows_of(
     qkv: QKV, target: str, head: int, out: Tensor, split: bool, device: torch.device
 ) -> Callable[[int, int], None]:
-    """A function that computes rows of one head of ``out`` on ``device``."""
-    one, visible = slice(head, head + 1), qkv.visible
+    """A function that computes rows of ``out`` on ``device``, of the query heads that read one KV head."""
+    heads, visible = slice(head * qkv.group, (head + 1) * qkv.group), qkv.visible
     on_device = lambda x: x.to(device).double().contiguous() if split else x.double()
-    k, v = on_device(qkv.k[one]), on_device(qkv.v[one])
+    k, v = (on_device(x[head : head + 1]) for x in (qkv.shared_k, qkv.shared_v))
     logits = qkv.sink_logits
     fused = target == "softmax" and device.type == "cpu" and _is_plain(qkv, split)
 
     def work(start: int, stop: int) -> None:
-        q = on_device(qkv.q[one, start:stop])
+        q = on_device(qkv.q[heads, start:stop])
         if fused:
             rows = attention(q, k, v, qkv.scale, qkv.causal)
         else:
             kind = SoftmaxAttention if target == "softmax" else GaussianAttention
             operator = kind(q, k, qkv.scale, None if visible is None else visible.of(slice(start, stop)))
-            rows = operator @ v
+            rows = operator.matmul_shared(v)
             if logits is not None and isinstance(operator, SoftmaxAttention):
                 log_sum = operator.log_normalizer()
-                rows = rows * sink_share(log_sum, logits[one].to(log_sum))[..., None]
-        out[head, start:stop] = rows[0].to(out.device)
+                rows = rows * sink_share(log_sum, logits[heads].to(log_sum))[..., None]
+        out[heads, start:stop] = rows.to(out.device)
 
     return work
 
@@ -102,8 +102,8 @@ def _rows_of(
 def own_output(qkv: QKV) -> Tensor:
     """``B V`` in the dtype of ``qkv``, (h, n_q, p_v), of inputs without a mask: by `attention` where it is plain."""
     if _is_plain(qkv):
-        return attention(qkv.q, qkv.k, qkv.v, qkv.scale, qkv.causal)
-    return exact(qkv) @ qkv.v
+        return attention(qkv.q, qkv.shared_k, qkv.shared_v, qkv.scale, qkv.causal)
+    return exact(qkv).matmul_shared(qkv.shared_v)
 
 
 def _is_plain(qkv: QKV, split: bool = False) -> bool:
@@ -126,7 +126,7 @@ def sink_share(log_normalizer: Tensor, logits: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
-    """``softmax(scale · q kᵀ) v`` by torch's fused kernel, for (h, n, p) tensors in their own dtype.
+    """``softmax(scale · q kᵀ) v`` by torch's fused kernel, for (h or h_kv, n, p) tensors in their own dtype.
 
     ``causal`` hides the keys after each query.
 
@@ -136,5 +136,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = Fals
     """
     p, p_v = q.shape[-1], v.shape[-1]
     q, k, v = (functional.pad(x, (0, max(p, p_v) - x.shape[-1])) for x in (q, k, v))
-    out = functional.scaled_dot_product_attention(q[None], k[None], v[None], scale=scale, is_causal=causal)
-    return out[0, :, :, :p_v]
+    q = q.unflatten(0, (len(k), -1))  # (h_kv, group, n, p)
+    k, v = (x[:, None].expand(-1, q.shape[1], -1, -1) for x in (k, v))
+    out = functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
+    return out.flatten(0, 1)[..., :p_v]

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ..errors import Unsupported
+from ..groups import folded, unfolded
 from ..qkv import QKV
 from .masks import FULL, Pattern
 
-__all__ = ["AttentionCall", "blocks", "exact_rows", "repeated"]
+__all__ = ["AttentionCall", "blocks", "exact_rows"]
 
 BLOCK_BYTES = 2**25  # of scores alive at a time: on a CPU 2.5 times faster than blocks of 2**28
 
@@ -133,7 +134,7 @@ class AttentionCall:
 
     def output_blocks(self) -> Iterator[tuple[int, int, Tensor, float]]:
         """Yields ``(start, stop, rows, largest score)``. The rows of queries without visible keys are 0."""
-        k, v = (repeated(x.double(), self.heads) for x in (self.k, self.v))
+        k, v = self.k.double(), self.v.double()
         cut = lambda x, start, stop: x if x is None or x.shape[-2] == 1 else x[..., start:stop, :]
         for start, stop in blocks(self.q, k, bytes_each=8):
             rows, largest = exact_rows(
@@ -199,10 +200,11 @@ def exact_rows(
 ) -> tuple[Tensor, float]:
     """Exact attention of the given queries over all keys, (b, n_q, h, p_v), and the largest |score|.
 
-    ``softmax([c tanh(S / c) + bias, sink]) [V; 0]`` with hidden keys at -∞. Q, K and V have equal numbers of heads. The
-    output of a query without visible keys is 0.
+    ``softmax([c tanh(S / c) + bias, sink]) [V; 0]`` with hidden keys at -∞. Q is (b, h, n_q, p), K and V are
+    (b, h_kv, n_k, ·). The output of a query without visible keys is 0.
     """
-    scores = (q * scale) @ k.mT  # (b, h, n_q, n_k)
+    heads, kv_heads = q.shape[1], k.shape[1]
+    scores = unfolded(folded(q * scale, kv_heads) @ k.mT, heads)  # (b, h, n_q, n_k)
     largest = float(scores.detach().abs().amax())
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
@@ -216,13 +218,7 @@ def exact_rows(
     weights = torch.softmax(scores, dim=-1)[..., : k.shape[-2]]
     if visible is not None:
         weights = weights.masked_fill(~visible, 0.0)
-    return (weights @ v).transpose(1, 2), largest
-
-
-def repeated(x: Tensor, heads: int) -> Tensor:
-    """Keys or values (b, h_kv, n, ·) repeated for every head, (b, h, n, ·)."""
-    groups = heads // x.shape[1]
-    return x.repeat_interleave(groups, dim=1) if groups > 1 else x
+    return unfolded(folded(weights, kv_heads) @ v, heads).transpose(1, 2), largest
 
 
 def blocks(q: Tensor, k: Tensor, bytes_each: int = 4) -> Iterator[tuple[int, int]]:

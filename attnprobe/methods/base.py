@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..approximation import Approximation
+from ..groups import of_heads
 from ..operators import CausalFeatures, LowRank, Operator, Rows, Sparse, row_blocks, row_groups
 from ..qkv import QKV
 from ..visible import Visible
@@ -81,10 +82,11 @@ def distinct(draws: Tensor) -> Tensor:
 
 
 def tokens(x: Tensor, index: Tensor) -> Tensor:
-    """The rows ``index`` (h, u) of ``x`` (h, n, p), as (h, u, p). An empty slot, -1, takes row 0."""
-    h, n, p = x.shape
-    first = n * torch.arange(h, device=x.device)[:, None]  # of the rows of all heads, one after another
-    return x.reshape(h * n, p).index_select(0, (index.clamp(min=0) + first).flatten()).view(*index.shape, p)
+    """The rows ``index`` (h, u) of ``x`` (h or h_kv, n, p), as (h, u, p). An empty slot, -1, takes row 0."""
+    h_kv, n, p = x.shape
+    heads = torch.arange(len(index), device=x.device)[:, None] // (len(index) // h_kv)
+    first = n * heads  # of the rows of all heads, one after another
+    return x.reshape(h_kv * n, p).index_select(0, (index.clamp(min=0) + first).flatten()).view(*index.shape, p)
 
 
 def per_head(h: int, value: float) -> Tensor:
@@ -228,7 +230,7 @@ def sparse_softmax(
 
     Cost ``n_q u p``. Keys are gathered for one block of groups at a time.
     """
-    q, k, visible = qkv.q, qkv.k, qkv.visible
+    q, k, visible = qkv.q, qkv.shared_k, qkv.visible
     h, n_q, p = q.shape
     index = index.to(q.device)
     has = None if has is None else has.to(q.device)
@@ -238,7 +240,7 @@ def sparse_softmax(
         for heads in (slice(*ends) for ends in row_blocks(h, together)):
             columns = index[heads, groups]  # (g, m, u)
             m = columns.shape[1]
-            keys = tokens(k[heads], columns.flatten(1)).unflatten(1, (m, -1))  # (g, m, u, p)
+            keys = tokens(of_heads(k, heads, h), columns.flatten(1)).unflatten(1, (m, -1))  # (g, m, u, p)
             scores = (qkv.scale * q[heads, rows]).unflatten(1, (m, -1)) @ keys.mT  # (g, m, group, u)
             absent = (columns < 0)[:, :, None]
             if has is not None:
@@ -259,5 +261,5 @@ def _log_sums(qkv: QKV, softmax: Sparse) -> Tensor:
     largest, slot = softmax.weight.max(-1)
     of_row = torch.arange(qkv.n_q, device=qkv.device) // softmax.group
     column = softmax.index[:, of_row].gather(2, slot[..., None])[..., 0]
-    scores = qkv.scale * (qkv.q * tokens(qkv.k, column)).sum(-1)
+    scores = qkv.scale * (qkv.q * tokens(qkv.shared_k, column)).sum(-1)
     return (scores - largest.log()).masked_fill(largest == 0, float("-inf"))

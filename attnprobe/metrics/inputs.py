@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..groups import of_heads, repeated
 from ..linalg.norms import output_norms, row_norms
 from ..operators import SoftmaxAttention, block_shape, product, row_blocks, side_by_side
 from ..operators.attention import CPU_BLOCK
@@ -78,10 +79,10 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
     visible = inner.visible
     values = {name: torch.zeros(inner.h, dtype=torch.float64, device=inner.device) for name in OF_SCORES}
     # heads one by one on a CPU, and all that fit elsewhere; those alone are copied to float64
-    together, rows = block_shape(SoftmaxAttention(inner.q, inner.k, inner.scale), CPU_BLOCK)
+    together, rows = block_shape(SoftmaxAttention(inner.q, inner.shared_k, inner.scale), CPU_BLOCK)
 
     def of(heads: slice) -> None:
-        q, k = inner.q[heads].double(), inner.k[heads].double()
+        q, k = inner.q[heads].double(), of_heads(inner.shared_k, heads, inner.h).double()
         for name, value in _of_scores(q, k, inner.scale, visible, rows).items():
             values[name][heads] = value
 
@@ -91,13 +92,21 @@ def input_statistics(qkv: QKV, norms: ExactNorms | None = None) -> dict[str, Ten
     norms = exact_norms(exact(inner)) if norms is None else norms
     values["stable_rank"] = (norms.frobenius / norms.value) ** 2
     for name in "qkv":
-        x = getattr(inner, name)
-        sizes = torch.stack([row_norms(head) for head in x])  # (h, n)
-        values[f"{name}_norm_mean"], values[f"{name}_norm_max"] = sizes.mean(1), sizes.amax(1)
-        values[f"{name}_norm_ratio"] = values[f"{name}_norm_max"] / sizes.quantile(0.5, dim=1)
-        spectral, frobenius = output_norms(x)
-        values[f"{name}_stable_rank"] = (frobenius / spectral) ** 2
+        for statistic, value in _of_vectors(inner.parts()[name]).items():
+            values[f"{name}_{statistic}"] = repeated(value, inner.h)
     return {name: values[name].cpu() for name in INPUT_STATISTICS}
+
+
+def _of_vectors(x: Tensor) -> dict[str, Tensor]:
+    """The statistics of queries, keys or values (h, n, p), (h,) each."""
+    sizes = torch.stack([row_norms(head) for head in x])  # (h, n)
+    spectral, frobenius = output_norms(x)
+    return {
+        "norm_mean": sizes.mean(1),
+        "norm_max": sizes.amax(1),
+        "norm_ratio": sizes.amax(1) / sizes.quantile(0.5, dim=1),
+        "stable_rank": (frobenius / spectral) ** 2,
+    }
 
 
 def _of_scores(q: Tensor, k: Tensor, scale: float, visible: Visible | None, rows: int) -> dict[str, Tensor]:

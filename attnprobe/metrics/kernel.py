@@ -43,14 +43,15 @@ def eager_output(qkv: QKV) -> Tensor:
     of one head, so no n x n matrix is stored. Cost ``2 n² p``.
     """
     inner = qkv.compressed()
-    output = inner.v.new_empty(inner.h, inner.n_q, inner.p_v)
+    output = inner.q.new_empty(inner.h, inner.n_q, inner.p_v)
     visible = inner.visible
     for head in range(inner.h):
+        one = inner.head(head)
         for first, last in row_blocks(inner.n_q, block_rows(output, inner.n_k, ROWS)):
-            scores = inner.q[head, first:last] @ inner.k[head].mT * inner.scale
+            scores = one.q[0, first:last] @ one.k[0].mT * inner.scale
             if visible is not None:
                 scores = scores.masked_fill(visible.of(slice(first, last)).hidden(inner.n_k), -inf)
-            output[head, first:last] = torch.softmax(scores, -1) @ inner.v[head]
+            output[head, first:last] = torch.softmax(scores, -1) @ one.v[0]
     return output
 
 
@@ -78,7 +79,7 @@ class KernelReference:
         """
         dtype = dtype or qkv.dtype
         inner = qkv.compressed()
-        if not all(torch.isfinite(x.to(dtype)).all() for x in (inner.q, inner.k, inner.v)):
+        if not all(torch.isfinite(x.to(dtype)).all() for x in (inner.q, inner.shared_k, inner.shared_v)):
             lost = torch.full((inner.h,), torch.nan, dtype=torch.float64, device=inner.device)
             return cls(dtype, lost[:, None, None].expand(inner.h, inner.n_q, inner.p_v), lost, lost)
         rounded = inner.to(dtype=dtype)

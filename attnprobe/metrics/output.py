@@ -143,10 +143,12 @@ def _exact_output(reference: Operator, qkv: QKV) -> Tensor:
     inner = qkv.compressed()
     for kind, target in ((SoftmaxAttention, "softmax"), (GaussianAttention, "gaussian")):
         if isinstance(operator, kind) and (operator.visible is None) == (inner.visible is None):
-            v, scale = inner.v.to(operator.q), operator.scale
-            out = exact_output(inner.replace(q=operator.q, k=operator.k, v=v, scale=scale, sink_logits=None), target)
-            return out if qkv.mask is None else out.new_zeros(qkv.v.shape).index_copy(1, qkv.mask.nonzero()[:, 0], out)
-    return reference.to(torch.float64) @ qkv.v
+            wide = inner.to(dtype=operator.dtype)
+            out = exact_output(wide.replace(q=operator.q, k=operator.k, scale=operator.scale, sink_logits=None), target)
+            if qkv.mask is None:
+                return out
+            return out.new_zeros(qkv.h, qkv.n_q, qkv.p_v).index_copy(1, qkv.mask.nonzero()[:, 0], out)
+    return reference.to(torch.float64).matmul_shared(qkv.shared_v)
 
 
 def _compare_rows(reference: ExactOutput, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:

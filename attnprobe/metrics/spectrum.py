@@ -140,7 +140,7 @@ def attention_matrix(qkv: QKV, of: str) -> Operator:
         largest = qkv.scale * both.square().sum(-1).amax(-1)  # the diagonal of a Gram matrix holds its maximum
         return UnnormalisedAttention(both, both, qkv.scale, largest)
     if of == "unnormalised":
-        return UnnormalisedAttention(qkv.q, qkv.k, qkv.scale, visible=qkv.visible)
+        return UnnormalisedAttention(qkv.q, qkv.shared_k, qkv.scale, visible=qkv.visible)
     return exact(qkv, of)
 
 

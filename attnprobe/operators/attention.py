@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..groups import folded, of_heads, repeated, unfolded
 from ..visible import Visible
 from .base import Operator
 from .blocks import head_blocks
@@ -27,6 +28,8 @@ class Streamed(Operator):
     Products go block by block, or in tiles of the Triton kernels where `is_fused` says so.
 
     Args:
+        q: queries, (h, n_q, p).
+        k: keys, (h_kv, n_k, p), which ``h / h_kv`` consecutive query heads share.
         visible: the keys that each query sees; scores of the others are -∞. None means all keys.
     """
 
@@ -38,14 +41,19 @@ class Streamed(Operator):
         self.normaliser: tuple[Tensor, Tensor] | None = None  # of fused products: largest scores and sums, (h, n_q)
 
     def heads(self, some: slice) -> Streamed:
-        return type(self)(self.q[some], self.k[some], self.scale, self.visible)
+        return type(self)(self.q[some], self._keys(some), self.scale, self.visible)
+
+    def _keys(self, some: slice) -> Tensor:
+        """The keys that a slice of the query heads read, (h_kv, n_k, p)."""
+        return of_heads(self.k, some, len(self.q))
 
     def to(self, dtype: torch.dtype) -> Streamed:
         return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.visible)
 
     def scores(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Rows ``start`` to ``stop`` of ``scale · Q Kᵀ`` of these heads, (heads, b, n_k); -∞ where a key is hidden."""
-        scores = product(self.q[heads, start:stop] * self.scale, self.k[heads].mT, out)
+        q, k = self.q[heads, start:stop] * self.scale, self._keys(heads)
+        scores = product(q, k.mT, out) if len(q) == len(k) else unfolded(product(folded(q, len(k)), k.mT), len(q))
         if self.visible is None:
             return scores
         visible, seen = self.visible.of(slice(start, stop)), 0
@@ -128,7 +136,8 @@ class SoftmaxAttention(Streamed):
 
     def _lowest(self) -> Tensor:
         k = self.k.detach()
-        spread = 2 * _largest_norm(k - k.mean(1, keepdim=True))  # a row's scores differ by no more than that times ‖q‖
+        farthest = repeated(_largest_norm(k - k.mean(1, keepdim=True)), len(self.q))
+        spread = 2 * farthest  # a row's scores differ by no more than that times ‖q‖
         return -abs(self.scale) * _largest_norm(self.q) * spread
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
@@ -168,7 +177,7 @@ class UnnormalisedAttention(Streamed):
         self.shift = self._largest() if shift is None else shift.to(q)
 
     def heads(self, some: slice) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q[some], self.k[some], self.scale, self.shift[some], self.visible)
+        return UnnormalisedAttention(self.q[some], self._keys(some), self.scale, self.shift[some], self.visible)
 
     def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
         return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.visible)
@@ -184,7 +193,7 @@ class UnnormalisedAttention(Streamed):
         return Shifts(self.shift[:, None].expand(self.shape[:2]), None)
 
     def _lowest(self) -> Tensor:
-        return -abs(self.scale) * _largest_norm(self.q) * _largest_norm(self.k) - self.shift
+        return -abs(self.scale) * _largest_norm(self.q) * repeated(_largest_norm(self.k), len(self.q)) - self.shift
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponents = self.scores(heads, start, stop, out).sub_(self.shift[heads, None, None])
@@ -205,13 +214,14 @@ class GaussianAttention(Streamed):
 
     def __init__(self, q: Tensor, k: Tensor, scale: float, visible: Visible | None = None) -> None:
         super().__init__(q, k, scale, visible)
-        self.half_q, self.half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))  # (h, n)
+        half_q, half_k = ((x * x).sum(-1) * (scale / 2) for x in (q, k))
+        self.half_q, self.half_k = half_q, repeated(half_k, len(q))  # (h, n)
 
     def shifts(self) -> Shifts:
         return Shifts(self.half_q, self.half_k, at_most_one=True)
 
     def _lowest(self) -> Tensor:
-        return -abs(self.scale) / 2 * (_largest_norm(self.q) + _largest_norm(self.k)) ** 2
+        return -abs(self.scale) / 2 * (_largest_norm(self.q) + repeated(_largest_norm(self.k), len(self.q))) ** 2
 
     def _block(self, heads: slice, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         exponent = self.scores(heads, start, stop, out)

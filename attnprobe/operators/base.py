@@ -34,6 +34,16 @@ class Operator:
     def __matmul__(self, x: Tensor) -> Tensor:
         return self._apply(self._checked(x, self.shape[2]))
 
+    def matmul_shared(self, x: Tensor) -> Tensor:
+        """``op @ X`` for X (h_kv, n_k, c), of which consecutive heads share each: the values of grouped queries."""
+        h = self.shape[0]
+        if len(x) == h:
+            return self @ x
+        group = h // len(x)
+        starts = range(0, h, group)
+        shared = (one.expand(group, -1, -1) for one in x.split(1))
+        return torch.cat([self.heads(slice(i, i + group)) @ one for i, one in zip(starts, shared, strict=True)])
+
     def rmatmul(self, y: Tensor) -> Tensor:
         """``opᵀ @ y``: (h, n_q, c) to (h, n_k, c)."""
         return self._apply_transpose(self._checked(y, self.shape[1]))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..environment import KERNELS as VARIABLE
 from ..errors import UsageError, unknown
+from ..groups import repeated
 
 if TYPE_CHECKING:
     from .attention import Streamed
@@ -72,11 +73,11 @@ def fused_apply(op: Streamed, x: Tensor) -> Tensor:
     """``op @ x``, (h, n_q, c): one sweep over the keys for each tile of rows."""
     from .triton_kernels import normalised_product, shifted_product
 
-    q, shifts = op.q * op.scale, op.shifts()
+    q, k, shifts = op.q * op.scale, repeated(op.k, len(op.q)), op.shifts()
     if shifts is None:
-        product = normalised_product(q, op.k, x, _last(op))[0]
+        product = normalised_product(q, k, x, _last(op))[0]
     else:
-        product = shifted_product(q, op.k, x, shifts, _last(op), transposed=False)
+        product = shifted_product(q, k, x, shifts, _last(op), transposed=False)
     return product.to(op.dtype)
 
 
@@ -88,15 +89,15 @@ def fused_apply_transpose(op: Streamed, y: Tensor) -> Tensor:
     """
     from .triton_kernels import normalised_product, shifted_product
 
-    q, shifts = op.q * op.scale, op.shifts()
+    q, k, shifts = op.q * op.scale, repeated(op.k, len(op.q)), op.shifts()
     if shifts is None:
         if op.normaliser is None:
             one = torch.ones(op.shape[0], op.shape[2], 1, dtype=op.dtype, device=op.device)
-            op.normaliser = normalised_product(q, op.k, one, _last(op))[1:]
+            op.normaliser = normalised_product(q, k, one, _last(op))[1:]
         largest, total = op.normaliser
         shifts, y = Shifts(largest, None), (y / total[..., None]).to(op.dtype)
     flipped = Shifts(shifts.columns, shifts.rows, shifts.at_most_one)
-    return shifted_product(op.k, q, y, flipped, _last(op), transposed=True).to(op.dtype)
+    return shifted_product(k, q, y, flipped, _last(op), transposed=True).to(op.dtype)
 
 
 def _last(op: Streamed) -> Tensor | None:

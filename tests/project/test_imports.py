@@ -17,7 +17,7 @@ import attnprobe
 from attnprobe.experiments import EXPERIMENTS
 
 ROOT = Path(attnprobe.__file__).parent
-CORE = {"errors", "rng", "qkv", "visible", "operators", "reference", "linalg", "approximation"}
+CORE = {"errors", "groups", "rng", "qkv", "visible", "operators", "reference", "linalg", "approximation"}
 MEASURES = CORE | {"files", "grammar", "methods", "metrics", "sources", "theorems", "inject", "timings", "processes"}
 READS = {"errors", "files", "grammar", "records"}
 MAY = {
@@ -31,15 +31,16 @@ MAY = {
     "timings": set(),
     "processes": set(),
     "visible": set(),
-    "qkv": {"errors", "visible"},
-    "operators": {"environment", "errors", "visible"},
+    "groups": set(),
+    "qkv": {"errors", "groups", "visible"},
+    "operators": {"environment", "errors", "groups", "visible"},
     "reference": {"errors", "operators", "qkv"},
-    "approximation": {"errors", "operators", "qkv"},
+    "approximation": {"errors", "groups", "operators", "qkv"},
     "linalg": {"errors", "rng", "operators"},
     "methods": CORE | {"environment", "files", "grammar"},
     "metrics": CORE | {"experiments", "processes"},
     "theorems": CORE | {"metrics"},
-    "hooks": {"errors", "grammar", "qkv"},
+    "hooks": {"errors", "grammar", "groups", "qkv"},
     "sources": {"environment", "files", "qkv", "rng", "errors", "timings", "grammar", "hooks"},
     "grammar": {"errors"},
     "records": {"errors", "files", "grammar"},

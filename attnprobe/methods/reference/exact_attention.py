@@ -42,7 +42,7 @@ def softmax(qkv: QKV, d: None, *, streams: Streams, target: str = "softmax") -> 
 
     Shapes: output (h, n_q, p_v), by torch's fused kernel. Deterministic; cost ``2 n² p``, memory O(n p).
     """
-    operator = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, qkv.visible)
+    operator = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, qkv.visible)
     output = own_output(qkv)
     diagnostics = {"visited": per_head(qkv.h, qkv.entries)}
     return Approximation(operator, output, diagnostics=diagnostics, log_normalizer=operator.log_normalizer)

@@ -83,7 +83,7 @@ def informer(
     draws = {"sampled_keys": sampled, "top_queries": rows.cpu()}
     ones = torch.ones(qkv.h, qkv.n_q, dtype=qkv.dtype, device=qkv.device)
     mean = torch.full((qkv.h, qkv.n_k), 1 / qkv.n_k, dtype=qkv.dtype, device=qkv.device)
-    operator = RowOverride(RankOne(ones, mean), rows, SoftmaxAttention(tokens(qkv.q, rows), qkv.k, qkv.scale))
+    operator = RowOverride(RankOne(ones, mean), rows, SoftmaxAttention(tokens(qkv.q, rows), qkv.shared_k, qkv.scale))
     diagnostics = {
         "realised_d": per_head(qkv.h, u),
         "visited": per_head(qkv.h, sample_k * qkv.n_q + u * qkv.n_k),

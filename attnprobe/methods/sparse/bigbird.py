@@ -91,7 +91,7 @@ def bigbird(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", rand
     if len(full_rows):
         rows = qkv.queries(full_rows)
         entries = entries + rows.entries
-        every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
+        every = SoftmaxAttention(rows.q, rows.shared_k, rows.scale, rows.visible)
         log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
         operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
     diagnostics = {"realised_d": entries / qkv.n_q, "visited": entries}

@@ -77,7 +77,7 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
     if len(full_rows):
         rows = qkv.queries(full_rows)
         entries += rows.entries
-        every = SoftmaxAttention(rows.q, rows.k, rows.scale, rows.visible)
+        every = SoftmaxAttention(rows.q, rows.shared_k, rows.scale, rows.visible)
         log_normalizer = with_rows(log_normalizer, full_rows, every.log_normalizer)
         operator = RowOverride(operator, full_rows.expand(qkv.h, -1), every)
     diagnostics = {"realised_d": per_head(qkv.h, entries / qkv.n_q), "visited": per_head(qkv.h, entries)}

@@ -63,7 +63,7 @@ def topk(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", renorma
     weights = qkv.q.new_empty(qkv.h, qkv.n_q, d)
     log_sums = qkv.q.new_empty(qkv.h, qkv.n_q)
     visible = qkv.visible
-    exact = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, visible)
+    exact = SoftmaxAttention(qkv.q, qkv.shared_k, qkv.scale, visible)
     for heads, start, stop in head_blocks(exact, max(1, min(BLOCK, ENTRIES // qkv.n_k))):
         scores = exact.scores(heads, start, stop)  # (heads, b, n_k)
         largest, chosen = scores.topk(d, dim=-1)

@@ -1,0 +1,61 @@
+"""Grouped queries (GQA): consecutive query heads that share a head of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import gcd
+
+import torch  # noqa: F401  (in the examples)
+from torch import Tensor
+
+__all__ = ["as_index", "folded", "of_heads", "repeated", "shared_heads", "unfolded"]
+
+
+def shared_heads(heads: Sequence[int], group: int) -> list[int]:
+    """The KV heads that these query heads read, each once for as many consecutive query heads as possible.
+
+    Query head i reads KV head ``i // group``. The length of ``heads`` is a multiple of that of the result.
+
+    >>> shared_heads([0, 1, 2, 3], group=2), shared_heads([4, 5, 6], group=4), shared_heads([1, 2], group=2)
+    ([0, 1], [1], [0, 1])
+    >>> shared_heads([2, 3, 4], group=4)
+    [0, 0, 1]
+    """
+    read = [head // group for head in heads]
+    together = gcd(*(len(list(same)) for _, same in groupby(read)))
+    return read[::together]
+
+
+def as_index(rows: Sequence[int]) -> list[int] | slice:
+    """The rows as an index, which copies nothing where they are consecutive."""
+    rows = list(rows)
+    if rows == list(range(rows[0], rows[-1] + 1)):
+        return slice(rows[0], rows[-1] + 1)
+    return rows
+
+
+def of_heads(x: Tensor, some: slice, heads: int) -> Tensor:
+    """The heads of keys or values x (h_kv, n, ·) that a slice of ``heads`` query heads read: a view, if it has whole
+    groups or is within one.
+
+    >>> of_heads(torch.arange(3.0)[:, None, None], slice(2, 4), heads=6).flatten()
+    tensor([1.])
+    """
+    return x[as_index(shared_heads(range(heads)[some], heads // len(x)))]
+
+
+def repeated(x: Tensor, heads: int) -> Tensor:
+    """What belongs to KV heads, (h_kv, …), repeated for each of h query heads, (h, …)."""
+    return x if len(x) == heads else x.repeat_interleave(heads // len(x), 0)
+
+
+def folded(x: Tensor, kv_heads: int) -> Tensor:
+    """The rows of each group's query heads one after another: (…, h, b, ·) as (…, h_kv, group · b, ·)."""
+    return x if x.shape[-3] == kv_heads else x.unflatten(-3, (kv_heads, -1)).flatten(-3, -2)
+
+
+def unfolded(x: Tensor, heads: int) -> Tensor:
+    """`folded` undone: (…, h_kv, group · b, ·) as (…, h, b, ·), without a copy of contiguous rows."""
+    group = heads // x.shape[-3]
+    return x if group == 1 else x.unflatten(-2, (group, -1)).flatten(-4, -3)

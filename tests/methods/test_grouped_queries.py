@@ -1,0 +1,98 @@
+"""Grouped queries: whatever reads shared keys and values gives what it gives where each query head has its own."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_models
+import torch
+from inputs import make
+
+from attnprobe import exact, matrix_errors, output_errors, row_metrics
+from attnprobe.hooks.capture import capture
+from attnprobe.methods import METHODS, approximate, get
+from attnprobe.metrics import input_statistics
+from attnprobe.metrics.kernel import eager_output
+from attnprobe.operators import GaussianAttention, SoftmaxAttention, UnnormalisedAttention
+from attnprobe.qkv import QKV
+from attnprobe.reference import exact_output, own_output
+
+F64 = torch.float64
+TAKEN = [(name, target) for name, entry in METHODS.items() for target in entry.targets]
+
+
+def close(a, b) -> bool:
+    return bool(((a - b).abs() <= 1e-12 * (1 + b.abs())).all())
+
+
+@pytest.fixture(scope="module")
+def captured() -> QKV:
+    """A layer of a Llama with four query heads and two KV heads."""
+    model = tiny_models.build("Llama")
+    call = capture(model, tiny_models.inputs(model, padded=False), "1")
+    return next(iter(call.values())).qkv().to(dtype=F64)
+
+
+def alone(qkv: QKV) -> QKV:
+    """The same inputs with keys and values of each query head."""
+    return QKV(
+        **(
+            qkv.parts()
+            | {"k": qkv.shared_k.repeat_interleave(qkv.group, 0), "v": qkv.shared_v.repeat_interleave(qkv.group, 0)}
+        )
+    )
+
+
+def unread(qkv: QKV) -> bool:
+    """Whether nothing has repeated the keys or the values."""
+    return not {"k", "v"} & set(vars(qkv))
+
+
+@pytest.mark.parametrize("name, target", TAKEN)
+def test_every_method_gives_what_it_gives_with_repeated_keys(name, target, captured):
+    entry = get(name)
+    qkv = captured if entry.is_causal else captured.replace(causal=False)
+    d = None if entry.budget is None else min(max(12, entry.least), entry.limit(qkv.n_q, qkv.n_k))
+    wanted, got = (approximate(name, inputs, d, target=target) for inputs in (alone(qkv), qkv.replace()))
+    assert qkv.group == 2 and close(got.output, wanted.output)
+    if got.operator is not None:
+        assert close(got.operator.dense(), wanted.operator.dense())
+    if got.log_normalizer is not None:
+        assert close(got.log_normalizer(), wanted.log_normalizer())
+    assert {key: value.tolist() for key, value in got.diagnostics.items()} == {
+        key: value.tolist() for key, value in wanted.diagnostics.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["softmax", "topk", "window", "bigbird", "longformer", "vmean"])
+def test_exact_and_sparse_attention_repeat_nothing(name, captured):
+    qkv = captured.replace()
+    approx = approximate(name, qkv, None if get(name).budget is None else 12)
+    reference = exact(qkv)
+    output_errors(reference, approx, qkv)
+    matrix_errors(reference, approx.operator)
+    row_metrics(reference, approx, qkv)
+    assert unread(qkv)
+
+
+@pytest.mark.parametrize("kind", [SoftmaxAttention, UnnormalisedAttention, GaussianAttention])
+@pytest.mark.parametrize("some", [slice(None), slice(1, 2), slice(2, 4), slice(1, 4)], ids=str)
+def test_operators_of_shared_keys_and_operands(kind, some):
+    qkv = make(h=6, n=9, n_k=11, dtype=F64)
+    shared, own = qkv.shared_k[::3], qkv.shared_k[::3].repeat_interleave(3, 0)
+    values = qkv.shared_v[::3]
+    grouped, plain = (kind(qkv.q, k, 0.7).heads(some) for k in (shared, own))
+    assert close(grouped.dense(), plain.dense())
+    x = torch.randn(plain.shape[0], 11, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    y = torch.randn(plain.shape[0], 9, 2, dtype=F64, generator=torch.Generator().manual_seed(1))
+    assert close(grouped @ x, plain @ x) and close(grouped.rmatmul(y), plain.rmatmul(y))
+    whole = kind(qkv.q, shared, 0.7)
+    assert close(whole.matmul_shared(values), whole @ values.repeat_interleave(3, 0))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_exact_outputs_and_statistics_of_shared_keys(causal, captured):
+    qkv = captured.replace(causal=causal)
+    for function in (exact_output, own_output, eager_output, lambda x: exact(x, "gaussian").dense()):
+        assert close(function(qkv), function(alone(qkv)))
+    got, wanted = input_statistics(qkv), input_statistics(alone(qkv))
+    assert all(close(got[name], wanted[name]) for name in wanted) and unread(qkv)
