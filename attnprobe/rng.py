@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from math import tau
 from operator import index
 
 import torch
+from torch import Tensor
 
-__all__ = ["Streams", "generator"]
+__all__ = ["Streams", "generator", "normal_into"]
+
+GROUP = 16  # torch makes as many normal numbers of as many uniform ones
+CHUNK = 2**11  # groups at once, which stay in the cache
 
 
 def generator(seed: int, *labels: int | str) -> torch.Generator:
@@ -29,6 +34,38 @@ def generator(seed: int, *labels: int | str) -> torch.Generator:
     text = repr((int(seed), *(label if isinstance(label, str) else index(label) for label in labels))).encode()
     number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
     return torch.Generator("cpu").manual_seed(number)
+
+
+def normal_into(out: Tensor, stream: torch.Generator) -> Tensor:
+    """Fill a contiguous float64 tensor of the CPU with the numbers of ``torch.randn``, to rounding, in half the time.
+
+    ``√(-2 ln(1 - u_j)) · cos(2π u_{j+8})`` and the same with the sine are the numbers j and j + 8 of a group of 16, for
+    uniform ``u``. torch computes them one by one. Where the last group is not full, torch draws the last 16 numbers
+    anew; fewer than 16 come from another algorithm.
+
+    >>> expected = torch.randn(40, generator=generator(0, "a"), dtype=torch.float64)
+    >>> torch.allclose(normal_into(torch.empty(40, dtype=torch.float64), generator(0, "a")), expected, rtol=1e-12)
+    True
+    """
+    numbers = out.view(-1)
+    if len(numbers) < GROUP:
+        return torch.randn(out.shape, generator=stream, dtype=out.dtype, device="cpu", out=out)
+    full = len(numbers) - len(numbers) % GROUP
+    for groups in numbers[:full].view(-1, 2, GROUP // 2).split(CHUNK):
+        _box_muller(torch.rand(groups.shape, generator=stream, dtype=out.dtype, device="cpu", out=groups))
+    if full < len(numbers):
+        torch.rand(len(numbers) - full, generator=stream, dtype=out.dtype, device="cpu")
+        last = numbers[-GROUP:].view(1, 2, GROUP // 2)
+        _box_muller(torch.rand(last.shape, generator=stream, dtype=out.dtype, device="cpu", out=last))
+    return out
+
+
+def _box_muller(groups: Tensor) -> None:
+    """Turn uniform numbers, (groups, 2, 8), into normal ones."""
+    radius = (1 - groups[:, 0]).log_().mul_(-2).sqrt_()
+    angle = groups[:, 1] * tau
+    groups[:, 0] = angle.cos().mul_(radius)
+    groups[:, 1] = angle.sin_().mul_(radius)
 
 
 @dataclass(frozen=True)

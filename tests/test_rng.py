@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnprobe.rng import Streams, generator
+from attnprobe.rng import Streams, generator, normal_into
 
 
 def draw(g):
@@ -85,3 +85,12 @@ def test_streams_of_neighbouring_heads_look_independent():
     rows = torch.stack([torch.rand(2000, generator=Streams(0, "m").head(i)) for i in range(6)])
     off = torch.corrcoef(rows) - torch.eye(6)
     assert off.abs().max() < 5 / 2000**0.5
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (16,), (17,), (31,), (4, 8), (33, 7), (2, 2**15), (3, 11_003)])
+def test_normal_numbers_are_those_of_torch(shape):
+    ours, of_torch = generator(0, "normal"), generator(0, "normal")
+    drawn = normal_into(torch.empty(shape, dtype=torch.float64), ours)
+    expected = torch.randn(shape, generator=of_torch, dtype=torch.float64)
+    assert torch.allclose(drawn, expected, rtol=1e-12, atol=1e-15)
+    assert torch.equal(torch.rand(4, generator=ours), torch.rand(4, generator=of_torch))  # both stand at one place

@@ -12,6 +12,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from ..rng import normal_into
+
 __all__ = ["accumulate", "countsketch", "gaussian", "gaussians", "sparse", "srht"]
 
 
@@ -26,8 +28,7 @@ def gaussian(n: int, d: int, generator: torch.Generator) -> Tensor:
 
 def _gaussian_into(out: Tensor, generator: torch.Generator) -> Tensor:
     """``Sᵀ`` of `gaussian`, made in ``out`` (d, n)."""
-    torch.randn(*out.shape, generator=generator, dtype=torch.float64, device="cpu", out=out)
-    return out.div_(sqrt(len(out)))
+    return normal_into(out, generator).div_(sqrt(len(out)))
 
 
 def gaussians(n: int, d: int, generators: Sequence[torch.Generator]) -> Tensor:
