@@ -97,6 +97,20 @@ def test_the_output_does_not_depend_on_the_other_heads():
     assert torch.equal(exact_output(qkv)[1], exact_output(qkv.select([1]))[0])
 
 
+@pytest.mark.parametrize("target", ["softmax", "gaussian"])
+@pytest.mark.parametrize("form", [{}, {"causal": True}, {"causal": True, "sliding_window": 40, "sinks": 3}])
+def test_rows_that_several_threads_compute_are_those_of_the_dense_formula(target, form):
+    """Two jobs of 512 rows and one of what is left."""
+    qkv = make(h=2, n=1030, p=4, p_v=3)
+    qkv = QKV(qkv.q, qkv.k, qkv.v, **form)
+    hidden = torch.zeros(1030, 1030, dtype=torch.bool) if qkv.visible is None else qkv.visible.hidden(1030)
+    if target == "softmax":
+        weights = (qkv.scale * qkv.q @ qkv.k.mT).masked_fill(hidden, float("-inf")).softmax(-1)
+    else:
+        weights = torch.exp(-(torch.cdist(qkv.q, qkv.k) ** 2) * qkv.scale / 2).masked_fill(hidden, 0)
+    torch.testing.assert_close(exact_output(qkv, target), weights @ qkv.v, rtol=1e-11, atol=1e-11)
+
+
 def test_the_fused_kernel_is_used_in_its_own_dtype():
     qkv = make(dtype=torch.float32)
     got = attention(qkv.q, qkv.k, qkv.v, qkv.scale)
