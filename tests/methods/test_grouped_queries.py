@@ -58,8 +58,9 @@ def test_every_method_gives_what_it_gives_with_repeated_keys(name, target, captu
         assert close(got.operator.dense(), wanted.operator.dense())
     if got.log_normalizer is not None:
         assert close(got.log_normalizer(), wanted.log_normalizer())
-    assert {key: value.tolist() for key, value in got.diagnostics.items()} == {
-        key: value.tolist() for key, value in wanted.diagnostics.items()
+    shared = {"kv_read"}  # a group loads its rows of K and V once, so that it is not the same
+    assert {key: value.tolist() for key, value in got.diagnostics.items() if key not in shared} == {
+        key: value.tolist() for key, value in wanted.diagnostics.items() if key not in shared
     }
 
 
