@@ -45,8 +45,14 @@ INDEX = {
     },
     "selection": {
         "block-topk": "Jiang et al., MInference (block-sparse head) (2024)",
+        "expected": "Devoto et al., Expected Attention (2025)",
+        "h2o": "Zhang et al., H2O (2023)",
+        "keydiff": "Park et al., KeyDiff (2025)",
+        "knorm": "Devoto et al., L2-norm KV compression (2024)",
         "quest": "Tang et al., Quest (2024)",
+        "snapkv": "Li et al., SnapKV (2024)",
         "topp": "Lin et al., Twilight (2025)",
+        "tova": "Oren et al., TOVA (2024)",
     },
     "reference": {
         "svd": "Eckart & Young (1936)",

@@ -119,12 +119,13 @@ def causal(case: Case) -> None:
     approx = case.run(qkv)
     demand(torch.isfinite(approx.output).all(), "the output of causal Q, K, V is not finite")
     middle = qkv.n // 2
-    other = case.run(_with_future(case, qkv, middle))
     early = slice(0, middle)
-    demand(
-        torch.equal(other.output[:, early], approx.output[:, early]),
-        f"other tokens from {middle} on change the rows before them",
-    )
+    for size in (8.0, 0.125):
+        other = case.run(_with_future(case, qkv, middle, size))
+        demand(
+            torch.equal(other.output[:, early], approx.output[:, early]),
+            f"other tokens from {middle} on change the rows before them",
+        )
     ahead = case.operator(approx).dense().triu(1)
     demand(not ahead.any(), f"an entry ahead of its row is {float(ahead.abs().max()):.3g}")
 
@@ -179,11 +180,11 @@ def prefill(case: Case) -> None:
     demand(not ahead.any(), f"an entry ahead of its row is {float(ahead.abs().max()):.3g}")
 
 
-def _with_future(case: Case, qkv: QKV, first: int) -> QKV:
-    """Other, larger queries, keys and values from token ``first`` on."""
+def _with_future(case: Case, qkv: QKV, first: int, size: float) -> QKV:
+    """Other queries, keys and values from token ``first`` on, ``size`` times as large as normal numbers."""
     later = [x.clone() for x in (qkv.q, qkv.k, qkv.v)]
     for x in later:
-        x[:, first:] = 8 * case.random(*x[:, first:].shape).to(x.dtype)
+        x[:, first:] = size * case.random(*x[:, first:].shape).to(x.dtype)
     q, k, v = later
     return qkv.replace(q=q, k=k, v=v)
 

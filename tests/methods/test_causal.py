@@ -73,8 +73,14 @@ def test_the_forms_are_these():
         "linear",
         "reformer",
         "lsh-qk",
+        "expected",
+        "h2o",
+        "keydiff",
+        "knorm",
         "quest",
+        "snapkv",
         "topp",
+        "tova",
     }
     assert set(CAUSAL) == {name for name, _ in TAKEN}
     assert [name for name, entry in METHODS.items() if "causal_target" in entry.tags] == ["svd"]

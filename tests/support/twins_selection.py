@@ -99,5 +99,108 @@ def block_topk(qkv: QKV, d, draws, target, *, block=3) -> Tensor:
     return over(qkv, sets)
 
 
-TWINS = {"block-topk": block_topk, "quest": quest, "topp": topp}
+def weights_of(qkv: QKV, i: int, keys: list[int]) -> list[float]:
+    """The softmax of row i over some keys."""
+    q = qkv.q[0, i].tolist()
+    return torch.softmax(torch.tensor([qkv.scale * _dot(q, qkv.k[0, j].tolist()) for j in keys]), 0).tolist()
+
+
+def largest(score: list[float], room: int, first: int = 0, last: int = 0) -> list[int]:
+    """The keys of the largest scores, first and last ones before others; last ones take at most half of the room."""
+    end = len(score)
+    room = min(room, end)
+    forced = {*range(min(first, room)), *range(max(0, end - min(last, room // 2)), end)}
+    return sorted(range(end), key=lambda j: (j not in forced, -score[j]))[:room]
+
+
+def by_segments(qkv: QKV, d: int, score, *, every=64, first=0, last=0) -> Tensor:
+    """Rows over their segment and the best keys before it; ``score(queries before, end)`` scores the first keys."""
+    if not qkv.causal:
+        kept = largest(score(list(range(qkv.n_q)), qkv.n_k), d, first, last)
+        return over(qkv, [kept] * qkv.n_q)
+    size, sets = min(every, (d + 1) // 2), []
+    for i in range(qkv.n_q):
+        end = i // size * size
+        kept = largest(score(list(range(end)), end), d - size, first, last) if end else []
+        sets.append([*kept, *range(end, i + 1)])
+    return over(qkv, sets)
+
+
+def knorm(qkv: QKV, d, draws, target) -> Tensor:
+    return by_segments(qkv, d, lambda rows, end: [-float(qkv.k[0, j].norm()) for j in range(end)])
+
+
+def keydiff(qkv: QKV, d, draws, target) -> Tensor:
+    def score(rows, end):
+        unit = [qkv.k[0, j] / qkv.k[0, j].norm() for j in range(end)]
+        mean = sum(unit) / end
+        return [-float(x @ mean / mean.norm()) for x in unit]
+
+    return by_segments(qkv, d, score)
+
+
+def snapkv(qkv: QKV, d, draws, target, *, observe=3, kernel=3) -> Tensor:
+    def score(rows, end):
+        recent = rows[-observe:]
+        mean = [0.0] * (end + 2 * (kernel // 2))  # zeros beyond both ends
+        for i in recent:
+            for j, weight in zip(seen_by(qkv)[i], weights_of(qkv, i, seen_by(qkv)[i]), strict=True):
+                if j < end:
+                    mean[j + kernel // 2] += weight / len(recent)
+        return [sum(mean[j : j + kernel]) / kernel for j in range(end)]
+
+    return by_segments(qkv, d, score, last=observe)
+
+
+def expected(qkv: QKV, d, draws, target, *, observe=3, first=1) -> Tensor:
+    def score(rows, end):
+        queries = qkv.q[0, rows[-observe:]]
+        mean = queries.mean(0)
+        log_weights = []
+        for key in qkv.k[0, :end]:
+            second = sum(float((query - mean) @ key) ** 2 for query in queries) / len(queries)
+            log_weights.append(qkv.scale * float(mean @ key) + qkv.scale**2 / 2 * second)
+        weights = torch.softmax(torch.tensor(log_weights), 0).tolist()
+        return [weight * float(qkv.v[0, j].norm()) for j, weight in enumerate(weights)]
+
+    return by_segments(qkv, d, score, first=first)
+
+
+def h2o(qkv: QKV, d, draws, target) -> Tensor:
+    if qkv.causal:
+        return token_by_token(qkv, d, recent=d // 2, accumulate=True)
+
+    def score(rows, end):
+        sums = [0.0] * end
+        for i in rows:
+            sums = [a + b for a, b in zip(sums, weights_of(qkv, i, list(range(end))), strict=True)]
+        return sums
+
+    return by_segments(qkv, d, score, last=d // 2)
+
+
+def tova(qkv: QKV, d, draws, target) -> Tensor:
+    if qkv.causal:
+        return token_by_token(qkv, d, recent=0, accumulate=False)
+    return by_segments(qkv, d, lambda rows, end: weights_of(qkv, rows[-1], list(range(end))))
+
+
+def token_by_token(qkv: QKV, d: int, recent: int, accumulate: bool) -> Tensor:
+    """A cache that drops, when it is full, its least key that is not recent."""
+    cache: dict[int, float] = {}
+    sets = []
+    for i in range(qkv.n_q):
+        if len(cache) == d:
+            old = [j for j in cache if j < i - recent]
+            del cache[min(old, key=lambda j: cache[j])]
+        cache[i] = 0.0
+        keys = list(cache)
+        for j, weight in zip(keys, weights_of(qkv, i, keys), strict=True):
+            cache[j] = cache[j] * accumulate + weight
+        sets.append(keys)
+    return over(qkv, sets)
+
+
+TWINS = {"block-topk": block_topk, "expected": expected, "h2o": h2o, "keydiff": keydiff, "knorm": knorm}
+TWINS |= {"quest": quest, "snapkv": snapkv, "topp": topp, "tova": tova}
 CAUSAL = TWINS

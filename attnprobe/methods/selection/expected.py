@@ -1,0 +1,76 @@
+"""Expected attention (Devoto et al. 2025): keys are kept by their expected weight under Gaussian queries.
+
+μ and Σ are the mean and the covariance of the queries. ``E exp(s q·k) = exp(s μ·k + s²/2 kᵀΣk)``.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import attend, working
+from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
+
+
+@subset_selector(
+    name="expected",
+    paper="Devoto et al., Expected Attention",
+    year=2025,
+    tags=("uses_values", "causal"),
+    cost="2 n d p + O(n² p)",
+    oracle="torch scaled_dot_product_attention under its mask",
+    validate=lambda target, *, observe, first, every, sets, unobserved: check_subset(
+        "expected", every=every, first=first, observe=observe - 1
+    ),
+    small={"observe": 3, "first": 1},
+)
+def expected(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    observe: int = 64,
+    first: int = 4,
+    every: int = 64,
+    sets: Sets = "group",
+    unobserved: Unobserved = "refuse",
+) -> Approximation:
+    """The softmax of each row over its segment and the keys before it with the largest ``softmax_j(log E_j) · ‖v_j‖``.
+
+    ``log E_j = s μ·k_j + s²/2 k_jᵀ Σ k_j`` with the scale s. Source: Devoto et al. 2025, section 3. The paper fits μ
+    and Σ to queries before RoPE, and averages RoPE over the next 512 positions. Those queries are not captured: here
+    μ and Σ are those of the last ``observe`` queries before the segment, as they are.
+
+    Options:
+        observe: the number of queries to which the Gaussian is fitted.
+        first: the number of first keys that are kept, whatever their scores.
+        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+        sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
+        unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
+            (``recent``).
+
+    Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and
+    ``p² n`` for each segment; memory O(n d). ``scored`` is p + 1 scores for each key of a choice.
+
+    Raises:
+        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least.
+    """
+    numbers = working(qkv)
+    lengths = numbers.v.norm(dim=-1)
+
+    def score(observed: QKV, end: int) -> Tensor:
+        keys = qkv.scale * numbers.k[:, :end]
+        mean = observed.q.mean(1, keepdim=True)  # (h, 1, p)
+        away = observed.q - mean
+        covariance = away.mT @ away / observed.n_q  # (h, p, p)
+        log_weight = (keys @ mean.mT)[..., 0] + ((keys @ covariance) * keys).sum(-1) / 2
+        return log_weight.softmax(-1) * lengths[:, :end]
+
+    cost = lambda end: float(end * (qkv.p + 1))
+    selection = subset(
+        numbers, d, score, every=every, scored=cost, first=first, observe=observe, sets=sets, unobserved=unobserved
+    )
+    return attend(qkv, selection)

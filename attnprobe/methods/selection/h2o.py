@@ -1,0 +1,100 @@
+"""H2O (Zhang et al. 2023): half of the cache are recent keys, the other half those with the largest sums of weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...operators import SoftmaxAttention, head_blocks
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import ROWS, attend, working
+from .subsets import Sets, Unobserved, check_subset, streamed, subset, subset_selector
+
+
+@subset_selector(
+    name="h2o",
+    paper="Zhang et al., H2O",
+    year=2023,
+    tags=("shift_invariant", "causal"),
+    cost="2 n d p + O(n² p)",
+    oracle="torch scaled_dot_product_attention under its mask",
+    validate=lambda target, *, streaming, average, observe, every, sets, unobserved: check_subset(
+        "h2o", every=every, observe=1 if observe is None else observe - 1
+    ),
+)
+def h2o(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    streaming: bool = True,
+    average: bool = False,
+    observe: int | None = None,
+    every: int = 64,
+    sets: Sets = "group",
+    unobserved: Unobserved = "refuse",
+) -> Approximation:
+    """The softmax of each row over recent keys, and over older ones with the largest sum of weights ``Σ_i B~_ij``.
+
+    Source: Zhang et al. 2023, algorithm 1. A cache holds d keys, and its last ⌊d/2⌋ stay. Each token takes the place of
+    the older key whose weights, summed over all queries so far, are least. Evicted keys never return. A sum is not
+    divided by the number of its queries, so that old keys win.
+
+    With ``streaming=false``, and for inputs that are not causal, sets are chosen in one shot from all earlier keys, by
+    sums of the exact weights ``B_ij``.
+
+    Options:
+        streaming: evict one key at each token, as in the paper; ``false`` chooses in one shot at each segment.
+        average: divide sums by the number of queries that saw the key, as ObservedAttention of kvpress does. One shot.
+        observe: the number of queries before a segment whose weights are summed; ``none`` is all. One shot.
+        every: the tokens of a segment, at most d/2. One shot.
+        sets: ``group``: the query heads of a KV head have one set, by their mean weight; ``head``: each has its own.
+        unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
+            (``recent``). One shot.
+
+    Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if
+    streaming, and all exact scores if not; memory O(n d). ``scored`` is 0 if streaming.
+
+    Raises:
+        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least.
+    """
+    numbers = working(qkv)
+    if streaming and qkv.causal:
+        return attend(qkv, streamed(numbers, d, d // 2, accumulate=True, sets=sets))
+    total = numbers.q.new_zeros(qkv.h, qkv.n_k)
+    done = 0
+
+    def score(observed: QKV, end: int) -> Tensor:
+        nonlocal done
+        if observe is None:
+            new = observed.queries(torch.arange(done, observed.n_q, device="cpu"))
+            total.add_(_column_sums(new))
+            done = observed.n_q
+        sums = total if observe is None else _column_sums(observed)
+        return sums[:, :end] / _queries_that_saw(observed, end) if average else sums[:, :end]
+
+    cost = lambda end: float(end * (min(every, end) if observe is None else min(observe, end)))
+    selection = subset(
+        numbers, d, score, every=every, scored=cost, last=d // 2, observe=observe, sets=sets, unobserved=unobserved
+    )
+    return attend(qkv, selection)
+
+
+def _column_sums(qkv: QKV) -> Tensor:
+    """``Σ_i B_ij`` over the given queries, (h, n_k)."""
+    sums = qkv.q.new_zeros(qkv.h, qkv.n_k)
+    exact = SoftmaxAttention(qkv.q, qkv.k, qkv.scale, qkv.visible)
+    for heads, start, stop in head_blocks(exact, ROWS):
+        sums[heads] += exact.scores(heads, start, stop).softmax(-1).sum(1)
+    return sums
+
+
+def _queries_that_saw(qkv: QKV, end: int) -> Tensor:
+    """The number of the given queries that see each of the first keys, (end,) int64."""
+    if not qkv.causal:
+        return torch.full((end,), qkv.n_q, device=qkv.device)
+    at = torch.bincount(qkv.query_positions, minlength=end)[:end]
+    return (qkv.n_q - at.cumsum(0) + at).clamp(min=1)

@@ -1,0 +1,45 @@
+"""The keys that differ most from the mean direction of all keys are kept (Park et al. 2025, KeyDiff)."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import attend, working
+from .subsets import check_subset, subset, subset_selector
+
+
+@subset_selector(
+    name="keydiff",
+    paper="Park et al., KeyDiff",
+    year=2025,
+    tags=("permutation_equivariant", "causal", "decodes"),
+    cost="2 n d p",
+    oracle="torch scaled_dot_product_attention under its mask",
+    validate=lambda target, *, every: check_subset("keydiff", every=every),
+)
+def keydiff(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", every: int = 64) -> Approximation:
+    """The softmax of each row over its segment and the keys before it of least ``cos(k_j, mean_l k_l/‖k_l‖)``.
+
+    Source: Park et al. 2025, section 3. The mean is over the keys before the segment. It looks at no query.
+
+    Options:
+        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+
+    Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``,
+    memory O(n d). ``scored`` is one score for each key of a choice.
+
+    Raises:
+        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1.
+    """
+    numbers = working(qkv)
+    unit = functional.normalize(numbers.k, dim=-1)
+
+    def score(observed: QKV, end: int) -> torch.Tensor:
+        mean = unit[:, :end].mean(1, keepdim=True)  # (h, 1, p)
+        return -functional.cosine_similarity(unit[:, :end], mean, dim=-1)
+
+    return attend(qkv, subset(numbers, d, score, every=every, scored=float))

@@ -1,0 +1,39 @@
+"""The keys of least norm are kept (Devoto et al. 2024)."""
+
+from __future__ import annotations
+
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import attend, working
+from .subsets import check_subset, subset, subset_selector
+
+
+@subset_selector(
+    name="knorm",
+    paper="Devoto et al., L2-norm KV compression",
+    year=2024,
+    tags=("permutation_equivariant", "causal", "decodes"),
+    cost="2 n d p",
+    oracle="torch scaled_dot_product_attention under its mask",
+    validate=lambda target, *, every: check_subset("knorm", every=every),
+)
+def knorm(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", every: int = 64) -> Approximation:
+    """The softmax of each row over its segment and the keys of least norm ``‖k_j‖`` before it.
+
+    Source: Devoto et al. 2024, section 3. It looks at no query. The paper spares two layers; here none is.
+
+    Options:
+        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+
+    Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``,
+    memory O(n d). ``scored`` is one for each key of a choice, its norm.
+
+    Raises:
+        Unsupported: d above n_q + n_k. UsageError: ``every`` below 1.
+    """
+    numbers = working(qkv)
+    norms = numbers.k.norm(dim=-1)
+    score = lambda observed, end: -norms[:, :end]
+    selection = subset(numbers, d, score, every=every, scored=float)
+    return attend(qkv, selection)

@@ -1,0 +1,80 @@
+"""SnapKV (Li et al. 2024): the keys that the last queries of the prompt attend to are kept."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from ...qkv import QKV
+from ...reference import exact
+from ...rng import Streams
+from ..base import Approximation
+from .base import attend, working
+from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
+
+
+@subset_selector(
+    name="snapkv",
+    paper="Li et al., SnapKV",
+    year=2024,
+    tags=("shift_invariant", "causal"),
+    cost="2 n d p + O(n² p)",
+    oracle="torch scaled_dot_product_attention under its mask",
+    validate=lambda target, *, observe, kernel, every, sets, unobserved: check_subset(
+        "snapkv", every=every, observe=observe - 1, kernel=kernel - 1
+    ),
+    small={"observe": 3, "kernel": 3},
+)
+def snapkv(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    observe: int = 64,
+    kernel: int = 5,
+    every: int = 64,
+    sets: Sets = "group",
+    unobserved: Unobserved = "refuse",
+) -> Approximation:
+    """The softmax of each row over its segment and the keys before it with the largest pooled weight of recent queries.
+
+    The score of key j is the mean of ``B_ij`` over the last ``observe`` queries i before the segment, averaged over
+    ``kernel`` neighbours of j; neighbours beyond the ends count as 0. The last ``observe`` keys before the segment are
+    kept, as far as they take no more than half of the room. Source: Li et al. 2024, section 4, where the prompt is one
+    segment. The authors' code has a set for each query head (``sets=head``) and sums over the queries, which gives the
+    same order. It pools before the kept window only, so that the two keys beside the window differ.
+
+    Options:
+        observe: the number of queries that choose the keys.
+        kernel: the width of the average over neighbours, odd.
+        every: the tokens of a segment, at most d/2: causal rows choose their keys anew after as many tokens.
+        sets: ``group``: the query heads of a KV head have one set, by their mean score; ``head``: each has its own.
+        unobserved: what rows get if queries before their segment are not given: ``refuse``, or the last keys
+            (``recent``).
+
+    Shapes: index (h, ⌈n_q/s⌉, d), weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)`` and
+    the ``scored`` scores, ``observe`` times the keys before each segment; memory O(n d).
+
+    Raises:
+        Unsupported: d above n_q + n_k; queries that are not given. UsageError: an option below its least, or even
+            ``kernel``.
+    """
+    numbers = working(qkv)
+
+    def score(observed: QKV, end: int) -> Tensor:
+        weights = exact(observed).rows(0, observed.n_q)[..., :end].mean(1)
+        return functional.avg_pool1d(weights[:, None], kernel, 1, kernel // 2)[:, 0]
+
+    selection = subset(
+        numbers,
+        d,
+        score,
+        every=every,
+        scored=lambda end: float(end * min(observe, end)),
+        last=observe,
+        observe=observe,
+        sets=sets,
+        unobserved=unobserved,
+    )
+    return attend(qkv, selection)

@@ -1,0 +1,160 @@
+"""Methods that keep one set of keys for many queries, as a cache of keys does: the sets, and when they are chosen.
+
+Causal rows come in segments of s consecutive tokens. A row has the keys of its segment up to itself, and at most d - s
+keys before the segment, which are chosen at its start. So a row has at most d keys, and only earlier tokens decide.
+Rows of inputs that are not causal have one set of d keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import Unsupported, UsageError
+from ...operators import full_precision
+from ...qkv import QKV
+from ..base import Approximation, tokens
+from .base import Selection, selector, shared
+
+__all__ = ["Sets", "Unobserved", "check_subset", "streamed", "subset", "subset_selector"]
+
+Sets = Literal["group", "head"]
+AnySets = Literal["layer", "group", "head"]
+Unobserved = Literal["refuse", "recent"]
+Score = Callable[[QKV, int], Tensor]
+
+
+def subset_selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Callable[..., Approximation]]:
+    """`selector` for a method that keeps one set of keys, which is exact at d = 2n: a segment holds all tokens."""
+    limits = {"limit": lambda n_q, n_k: n_q + n_k, "limit_name": "n_q + n_k", "exact_at": lambda n: (2 * n, {})}
+    budget = "at most d keys of each row: recent ones, and keys kept from before them"
+    return selector(**{"budget": budget, **limits, **facts})
+
+
+def check_subset(method: str, **values: int) -> None:
+    """Refuse negative options, and segments of no token."""
+    for name, value in values.items():
+        if value < (name == "every"):
+            raise UsageError(f"{method}: {name}={value} is {'not positive' if name == 'every' else 'negative'}")
+
+
+@full_precision()
+def subset(
+    qkv: QKV,
+    d: int,
+    score: Score,
+    *,
+    every: int,
+    scored: Callable[[int], float],
+    first: int = 0,
+    last: int = 0,
+    observe: int | None = 0,
+    sets: AnySets = "group",
+    unobserved: Unobserved = "refuse",
+) -> Selection:
+    """The keys of each row, from the scores of the keys before its segment.
+
+    Args:
+        score: ``(observed, end) -> (h, end)``: the keys ``0 … end - 1`` with the largest scores are kept. ``observed``
+            are the inputs with the queries that the method looks at. It is called with growing ``end``.
+        every: the largest s. A segment has at most half of the budget: ``s = min(every, ⌈d/2⌉)``.
+        scored: ``end ->`` the scores that a choice among ``end`` keys costs.
+        first, last: the numbers of first and of last keys before the segment that are kept, whatever their scores; last
+            ones take at most half of the room.
+        observe: the number of queries before the segment that the method looks at; None is all of them.
+        sets: ``layer``: all heads have one set, by their mean score; ``group``: the query heads of a KV head have one;
+            ``head``: each has its own.
+        unobserved: what happens to a segment if the queries before it are not given: ``refuse``, or ``recent``: it
+            keeps the last keys before it.
+
+    Raises:
+        Unsupported: the queries of some tokens are given, and the method looks at others.
+    """
+    size = min(every, -(-d // 2)) if qkv.causal else qkv.n_k
+    position = qkv.query_positions.cpu()
+    if not qkv.causal:
+        observed = (
+            qkv if observe is None else _queries(qkv, torch.arange(max(0, qkv.n_q - observe), qkv.n_q, device="cpu"))
+        )
+        scores = _joint(score(observed, qkv.n_k), qkv, sets)
+        kept = _best(scores, d, first, last)
+        return Selection(kept[:, None], qkv.n_q, scored(qkv.n_k))
+    numbers = (position // size).unique().tolist()
+    index = torch.full((qkv.h, len(numbers), d), -1, device=qkv.device)
+    cost = 0.0
+    for place, number in enumerate(numbers):
+        end = number * size
+        own = torch.arange(end, min(end + size, qkv.n_k), device=qkv.device)
+        index[:, place, d - len(own) :] = own
+        if end == 0:
+            continue
+        least = 0 if observe is None else max(0, end - observe)
+        rows = ((position >= least) & (position < end)).nonzero()[:, 0]
+        if len(rows) < end - least:
+            if unobserved == "refuse":
+                raise Unsupported(
+                    f"a set of keys is chosen by {end - least} queries before token {end}, and {len(rows)} are given; "
+                    "give all queries of the text, or choose unobserved=recent"
+                )
+            scores = torch.arange(end, device=qkv.device).expand(qkv.h, end)
+        else:
+            scores = _joint(score(_queries(qkv, rows), end), qkv, sets)
+            cost += scored(end)
+        kept = _best(scores, d - size, first, last)
+        index[:, place, : kept.shape[1]] = kept
+    if qkv.square:
+        return Selection(index, size, cost)
+    of_row = torch.bucketize(position // size, torch.tensor(numbers, device="cpu"))
+    return Selection(index[:, of_row.to(qkv.device)], 1, cost)
+
+
+@full_precision()
+def streamed(qkv: QKV, d: int, recent: int, *, accumulate: bool, sets: AnySets) -> Selection:
+    """The keys of each row when a cache of d keys takes up one token after another.
+
+    A full cache first drops the key of the least weight that is not among the last ``recent`` tokens. Weights are those
+    of the softmax over the cache: of the last query, or summed over all queries since the key came (``accumulate``).
+
+    Raises:
+        Unsupported: the queries are not all tokens.
+    """
+    if not qkv.square:
+        raise Unsupported("keys are evicted token by token, which needs all queries; choose streaming=false")
+    cache = torch.full((qkv.h, d), -1, device=qkv.device)
+    weights = qkv.q.new_zeros(qkv.h, d)
+    index = torch.empty(qkv.h, qkv.n_q, d, dtype=torch.int64, device=qkv.device)
+    for i in range(qkv.n_q):
+        slot = torch.full((qkv.h, 1), i, device=qkv.device)
+        if i >= d:
+            slot = weights.masked_fill(cache >= i - recent, float("inf")).argmin(1, keepdim=True)
+        cache.scatter_(1, slot, i)
+        index[:, i] = cache
+        scores = qkv.scale * (tokens(qkv.k, cache) @ qkv.q[:, i, :, None])[..., 0]
+        new = _joint(scores.masked_fill(cache < 0, float("-inf")).softmax(-1), qkv, sets)
+        weights = weights.scatter(1, slot, 0) + new if accumulate else new
+    return Selection(index, 1, 0.0)
+
+
+def _joint(scores: Tensor, qkv: QKV, sets: AnySets) -> Tensor:
+    """Scores (h, …) as the mean over the heads that have one set."""
+    if sets == "layer":
+        return scores.mean(0, keepdim=True).expand_as(scores)
+    return shared(scores, qkv, "head" if sets == "head" else "group-mean")
+
+
+def _queries(qkv: QKV, rows: Tensor) -> QKV:
+    """The queries of these rows, which may be none."""
+    return qkv.queries(rows) if len(rows) else qkv
+
+
+def _best(scores: Tensor, room: int, first: int, last: int) -> Tensor:
+    """The keys with the largest of ``scores`` (h, end), the first and last ones before others, (h, min(room, end))."""
+    end = scores.shape[1]
+    room = min(room, end)
+    forced = scores.to(torch.float64, copy=True)
+    forced[:, max(0, end - min(last, room // 2)) :] = float("inf")
+    forced[:, : min(first, room)] = float("inf")
+    return forced.topk(room, dim=-1).indices

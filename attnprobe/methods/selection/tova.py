@@ -1,0 +1,68 @@
+"""TOVA (Oren et al. 2024): the key to which the last query attends least leaves the cache."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from ...qkv import QKV
+from ...reference import exact
+from ...rng import Streams
+from ..base import Approximation
+from .base import attend, working
+from .subsets import Unobserved, check_subset, streamed, subset, subset_selector
+
+
+@subset_selector(
+    name="tova",
+    paper="Oren et al., TOVA",
+    year=2024,
+    tags=("shift_invariant", "causal"),
+    cost="2 n d p",
+    oracle="torch scaled_dot_product_attention under its mask",
+    validate=lambda target, *, streaming, every, sets, unobserved: check_subset("tova", every=every),
+    small={"sets": "head"},
+)
+def tova(
+    qkv: QKV,
+    d: int,
+    *,
+    streams: Streams,
+    target: str = "softmax",
+    streaming: bool = True,
+    every: int = 64,
+    sets: Literal["layer", "group", "head"] = "layer",
+    unobserved: Unobserved = "refuse",
+) -> Approximation:
+    """The softmax of each row over a cache of d keys, which each token enters in the place of the least attended one.
+
+    Source: Oren et al. 2024, section 3. The weights are those of the last query over the cache, averaged over all heads
+    of the layer: all heads that are given, so that a head alone has other sets. Evicted keys never return.
+
+    With ``streaming=false``, and for inputs that are not causal, sets are chosen in one shot from all earlier keys, by
+    the exact weights of the last query before the segment. kvpress does so.
+
+    Options:
+        streaming: evict one key at each token, as in the paper; ``false`` chooses in one shot at each segment.
+        every: the tokens of a segment, at most d/2. One shot.
+        sets: ``layer``: all heads have one set, by their mean weight; ``group``: the query heads of a KV head have one;
+            ``head``: each has its own.
+        unobserved: what rows get if the query before their segment is not given: ``refuse``, or the last keys
+            (``recent``). One shot.
+
+    Shapes: index and weights (h, n_q, d), output (h, n_q, p_v). Deterministic; cost ``n d (p + p_v)``, in n steps if
+    streaming; memory O(n d). ``scored`` is 0 if streaming, and otherwise one score for each key of a choice.
+
+    Raises:
+        Unsupported: d above n_q + n_k; queries that are not given. UsageError: ``every`` below 1.
+    """
+    numbers = working(qkv)
+    if streaming and qkv.causal:
+        return attend(qkv, streamed(numbers, d, 0, accumulate=False, sets=sets))
+
+    def score(observed: QKV, end: int) -> Tensor:
+        return exact(observed).rows(0, 1)[:, 0, :end]
+
+    selection = subset(numbers, d, score, every=every, scored=float, observe=1, sets=sets, unobserved=unobserved)
+    return attend(qkv, selection)
