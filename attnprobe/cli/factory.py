@@ -9,20 +9,25 @@ from time import perf_counter
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..experiments.base import Experiment
 from ..run.option import Option, options_of
 from ..run.topics import GROUPS
+from .completion import complete_methods
 from .options import check_shown, click_settings, kinds_from, request_and_output
 
 __all__ = ["measuring_command", "options_in"]
 
+NAMES = "names"  # of methods, as arguments
+
 
 def measuring_command(experiment: Experiment) -> click.Command:
     """The command of an experiment."""
+    names = click.Argument([NAMES], nargs=-1, metavar="[METHOD]...", shell_complete=complete_methods)
     return MeasuringCommand(
         experiment.name,
-        params=[click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment)],
+        params=[names, *(click.Option([one.flag, one.name], **click_settings(one)) for one in options_in(experiment))],
         callback=partial(_run, experiment),
         help=cleandoc(experiment.request.__doc__ or ""),
         experiment=experiment,
@@ -40,6 +45,16 @@ class MeasuringCommand(click.Command):
     def __init__(self, *args: Any, experiment: Experiment, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.experiment = experiment
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the methods that are named without ``--method`` as if they were named with it, before the others."""
+        rest = super().parse_args(ctx, args)
+        if names := ctx.params.pop(NAMES):
+            field = next(option.name for option in options_in(self.experiment) if option.complete)
+            is_given = ctx.get_parameter_source(field) == ParameterSource.COMMANDLINE
+            ctx.params[field] = (*names, *ctx.params[field]) if is_given else names
+            ctx.set_parameter_source(field, ParameterSource.COMMANDLINE)
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {option.name: option.group for option in options_in(self.experiment)}

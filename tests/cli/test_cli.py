@@ -73,6 +73,16 @@ def test_error_agrees_with_the_python_door(run, qkv):
     assert row["metrics"]["output_spectral"]["mean"] == pytest.approx(mean, rel=1e-12)
 
 
+def test_methods_may_be_named_without_their_option(run, qkv, monkeypatch):
+    """Before those of ``--method``; those of the environment do not count then."""
+    monkeypatch.setenv("ATTNPROBE_METHOD", "performer")
+    code, out, _ = run("error", "vmean", "topk,svd", "--qkv", qkv, "--method", "window", "--d", "4", "--format", "json")
+    measured = [row["method"] for row in json.loads(out)["rows"]]
+    assert code == 0 and measured == ["topk", "svd", "window", "vmean"]  # references last
+    code, _, err = run("error", "vmaen", "--qkv", qkv)
+    assert code == 2 and "unknown method 'vmaen'; did you mean 'vmean'?" in err
+
+
 def test_error_leaves_records_manifest_tables_and_figures(run, qkv, tmp_path):
     code, _, err = run("error", "--qkv", qkv, "--d", "4,8", "--plot", "--out", "r")
     assert code == 0, err

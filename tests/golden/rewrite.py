@@ -271,12 +271,14 @@ def folder_of(name: str) -> str:
 
 def options() -> str:
     """What every command that measures takes, a line of JSON for each option: names, kind, default, help."""
+    import click
+
     from attnprobe.cli import cli
     from attnprobe.experiments import EXPERIMENTS
 
     commands: dict[str, list[str]] = {}
     for name in EXPERIMENTS:
-        for option in cli.get_command(None, name).params:
+        for option in (one for one in cli.get_command(None, name).params if isinstance(one, click.Option)):
             commands.setdefault(json.dumps(_option(option), ensure_ascii=False), []).append(name)
     lines = [{**json.loads(text), "of": some} for text, some in commands.items()]
     lines.sort(key=lambda one: (one["options"], one["of"]))
