@@ -49,10 +49,12 @@ INDEX = {
         "h2o": "Zhang et al., H2O (2023)",
         "keydiff": "Park et al., KeyDiff (2025)",
         "knorm": "Devoto et al., L2-norm KV compression (2024)",
+        "moba": "Lu et al., MoBA (2025)",
         "quest": "Tang et al., Quest (2024)",
         "snapkv": "Li et al., SnapKV (2024)",
         "topp": "Lin et al., Twilight (2025)",
         "tova": "Oren et al., TOVA (2024)",
+        "vertical-slash": "Jiang et al., MInference (vertical-slash head) (2024)",
     },
     "reference": {
         "svd": "Eckart & Young (1936)",

@@ -77,6 +77,7 @@ def test_the_forms_are_these():
         "h2o",
         "keydiff",
         "knorm",
+        "moba",
         "quest",
         "snapkv",
         "topp",

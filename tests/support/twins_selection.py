@@ -201,6 +201,33 @@ def token_by_token(qkv: QKV, d: int, recent: int, accumulate: bool) -> Tensor:
     return over(qkv, sets)
 
 
-TWINS = {"block-topk": block_topk, "expected": expected, "h2o": h2o, "keydiff": keydiff, "knorm": knorm}
+def moba(qkv: QKV, d, draws, target, *, block=3) -> Tensor:
+    sets = []
+    for i, seen in enumerate(seen_by(qkv)):
+        q, pages = qkv.q[0, i].tolist(), pages_of(seen, block)
+        gates = {number: _dot(q, mean_of(qkv.k[0], keys)) for number, keys in pages.items()}
+        sets.append(best_pages(gates, own_key(qkv, i) // block, pages, d, block))
+    return over(qkv, sets)
+
+
+def vertical_slash(qkv: QKV, d, draws, target, *, vertical=0.5, probe=3, first=1, near=1) -> Tensor:
+    column = [0.0] * qkv.n_k
+    slash = dict.fromkeys(range(0 if qkv.causal else 1 - qkv.n_k, qkv.n_k), 0.0)
+    for i in range(qkv.n_q - min(probe, qkv.n_q), qkv.n_q):
+        for j, weight in zip(seen_by(qkv)[i], weights_of(qkv, i, seen_by(qkv)[i]), strict=True):
+            column[j] += weight
+            slash[own_key(qkv, i) - j] += weight
+    count = max(1, int(d * vertical))
+    columns = sorted(range(qkv.n_k), key=lambda j: (j >= first, -column[j]))[:count]
+    diagonals = sorted(slash, key=lambda o: (abs(o) >= near, -slash[o]))[: d - count]
+    sets = []
+    for i, seen in enumerate(seen_by(qkv)):
+        chosen = {*columns, *(own_key(qkv, i) - o for o in diagonals)}
+        sets.append([j for j in seen if j in chosen])
+    return over(qkv, sets)
+
+
+TWINS = {"moba": moba, "vertical-slash": vertical_slash}
+TWINS |= {"block-topk": block_topk, "expected": expected, "h2o": h2o, "keydiff": keydiff, "knorm": knorm}
 TWINS |= {"quest": quest, "snapkv": snapkv, "topp": topp, "tova": tova}
 CAUSAL = TWINS

@@ -1,3 +1,15 @@
 """Methods that select the keys of each query, or of all queries, and attend to them exactly."""
 
-from . import block_topk, expected, h2o, keydiff, knorm, quest, snapkv, topp, tova  # noqa: F401  (each registers itself)
+from . import (  # noqa: F401  (each registers itself)
+    block_topk,
+    expected,
+    h2o,
+    keydiff,
+    knorm,
+    moba,
+    quest,
+    snapkv,
+    topp,
+    tova,
+    vertical_slash,
+)

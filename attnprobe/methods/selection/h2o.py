@@ -21,7 +21,7 @@ from .subsets import Sets, Unobserved, check_subset, streamed, subset, subset_se
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
     validate=lambda target, *, streaming, average, observe, every, sets, unobserved: check_subset(
-        "h2o", every=every, observe=1 if observe is None else observe - 1
+        "h2o", every=every, observe=1 if observe is None else observe
     ),
 )
 def h2o(

@@ -21,7 +21,7 @@ from .subsets import Sets, Unobserved, check_subset, subset, subset_selector
     cost="2 n d p + O(n² p)",
     oracle="torch scaled_dot_product_attention under its mask",
     validate=lambda target, *, observe, kernel, every, sets, unobserved: check_subset(
-        "snapkv", every=every, observe=observe - 1, kernel=kernel - 1
+        "snapkv", every=every, observe=observe, kernel=kernel
     ),
     small={"observe": 3, "kernel": 3},
 )

@@ -35,10 +35,10 @@ def subset_selector(**facts: Any) -> Callable[[Callable[..., Approximation]], Ca
 
 
 def check_subset(method: str, **values: int) -> None:
-    """Refuse negative options, and segments of no token."""
+    """Refuse options below their least: 0 for the number of first keys, 1 for others."""
     for name, value in values.items():
-        if value < (name == "every"):
-            raise UsageError(f"{method}: {name}={value} is {'not positive' if name == 'every' else 'negative'}")
+        if value < (name != "first"):
+            raise UsageError(f"{method}: {name}={value} is {'negative' if name == 'first' else 'not positive'}")
 
 
 @full_precision()

@@ -107,11 +107,12 @@ def test_the_bound_of_a_page_is_at_least_its_largest_score(page, monkeypatch):
     assert page > 1 or torch.allclose(bounds[0], scores)
 
 
+@pytest.mark.parametrize("name, option", [("quest", "page"), ("moba", "block")])
 @pytest.mark.parametrize("causal", [False, True])
-def test_pages_of_one_key_are_topk_with_the_own_key(causal):
-    """The bound of one key is its score, so that quest is topk but for the key at its own place."""
+def test_pages_of_one_key_are_topk_with_the_own_key(causal, name, option):
+    """The bound and the mean of one key give its score: top-k, but for the key at its own place."""
     qkv = make(n=30, h=2).replace(causal=causal)
-    chosen = sets(approximate("quest", qkv, 8, page=1))
+    chosen = sets(approximate(name, qkv, 8, **{option: 1}))
     best = sets(approximate("topk", qkv, 7))
     own = torch.eye(30, dtype=torch.bool)
     assert not (best & ~chosen).any() and (chosen & own == own).all()
@@ -121,7 +122,7 @@ def test_the_order_of_keys_within_other_pages_changes_no_choice():
     qkv = make(n=32, h=2)
     order = torch.cat([4 * page + torch.randperm(4, generator=generator(0, str(page))) for page in range(8)])
     moved = qkv.replace(k=qkv.k[:, order], v=qkv.v[:, order])
-    for name, option in (("quest", "page"), ("block-topk", "block")):
+    for name, option in (("quest", "page"), ("block-topk", "block"), ("moba", "block")):
         first, second = (approximate(name, x, 12, **{option: 4}) for x in (qkv, moved))
         torch.testing.assert_close(second.output, first.output, rtol=0, atol=1e-12)
 
@@ -150,12 +151,26 @@ def test_the_mean_of_a_short_last_block_is_of_its_tokens():
     assert base.page_means(x[:, [4, 6]], 3, torch.tensor([4, 6])).flatten().tolist() == [0, 4, 6]
 
 
-@pytest.mark.parametrize("text", ["quest:page=0", "block-topk:block=0", "topp:p=0", "topp:p=1.5"])
+IMPOSSIBLE = (
+    "quest:page=0",
+    "block-topk:block=0",
+    "moba:block=0",
+    "vertical-slash:vertical=0.0",
+    "vertical-slash:near=0",
+    "snapkv:observe=0",
+    "h2o:every=0",
+    "expected:first=-1",
+    "topp:p=0.0",
+    "topp:p=1.5",
+)
+
+
+@pytest.mark.parametrize("text", IMPOSSIBLE)
 def test_impossible_options_are_refused(text):
     name, option = text.split(":")
     key, value = option.split("=")
-    with pytest.raises(UsageError, match=rf"{name}: {key}={value}"):
-        approximate(name, make(), 8, **{key: float(value) if key == "p" else int(value)})
+    with pytest.raises(UsageError, match=f"{name}: {option}"):
+        approximate(name, make(), 8, **{key: float(value) if "." in value else int(value)})
 
 
 def test_bounds_over_the_keys_of_the_own_page_are_a_look_ahead_that_the_check_notices(monkeypatch):
@@ -245,6 +260,14 @@ def test_a_cache_takes_up_all_tokens(name):
     some = make(n=40).replace(causal=True).queries(torch.arange(25, 40))
     with pytest.raises(Unsupported, match="keys are evicted token by token, which needs all queries"):
         approximate(name, some, 12)
+
+
+def test_a_probe_without_the_scale_is_noticed(monkeypatch):
+    """The planted fault: the softmax of the probe forgets the scale, so that other columns are the largest."""
+    forgets = lambda qkv: exact(qkv.replace(scale=1.0))
+    monkeypatch.setattr("attnprobe.methods.selection.vertical_slash.exact", forgets)
+    [verdict] = examine("vertical-slash", only=["scale"])
+    assert verdict.status == "failed"
 
 
 def test_weight_ahead_within_a_diagonal_block_is_noticed(monkeypatch):

@@ -1,0 +1,42 @@
+"""MoBA (Lu et al. 2025): each query reads its own block and the blocks whose mean key it scores highest."""
+
+from __future__ import annotations
+
+from ...qkv import QKV
+from ...rng import Streams
+from ..base import Approximation
+from .base import Selection, attend, check_positive, keys_of_pages, page_means, row_pages, selector, working
+
+
+@selector(
+    name="moba",
+    paper="Lu et al., MoBA",
+    year=2025,
+    tags=("shift_invariant", "causal", "decodes"),
+    budget="at most d keys of each row, in blocks: its own block, and those of the largest gates",
+    cost="2 n d p + O(n² p)",
+    oracle="identity: blocks of one key are top-k with the own key",
+    validate=lambda target, *, block: check_positive("moba", block=block),
+    small={"block": 3},
+)
+def moba(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", block: int = 512) -> Approximation:
+    """The softmax of each row over its own block and the blocks with the largest gates ``q · mean(k in block)``.
+
+    A causal row may choose among the blocks before its own. A row has as many whole blocks as fit in d with its own. It
+    has its own block also if d is smaller. Source: Lu et al. 2025, section 2.2, where d is the block size times the
+    number of blocks. The gate needs no scale, which does not change the order.
+
+    Options:
+        block: the number of keys of a block. The paper has 512 for texts of 8,192 tokens.
+
+    Shapes: index and weights (h, n_q, u), u ≤ d + block; output (h, n_q, p_v). Deterministic; cost ``n (n/block) p``
+    for the gates and ``n d (p + p_v)``, memory O(n d). ``scored`` is one score for each block that a row sees.
+
+    Raises:
+        Unsupported: d above n_k. UsageError: ``block`` below 1.
+    """
+    numbers = working(qkv)
+    means = page_means(numbers.k, block).mT  # (h, p, blocks)
+    chosen = row_pages(qkv, d, block, numbers.q, qkv.query_positions, lambda q: q @ means)
+    blocks = qkv.query_positions // block + 1 if qkv.causal else means.shape[2] + 0 * qkv.query_positions
+    return attend(qkv, Selection(keys_of_pages(chosen, block, qkv.n_k), 1, float(blocks.sum())))
