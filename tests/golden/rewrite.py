@@ -38,7 +38,7 @@ WIDTH = 100
 
 FILE = "--qkv qkv.safetensors"
 MODEL = "--model tiny --text words.txt --n 16"
-COMMANDS = {
+COMMANDS = {  # a further run of a command has a name of its own behind a hyphen
     "error": f"{FILE} --method vmean,skyformer,nystromformer:inverse=pinv,linformer,torch:sdpa-math --d 4,8,64 "
     "--windows 2 --repeats 2 --scale-inputs 1,4 --plot errors,maps",
     "spectrum": f"{MODEL} --weights pretrained,initialized --of softmax,lifted-gaussian,skyformer --d 4 --plot",
@@ -53,6 +53,8 @@ COMMANDS = {
     "bench": "--method linear,skyformer --n 16,32,64 --d 4 --heads 2 --p 4 --rounds 2 --errors --plot",
     "inject": f"{MODEL} --method skyformer,linear --d 4 --windows 2 --per-layer "
     "--weights pretrained,initialized --plot",
+    "inject-decode": "--model decoder --text words.txt --n 16 --phase decode --prefix 9 --greedy-steps 5 "
+    "--method softmax,topk,window --d 3,6 --windows 2 --batch 2 --plot",
     "stability": "--task listops:n=64,batch=2 --method kernelized,skyformer --d 8 --steps 3 --seeds 2 "
     "--condition-tokens 16 --plot",
 }
@@ -101,6 +103,8 @@ CASES = {  # of keys alone, by command
         f"{MODEL} --method skyformer --d 4,8 --layer 1 --per-layer --windows 3 --batch 2 --seed 2 --repeats 2",
         f"{MODEL} --method linear --lines --model-dtype float64",
         f"{MODEL} --budgets budgets.json",
+        "--model decoder --text words.txt --n 16 --phase decode --method topk --d 4",
+        "--model decoder --text words.txt --n 16 --phase decode --prefix 4 --greedy-steps 3 --method topk --d 4",
     ],
     "stability": [
         "--task listops:n=64,batch=2 --method skyformer --d 8 --steps 2 --seeds 1 --condition-tokens 0",
@@ -184,7 +188,8 @@ def _read(descriptor: int) -> bytes:
 def measure(command: str, out: Path) -> None:
     """Measure the run of a command into a folder, in a process as a user starts it."""
     with inputs() as here:
-        program = [Path(sys.executable).with_name("attnprobe"), command, *COMMANDS[command].split(), "--out", command]
+        program = [Path(sys.executable).with_name("attnprobe"), command.partition("-")[0]]
+        program += [*COMMANDS[command].split(), "--out", command]
         subprocess.run(program, check=False, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
         shutil.rmtree(out / command, ignore_errors=True)
         for name in ("tables", "figures"):

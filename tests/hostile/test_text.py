@@ -56,7 +56,7 @@ FREE = {
 }
 FREE_LISTS = {"described", "arguments", "fallback"}
 KNOWN = {"lower-bound", "vmean", "exact", "softmax"}
-COMMANDS = tuple(golden.COMMANDS)
+COMMANDS = tuple(name for name in golden.COMMANDS if "-" not in name)
 
 
 def poisoned(value, text, free=False):

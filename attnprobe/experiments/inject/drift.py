@@ -8,7 +8,7 @@ from math import exp, isfinite, nan
 
 from torch import Tensor
 
-__all__ = ["DRIFT_METRICS", "Outputs", "local_errors", "model_drift"]
+__all__ = ["DRIFT_METRICS", "STEP_METRICS", "Outputs", "local_errors", "model_drift", "step_drift"]
 
 DRIFT_METRICS = {
     "drift": "‖H~ − H‖_F / ‖H‖_F of the last hidden states H",
@@ -23,7 +23,9 @@ DRIFT_METRICS = {
     "perplexity_change": "perplexity − perplexity_own",
     "embedding_cosine": "the cosine of the mean-pooled hidden states, of encoders",
     "local_error": "‖(B − B~) V‖_F / ‖B V‖_F on the layer's own Q, K, V, mean over heads and layers",
+    "greedy_match": "the number of first tokens of greedy decoding that are the same, with --phase decode",
 }
+STEP_METRICS = ("kl", "top1_agreement", "loss", "loss_own")  # of one step of decoding
 CHUNK = 2**22  # numbers of logits that are compared at once in float64
 
 
@@ -33,14 +35,16 @@ class Outputs:
 
     Attributes:
         hidden: its last hidden states, (n, hidden). logits: where words are predicted, (places, words), or None.
+        greedy: the tokens of greedy decoding, (steps,), or None.
     """
 
     hidden: Tensor
     logits: Tensor | None = None
+    greedy: Tensor | None = None
 
 
 def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, encoder: bool) -> dict[str, float]:
-    """`DRIFT_METRICS` but for ``local_error``, in float64; those that need logits only where there are any.
+    """`DRIFT_METRICS` but for ``local_error``, in float64; those of logits and greedy tokens only where there are any.
 
     Args:
         own, got: of the unmodified model, and of the one with a method in it. words: what is predicted, (places,).
@@ -57,6 +61,8 @@ def model_drift(own: Outputs, got: Outputs, words: Tensor | None, causal: bool, 
     if encoder:
         a, b = exact.mean(0), given.mean(0)
         drifts["embedding_cosine"] = float((a / a.norm()) @ (b / b.norm()))
+    if own.greedy is not None and got.greedy is not None:
+        drifts["greedy_match"] = float((own.greedy == got.greedy).long().cumprod(0).sum())
     if own.logits is None or got.logits is None or words is None or not len(words):
         return drifts
     drifts |= _predictions(own.logits, got.logits, words)
@@ -75,21 +81,41 @@ def local_errors(own: Tensor, got: Tensor) -> Tensor:
 
 def _predictions(own: Tensor, got: Tensor, words: Tensor) -> dict[str, float]:
     """What two sets of logits (places, words) predict, compared chunk by chunk."""
-    sums = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
+    sums: dict[str, float] = dict.fromkeys(("gap", "size", "kl", "same", "loss", "loss_own"), 0.0)
     for a, b, right in _chunks(own, got, words):
-        p, q = a.log_softmax(-1), b.log_softmax(-1)
         sums["gap"] += float((b - a).square().sum())
         sums["size"] += float(a.square().sum())
-        sums["kl"] += float((p.exp() * (p - q)).sum())
-        sums["same"] += float((a.argmax(-1) == b.argmax(-1)).sum())
-        sums["loss"] -= float(q.gather(1, right[:, None]).sum())
-        sums["loss_own"] -= float(p.gather(1, right[:, None]).sum())
+        for name, values in _compared(a, b, right).items():
+            sums[name] += float(values.sum())
     count = len(words)
     changes = {"logits_drift": _relative(sums["gap"] ** 0.5, sums["size"] ** 0.5)}
     changes |= {"kl": max(sums["kl"] / count, 0.0) if sums["kl"] == sums["kl"] else nan}
     changes |= {"top1_agreement": sums["same"] / count if isfinite(sums["gap"]) else nan}
     changes |= {name: sums[name] / count for name in ("loss", "loss_own")}
     return changes | {"loss_change": changes["loss"] - changes["loss_own"]}
+
+
+def step_drift(own: Tensor, got: Tensor, words: Tensor) -> dict[str, list[float]]:
+    """`STEP_METRICS` of each place of two sets of logits (places, words), in float64."""
+    found: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
+    for a, b, right in _chunks(own, got, words):
+        compared = _compared(a, b, right)
+        found["kl"] += compared["kl"].sum(-1).clamp(min=0).tolist()
+        found["top1_agreement"] += compared["same"].double().tolist()
+        found["loss"] += compared["loss"].tolist()
+        found["loss_own"] += compared["loss_own"].tolist()
+    return found
+
+
+def _compared(own: Tensor, got: Tensor, words: Tensor) -> dict[str, Tensor]:
+    """The terms of KL(p ‖ p~), (places, words), whether the likeliest words are the same, and the losses, (places,)."""
+    p, q = own.log_softmax(-1), got.log_softmax(-1)
+    return {
+        "kl": p.exp() * (p - q),
+        "same": own.argmax(-1) == got.argmax(-1),
+        "loss": -q.gather(1, words[:, None])[:, 0],
+        "loss_own": -p.gather(1, words[:, None])[:, 0],
+    }
 
 
 def _chunks(own: Tensor, got: Tensor, words: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

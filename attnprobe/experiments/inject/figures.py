@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from ...figures.drawing import Drawing
 from ...figures.files import chunks, drawn
-from ...figures.kit import Sheet, columns_of, grid, legend_below, legend_columns, logarithmic
+from ...figures.kit import Sheet, columns_of, grid, legend, legend_below, legend_columns, logarithmic
 from ...figures.methods import HUGE, MOST_IN_PANEL, styles_of, text_label, where
 from ...tables.labels import file_tag
 from ...tables.methods import family
@@ -22,6 +24,7 @@ Panel = tuple[int | None, str | None]  # a budget, and a family where each has a
 
 WIDTH, HEIGHT = 2.2, 2.2  # inches of a panel
 COUNTED = ("windows", "repeats")
+LEAST = 1e-16  # a divergence of 0 is drawn here, on its logarithmic axis
 SPAN = 1e4  # below the middle: what is exact but for rounding does not stretch an axis
 DRIFT = r"drift $\|\tilde{H}-H\|_F\;/\;\|H\|_F$"
 LOCAL = r"local error $\|(B-\tilde{B})V\|_F\;/\;\|BV\|_F$"
@@ -33,12 +36,19 @@ def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | P
     ``inject-layers-nN``: the drift that each layer alone causes, and behind them that of all together; a line for each
     method, a panel for each budget. ``inject-local-nN``: local error against drift, a point for each layer, with the
     rank correlation of each method. More than 8 methods have a panel for each family. What is four decades below the
-    middle, as exact methods are, lies beneath the panels, and the legend says so.
+    middle, as exact methods are, lies beneath the panels, and the legend says so. ``inject-steps-nN``: of decoding in
+    all layers, the KL divergence of each step.
 
     Returns:
-        The files' paths; none where no layer stands alone.
+        The files' paths; none where no layer stands alone and nothing was decoded.
     """
     paths: list[Path] = []
+    decoded = [row for row in rows if row["steps"] is not None and row["layer"] is None]
+    for group in grouped_by(decoded, "source", "n", "prefix"):
+        stem = Path(out_dir) / f"inject-steps-n{group[0]['n']}{file_tag(group[0]['source'])}"
+        paths += drawn(
+            chunks(_budgets(group), drawing.sizes.down(HEIGHT)), partial(_steps, group, drawing), stem, drawing
+        )
     drawable = [row for row in rows if 0 < _drift(row) <= HUGE]
     for group in grouped_by(drawable, "source", "n"):
         points = [row for row in group if row["layer"] is not None and _local_error(row) > 0]
@@ -50,6 +60,37 @@ def inject_figures(rows: Sequence[InjectRow], drawing: Drawing, out_dir: str | P
                 pages = [(shown, panels) for panels in _pages(shown, drawing)]
                 paths += drawn(pages, lambda page, draw=draw: draw(*page, drawing), stem, drawing)
     return paths
+
+
+def _budgets(rows: Sequence[InjectRow]) -> list[int | None]:
+    """The budgets, each of which has a panel; methods without one are in each."""
+    return [*sorted({row["d"] for row in rows if row["d"] is not None})] or [None]
+
+
+def _steps(rows: Sequence[InjectRow], drawing: Drawing, budgets: Sequence[int | None]) -> Sheet:
+    """The KL divergence of each step of decoding, a panel for each budget."""
+    title = "KL divergence of each step of decoding: mean over windows and repeats"
+    prefix, styles = rows[0]["prefix"] or 0, styles_of(rows)
+    caption = [
+        "KL(p ‖ p~) of the next word's distribution, of exact attention and with a method in all layers, at the text's "
+        f"own tokens behind {prefix} tokens that exact attention read: means. {where(rows, *COUNTED)}"
+    ]
+    names = ["" if d is None else f"d = {d}" for d in budgets]
+    sheet, axes = grid(drawing, title, caption, names, 2 * WIDTH, HEIGHT, 1)
+    handles = {}
+    for axis, d in zip(axes, budgets, strict=True):
+        for row in rows:
+            if row["d"] in (None, d):
+                label = text_label(row)
+                kl = [nan if value is None else max(value, LEAST) for value in (row["steps"] or {})["kl"]]
+                places = range(prefix, prefix + len(kl))
+                handles[label] = axis.plot(places, kl, **{**styles[label], "marker": None, "linewidth": 1})[0]
+        axis.set_yscale("log")
+        axis.set_ylabel("KL, nats")
+    axes[-1].set_xlabel("token that the step reads")
+    axes[-1].xaxis.get_major_locator().set_params(integer=True)
+    legend(sheet, handles, legend_columns([*handles], drawing.sizes.inches(1)))
+    return sheet
 
 
 def _profile(rows: Sequence[InjectRow], panels: Sequence[Panel], drawing: Drawing) -> Sheet:
@@ -171,8 +212,7 @@ def _beneath(group: Sequence[InjectRow], lowest: float) -> str:
 def _panels(rows: Sequence[InjectRow], methods: int) -> list[Panel]:
     """A panel for each budget, of many methods one for each family and budget; methods without one are in each."""
     families = list(dict.fromkeys(map(family, rows))) if methods > MOST_IN_PANEL else [None]
-    budgets = sorted({row["d"] for row in rows if row["d"] is not None}) or [None]
-    return [(d, one) for one in families for d in budgets]
+    return [(d, one) for one in families for d in _budgets(rows)]
 
 
 def _in(row: InjectRow, panel: Panel) -> bool:

@@ -21,5 +21,6 @@ GATED = Gated(
         Metric("perplexity_change"),
         cosine("embedding_cosine"),
         Metric("local_error"),
+        Metric("greedy_match", better="larger"),
     )
 )

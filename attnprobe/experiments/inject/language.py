@@ -21,7 +21,7 @@ from ...sources.spec import DTYPES
 from ...sources.weights import initialized, language_kind, pretrained, redraw_projections, with_head
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import Cache, PreTrainedModel
 
 __all__ = ["MODEL_DTYPES", "LanguageModel", "Predictions", "Reading", "batch_of", "open_language_model", "rows_of"]
 
@@ -113,7 +113,14 @@ class LanguageModel:
         targets = [ids[row, at] for row, at in enumerate(places)]
         return Predictions({**reading.inputs, "input_ids": hidden}, places, targets)
 
-    def _run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+    @torch.no_grad()
+    def behind(self, cache: Cache, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The last hidden states and the logits of tokens (b, m) behind a cache of keys, which grows by theirs."""
+        hidden, logits = self._run({"input_ids": tokens, "past_key_values": cache, "use_cache": True})
+        assert logits is not None  # of a model that predicts the next word
+        return hidden, logits
+
+    def _run(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
         """The last hidden states and the logits of a forward."""
         states: list[Tensor] = []
         inner = self.model.base_model
@@ -124,10 +131,10 @@ class LanguageModel:
             hook.remove()
         return states[-1], output.logits if self.kind is not None else None
 
-    def taken(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    def taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """What the model's forward takes of a batch."""
         accepted = inspect.signature(self.model.base_model.forward).parameters
-        return {**inputs, "use_cache": False} if "use_cache" in accepted else dict(inputs)
+        return {"use_cache": False, **inputs} if "use_cache" in accepted else dict(inputs)
 
 
 def open_language_model(source: ModelSource, dtype: str = "float32") -> LanguageModel:

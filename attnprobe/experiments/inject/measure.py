@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import Unsupported
+from ...errors import SourceError, Unsupported
 from ...inject import injected, replaced
 from ...operators import full_precision
 from ...run.cells import Cells, Done, Found, Place, plan_of_sources
@@ -24,7 +24,8 @@ from ...run.loop import Session, measure_cells
 from ...run.plan import Group, method_facts
 from ...sources import AttentionCall, capture
 from ...timings import Timings
-from .drift import Outputs, local_errors, model_drift
+from .decoding import Prefix
+from .drift import Outputs, local_errors, model_drift, step_drift
 from .language import LanguageModel, Predictions, Reading, batch_of, open_language_model, rows_of
 from .plan import InjectCell, InjectWork, inject_batches, inject_prepared
 from .record import SHAPE
@@ -113,9 +114,15 @@ class InjectCells(Cells):
             "repeat": work.repeat,
             "seed": work.seed,
             "lines": self.request.lines,
+            **self._decoding(place),
             "reference": False,
             "requested": True,
         }
+
+    def _decoding(self, place: Place) -> dict[str, Any]:
+        """What a record of decoding says of its steps."""
+        prefix = self.request.prefix_at(place.group.n)
+        return {} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}
 
     def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, _Bench, Found]]:
         """The unmodified model's outputs and Q, K, V of a batch."""
@@ -123,7 +130,14 @@ class InjectCells(Cells):
             model, (source, plan) = self._model(place.source), self.parts[place.source]
             n, windows = place.group.n, self.batches[place]
             rows = [self.texts[place.source][n][window] for window in windows]
-            bench = _Bench(model, rows, windows, plan.base.layers, plan.base.seed)
+            prefix = self.request.prefix_at(n)
+            if prefix is None:
+                bench = _Bench(model, rows, windows, plan.base.layers, plan.base.seed)
+            elif model.why is not None:
+                raise SourceError(f"--phase decode: {model.why}")
+            else:
+                steps = {"prefix_length": prefix, "greedy_steps": self.request.greedy_steps}
+                bench = _Decoding(model, rows, windows, plan.base.layers, plan.base.seed, **steps)
             if not self.request.lines and self.request.model_dtype == "float32":  # as the other commands read them
                 for row, window in enumerate(windows):
                     for layer, call in bench.calls.items():
@@ -143,7 +157,10 @@ class InjectCells(Cells):
 
     def work(self, place: Place, cell: InjectCell) -> Cost:
         """The method in each of its layers; what the model itself takes is not counted."""
-        work, size = work_of_method(place.group.n, cell.d, len(self.head_numbers(place)))
+        n, prefix = place.group.n, self.request.prefix_at(place.group.n)
+        work, size = work_of_method(n, cell.d, len(self.head_numbers(place)))
+        if prefix is not None:  # the rows of the steps alone
+            work *= (n - prefix + self.request.greedy_steps) / n
         return len(cell.work.layers) * work, size
 
     def label(self, place: Place, cell: InjectCell) -> str:
@@ -206,7 +223,7 @@ class _Bench:
         ]
 
     def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Found:
-        words = None if self.asked is None else self.asked.words[row]
+        words = self._words(row)
         drift = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
         heads = [value for values in local.values() for value in values]
         drift["local_error"] = sum(heads) / len(heads)
@@ -217,6 +234,14 @@ class _Bench:
         if not isfinite(drift["drift"]):
             result |= {"status": "diverged", "reason": "the last hidden states are not finite"}
         return result
+
+    def _words(self, row: int) -> Tensor | None:
+        """The words that are predicted of a row."""
+        return None if self.asked is None else self.asked.words[row]
+
+    def _compared(self, length: int) -> slice:
+        """The tokens of a row of this length whose outputs are compared."""
+        return slice(length)
 
     def _outputs(self) -> list[Outputs]:
         """What the model gives now for each row, padding left out."""
@@ -242,9 +267,46 @@ class _Bench:
             got = replaced(call, work.request.entry, work.budget, seed=work.seed, **work.request.options)
             exact = self.exact[layer]
             self.local[place] = [
-                local_errors(exact[row, :length], got[row, :length]).tolist() for row, length in enumerate(self.lengths)
+                local_errors(exact[row, self._compared(length)], got[row, self._compared(length)]).tolist()
+                for row, length in enumerate(self.lengths)
             ]
         return self.local[place]
+
+
+@dataclass(kw_only=True)
+class _Decoding(_Bench):
+    """The same batch read by exact attention up to a prefix, and then token by token."""
+
+    prefix_length: int
+    greedy_steps: int
+    prefix: Prefix = field(init=False)
+
+    @full_precision()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.prefix = Prefix.read(self.model, self.reading.inputs["input_ids"], self.prefix_length)
+        steps, greedy = self.prefix.steps, self.prefix.greedy(self.greedy_steps)
+        self.own = [
+            Outputs(own.hidden[steps], None if own.logits is None else own.logits[steps], tokens)
+            for own, tokens in zip(self.own, greedy, strict=True)
+        ]
+
+    def _words(self, row: int) -> Tensor | None:
+        words = super()._words(row)
+        return None if words is None else words[self.prefix.steps]
+
+    def _compared(self, length: int) -> slice:
+        return self.prefix.steps
+
+    def _injected(self, work: InjectWork) -> list[Outputs]:
+        method, options = work.request.entry, work.request.options
+        with injected(self.model.model, method, work.budget, layer=work.layers, seed=work.seed, **options):
+            return self.prefix.outputs(self.greedy_steps)
+
+    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Found:
+        words, own = self._words(row), self.own[row]
+        assert words is not None and own.logits is not None and got.logits is not None  # of a causal model
+        return {**super()._drift(row, got, local), "steps": step_drift(own.logits, got.logits, words)}
 
 
 def _widened(call: AttentionCall) -> AttentionCall:

@@ -14,6 +14,7 @@ from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
 from ...run.plan import ErrorPlan, MethodRequest, determines, parse_methods
 from ...run.prepare import prepared
+from ...sources.weights import language_kind
 from ...timings import Timings
 from .request import InjectRequest
 
@@ -70,6 +71,7 @@ class InjectPlan:
         return self.base.facts() | {
             "per_layer": self.request.per_layer,
             "batch": self.request.batch,
+            **({"prefix": self.request.prefix} if self.request.phase == "decode" else {}),
             "budgets": budgets,
         }
 
@@ -100,6 +102,10 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
     whole_model = replace(request, layer=request.layer or "all")
     if budgets is not None:
         whole_model = replace(whole_model, methods=(_method_of(request, budgets, notify),), d=(1,))
+    if request.phase == "decode":
+        _refuse_methods(whole_model)
+        if request.lines:
+            raise UsageError("--phase decode reads windows of one length, not --lines")
     if request.lines:  # which lines there are is told when they are read
         whole_model = replace(whole_model, windows=1)
     plans = []
@@ -109,8 +115,32 @@ def inject_prepared(request: InjectRequest, notify: Callable[[str], None]) -> li
         _refuse_missing(request.budgets, budgets, plan.layers, source.heads)
         for line in _differing(request.budgets, budgets, source.facts, plan.n):
             notify(line)
+        if request.phase == "decode":
+            _refuse_decoding(request, source, plan.n)
         plans.append((source, InjectPlan(replace(plan, windows=request.windows), budgets, request)))
     return plans
+
+
+def _refuse_methods(request: InjectRequest) -> None:
+    """Refuse methods that have no form for a query behind a cache of keys."""
+    for one in parse_methods(request.methods, request.target):
+        if "decodes" not in one.entry.tags:
+            able = ", ".join(name for name, entry in METHODS.items() if "decodes" in entry.tags)
+            raise UsageError(
+                f"--phase decode: rows of {one.name} depend on how many keys there are, or it has no causal form; "
+                f"choose among {able}"
+            )
+
+
+def _refuse_decoding(request: InjectRequest, source: Any, lengths: Iterable[int]) -> None:
+    """Refuse a model that does not predict the next word, and prefixes that leave no step."""
+    if source.weights == "initialized" or language_kind(source.config) != "causal":
+        kind = "has random weights" if source.weights == "initialized" else f"is a {source.config.model_type} model"
+        raise UsageError(f"--phase decode needs a model that predicts the next word, and {source.name} {kind}")
+    for n in lengths:
+        prefix = request.prefix_at(n)
+        if prefix is not None and prefix > n - 2:
+            raise UsageError(f"prefix={prefix}: n={n} leaves no step; choose a prefix up to {n - 2}")
 
 
 def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str], None]) -> str:
@@ -197,8 +227,10 @@ def _cell(
     facts: Mapping[str, Any],
 ) -> InjectCell:
     budgets = plan.budgets and [[*place, d] for place, d in sorted(plan.budgets.d.items()) if place[0] in work.layers]
+    decoding = {"prefix": request.prefix_at(n), "greedy_steps": request.greedy_steps}
     key = cell_key(
         command="inject",
+        **(decoding if request.phase == "decode" else {}),
         **determines(work.request),
         source=dict(facts),
         n=n,

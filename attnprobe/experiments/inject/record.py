@@ -43,6 +43,20 @@ class InjectRecord(Record):
         ]
     ]
     tokens: NotRequired[Annotated[Count | None, Field(description="number of tokens that are not padding")]]
+    prefix: NotRequired[
+        Annotated[
+            Count | None, Field(description="with --phase decode: tokens that exact attention read before the steps")
+        ]
+    ]
+    greedy_steps: NotRequired[
+        Annotated[Count | None, Field(description="with --phase decode: the steps of greedy decoding")]
+    ]
+    steps: NotRequired[
+        Annotated[
+            dict[str, list[Number | None]] | None,
+            Field(description="with --phase decode: by name, kl, top1_agreement, loss and loss_own of each step"),
+        ]
+    ]
     lines: NotRequired[Annotated[bool, Field(description="whether a window is a line of the text")]]
     predicts: NotRequired[
         Annotated[str | None, Field(description="the words that the model predicts: causal (the next) or masked")]

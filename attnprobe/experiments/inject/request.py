@@ -66,6 +66,30 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
         parse=numbers,
         words=("all",),
     )
+    phase: str = opt(
+        "prefill",
+        "prefill: the method reads the whole text at once. decode: exact attention reads --prefix tokens, then the "
+        "method reads the others one by one; for causal models, and methods with the tag `decodes`.",
+        group=PLACES,
+        metavar="prefill|decode",
+        among=("prefill", "decode"),
+        reads={"decode": ("prefix", "greedy_steps")},
+        later=True,
+    )
+    prefix: int | None = opt(
+        None,
+        "Tokens that exact attention reads before the first step. [default: half of n]",
+        group=PLACES,
+        between=(1, MOST),
+        later=True,
+    )
+    greedy_steps: int = opt(
+        32,
+        "Steps of greedy decoding from the prefix, compared with those of exact attention.",
+        group=PLACES,
+        between=(0, MOST),
+        later=True,
+    )
     per_layer: bool = opt(False, "Also replace each of these layers alone.", group=PLACES)
     lines: bool = opt(
         False,
@@ -90,6 +114,12 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
     scale_inputs: ClassVar[tuple[float, ...]] = (1.0,)  # a model computes its own scores
     target: ClassVar[str] = "softmax"
 
+    def prefix_at(self, n: int) -> int | None:
+        """The tokens of n that exact attention reads before the first step; None without decoding."""
+        if self.phase != "decode":
+            return None
+        return n // 2 if self.prefix is None else self.prefix
+
     def known(self) -> dict[str, Any]:
         """The values of options, but for those that a file of budgets decides; the layers are those alone."""
         values = super().known()
@@ -107,4 +137,7 @@ class InjectRequest(Windows, Statistics, WeightsWords, Reading, RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class InjectOutput(Output, Gates):
-    plot: bool = plot_option("Draw drift by layer, and local error against drift, into figures/. Needs --per-layer.")
+    plot: bool = plot_option(
+        "Draw drift by layer, and local error against drift, into figures/, which needs --per-layer; "
+        "with --phase decode the KL divergence of each step."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from typing_extensions import ReadOnly, TypedDict
@@ -58,7 +59,15 @@ class Method(TypedDict):
 
 
 class InjectRow(MethodRow, Method):
-    """One method in one set of layers, over windows and seeds."""
+    """One method in one set of layers, over windows and seeds.
+
+    Of decoding, ``prefix`` is the number of tokens before the first step, and ``steps`` has by name the means over
+    windows and seeds of each step.
+    """
+
+    prefix: int | None
+    greedy_steps: int | None
+    steps: Mapping[str, list[float | None]] | None
 
     layers: list[int]
     repeats: int
@@ -130,7 +139,8 @@ def inject_rows(records: Sequence[InjectRecord]) -> list[InjectRow]:
 
     def key(record: InjectRecord) -> tuple[Any, ...]:
         label = labels[identity(record.get("source"))]
-        place = (sortable(record.get("d")), sortable(record.get("layer")), tuple(record["layers"]))
+        decoding = sortable(record.get("prefix")), sortable(record.get("greedy_steps"))
+        place = (*decoding, sortable(record.get("d")), sortable(record.get("layer")), tuple(record["layers"]))
         return sources.index(label), record["n"], methods.index(method_key(record)), *place
 
     groups = sorted(gathered(records, key), key=lambda group: key(group[0]))
@@ -152,6 +162,9 @@ def _row(records: Sequence[InjectRecord], label: str | None) -> InjectRow:
         **part(Method, first),
         "options": dict(first.get("options") or {}),
         "layers": list(first["layers"]),
+        "prefix": first.get("prefix"),
+        "greedy_steps": first.get("greedy_steps"),
+        "steps": _mean_steps(cells),
         "weights": (first.get("source") or {}).get("weights"),
         "source": label,
         "heads": len(first["heads"]),
@@ -166,6 +179,19 @@ def _row(records: Sequence[InjectRecord], label: str | None) -> InjectRow:
         "requested": True,
         "metrics": metrics,
     }
+
+
+def _mean_steps(cells: Sequence[InjectRecord]) -> dict[str, list[float | None]] | None:
+    """The means of each step over cells, None where a cell has no finite value; None without decoding."""
+    steps = [steps for cell in cells if (steps := cell.get("steps"))]
+    if not steps:
+        return None
+    return {name: [_mean(values) for values in zip(*(one[name] for one in steps), strict=True)] for name in steps[0]}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    finite = [value for value in values if value is not None and isfinite(value)]
+    return sum(finite) / len(finite) if len(finite) == len(values) else None
 
 
 def mean(row: Judged, name: str) -> float | None:

@@ -45,17 +45,17 @@ def view(recorded: Recorded[InjectRecord]) -> View:
         result=inject_result(rows),
         summary=inject_summary(rows),
         judged=rows,
-        figures={"inject": Figure("inject", draw, "no layer was replaced by itself; --per-layer does")},
+        figures={"inject": Figure("inject", draw, "no layer was replaced by itself, and nothing was decoded")},
     )
 
 
 def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
     """For each (source, n) the table of drifts with the local errors, and where layers stand alone that of layers."""
     tables = []
-    for group in grouped_by(rows, "source", "n"):
+    for group in grouped_by(rows, "source", "n", "prefix", "greedy_steps"):
         counts = counted(group, "windows"), counted(group, "tokens")
         repeats = counted(group, "repeats") if any(row["repeats"] > 1 for row in group) else ""
-        where = joined(source_heading(group[0]), f"n = {group[0]['n']}", *counts, repeats)
+        where = joined(source_heading(group[0]), f"n = {group[0]['n']}", _decoding(group[0]), *counts, repeats)
         tables.append(table_of(f"Drift · {where}", group, DRIFTS, _notes(group), rivals=_rivals))
         summary = inject_summary(group)
         if summary:
@@ -64,6 +64,17 @@ def inject_tables(rows: Sequence[InjectRow]) -> list[Table]:
             profiles = list(filter(is_profile, summary))
             tables.append(table_of(f"Layers · {where}", profiles, LAYERS, notes))
     return tables
+
+
+def _decoding(row: InjectRow) -> str:
+    """The phase, where it is decoding."""
+    return "" if row["prefix"] is None else f"decoding behind {row['prefix']} tokens"
+
+
+def _greedy(row: InjectRow) -> str:
+    """How many first tokens of greedy decoding are the same, of how many."""
+    same = mean(row, "greedy_match")
+    return "" if same is None or not row["greedy_steps"] else f"{same:g} of {row['greedy_steps']}"
 
 
 def _notes(group: Sequence[InjectRow]) -> list[str]:
@@ -166,6 +177,13 @@ DRIFTS: tuple[Column[InjectRow], ...] = (
         "same likeliest word",
         spare=2,
         best=_best("top1_agreement", larger=True),
+    ),
+    Column(
+        "greedy",
+        _greedy,
+        "first tokens that are the same",
+        more="of greedy decoding from the prefix, mean over windows and seeds",
+        best=_best("greedy_match", larger=True),
     ),
     Column("loss change", _mean("loss_change"), "nats over the model's own"),
     Column("perplexity change", _mean("perplexity_change"), "over the model's own", spare=4),

@@ -680,11 +680,13 @@ def test_the_legend_explains_the_correlation_where_there_is_one(inject, layers, 
 
 
 def test_the_drift_of_outputs_is_zero_for_equal_and_lost_for_lost_ones():
-    one = Outputs(torch.randn(5, 4), torch.randn(3, 9))
+    one = Outputs(torch.randn(5, 4), torch.randn(3, 9), torch.tensor([4, 2, 7]))
     words = torch.tensor([1, 2, 3])
     same = model_drift(one, one, words, causal=True, encoder=True)
     assert same.keys() == DRIFT_METRICS.keys() - {"local_error"} and same["drift"] == same["kl"] == 0
-    assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1)
+    assert same["top1_agreement"] == 1 and same["embedding_cosine"] == pytest.approx(1) and same["greedy_match"] == 3
+    differs = Outputs(one.hidden, one.logits, torch.tensor([4, 3, 7]))
+    assert model_drift(one, differs, words, causal=True, encoder=True)["greedy_match"] == 1
     lost = model_drift(one, Outputs(one.hidden * math.nan, one.logits * math.nan), words, causal=True, encoder=True)
     assert all(math.isnan(lost[name]) for name in ("drift", "kl", "top1_agreement", "loss", "perplexity"))
     far = Outputs(one.hidden, torch.full((3, 9), -1e4).index_fill(1, torch.tensor([0]), 1e4))

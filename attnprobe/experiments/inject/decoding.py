@@ -1,0 +1,63 @@
+"""Decoding behind a prefix that the unmodified model has read: teacher-forced steps, and greedy ones."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .drift import Outputs
+from .language import LanguageModel
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+__all__ = ["Prefix"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The first tokens of a batch of rows of one length, read by the unmodified model.
+
+    Attributes:
+        ids: all tokens, (b, n). length: of the prefix.
+        cache: the keys and values of the prefix. next: the likeliest token after it, (b, 1).
+    """
+
+    model: LanguageModel
+    ids: Tensor
+    length: int
+    cache: Cache
+    next: Tensor
+
+    @classmethod
+    def read(cls, model: LanguageModel, ids: Tensor, length: int) -> Prefix:
+        """Read the first ``length`` tokens of ``ids`` (b, n)."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache(config=model.model.config)
+        _, logits = model.behind(cache, ids[:, :length])
+        return cls(model, ids, length, cache, logits[:, -1:].argmax(-1))
+
+    @property
+    def steps(self) -> slice:
+        """The tokens that steps read one by one: all after the prefix but the last, which no word follows."""
+        return slice(self.length, self.ids.shape[1] - 1)
+
+    def outputs(self, greedy_steps: int) -> list[Outputs]:
+        """What the model gives for each row at the text's own tokens, one step for each of `steps`, and greedily."""
+        cache = deepcopy(self.cache)
+        found = [self.model.behind(cache, token) for token in self.ids[:, self.steps].split(1, dim=1)]
+        hidden, logits = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        return [Outputs(*row) for row in zip(hidden, logits, self.greedy(greedy_steps), strict=True)]
+
+    def greedy(self, steps: int) -> Tensor:
+        """The tokens of ``steps`` steps, each of which reads the likeliest token so far, (b, steps)."""
+        cache, tokens = deepcopy(self.cache), [self.next]
+        for _ in range(steps):
+            _, logits = self.model.behind(cache, tokens[-1])
+            tokens.append(logits[:, -1:].argmax(-1))
+        return torch.cat(tokens[1:], dim=1) if steps else self.next[:, :0]
