@@ -89,15 +89,15 @@ def parse_json(text: str | bytes) -> Any:
     ValueError: it is nested deeper than 64 levels
     """
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {error}") from error
-    level = [found]
+    level = [value]
     for _ in range(DEEPEST):
         held = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
-        level = [one for some in held for one in some]
+        level = [one for container in held for one in container]
         if not level:
-            return found
+            return value
     raise ValueError(f"it is nested deeper than {DEEPEST} levels")
 
 
@@ -157,11 +157,11 @@ def _short(text: str | os.PathLike[str], most: int = 200) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-def _refuse(path: str | os.PathLike[str], found: os.stat_result, limit: int | None) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+def _refuse(path: str | os.PathLike[str], facts: os.stat_result, limit: int | None) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        kind = KINDS.get(stat.S_IFMT(facts.st_mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))
-    if limit is not None and found.st_size > limit:
+    if limit is not None and facts.st_size > limit:
         raise _too_large(path, limit)
 
 

@@ -81,27 +81,27 @@ def command(
 
     output = output_of(**shown)
     check_shown(output, lambda: COMPARED, lambda: FIELDS)
-    asked = [metric.strip() for text in metrics for metric in text.split(",")]
+    names = [metric.strip() for text in metrics for metric in text.split(",")]
     first, second = read_run(a), read_run(b)
-    found = compare_runs(first.some(), second.some(), asked, tolerance, level)
+    comparison = compare_runs(first.required(), second.required(), names, tolerance, level)
     malformed = [*first.malformed, *second.malformed]
     for line in malformed_notes(malformed, "is left out"):
         note(line)
-    facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": found.sources}
-    lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *found.sources_in_words()]
+    facts = {"a": a, "b": b, "tolerance": tolerance, "level": level, "sources": comparison.sources}
+    lines = [f"A: {a}", f"B: {b}", f"tolerance: {tolerance:g} of A, level {level:g}", *comparison.sources_in_words()]
     header = Header(facts, lines)
-    answer(comparison_view(found.rows, header).text(**as_shown(output)), styled=output.format_ == "table")
-    for line in found.notes:
+    answer(comparison_view(comparison.rows, header).text(**as_shown(output)), styled=output.format_ == "table")
+    for line in comparison.notes:
         note(line)
     for verdict in ("only in A", "only in B"):
-        if alone := sum(row["cells"] for row in found.rows if row["verdict"] == verdict):
+        if alone := sum(row["cells"] for row in comparison.rows if row["verdict"] == verdict):
             note(f"{verdict}, not in any mean: {alone} cell{'s' if alone > 1 else ''}")
-    for row in found.regressions:
+    for row in comparison.regressions:
         note(f"regression: {comparison_line(row)}")
-    for row in found.undecided:
+    for row in comparison.undecided:
         note(f"undecided: {comparison_line(row)}")
-    if not found.regressions:
-        undecided = f", {len(found.undecided)} undecided" if found.undecided else ""
-        note(f"no regression in {sum(row['metric'] is not None for row in found.rows)} rows{undecided}")
-    worse = found.regressions or (strict and found.undecided)
+    if not comparison.regressions:
+        undecided = f", {len(comparison.undecided)} undecided" if comparison.undecided else ""
+        note(f"no regression in {sum(row['metric'] is not None for row in comparison.rows)} rows{undecided}")
+    worse = comparison.regressions or (strict and comparison.undecided)
     raise click.exceptions.Exit(1 if worse else 4 if malformed else 0)

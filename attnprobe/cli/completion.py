@@ -23,9 +23,9 @@ def complete_methods(ctx: click.Context, param: click.Parameter, incomplete: str
     from click.shell_completion import CompletionItem
 
     before, comma, last = incomplete.rpartition(",")
-    found = [f"{before}{comma}{name}" for name in sorted({*NAMES, *plugin_names()}) if name.startswith(last)]
-    if found or not last.startswith((".", "/", "~")) and ".py" not in last:
-        return [CompletionItem(name) for name in found]
+    matches = [f"{before}{comma}{name}" for name in sorted({*NAMES, *plugin_names()}) if name.startswith(last)]
+    if matches or not last.startswith((".", "/", "~")) and ".py" not in last:
+        return [CompletionItem(name) for name in matches]
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -33,10 +33,10 @@ def plugin_names() -> list[str]:
     """Names of entry points; nothing of them is imported."""
     from importlib.metadata import entry_points
 
-    wanted = os.environ.get(LOAD_PLUGINS)
-    if wanted is not None and not wanted.strip():
+    chosen = os.environ.get(LOAD_PLUGINS)
+    if chosen is not None and not chosen.strip():
         return []
-    names = None if wanted is None else {name.strip() for name in wanted.split(",")}
+    names = None if chosen is None else {name.strip() for name in chosen.split(",")}
     return [
         point.name
         for point in entry_points(group="attnprobe.methods")

@@ -12,7 +12,7 @@ from ..timings import duration
 from .streams import answer, note
 
 if TYPE_CHECKING:
-    from ..run.estimate import Listed
+    from ..run.estimate import CellEstimate
 
 __all__ = ["plan_table", "show_plan"]
 
@@ -27,18 +27,18 @@ def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
     Args:
         begin: when the command began, by `perf_counter`.
     """
-    from ..run.estimate import listed, seconds_of
+    from ..run.estimate import estimate_cells, seconds_of
 
     opened = experiment.cells()
-    cells = listed(opened, request, note)
+    cells = estimate_cells(opened, request, note)
     start = perf_counter() - begin
     answer(plan_table(cells))
     left = [cell for cell in cells if not cell.done]
     memory = max((cell.bytes for cell in cells), default=0)
     share = ""
     if request.shard is not None:
-        whole = listed(opened, replace(request, shard=None))
-        share = f"shard {request.shard}: {len(cells)} of {len(whole)} cells\n"
+        all_cells = estimate_cells(opened, replace(request, shard=None))
+        share = f"shard {request.shard}: {len(cells)} of {len(all_cells)} cells\n"
     done = "" if request.out is None else f", {len(cells) - len(left)} done in {request.out}"
     answer(f"{share}{len(cells)} cells{done}")
     if left:
@@ -48,17 +48,17 @@ def show_plan(experiment: Experiment, request: Any, begin: float) -> None:
         )
 
 
-def plan_table(cells: Sequence[Listed]) -> str:
+def plan_table(cells: Sequence[CellEstimate]) -> str:
     """The cells as a table, a line per weights, n and layer."""
     from ..tables.console import Header
     from ..tables.table import Column, gathered, table_of
     from ..tables.terminal import plain_tables
 
-    def place(row: Sequence[Listed]) -> tuple[str, int, int | str]:
+    def place(row: Sequence[CellEstimate]) -> tuple[str, int, int | str]:
         weights, n, _, layer = row[0].place
         return weights, n, layer
 
-    columns: list[Column[Sequence[Listed]]] = [
+    columns: list[Column[Sequence[CellEstimate]]] = [
         Column("weights", lambda row: place(row)[0]),
         Column("n", lambda row: str(place(row)[1])),
         Column("layer", lambda row: str(place(row)[2])),
@@ -78,7 +78,7 @@ def _budgets(budgets: Sequence[int]) -> str:
     >>> _budgets([8, 16, 8]), _budgets(range(1, 100))
     ('8, 16', '1, …, 99 (99 values)')
     """
-    some = list(dict.fromkeys(budgets))
-    if len(some) > MOST_BUDGETS:
-        return f"{some[0]}, …, {some[-1]} ({len(some)} values)"
-    return ", ".join(map(str, some))
+    unique = list(dict.fromkeys(budgets))
+    if len(unique) > MOST_BUDGETS:
+        return f"{unique[0]}, …, {unique[-1]} ({len(unique)} values)"
+    return ", ".join(map(str, unique))

@@ -36,7 +36,7 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
     from .progress import progress_bar
     from .streams import note
 
-    wanted = options_of(Layers)[0].value(layer, "layer")
+    numbers = options_of(Layers)[0].value(layer, "layer")
     spec = SourceSpec(**given)
     if os.path.exists(out):
         if spec.qkv is not None and os.path.exists(spec.qkv) and os.path.samefile(out, spec.qkv):
@@ -45,7 +45,7 @@ def command(out: str, force: bool, n: int, layer: str | None, windows: int, debu
             raise UsageError(f"{out} exists: choose another name, or --force")
     with progress_bar() as (progress, notify):
         source = resolve(spec, notify=notify)
-        layers = layers_of(wanted, source)
+        layers = layers_of(numbers, source)
         source.check(n, windows, layers)
         progress(0, 1, f"reading n={n}")
         save_qkv(out, source, n, layers, windows)

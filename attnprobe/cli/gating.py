@@ -34,11 +34,11 @@ def gates_of(command: str, above: Sequence[str], below: Sequence[str], junit: st
         return []
     gated = gates()
     declared = [] if config is None else parse_gates(config.gates, gated)
-    asked = [*declared, *(parse_gate(text, gated) for text in above)]
-    asked += [parse_gate(text, gated, least=True) for text in below]
+    requested = [*declared, *(parse_gate(text, gated) for text in above)]
+    requested += [parse_gate(text, gated, least=True) for text in below]
     if junit is not None and (not junit.strip() or Path(junit).is_dir()):
         raise UsageError(f"--junit '{junit}' is not a file name; write one such as gates.xml")
-    return asked
+    return requested
 
 
 def judged(rows: Sequence[Judged], gates: Sequence[Any]) -> list[GateResult]:

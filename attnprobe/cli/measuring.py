@@ -33,7 +33,7 @@ def measure_and_show(
     """
     timings = Timings()
     # an older picture is drawn again
-    kept = {kind: kind in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
+    keeps = {kind: kind in kinds or bool(figure_files(request.out, kind)) for kind in experiment.keeps}
     with progress_bar("loading torch") as (progress, notify):
         with timings("imports"):
             measure = experiment.measure()
@@ -43,7 +43,7 @@ def measure_and_show(
             announced.append(line)
             notify(line)
 
-        session = measure(request, notify=tell, progress=progress, timings=timings, **kept)
+        session = measure(request, notify=tell, progress=progress, timings=timings, **keeps)
     from ..gates.results import gates_markdown
     from ..report import open_run, views
 

@@ -118,12 +118,12 @@ def _sections(docstring: str) -> tuple[str, dict[str, str]]:
     """A docstring as Markdown without its ``Options:`` and ``Raises:``, and these two by name."""
     sections: dict[str, str] = {}
 
-    def take(found: re.Match[str]) -> str:
-        sections[found[1]] = textwrap.dedent(found[2]).strip().replace("``", "`")
+    def take(match: re.Match[str]) -> str:
+        sections[match[1]] = textwrap.dedent(match[2]).strip().replace("``", "`")
         return ""
 
     text = re.sub(r"^(Options|Raises):\n((?:    .*\n|\n)*)", take, docstring + "\n", flags=re.M).replace("``", "`")
-    text = re.sub(r"^>>> (?:.+\n)+", lambda found: f"```pycon\n{found[0]}```\n", text, flags=re.M)
+    text = re.sub(r"^>>> (?:.+\n)+", lambda example: f"```pycon\n{example[0]}```\n", text, flags=re.M)
     return re.sub(r"\n{3,}", "\n\n", text).strip(), sections
 
 

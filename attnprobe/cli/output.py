@@ -61,7 +61,7 @@ def show(
             "command without --shard makes the tables and figures"
         )
         return
-    named = {view.command: view, **{one.command: one for one in view.beside}}
+    named = {view.command: view, **{one.command: one for one in view.companions}}
     if (inputs := view.inputs) is not None:
         named[f"{view.command}-inputs"] = inputs
     for name, one in named.items():

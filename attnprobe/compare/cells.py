@@ -19,7 +19,7 @@ Key = tuple[Any, ...]
 
 def cells_of(records: Iterable[ComparedCell], name: str) -> dict[Key, ComparedCell]:
     """The cells of a run by identity: of records that share one, the best, and then the one measured most closely."""
-    found: dict[Key, ComparedCell] = {}
+    cells: dict[Key, ComparedCell] = {}
     commands: set[str] = set()
     for record in records:
         command = record.get("command", "error")
@@ -27,13 +27,13 @@ def cells_of(records: Iterable[ComparedCell], name: str) -> dict[Key, ComparedCe
         if command != "error" or record.get("method") == LOWER_BOUND:
             continue
         key = (_source_of(record), *_row_key(record), *_cell_key(record))
-        if key not in found or _quality(record) <= _quality(found[key]):
-            found[key] = record
-    if not found:
+        if key not in cells or _quality(record) <= _quality(cells[key]):
+            cells[key] = record
+    if not cells:
         others = ", ".join(f"`{command}`" for command in sorted(commands - {"error"}))
         holds = f"it holds records of {others}" if others else "it holds no record of a method"
         raise UsageError(f"{name}: {holds}; compare takes runs of `attnprobe error`")
-    return found
+    return cells
 
 
 def _source_of(record: ComparedCell) -> str:
@@ -63,17 +63,17 @@ def shared_sources(
     Raises:
         UsageError: each run has a source that the other lacks; the message names the facts that differ.
     """
-    ours, theirs = ({key[0]: record["source"] for key, record in run.items()} for run in (a, b))
-    lost = [json.loads(key) for key in ours if key not in theirs]
-    new = [json.loads(key) for key in theirs if key not in ours]
+    ours, others = ({key[0]: record["source"] for key, record in run.items()} for run in (a, b))
+    lost = [json.loads(key) for key in ours if key not in others]
+    new = [json.loads(key) for key in others if key not in ours]
     if lost and new:
-        pair = min(((_differing(x, y), x, y) for x in lost for y in new), key=lambda found: len(found[0]))
-        names = [ours[strict_json(pair[1])], theirs[strict_json(pair[2])]]
+        pair = min(((_differing(x, y), x, y) for x in lost for y in new), key=lambda differing: len(differing[0]))
+        names = [ours[strict_json(pair[1])], others[strict_json(pair[2])]]
         facts = "; ".join(f"{name} {_fact(names[0], name)} in A, {_fact(names[1], name)} in B" for name in pair[0])
         raise UsageError(f"A and B measure different sources: {facts}")
-    every = [json.loads(key) for key in {**ours, **theirs}]
+    every = [json.loads(key) for key in {**ours, **others}]
     varying = sorted({name for x in every for y in every for name in _differing(x, y)})
-    return [ours[key] for key in ours if key in theirs], varying
+    return [ours[key] for key in ours if key in others], varying
 
 
 def _differing(x: Mapping[str, Any], y: Mapping[str, Any]) -> list[str]:

@@ -77,8 +77,8 @@ def over_heads(x: Sequence[float], y: Sequence[float], statistic: Statistic = np
     one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     exchanged = _exchanges(len(one))
     change = lambda x, y: np.abs(statistic(y, axis=-1) - statistic(x, axis=-1))
-    found = change(np.where(exchanged, other, one), np.where(exchanged, one, other))
-    p = float(np.mean(found >= change(one, other) * (1 - 1e-12)))  # equal up to the order of a sum
+    exchanged_changes = change(np.where(exchanged, other, one), np.where(exchanged, one, other))
+    p = float(np.mean(exchanged_changes >= change(one, other) * (1 - 1e-12)))  # equal up to the order of a sum
     return Evidence("heads", p, why=f"{len(one)} heads of one window")
 
 

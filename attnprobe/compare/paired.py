@@ -51,26 +51,26 @@ def drafted(place: Place, pairing: Pairing, metrics: Sequence[str]) -> list[Draf
     worse, better = (_changed(pairs, a, b, fall) for fall in (True, False))
     drafts = []
     for metric in metrics:
-        found = measured(METRICS[metric], pairing)
-        absent = found.a is None and found.b is None  # anything to lose or gain has a value
+        pair = measured(METRICS[metric], pairing)
+        absent = pair.a is None and pair.b is None  # anything to lose or gain has a value
         if absent and (drafts or statuses == ["ok", "ok"]):
             continue
         row: Change = {
             **blank(place, a if len(a) >= len(b) else b),
-            **numbers(found.a, found.b, found.evidence.se),
+            **numbers(pair.a, pair.b, pair.evidence.se),
             "metric": metric,
-            "statistic": found.statistic,
+            "statistic": pair.statistic,
             "paired": pairing.kind,
-            "values": found.count,
+            "values": pair.count,
             "seeds_a": seeds[0],
             "seeds_b": seeds[1],
             "status_a": statuses[0],
             "status_b": statuses[1],
         }
         row["reason"] = f"{statuses[0]} in both" if absent else None
-        lost = f"no finite value in {found.lost} places where A has one" if found.lost else ""
-        gained = f"a finite value in {found.gained} places where A has none" if found.gained else ""
-        drafts.append(Draft(row, METRICS[metric], found.evidence, worse or lost or None, better or gained or None))
+        lost = f"no finite value in {pair.lost} places where A has one" if pair.lost else ""
+        gained = f"a finite value in {pair.gained} places where A has none" if pair.gained else ""
+        drafts.append(Draft(row, METRICS[metric], pair.evidence, worse or lost or None, better or gained or None))
     return drafts
 
 

@@ -131,26 +131,26 @@ def compare_runs(
         raise UsageError(
             "A and B have no requested method at the same options, target, n, d and layer: nothing to compare"
         )
-    asked = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
+    names = list(dict.fromkeys(metrics)) or _measured_by_both(a_rows, b_rows, notes)
     _refuse_unmeasured(metrics, rows_of)
     drafts: list[Draft | Change] = []
     for key in sorted({**a_rows, **b_rows}, key=_order(a_rows, b_rows)):
-        ours, theirs = a_rows.get(key, {}), b_rows.get(key, {})
-        place = _place({**ours, **theirs}, varying)
-        pairing = paired(ours, theirs)
-        drafts += drafted(place, pairing, asked) if ours and theirs else []
-        for name, mine, used in (("A", ours, pairing.a), ("B", theirs, pairing.b)):
-            if only := [mine[cell] for cell in mine if cell not in used]:
+        ours, others = a_rows.get(key, {}), b_rows.get(key, {})
+        place = _place({**ours, **others}, varying)
+        pairing = paired(ours, others)
+        drafts += drafted(place, pairing, names) if ours and others else []
+        for name, cells, used in (("A", ours, pairing.a), ("B", others, pairing.b)):
+            if only := [cells[cell] for cell in cells if cell not in used]:
                 drafts.append({**blank(place, only), "verdict": ONLY[name], "reason": _cells_in_words(only)})
-    found = with_verdicts(drafts, tolerance, level)
-    return Comparison(found, shared, [*notes, *_pairings(found)])
+    judged = with_verdicts(drafts, tolerance, level)
+    return Comparison(judged, shared, [*notes, *_pairings(judged)])
 
 
 def _refuse_unmeasured(metrics: Sequence[str], rows_of: Sequence[Mapping[Key, Mapping[Key, ComparedCell]]]) -> None:
     """Raise for a metric that was asked for and that one run lacks."""
     for metric in metrics:
         for name, rows in zip("AB", rows_of, strict=True):
-            if not _measured(rows, metric) and _some_ok(rows):
+            if not _measured(rows, metric) and _has_ok(rows):
                 raise UsageError(
                     f"--metric {metric}: {name} did not measure it; measure it there, or name one of "
                     f"{', '.join(_names(rows)) or 'none'}"
@@ -229,20 +229,20 @@ def _measured(rows: Mapping[Key, Mapping[Key, ComparedCell]], metric: str) -> bo
     return any(per_head(cell, metric) is not None for cells in rows.values() for cell in cells.values())
 
 
-def _some_ok(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> bool:
+def _has_ok(rows: Mapping[Key, Mapping[Key, ComparedCell]]) -> bool:
     return any(cell["status"] == "ok" for cells in rows.values() for cell in cells.values())
 
 
 def _measured_by_both(a: Mapping[Key, Any], b: Mapping[Key, Any], notes: list[str]) -> list[str]:
     """The metrics of `COMPARED` that can be compared; a run in which nothing is ok lacks none."""
-    asked = []
+    common = []
     for metric in COMPARED:
-        has = [_measured(rows, metric) or not _some_ok(rows) for rows in (a, b)]
+        has = [_measured(rows, metric) or not _has_ok(rows) for rows in (a, b)]
         if all(has) and (_measured(a, metric) or _measured(b, metric)):
-            asked.append(metric)
+            common.append(metric)
         elif any(has) and (_measured(a, metric) or _measured(b, metric)):
             notes.append(f"{metric} was measured in {'A' if has[0] else 'B'} alone: not compared")
-    return asked or [COMPARED[0]]
+    return common or [COMPARED[0]]
 
 
 def _pairings(rows: Sequence[Change]) -> list[str]:
@@ -262,7 +262,7 @@ def _notes(a: Mapping[Key, ComparedCell], b: Mapping[Key, ComparedCell]) -> list
     notes = []
     widths = [sorted({tol for cell in run.values() if (tol := cell.get("matrix_tol"))}) for run in (a, b)]
     if widths[0] and widths[1] and widths[0] != widths[1]:
-        both = " and ".join(", ".join(f"{width:g}" for width in some) for some in widths)
+        both = " and ".join(", ".join(f"{width:g}" for width in names) for names in widths)
         notes.append(f"matrix errors were measured to different widths, {both}: they differ by as much on their own")
     for name, run in (("A", a), ("B", b)):
         wide = [heads for cell in run.values() if isinstance(heads := cell.get("matrix_open"), (list, tuple))]

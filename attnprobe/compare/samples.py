@@ -46,19 +46,19 @@ class Pairing:
         return bool(both) and known and all(x.get("draws_hash") == y.get("draws_hash") for x, y in both)
 
 
-def paired(ours: Mapping[Key, ComparedCell], theirs: Mapping[Key, ComparedCell]) -> Pairing:
+def paired(ours: Mapping[Key, ComparedCell], others: Mapping[Key, ComparedCell]) -> Pairing:
     """The pairing of a row's cells; where one run has none, no cell takes part."""
-    if not ours or not theirs:
+    if not ours or not others:
         return Pairing(None, {}, {})
-    common = [key for key in ours if key in theirs]
+    common = [key for key in ours if key in others]
     if common:
-        return Pairing("cells", {key: ours[key] for key in common}, {key: theirs[key] for key in common})
-    places = [{(window, heads) for window, _, heads in cells} for cells in (ours, theirs)]
+        return Pairing("cells", {key: ours[key] for key in common}, {key: others[key] for key in common})
+    places = [{(window, heads) for window, _, heads in cells} for cells in (ours, others)]
     both = places[0] & places[1]
     if not both:
-        return Pairing(None, ours, theirs)
-    kept = ({key: cell for key, cell in cells.items() if (key[0], key[2]) in both} for cells in (ours, theirs))
-    return Pairing("windows", *kept)
+        return Pairing(None, ours, others)
+    common_cells = ({key: cell for key, cell in cells.items() if (key[0], key[2]) in both} for cells in (ours, others))
+    return Pairing("windows", *common_cells)
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class Measured:
 
 def per_head(cell: ComparedCell, metric: str) -> list[float | None] | None:
     """The values of a cell, None where there is none finite; None where it was not measured at all."""
-    found = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
-    if found is None:
+    metric_values = cell.get("seconds") if metric == "seconds" else cell["metrics"].get(metric)
+    if metric_values is None:
         return None
-    values = found if isinstance(found, (list, tuple)) else [found]
+    values = metric_values if isinstance(metric_values, (list, tuple)) else [metric_values]
     return [value if isinstance(value, (int, float)) and math.isfinite(value) else None for value in values]
 
 
@@ -122,16 +122,16 @@ def measured(metric: Metric, pairing: Pairing) -> Measured:
         return _unpaired(statistic, a, b)
     units = _units(a, b, pairing.kind)
     lost, gained = _lost([(unit.a, unit.b) for unit in units] if pairing.kind == "cells" else [(a, b)])
-    whole = [unit for unit in units if None not in unit.numbers]
+    complete = [unit for unit in units if None not in unit.numbers]
     if statistic == SOUND:
-        sound = [unit for unit in whole if not unit.doubtful]
+        sound = [unit for unit in complete if not unit.doubtful]
         if not sound:
             why = "rounded rows carry the mean and the median, and every head has some"
-            return Measured("mean", *_ends(whole or units, np.mean), len(whole), lost, gained, Evidence(why=why))
-        whole = sound
-    ends = _ends(whole or units, STATISTICS[statistic])
-    evidence = _evidence(metric, pairing, whole, STATISTICS[statistic]) if whole else certain()
-    return Measured(statistic, *ends, len(whole), lost, gained, evidence)
+            return Measured("mean", *_ends(complete or units, np.mean), len(complete), lost, gained, Evidence(why=why))
+        complete = sound
+    ends = _ends(complete or units, STATISTICS[statistic])
+    evidence = _evidence(metric, pairing, complete, STATISTICS[statistic]) if complete else certain()
+    return Measured(statistic, *ends, len(complete), lost, gained, evidence)
 
 
 def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statistic: Statistic) -> Evidence:
@@ -139,7 +139,7 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
     windows: dict[Any, list[_Unit]] = {}
     for unit in units:
         windows.setdefault(unit.window, []).append(unit)
-    ends = (_ends(some, statistic) for some in windows.values())
+    ends = (_ends(window, statistic) for window in windows.values())
     differences = [y - x for x, y in ends if x is not None and y is not None]
     if (pairing.same_draws and not metric.timed) or all(x == y for x, y in (unit.numbers for unit in units)):
         return certain(standard_error(differences))
@@ -159,15 +159,15 @@ def _evidence(metric: Metric, pairing: Pairing, units: Sequence[_Unit], statisti
 def _unpaired(statistic: str, a: Sequence[_Value], b: Sequence[_Value]) -> Measured:
     """Of runs that share no window, whose means over windows are two samples."""
     lost, gained = _lost([(a, b)])
-    kept = [
+    samples = [
         [value for value in values if value.number is not None and not (statistic == SOUND and value.doubtful)]
         for values in (a, b)
     ]
     of = STATISTICS[statistic]
-    means = [list(_by_window(values, of).values()) for values in kept]
+    means = [list(_by_window(values, of).values()) for values in samples]
     evidence = two_samples(means[0], means[1]) if all(means) else certain()
-    a_of, b_of = (_of([value.number for value in values if value.number is not None], of) for values in kept)
-    return Measured(statistic, a_of, b_of, min(map(len, kept)), lost, gained, evidence)
+    a_of, b_of = (_of([value.number for value in values if value.number is not None], of) for values in samples)
+    return Measured(statistic, a_of, b_of, min(map(len, samples)), lost, gained, evidence)
 
 
 def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, float]:
@@ -179,14 +179,14 @@ def _by_window(values: Sequence[_Value], statistic: Statistic) -> dict[Any, floa
 
 def _values(cells: Iterable[ComparedCell], metric: Metric) -> list[_Value]:
     """All values, in an order of their own; of a metric that a cell lacks, one without a number for each head."""
-    found = []
+    sample = []
     for cell in cells:
         heads = [tuple(cell["heads"])] if metric.name == "seconds" else cell["heads"]
         numbers = per_head(cell, metric.name) or [None] * len(heads)
         doubts = [*doubtful_heads(cell), *[False] * len(heads)]
         for head, number, doubtful in zip(heads, numbers, doubts, strict=False):
-            found.append(_Value(cell.get("window"), cell.get("seed"), head, number, doubtful))
-    return sorted(found, key=lambda value: (sortable(value.window), sortable(value.seed), value.head))
+            sample.append(_Value(cell.get("window"), cell.get("seed"), head, number, doubtful))
+    return sorted(sample, key=lambda value: (sortable(value.window), sortable(value.seed), value.head))
 
 
 def _units(a: Sequence[_Value], b: Sequence[_Value], kind: str) -> list[_Unit]:
@@ -220,8 +220,8 @@ def _of(numbers: Sequence[float], statistic: Statistic) -> float | None:
     if not numbers:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        found = float(statistic(numbers))
-    return found if math.isfinite(found) else None
+        value = float(statistic(numbers))
+    return value if math.isfinite(value) else None
 
 
 def _mean(values: Sequence[_Value]) -> float | None:

@@ -55,12 +55,12 @@ def timed_drafts(
         raise UsageError(
             "A and B have no requested method at the same source, options, target, n, d and layer: nothing to compare"
         )
-    asked = dict.fromkeys(metrics or DEFAULT)
-    drafts = [_draft(runs[0][key][1], runs[1][key][1], metric) for key in shared for metric in asked]
+    names = dict.fromkeys(metrics or DEFAULT)
+    drafts = [_draft(runs[0][key][1], runs[1][key][1], metric) for key in shared for metric in names]
     alone: list[Change] = [
         {**_blank(row), "verdict": ONLY[name], "reason": "this row is not in the other run"}
-        for name, mine, other in (("A", *runs), ("B", *runs[::-1]))
-        for key, (_, row) in mine.items()
+        for name, rows, other in (("A", *runs), ("B", *runs[::-1]))
+        for key, (_, row) in rows.items()
         if key not in other
     ]
     sources = {identity(runs[0][key][0]["source"]): runs[0][key][0]["source"] for key in shared}
@@ -75,10 +75,10 @@ def _key(record: TimedCell) -> tuple[Any, ...]:
 
 def _refuse_other_machines(a: Sequence[TimedCell], b: Sequence[TimedCell]) -> None:
     """Times of two machines say nothing about what was timed."""
-    ours, theirs = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
-    if ours.keys() == theirs.keys():
+    ours, others = ({strict_json(record["machine"]): record["machine"] for record in run} for run in (a, b))
+    if ours.keys() == others.keys():
         return
-    first, second = next(iter(ours.values())), next(iter(theirs.values()))
+    first, second = next(iter(ours.values())), next(iter(others.values()))
     machines = [
         f"{name} {first.get(name)} in A, {second.get(name)} in B"
         for name in {**first, **second}
@@ -138,5 +138,5 @@ def _noise(a: ComparedTime, b: ComparedTime, metric: str) -> float | None:
 
 def _notes(a: Iterable[TimedCell], b: Iterable[TimedCell]) -> list[str]:
     """Versions that differ: no reason to refuse, as they may be what is compared."""
-    ours, theirs = (next(iter(run))["versions"] for run in (a, b))
-    return [f"{name} {ours.get(name)} in A, {theirs.get(name)} in B" for name in ours if ours[name] != theirs.get(name)]
+    ours, others = (next(iter(run))["versions"] for run in (a, b))
+    return [f"{name} {ours.get(name)} in A, {others.get(name)} in B" for name in ours if ours[name] != others.get(name)]

@@ -75,12 +75,12 @@ def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Chang
         verdict, reason = "worse", draft.worse
     elif draft.better and verdict != "worse":
         verdict, reason = "better", draft.better
-    found = draft.evidence
+    evidence = draft.evidence
     return {
         **draft.row,
-        "test": found.test,
-        "freedom": found.freedom,
-        "p": found.p,
+        "test": evidence.test,
+        "freedom": evidence.freedom,
+        "p": evidence.p,
         "p_adjusted": p,
         "verdict": verdict,
         "reason": reason or draft.row["reason"],
@@ -89,7 +89,7 @@ def _row(draft: Draft, p: float | None, tolerance: float, level: float) -> Chang
 
 def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tuple[Verdict, str | None]:
     """The verdict on the numbers alone, with the corrected p-value."""
-    metric, found = draft.metric, draft.evidence
+    metric, evidence = draft.metric, draft.evidence
     a, b = draft.row["a"], draft.row["b"]
     if a is None or b is None:
         return "same", None
@@ -97,11 +97,11 @@ def _judged(draft: Draft, p: float | None, tolerance: float, level: float) -> tu
     if abs(change) <= metric.tolerated(a, tolerance):
         return "same", None
     verdict: Verdict = "worse" if change > 0 else "better"
-    if found.certain:
+    if evidence.certain:
         return verdict, None
-    if found.noise is not None:
-        within = abs(change) <= found.noise
-        return ("undecided", f"within the noise of {found.why}, {found.noise:.3g}") if within else (verdict, None)
+    if evidence.noise is not None:
+        within = abs(change) <= evidence.noise
+        return ("undecided", f"within the noise of {evidence.why}, {evidence.noise:.3g}") if within else (verdict, None)
     if p is None:
-        return "undecided", found.why
-    return ("undecided", f"p = {significant(p, 2)} over {found.why}") if p > level else (verdict, None)
+        return "undecided", evidence.why
+    return ("undecided", f"p = {significant(p, 2)} over {evidence.why}") if p > level else (verdict, None)

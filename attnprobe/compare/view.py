@@ -32,12 +32,12 @@ def comparison_tables(rows: Sequence[Change]) -> list[Table]:
     The notes are the reasons behind verdicts.
     """
     tables = []
-    for here in gathered([row for row in rows if row["metric"] is not None], _caption):
-        notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in here if row["reason"]]
-        columns = [*PLACE, *VALUES, DIFFERENCE if all(row["se"] is None for row in here) else WITH_ERROR, *TESTED]
-        tables.append(table_of(_caption(here[0]), here, columns, notes))
-    for here in gathered([row for row in rows if row["metric"] is None], _caption):
-        tables.append(table_of(_caption(here[0]), here, [*PLACE, *ALONE]))
+    for group in gathered([row for row in rows if row["metric"] is not None], _caption):
+        notes = [f"{MARKS.get(row['verdict'], '–')} {_named(row)}: {row['reason']}" for row in group if row["reason"]]
+        columns = [*PLACE, *VALUES, DIFFERENCE if all(row["se"] is None for row in group) else WITH_ERROR, *TESTED]
+        tables.append(table_of(_caption(group[0]), group, columns, notes))
+    for group in gathered([row for row in rows if row["metric"] is None], _caption):
+        tables.append(table_of(_caption(group[0]), group, [*PLACE, *ALONE]))
     return tables
 
 

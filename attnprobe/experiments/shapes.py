@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..records.read import Found, read_typed
+from ..records.read import ReadRecords, read_typed
 from . import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -24,6 +24,6 @@ def shape_of(command: str) -> Shape[Any] | None:
     return import_module(f".{command}.record", __package__).SHAPE
 
 
-def read_run(path: str | os.PathLike[str]) -> Found[Record]:
+def read_run(path: str | os.PathLike[str]) -> ReadRecords[Record]:
     """The records of a run's folder or of a file, each held to the type of its command; see `read_typed`."""
     return read_typed(path, shape_of)

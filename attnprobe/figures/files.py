@@ -38,7 +38,7 @@ def tiles(
     rows: Sequence[Item], columns: Sequence[Page], down: int, across: int
 ) -> list[tuple[Sequence[Item], Sequence[Page]]]:
     """The rows and columns of each page."""
-    return [(some, beside) for some in chunks(rows, down) for beside in chunks(columns, across)]
+    return [(page_rows, page_columns) for page_rows in chunks(rows, down) for page_columns in chunks(columns, across)]
 
 
 def drawn(pages: Sequence[Page], draw: Callable[[Page], Sheet], stem: Path, drawing: Drawing) -> list[Path]:

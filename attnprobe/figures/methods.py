@@ -84,8 +84,8 @@ def styles_of(rows: Sequence[Method], shown: Iterable[Method] | None = None) -> 
     styles: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (bool(row.get("reference")), place.get(family(row), -1))):
         styles.setdefault(text_label(row), _style(row, looks[method_label(row)]))
-    wanted = set(styles) if shown is None else set(map(text_label, shown))
-    return {label: style for label, style in styles.items() if label in wanted}
+    labels = set(styles) if shown is None else set(map(text_label, shown))
+    return {label: style for label, style in styles.items() if label in labels}
 
 
 def _style(row: Method, look: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,14 +148,14 @@ def where(rows: Sequence[Any], *names: str) -> str:
     seen = lambda name: [one for one in dict.fromkeys(row.get(name) for row in rows) if one is not None]
     layers, lengths = sorted(seen("layer")), sorted(seen("n"))
     parts = list(dict.fromkeys(heading for row in rows if (heading := source_heading(row))))
-    parts += [f"layer{'s' * (len(layers) > 1)} {_listed(layers)}"] if layers else []
-    parts += [f"n = {_listed(lengths)}"] if lengths else []
+    parts += [f"layer{'s' * (len(layers) > 1)} {_in_words(layers)}"] if layers else []
+    parts += [f"n = {_in_words(lengths)}"] if lengths else []
     parts += [f"target {one}" for one in seen("target") if one != "softmax"]
     parts += [counted(rows, *names)] if names else []
     return sentence(", ".join(parts)) + "."
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _in_words(values: Sequence[Any]) -> str:
     """Numbers in words; of many that follow each other the first and the last."""
     if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
         return f"{values[0]} to {values[-1]}"

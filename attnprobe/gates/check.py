@@ -30,12 +30,12 @@ class Gated:
     """What the gates of a command may be about.
 
     Attributes:
-        metrics: they know which way is better. whole: names of those that are of all n together. keys: of a gate in a
-            sweep's file.
+        metrics: they know which way is better. over_all_n: names of those that are of all n together. keys: of a gate
+            in a sweep's file.
     """
 
     metrics: tuple[Metric, ...]
-    whole: tuple[str, ...] = ()
+    over_all_n: tuple[str, ...] = ()
     keys: tuple[str, ...] = KEYS
 
     @property
@@ -89,7 +89,7 @@ class Gate:
         >>> Gate("delta", max=1, method="mss", d=(64, 128), weights=("pretrained",)).selection
         ' for mss d=64,128 weights=pretrained'
         """
-        places = (f"{name}={_listed(value)}" for name in PLACES if (value := getattr(self, name)))
+        places = (f"{name}={_joined(value)}" for name in PLACES if (value := getattr(self, name)))
         where = " ".join(filter(None, [self.task, self.theorem, self.method, *places]))
         return f" for {where}" if where else ""
 
@@ -108,8 +108,8 @@ class Gate:
 
     def meets(self, place: str, row: Judged) -> bool:
         """Whether the row is at one of the places of that name."""
-        wanted = getattr(self, place)
-        return wanted is None or any(value in wanted for value in _places(row, place))
+        numbers = getattr(self, place)
+        return numbers is None or any(value in numbers for value in _places(row, place))
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,11 @@ def _compared(gate: Gate, row: Judged, side: str, limit: float) -> tuple[float |
     name, end = gate.metric, ""
     if f"{name}_upper" in metrics:
         name, end = f"{name}_{side}", f", the {side} end of the certified intervals,"
-    found = metrics.get(name)
-    if found is None:
+    statistics = metrics.get(name)
+    if statistics is None:
         return None, f"{name} was not measured", False
-    value, count = found.get(gate.stat), found.get("count")
-    expected = found.get("of", row.get("cells" if gate.metric == "seconds" else "values"))
+    value, count = statistics.get(gate.stat), statistics.get("count")
+    expected = statistics.get("of", row.get("cells" if gate.metric == "seconds" else "values"))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         value = None
     if count == 0 or (expected is not None and count != expected):
@@ -215,8 +215,8 @@ def _compared(gate: Gate, row: Judged, side: str, limit: float) -> tuple[float |
 
 def _seconds(row: Judged) -> float | None:
     """The time that the row's cells took together."""
-    found = (row.get("metrics") or {}).get("seconds") or {}
-    mean, count = found.get("mean"), found.get("count")
+    statistics = (row.get("metrics") or {}).get("seconds") or {}
+    mean, count = statistics.get("mean"), statistics.get("count")
     if isinstance(mean, (int, float)) and isinstance(count, int) and math.isfinite(mean):
         return mean * count
     return None
@@ -224,27 +224,27 @@ def _seconds(row: Judged) -> float | None:
 
 def _where(row: Judged) -> str:
     places = (f"{name}={row[name]}" for name in NUMBERED if row.get(name) is not None)
-    who = [row.get("task"), row.get("theorem"), method_label(row) if row.get("method") else None]
+    subject = [row.get("task"), row.get("theorem"), method_label(row) if row.get("method") else None]
     at = at_label(row.get("at") or {}, row.get("method"))
-    return " ".join(filter(None, [*who, *places, at, source_heading(row)]))
+    return " ".join(filter(None, [*subject, *places, at, source_heading(row)]))
 
 
 def _nothing(gate: Gate, rows: Sequence[Judged]) -> str:
     """Why a gate covers no row: the first of its places that no row has."""
     if not rows:
         return "no row of a requested method to compare"
-    for name, wanted in (("theorem", gate.theorem), ("task", gate.task)):
+    for name, name_of_gate in (("theorem", gate.theorem), ("task", gate.task)):
         have = {row.get(name) or "" for row in rows}
-        if wanted is not None and wanted not in have:
-            return f"no row of the {name} '{wanted}'{nearest(wanted, have)}"
+        if name_of_gate is not None and name_of_gate not in have:
+            return f"no row of the {name} '{name_of_gate}'{nearest(name_of_gate, have)}"
     if gate.method is not None and not any(_is_method(gate.method, row) for row in rows):
-        some = [row for row in rows if row.get("method")]
-        names = sorted({row["method"] or "" if parts(gate.method)[1] is None else method_label(row) for row in some})
+        methods = [row for row in rows if row.get("method")]
+        names = sorted({row["method"] or "" if parts(gate.method)[1] is None else method_label(row) for row in methods})
         return f"no row of the method '{gate.method}'{nearest(gate.method, names)}"
     for name in PLACES:
         if not any(gate.meets(name, row) for row in rows):  # where each alone has some, no row has all
             have = sorted({value for row in rows for value in _places(row, name)})
-            return f"no row with {name}={_listed(getattr(gate, name))}; the rows have {_listed(have) or 'none'}"
+            return f"no row with {name}={_joined(getattr(gate, name))}; the rows have {_joined(have) or 'none'}"
     return "no row has all of these together"
 
 
@@ -254,28 +254,28 @@ def _absent(gate: Gate, covered: Sequence[Judged]) -> str:
     for name in PLACES:
         have = {value for row in covered for value in _places(row, name)}
         if lost := [value for value in getattr(gate, name) or () if value not in have]:
-            absent.append(f"no row with {name}={_listed(lost)} among those that are meant")
+            absent.append(f"no row with {name}={_joined(lost)} among those that are meant")
     return "; ".join(absent)
 
 
 def _places(row: Judged, name: str) -> list[Any]:
     """What the row answers to at a place; to the weights also by the label of its source."""
-    found = (row.get(name), row.get("source") if name == "weights" else None)
-    return [value for value in found if value is not None]
+    values = (row.get(name), row.get("source") if name == "weights" else None)
+    return [value for value in values if value is not None]
 
 
-def _listed(values: Iterable[Any]) -> str:
+def _joined(values: Iterable[Any]) -> str:
     return ",".join(map(str, values))
 
 
 def _is_method(label: str, row: Judged) -> bool:
     """Whether a label means the row's method: any options for a bare name, else just these."""
-    name, listed = parts(label)
+    name, text = parts(label)
     if short_name(name) != row.get("method"):
         return False
     options = {key: _value(value) for key, value in (row.get("options") or {}).items()}
-    pairs = (item.partition("=") for item in (listed or "").split(","))
-    return listed is None or {key.strip(): _value(value) for key, _, value in pairs} == options
+    pairs = (item.partition("=") for item in (text or "").split(","))
+    return text is None or {key.strip(): _value(value) for key, _, value in pairs} == options
 
 
 def _value(value: Any) -> Any:

@@ -104,7 +104,7 @@ def _gate(entry: Any, where: str, gated: Gated) -> Gate:
         raise UsageError(f"{where}: no value is above min={least:g} and below max={most:g}")
     if gated.better(metric) == "larger" and least is None:
         raise UsageError(f"{where}: {metric}: larger is better there; give min")
-    if metric in gated.whole and "n" in entry:
+    if metric in gated.over_all_n and "n" in entry:
         raise UsageError(f"{where}: {metric} is of all n together; leave n out")
     kinds = dict.fromkeys(NUMBERED, _numbers) | {"scale_inputs": _factors}
     places: dict[str, Any] = {name: kinds.get(name, _words)(entry, name, where) for name in PLACES}

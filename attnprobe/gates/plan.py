@@ -37,10 +37,10 @@ def impossible_reason(gate: Gate, settings: Mapping[str, Any], measures: Mapping
     if gate.method is not None and names is not None and short_name(parts(gate.method)[0]) not in names:
         return f"the method '{gate.method}' is not measured{nearest(gate.method, names)}"
     for place in PLACES:
-        wanted, measured = getattr(gate, place), _measured(settings.get(place))
-        if wanted is not None and measured == ():
+        values, measured = getattr(gate, place), _measured(settings.get(place))
+        if values is not None and measured == ():
             return f"no {place} is measured by itself"
-        for value in wanted or ():
+        for value in values or ():
             if measured is not None and value not in measured:
                 return f"{place}={_text(value)} is not measured; {place} is {','.join(map(_text, measured))}"
     return None

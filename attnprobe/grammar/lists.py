@@ -45,7 +45,7 @@ def parse_numbers(text: str, what: str, available: Sequence[int] | None = None) 
     return list(dict.fromkeys(numbers))
 
 
-def available_ones(wanted: Sequence[int] | str, what: str, available: Sequence[int]) -> tuple[int, ...]:
+def available_ones(numbers: Sequence[int] | str, what: str, available: Sequence[int]) -> tuple[int, ...]:
     """The wanted numbers; ``all`` is everything ``available``.
 
     Raises:
@@ -54,12 +54,12 @@ def available_ones(wanted: Sequence[int] | str, what: str, available: Sequence[i
     >>> available_ones("all", "head", range(3))
     (0, 1, 2)
     """
-    if isinstance(wanted, str):
+    if isinstance(numbers, str):
         return tuple(available)
-    for number in wanted:
+    for number in numbers:
         if number not in available:
             raise UsageError(f"{what} {number} does not exist; choose from {_spans(available)}")
-    return tuple(wanted)
+    return tuple(numbers)
 
 
 def parse_positive(text: str, what: str) -> list[float]:

@@ -6,7 +6,7 @@ import re
 
 __all__ = ["file_and_function", "parts", "short_name"]
 
-SPELT = re.compile(r"(?P<name>torch:[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
+SPELLING = re.compile(r"(?P<name>torch:[^:]*|.*?\.py(?::[^:]*)?|[^:]*)(?P<colon>:?)(?P<options>.*)", re.S)
 
 
 def parts(text: str) -> tuple[str, str | None]:
@@ -15,9 +15,9 @@ def parts(text: str) -> tuple[str, str | None]:
     >>> parts("skyformer:ridge=0.1,guard=none"), parts("./mine.py:fn:width=4"), parts("torch:flex")
     (('skyformer', 'ridge=0.1,guard=none'), ('./mine.py:fn', 'width=4'), ('torch:flex', None))
     """
-    found = SPELT.fullmatch(text)
-    assert found is not None  # the pattern takes every text
-    return found["name"].strip(), found["options"] if found["colon"] else None
+    match = SPELLING.fullmatch(text)
+    assert match is not None  # the pattern takes every text
+    return match["name"].strip(), match["options"] if match["colon"] else None
 
 
 def file_and_function(name: str) -> tuple[str, str] | None:

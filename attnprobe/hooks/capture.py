@@ -207,9 +207,9 @@ def _attention(
     path, call, number = ("", 0, -1) if recorder is None else recorder.next(module)
     last = recorder is not None and number == recorder.selection.last
     if recorder is not None and recorder.queries is not None and last:  # nothing reads the other rows
-        found = [rows(part) for part in recorder.queries.split(_step(query, key))]
+        parts = [rows(part) for part in recorder.queries.split(_step(query, key))]
         output = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-        output[:, recorder.queries] = torch.cat(found, dim=1)
+        output[:, recorder.queries] = torch.cat(parts, dim=1)
     else:
         output = torch.cat([rows(slice(*block)) for block in blocks(query, key)], dim=1)  # (b, n, h, p_v)
     if recorder is not None:

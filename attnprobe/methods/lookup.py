@@ -35,7 +35,7 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
             return registry[method]
     if file_and_function(method) is not None:
         return from_file(method)
-    points = plugins.found()
+    points = plugins.installed()
     if method in points:
         return plugins.from_plugin(points[method])
     raise unknown("method", method, sorted([*METHODS, *KERNELS, *points]))
@@ -43,4 +43,4 @@ def get(method: str | Method | Callable[..., Any]) -> Method:
 
 def is_method(name: str) -> bool:
     """Whether the name has the form of a method: registered, a file's function or a plugin's. Nothing is imported."""
-    return name in METHODS or name in KERNELS or file_and_function(name) is not None or name in plugins.found()
+    return name in METHODS or name in KERNELS or file_and_function(name) is not None or name in plugins.installed()

@@ -23,15 +23,15 @@ OVER_ROWS: dict[str, tuple[str, str | float]] = {  # by their names in records; 
 PROFILED = ("mass", "mass_oracle", "tv", "log_normaliser_error", "row_error")  # over the positions of queries
 
 
-def over_rows(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def over_rows(by_metric: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The `OVER_ROWS` of row metrics, (h,) each: means, standard deviations and quantiles over the rows of a head.
 
     Rows whose value is not finite are left out; a head without a finite value has NaN.
     """
     values = {}
     for name, (metric, statistic) in OVER_ROWS.items():
-        if metric in found:
-            values[name] = torch.stack([_over(row[torch.isfinite(row)], statistic) for row in found[metric]])
+        if metric in by_metric:
+            values[name] = torch.stack([_over(row[torch.isfinite(row)], statistic) for row in by_metric[metric]])
     return values
 
 
@@ -45,7 +45,7 @@ def _over(values: Tensor, statistic: str | float) -> Tensor:
     return values.quantile(float(statistic))
 
 
-def position_profile(found: Mapping[str, Tensor], positions: Tensor) -> tuple[list[int], dict[str, list[list[float]]]]:
+def position_profile(values: Mapping[str, Tensor], positions: Tensor) -> tuple[list[int], dict[str, list[list[float]]]]:
     """The means of the `PROFILED` metrics over queries with ``2^a … 2^(a+1) - 1`` tokens up to their own.
 
     Args:
@@ -59,7 +59,7 @@ def position_profile(found: Mapping[str, Tensor], positions: Tensor) -> tuple[li
     buckets = bucket.unique()
     profile = {}
     for name in PROFILED:
-        if name in found:
-            parts = [found[name][:, bucket == one] for one in buckets]
+        if name in values:
+            parts = [values[name][:, bucket == one] for one in buckets]
             profile[name] = torch.stack([part.nanmean(1) for part in parts], 1).tolist()
     return [2 ** int(one) for one in buckets], profile

@@ -124,8 +124,8 @@ def is_record(line: bytes) -> bool:
     """
     if not _is_object(line):
         return not line.endswith(b"\n") and b'{"'.startswith(line[:2])
-    found = json.loads(line)
-    return type(found.get("schema")) is int and isinstance(found.get("key"), str)
+    value = json.loads(line)
+    return type(value.get("schema")) is int and isinstance(value.get("key"), str)
 
 
 def _is_object(line: bytes) -> bool:

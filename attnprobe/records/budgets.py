@@ -55,17 +55,17 @@ def read_budgets(path: str | Path) -> Budgets:
         UsageError: no such file, no JSON, or an entry that is none; the line names the file and the entry.
     """
     with reading(path):
-        found = read_json(Path(path).expanduser(), LARGEST)
-    if not isinstance(found, dict):
+        contents = read_json(Path(path).expanduser(), LARGEST)
+    if not isinstance(contents, dict):
         raise UsageError(f"{path}: a file of budgets holds an object with method and budgets")
-    schema, method, options = found.get("schema", SCHEMA), found.get("method"), found.get("options") or {}
-    if not _whole(schema) or not 1 <= schema <= SCHEMA:
+    schema, method, options = contents.get("schema", SCHEMA), contents.get("method"), contents.get("options") or {}
+    if not _is_count(schema) or not 1 <= schema <= SCHEMA:
         raise UsageError(f"{path}: schema {schema!r} is not {SCHEMA}, which this version reads")
     if not isinstance(method, str) or not method:
         raise UsageError(f"{path}: method: {method!r} is no name")
     if not isinstance(options, dict):
         raise UsageError(f"{path}: options: {options!r} is no object")
-    entries = found.get("budgets")
+    entries = contents.get("budgets")
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path}: budgets: a list of {{layer, head, d}} is needed")
     budgets: dict[tuple[int, int], int | None] = {}
@@ -74,7 +74,7 @@ def read_budgets(path: str | Path) -> Budgets:
         if place in budgets:
             raise UsageError(f"{path}: budgets[{number}]: layer {place[0]}, head {place[1]} stands there already")
         budgets[place] = d
-    about = {name: value for name, value in found.items() if name not in ("schema", "method", "options", "budgets")}
+    about = {name: value for name, value in contents.items() if name not in ("schema", "method", "options", "budgets")}
     return Budgets(method, options, budgets, about)
 
 
@@ -83,13 +83,13 @@ def _entry(entry: Any, where: str) -> tuple[tuple[int, int], int | None]:
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: {entry!r} is no object")
     for name in ("layer", "head"):
-        if not _whole(entry.get(name)) or entry[name] < 0:
+        if not _is_count(entry.get(name)) or entry[name] < 0:
             raise UsageError(f"{where}: {name}: {entry.get(name)!r} is no number of a {name}")
     d = entry.get("d", "nothing")
-    if d is not None and (not _whole(d) or d < 1):
+    if d is not None and (not _is_count(d) or d < 1):
         raise UsageError(f"{where}: d: {d!r} is neither a budget nor null")
     return (entry["layer"], entry["head"]), d
 
 
-def _whole(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -188,10 +188,10 @@ def missing_maps_path(run: str | os.PathLike[str]) -> Path:
 def missing_maps(run: str | os.PathLike[str]) -> dict[str, str]:
     """Why cells of a run have no map, by their keys; empty where the folder says nothing."""
     try:
-        found = json.loads(missing_maps_path(run).read_text(encoding="utf-8"))
+        reasons = json.loads(missing_maps_path(run).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return {key: why for key, why in found.items() if isinstance(why, str)} if isinstance(found, dict) else {}
+    return {key: why for key, why in reasons.items() if isinstance(why, str)} if isinstance(reasons, dict) else {}
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -30,24 +30,24 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[Malformed]]:
     """
     files = [folder / "manifest.json", *sorted(folder.glob("manifest-*-of-*.json"))]
     malformed: list[Malformed] = []
-    found = [(_read(path, malformed), path.stat().st_mtime_ns) for path in files if path.exists()]
-    if not found:
+    read = [(_read(path, malformed), path.stat().st_mtime_ns) for path in files if path.exists()]
+    if not read:
         return {}, []
-    last, _ = max(found, key=lambda one: (one[0].get("start", ""), one[1]))  # the start is of a whole second
+    last, _ = max(read, key=lambda one: (one[0].get("start", ""), one[1]))  # the start is of a whole second
     count = _count(last)
-    same = [one for one, _ in found if _count(one) == count]
+    same = [one for one, _ in read if _count(one) == count]
     return (last if count is None else _together(same, last, count)), malformed
 
 
 def _together(shards: Sequence[Manifest], last: Manifest, count: int) -> Manifest:
     """One manifest of the shards of a run, with what the last of them says but for how it ended."""
-    ended = {one.get("shard") for one in shards if one.get("status") == "finished"}
-    status = "finished" if len(ended) == count else f"finished in {len(ended)} of {count} shards"
+    finished = {one.get("shard") for one in shards if one.get("status") == "finished"}
+    status = "finished" if len(finished) == count else f"finished in {len(finished)} of {count} shards"
     others = {key for one in shards for key in one.get("other_settings") or ()}
-    whole: Manifest = {**last, "status": status}
+    manifest: Manifest = {**last, "status": status}
     if others:
-        whole["other_settings"] = sorted(others)
-    return whole
+        manifest["other_settings"] = sorted(others)
+    return manifest
 
 
 def _count(manifest: Manifest) -> int | None:
@@ -64,11 +64,11 @@ def _read(path: Path, malformed: list[Malformed]) -> Manifest:
     with reading(path):
         data = read_regular(path, LARGEST)
     try:
-        found = parse_json(data)
+        contents = parse_json(data)
     except ValueError as error:
         raise UsageError(f"{path}: this is no manifest: {error}; {way_out}") from error
-    if not isinstance(found, dict):
+    if not isinstance(contents, dict):
         raise UsageError(f"{path}: this is no manifest: it is no object; {way_out}")
-    problems = MANIFEST.by_field(found)
+    problems = MANIFEST.by_field(contents)
     malformed += [Malformed(path, None, None, problem) for problem in problems.values()]
-    return MANIFEST.known({name: value for name, value in found.items() if name not in problems})
+    return MANIFEST.known({name: value for name, value in contents.items() if name not in problems})

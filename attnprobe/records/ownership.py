@@ -73,7 +73,7 @@ def write_output(folder: Path, name: str, data: str | bytes) -> Path:
     for parent in reversed(Path(name).parents[:-1]):
         _refuse_other(folder / parent, stat.S_ISDIR)
     _refuse_other(path, stat.S_ISREG)
-    ours, older = _listed(folder)
+    ours, older = _listed_files(folder)
     if name not in ours and name not in older and os.path.lexists(path):
         raise UsageError(f"{path} is not a file that attnprobe wrote; move it away, or choose another folder")
     if name not in ours:
@@ -106,7 +106,7 @@ def produced(folder: Path) -> list[str]:
 
     What an older version wrote is not known from what a user put beside it: `remove_output` leaves it.
     """
-    ours, older = _listed(folder)
+    ours, older = _listed_files(folder)
     return sorted(name for name in ours | older if (folder / name).is_file())
 
 
@@ -117,7 +117,7 @@ def remove_output(folder: Path, name: str) -> bool:
         for parent in Path(name).parents[:-1]:
             _refuse_other(folder / parent, stat.S_ISDIR)
         _refuse_other(path, stat.S_ISREG)
-        if name not in _listed(folder)[0]:
+        if name not in _listed_files(folder)[0]:
             return False
         path.unlink()
     except (OSError, UsageError):
@@ -146,12 +146,12 @@ def remove_report_folder(folder: Path) -> bool:
     return True
 
 
-def _listed(folder: Path) -> tuple[set[str], set[str]]:
+def _listed_files(folder: Path) -> tuple[set[str], set[str]]:
     """What a folder lists as this program's, and what may be an older version's, which listed nothing."""
     _refuse_other(folder / LIST, stat.S_ISREG)
-    found = _object(folder / LIST)
-    if found is not None:
-        return _names(found.get("files")), _names(found.get("older"))
+    contents = _object(folder / LIST)
+    if contents is not None:
+        return _names(contents.get("files")), _names(contents.get("older"))
     if not _is_run(folder):
         return set(), set()
     places = [folder, *(folder / name for name in REPORTED)]
@@ -170,21 +170,21 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_manifest(path: Path) -> bool:
-    found = _object(path) or {}
+    fields = _object(path) or {}
     return (
-        type(found.get("schema")) is int
-        and isinstance(found.get("command"), str)
-        and all(isinstance(found.get(name), kind) for name, kind in (("start", str), ("config", dict), ("plan", dict)))
+        type(fields.get("schema")) is int
+        and isinstance(fields.get("command"), str)
+        and all(isinstance(fields.get(name), kind) for name, kind in (("start", str), ("config", dict), ("plan", dict)))
     )
 
 
 def _object(path: Path) -> dict[str, Any] | None:
     """The JSON object that a regular file holds; None where it holds none."""
     try:
-        found = read_json(path, LARGEST)
+        value = read_json(path, LARGEST)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _begins_with_record(path: Path) -> bool:

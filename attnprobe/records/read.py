@@ -18,7 +18,7 @@ from .file import SCHEMA, inputs_path
 if TYPE_CHECKING:
     from .shapes import InputsRecord, Record, Shape
 
-__all__ = ["Found", "Malformed", "malformed_notes", "read_inputs", "read_records", "read_typed"]
+__all__ = ["ReadRecords", "Malformed", "malformed_notes", "read_inputs", "read_records", "read_typed"]
 
 LONGEST = 64 * MIB  # of a line
 TOO_LONG = "this line is longer than 64 MiB; repair or remove it"
@@ -49,13 +49,13 @@ class Malformed:
 
 
 @dataclass(frozen=True)
-class Found(Generic[R]):
+class ReadRecords(Generic[R]):
     """The records of a run, one for each key, and the lines that are none and that no record of their key replaces."""
 
     records: list[R] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)
 
-    def some(self) -> list[R]:
+    def required(self) -> list[R]:
         """The records.
 
         Raises:
@@ -82,14 +82,14 @@ def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         UsageError: nothing there, a line that is no record (with ``file:line``), or a schema newer than this version's.
     """
-    found = _merged(_records(_files(path)))
-    for one in found.malformed:
+    read = _merged(_records(_files(path)))
+    for one in read.malformed:
         if one.reason != TORN:
             raise UsageError(str(one))
-    return found.records
+    return read.records
 
 
-def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> Found[Record]:
+def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> ReadRecords[Record]:
     """The records as `read_records` has them, each held to the type of its command; lines that are none are named.
 
     Records have the fields of their type alone; those of a command that is not known
@@ -104,7 +104,7 @@ def read_typed(path: str | os.PathLike[str], shape_of: ShapeOf) -> Found[Record]
     return _merged(_typed(_records(_files(path)), shape_of))
 
 
-def read_inputs(run: str | os.PathLike[str]) -> Found[InputsRecord]:
+def read_inputs(run: str | os.PathLike[str]) -> ReadRecords[InputsRecord]:
     """The records of `inputs_path`; none where a run has no such file, as those of older versions.
 
     Raises:
@@ -131,19 +131,19 @@ def _files(path: str | os.PathLike[str]) -> list[Path]:
         return [path]
 
 
-def _merged(lines: Iterable[Line]) -> Found:
+def _merged(lines: Iterable[Line]) -> ReadRecords:
     """One record of each key."""
-    kept: dict[Any, Any] = {}
+    by_key: dict[Any, Any] = {}
     malformed: list[Malformed] = []
     for _, _, one in lines:
         if isinstance(one, Malformed):
             malformed.append(one)
             continue
-        key = one.get("key", ("without a key", len(kept)))
-        if key in kept and kept[key].get("status") == "ok" != one.get("status"):
+        key = one.get("key", ("without a key", len(by_key)))
+        if key in by_key and by_key[key].get("status") == "ok" != one.get("status"):
             continue
-        kept[key] = one
-    return Found(list(kept.values()), [one for one in malformed if one.key not in kept])
+        by_key[key] = one
+    return ReadRecords(list(by_key.values()), [one for one in malformed if one.key not in by_key])
 
 
 def _typed(lines: Iterable[Line], shape_of: ShapeOf) -> Iterator[Line]:
@@ -202,19 +202,19 @@ def _key_in(line: bytes | None) -> str | None:
     >>> _key_in(b'{"d":4,"key":"0123456789abcdef01234567","lay')
     '0123456789abcdef01234567'
     """
-    found = None if line is None else KEY.search(line)
-    return None if found is None else found[1].decode()
+    match = None if line is None else KEY.search(line)
+    return None if match is None else match[1].decode()
 
 
 def _parsed(line: bytes | None) -> dict[str, Any] | None:
     """A line as an object, or None where it is none."""
     try:
-        found = None if line is None else json.loads(line)
+        value = None if line is None else json.loads(line)
         if line is not None and (b"\\" in line or not line.isascii()):
-            found = printable_within(found)  # whoever wrote it
+            value = printable_within(value)  # whoever wrote it
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _refusal(record: Mapping[str, Any]) -> str:

@@ -215,21 +215,21 @@ class Shape(Generic[R]):
         >>> Shape(InputsRecord).problem({"schema": 1})
         'field key: missing, and 8 more'
         """
-        found = self.by_field(record)
-        if not found:
+        problems = self.by_field(record)
+        if not problems:
             return next(iter(self.problems(record)), None)
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        return f"{next(iter(found.values()))}{more}"
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        return f"{next(iter(problems.values()))}{more}"
 
     def by_field(self, record: Any) -> dict[str, str]:
         """What is wrong with the fields of a record that are not of their type, the first of each, in words."""
         try:
             self._adapter.validate_python(record, strict=True)
         except ValidationError as error:
-            found: dict[str, str] = {}
+            problems: dict[str, str] = {}
             for one in error.errors(include_url=False):
-                found.setdefault(str(one["loc"][0]) if one["loc"] else "", _in_words(one, record))
-            return found
+                problems.setdefault(str(one["loc"][0]) if one["loc"] else "", _in_words(one, record))
+            return problems
         return {}
 
     def known(self, record: Mapping[str, Any]) -> R:

@@ -56,8 +56,8 @@ def parse_shard(text: str | None) -> Shard | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip(), re.ASCII)
-    index, count = map(int, found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip(), re.ASCII)
+    index, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= index <= count <= MOST:
         raise UsageError(f"shard '{text[:40]}' is not I/N with I from 1 to N, such as 1/8 … 8/8")
     return Shard(index, count)

@@ -40,7 +40,7 @@ COLUMNS = {
     "draws_hash": "a hash of the random draws",
     "head": "the head",
 }
-WHOLE = ("n", "d", "window", "layer", "repeat", "head")  # a seed may have more than 64 bits
+INTEGERS = ("n", "d", "window", "layer", "repeat", "head")  # a seed may have more than 64 bits
 
 
 def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
@@ -49,9 +49,9 @@ def frame_of(records: Mapping[str, Sequence[Record]]) -> DataFrame:
     """
     import pandas
 
-    rows = [row for command, some in records.items() for row in _rows(command, some)]
+    rows = [row for command, of_command in records.items() for row in _rows(command, of_command)]
     frame = pandas.DataFrame(rows, columns=list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])))
-    return frame.astype({name: "Int64" for name in WHOLE})
+    return frame.astype({name: "Int64" for name in INTEGERS})
 
 
 def _rows(command: str, records: Sequence[Record]) -> Iterator[dict[str, Any]]:

@@ -188,22 +188,20 @@ def _figures(paths: Iterable[Path], prefix: str) -> list[dict[str, Any]]:
             "svg": Markup(inline_svg(text, f"{prefix}f{index}", title)),
         }
         kinds.setdefault(name.partition("-")[0], []).append(figure)
-    return [{"name": kind, "figures": some, "folded": len(some) > MOST_OPEN} for kind, some in kinds.items()]
+    return [{"name": kind, "figures": figures, "folded": len(figures) > MOST_OPEN} for kind, figures in kinds.items()]
 
 
 def _captioned(path: Path) -> tuple[str, str]:
     """The title of a figure and its caption, without what the page says once: where the run is from."""
-    beside = path.with_suffix(".txt")
-    parts = beside.read_text(encoding="utf-8").split("\n\n") if beside.is_file() else [path.stem]
+    text_file = path.with_suffix(".txt")
+    parts = text_file.read_text(encoding="utf-8").split("\n\n") if text_file.is_file() else [path.stem]
     return parts[0].strip(), parts[1].strip() if len(parts) > 1 else ""
 
 
 def _part(view: View, id: str) -> dict[str, Any]:
     """The tables of a view, and those of its inputs."""
     shown = [one for one in (view, view.inputs) if one is not None]
-    groups = [
-        {"tables": [_table(table) for table in one.tables], "legend": " ".join(one.whole_legend)} for one in shown
-    ]
+    groups = [{"tables": [_table(table) for table in one.tables], "legend": " ".join(one.full_legend)} for one in shown]
     return {"id": id, "command": view.command, "groups": groups}
 
 

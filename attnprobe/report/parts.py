@@ -36,7 +36,7 @@ def views(
         references: values of papers, which stand beside those of a run of ``error``.
         style, caption: see `Drawing`.
     """
-    found = []
+    made = []
     for command, records in run.records.items():
         config = run.manifest.get("config") or {}
         header = run.header(records)
@@ -44,8 +44,8 @@ def views(
         recorded = Recorded(records, header, run.path, config, run.missing, metric, references, drawing)
         one = experiment(command)
         view = replace(one.view()(recorded), fields=one.fields())
-        found.append(view.of_run(run.path))
-    return found
+        made.append(view.of_run(run.path))
+    return made
 
 
 def _facts(run: Run, command: str, header: Header) -> list[str]:

@@ -50,7 +50,7 @@ class Run:
 
     @property
     def everything(self) -> list[Record]:
-        return [record for some in self.records.values() for record in some]
+        return [record for of_command in self.records.values() for record in of_command]
 
     @property
     def notes(self) -> list[str]:
@@ -81,7 +81,7 @@ class Run:
         own = {key: described.get(key, (fact, _described(fact))) for key, fact in facts.items()}
         lines = [lines for _, lines in own.values()]
         shared = [line for line in lines[0] if all(line in other for other in lines)]
-        own_lines = [line for some in lines for line in some if line not in shared]
+        own_lines = [line for of_source in lines for line in of_source if line not in shared]
         warnings = list(dict.fromkeys(line for fact, _ in own.values() for line in fact.get("fallback") or ()))
         by_label = {str(labels[key]): fact for key, (fact, _) in own.items()}
         source = by_label if len(by_label) > 1 else next(iter(by_label.values()))
@@ -95,7 +95,7 @@ class Run:
         if not isinstance(lines, list) or len(lines) != len(sources):
             return {}
         pairs = zip(sources, lines, strict=True)
-        return {identity(fact): (fact, list(map(str, some))) for fact, some in pairs if isinstance(fact, dict)}
+        return {identity(fact): (fact, list(map(str, notes))) for fact, notes in pairs if isinstance(fact, dict)}
 
 
 def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
@@ -127,27 +127,27 @@ def open_run(path: str | Path, measured: Sequence[Record] | None = None) -> Run:
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder; the folders of runs stand under outputs/")
     manifest, fields = read_manifest(path)
-    found, inputs = read_run(path), read_inputs(path)
-    if measured is None and not found.some():
+    read, inputs = read_run(path), read_inputs(path)
+    if measured is None and not read.required():
         raise UsageError(f"{path}: its records are empty: nothing was measured, or nothing was finished")
     if measured is None:
         others = set(manifest.get("other_settings", ()))
-        kept = [record for record in found.records if record["key"] not in others] or found.records
+        records = [record for record in read.records if record["key"] not in others] or read.records
     else:
-        written = {record["key"]: record for record in found.records}
-        kept = [written.get(record["key"], record) for record in measured]
+        written = {record["key"]: record for record in read.records}
+        records = [written.get(record["key"], record) for record in measured]
     by_command: dict[str, list[Record]] = {}
-    for record in kept:
+    for record in records:
         by_command.setdefault(record["command"], []).append(record)
-    shown = {command: _ordered(some, manifest) for command, some in by_command.items() if command in EXPERIMENTS}
+    shown = {command: _ordered(group, manifest) for command, group in by_command.items() if command in EXPERIMENTS}
     unknown = [command for command in by_command if command not in EXPERIMENTS]
     if not shown:
         raise UsageError(f"{path}: its records are of '{unknown[0]}', which this version cannot show; upgrade")
     counts = (
-        len({record["key"] for record in found.records} - {record["key"] for record in kept}),
+        len({record["key"] for record in read.records} - {record["key"] for record in records}),
         sum(len(by_command[command]) for command in unknown),
     )
-    malformed = [*fields, *found.malformed, *inputs.malformed]
+    malformed = [*fields, *read.malformed, *inputs.malformed]
     return Run(path, shown, manifest, counts, missing_maps(path), inputs.records, malformed)
 
 
@@ -168,8 +168,8 @@ def _ordered(records: Sequence[Record], manifest: Manifest) -> list[Record]:
         at = lambda name, value: _index(plan.get(name), value)
         method = _first(record)
         if method is None:
-            who = json.dumps([record.get("of", record.get("method")), record["options"]], sort_keys=True)
-            method = methods.get(who, AT_THE_END)
+            method_key = json.dumps([record.get("of", record.get("method")), record["options"]], sort_keys=True)
+            method = methods.get(method_key, AT_THE_END)
         return (
             order[source],
             at("n", record["n"]),
@@ -208,10 +208,10 @@ def _first(record: Mapping[str, Any]) -> int | None:
 
 
 def _methods(plan: Mapping[str, Any]) -> dict[str, int]:
-    asked = plan.get("methods") or plan.get("of")
+    requested = plan.get("methods") or plan.get("of")
     texts = [
         [one.get("name"), one.get("options")] if isinstance(one, dict) else [one, {}]
-        for one in (asked if isinstance(asked, list) else ())
+        for one in (requested if isinstance(requested, list) else ())
     ]
     return {json.dumps(text, sort_keys=True): place for place, text in enumerate(texts)}
 

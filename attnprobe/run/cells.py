@@ -19,7 +19,7 @@ from ..timings import Timings
 from .costs import Cost, Work, work_of_inputs
 from .inputs import InputKeeper
 from .limits import Attempt, attempt, with_smaller_blocks
-from .plan import ErrorPlan, Group, MethodRequest, determines
+from .plan import ErrorPlan, Group, MethodRequest, method_identity
 from .topics import RunRequest
 from .where.backends import Limit
 
@@ -27,7 +27,7 @@ __all__ = [
     "Cell",
     "Cells",
     "Done",
-    "Found",
+    "Result",
     "OpenCells",
     "Place",
     "PlannedCells",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Send = Callable[[str, Any], None]
-Found = dict[str, Any]  # what a record says of what was measured
+Result = dict[str, Any]  # what a record says of what was measured
 Done = Mapping[str, str | None]  # keys of cells that are done, with the reasons of their records
 
 
@@ -80,7 +80,7 @@ class Cells:
         may_be_empty: whether a run counts in which no requested cell could run.
         gradients: whether cells are measured with torch's gradients.
         exclusive: whether one process at a time measures on a device, with all of its threads.
-        listed: the cells of every place of the request's shard, in the order in which they are measured.
+        by_place: the cells of every place of the request's shard, in the order in which they are measured.
         send: takes what is found, by kind (see `GroupWork`).
     """
 
@@ -96,8 +96,8 @@ class Cells:
         self, request: Any, sources: Sequence[Any], places: Sequence[Place], cells_at: Callable[[Place], Sequence[Any]]
     ) -> None:
         self.request, self.sources, self.places, self.cells_at = request, sources, places, cells_at
-        mine = _share_of(request, sources, places)
-        self.listed = {place: cells_at(place) for place in places if mine is None or place in mine}
+        of_shard = _share_of(request, sources, places)
+        self.by_place = {place: cells_at(place) for place in places if of_shard is None or place in of_shard}
         self.send = lambda kind, value: None
 
     def plan(self) -> dict[str, Any]:
@@ -106,9 +106,9 @@ class Cells:
 
     def ordered(self) -> Iterable[Any]:
         """The cells of the request's shard in the order of its plan, which is that of its tables."""
-        return (cell for cells in self.listed.values() for cell in cells)
+        return (cell for cells in self.by_place.values() for cell in cells)
 
-    def whole(self) -> set[str]:
+    def all_keys(self) -> set[str]:
         """The keys of all cells of the request, those of other shards included."""
         return {cell.key for place in self.places for cell in self.cells_at(place)}
 
@@ -120,7 +120,7 @@ class Cells:
         """What a cell's record says beside its place before anything is measured."""
         raise NotImplementedError
 
-    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Any, Found]]:
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, Any, Result]]:
         """What the cells of each place are measured on, and what records say of it: Q, K and V of the place's heads.
 
         Args:
@@ -136,25 +136,25 @@ class Cells:
             keeper.keep(source, group.n, group.window, place.layer, qkv)
             yield place, qkv, {"duplicates": repeated_rows(qkv)}
 
-    def measured(self, place: Place, inputs: Any, done: Done) -> Iterator[tuple[Any, Found]]:
+    def measured(self, place: Place, inputs: Any, done: Done) -> Iterator[tuple[Any, Result]]:
         """The cells of a place that are not done, in their order, each with what was measured: one after the other."""
-        for cell in self.listed[place]:
+        for cell in self.by_place[place]:
             if cell.key not in done:
                 self.show(self.label(place, cell))
-                found: Found = {}
+                result: Result = {}
                 with torch.set_grad_enabled(self.gradients), self.attempt(cell.key) as tried:
-                    with_smaller_blocks(partial(self._anew, place, cell, inputs, found))
-                yield cell, found if tried.ok else found | tried.state
+                    with_smaller_blocks(partial(self._anew, place, cell, inputs, result))
+                yield cell, result if tried.ok else result | tried.state
 
-    def _anew(self, place: Place, cell: Any, inputs: Any, found: Found) -> None:
+    def _anew(self, place: Place, cell: Any, inputs: Any, result: Result) -> None:
         """Measure a cell from the start."""
-        found.clear()
-        self.one(place, cell, inputs, found)
+        result.clear()
+        self.one(place, cell, inputs, result)
 
-    def one(self, place: Place, cell: Any, inputs: Any, found: Found) -> None:
-        """Measure a cell into ``found``, where cells share nothing but their inputs; it may raise anything.
+    def one(self, place: Place, cell: Any, inputs: Any, result: Result) -> None:
+        """Measure a cell into ``result``, where cells share nothing but their inputs; it may raise anything.
 
-        What stands in ``found`` when it raises stays in the record.
+        What stands in ``result`` when it raises stays in the record.
         """
         raise NotImplementedError
 
@@ -190,7 +190,7 @@ class Cells:
     def works(self, place: Place, keys: Collection[str]) -> dict[str, Work]:
         """About what each cell with one of these keys costs, when these alone are measured at a place."""
         inputs = self.work_of_inputs(place) / len(keys) if keys else 0.0
-        costs = {cell.key: self.work(place, cell) for cell in self.listed[place] if cell.key in keys}
+        costs = {cell.key: self.work(place, cell) for cell in self.by_place[place] if cell.key in keys}
         return {key: Work(inputs, own, size) for key, (own, size) in costs.items()}
 
     def work_of_inputs(self, place: Place) -> float:
@@ -275,7 +275,7 @@ def key_of(
 ) -> str:
     """The key of a cell at a place of a source with these facts."""
     where = {"source": dict(facts), "n": group.n, "window": group.window, "layer": layer}
-    return cell_key(command=command, **determines(method), **where, **rest)
+    return cell_key(command=command, **method_identity(method), **where, **rest)
 
 
 def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Place]) -> set[Place] | None:
@@ -292,8 +292,8 @@ def _share_of(request: RunRequest, sources: Sequence[Any], places: Iterable[Plac
     return shard.dealt([(place.group.n, hashed(place), place) for place in places])
 
 
-def record_of(cells: Cells, place: Place, cell: Any, run: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a cell, of which ``found`` is what was measured."""
+def record_of(cells: Cells, place: Place, cell: Any, run: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a cell, of which ``result`` is what was measured."""
     return {
         "schema": SCHEMA,
         "key": cell.key,
@@ -308,14 +308,14 @@ def record_of(cells: Cells, place: Place, cell: Any, run: str, found: Mapping[st
         "status": "ok",
         "reason": None,
         **cells.blank,
-        **found,
+        **result,
     }
 
 
 def bundles(places: Iterable[Place], most: int) -> list[tuple[Place, ...]]:
     """Consecutive places that share a forward of the model, at most ``most`` together."""
-    found = []
-    for _, some in groupby(places, key=lambda place: (place.source, place.group)):
-        some = list(some)
-        found += [tuple(some[at : at + most]) for at in range(0, len(some), most)]
-    return found
+    parts = []
+    for _, shared in groupby(places, key=lambda place: (place.source, place.group)):
+        shared = list(shared)
+        parts += [tuple(shared[at : at + most]) for at in range(0, len(shared), most)]
+    return parts

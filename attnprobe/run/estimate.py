@@ -14,13 +14,13 @@ from .cells import Cells
 from .costs import Work
 from .folder import held_already
 
-__all__ = ["Listed", "listed", "seconds_of"]
+__all__ = ["CellEstimate", "estimate_cells", "seconds_of"]
 
 NOTHING = Work(0.0, 0.0, 0.0)  # of a cell that is done
 
 
 @dataclass(frozen=True)
-class Listed:
+class CellEstimate:
     """One cell that a request asks for.
 
     Attributes:
@@ -37,30 +37,30 @@ class Listed:
     bytes: float
 
 
-def listed(
+def estimate_cells(
     open_cells: Callable[..., Cells], request: Any, notify: Callable[[str], None] = lambda line: None
-) -> list[Listed]:
+) -> list[CellEstimate]:
     """Every cell of a request in its order.
 
     Raises:
         UsageError, SourceError: as a run would.
     """
     cells = open_cells(request, notify, Timings())
-    kept = {} if request.force else held_already(request, cells)
-    done = {key for key, record in kept.items() if not (request.retry_failed and record["status"] == "failed")}
-    found = []
-    for place, some in cells.listed.items():
-        works = cells.works(place, {cell.key for cell in some} - done)
-        for cell in some:
+    earlier = {} if request.force else held_already(request, cells)
+    done = {key for key, record in earlier.items() if not (request.retry_failed and record["status"] == "failed")}
+    estimates = []
+    for place, cells_here in cells.by_place.items():
+        works = cells.works(place, {cell.key for cell in cells_here} - done)
+        for cell in cells_here:
             head = {"window": place.group.window, "layer": place.layer, **cells.head(place, cell)}
             layer = "all" if head["layer"] is None else head["layer"]
             where = (cells.source_name(place), place.group.n, head["window"], layer)
             work = works.get(cell.key, NOTHING)
-            found.append(Listed(where, cell.name, cell.d, cell.key in done, work.total, work.bytes))
-    return found
+            estimates.append(CellEstimate(where, cell.name, cell.d, cell.key in done, work.total, work.bytes))
+    return estimates
 
 
-def seconds_of(cells: list[Listed]) -> float:
+def seconds_of(cells: list[CellEstimate]) -> float:
     """About how long the cells that are not done take here, from the speed of a matrix product measured now.
 
     A guess to plan by: loading the model comes on top, and a method's own cost is taken for that of a low rank.

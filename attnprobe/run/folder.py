@@ -56,14 +56,14 @@ def recorded(
         with RecordWriter(_file(path, "records.jsonl", shard)) as writer:
             outcome = measure(writer, done, path.name)
         for name in ("processes", "deaths"):
-            if found := getattr(outcome, name):
-                manifest[name] = found
+            if facts := getattr(outcome, name):
+                manifest[name] = facts
         if not cells.may_be_empty and shard is None:
             _refuse_empty(outcome, path, made)
-        asked = {record["key"] for record in outcome.records}
-        others = earlier - asked
+        requested = {record["key"] for record in outcome.records}
+        others = earlier - requested
         if others and shard is not None:
-            others -= cells.whole()
+            others -= cells.all_keys()
         if others:
             manifest["other_settings"] = sorted(others)  # a report shows this run's records alone too
     if others:
@@ -111,11 +111,11 @@ def _refuse_empty(outcome: Outcome, path: Path, made: bool) -> None:
     """A run whose records vanished, or in which no requested cell could run at all, is none."""
     if not (path / "records.jsonl").is_file():
         raise UsageError(f"{path} vanished while the run was writing to it: its records are lost")
-    asked = [record for record in outcome.records if record["requested"]]
-    if asked and all(record["status"] == "skipped" for record in asked):
+    requested = [record for record in outcome.records if record["requested"]]
+    if requested and all(record["status"] == "skipped" for record in requested):
         if made:
             (path / "records.jsonl").unlink()
-        raise UsageError(asked[0]["reason"])
+        raise UsageError(requested[0]["reason"])
 
 
 def _folder(request: Any, start: datetime, command: str) -> tuple[Path, bool]:
@@ -189,10 +189,10 @@ def _earlier(path: Path, cells: Cells, notify: Callable[[str], None] = lambda li
     """The records that a folder holds already, by key; ``notify`` gets a line for each of ``cells`` that is none."""
     if not _has_records(path):
         return {}
-    found = read_typed(path, lambda command: cells.shape if command == cells.command else None)
-    for line in malformed_notes(found.malformed, "counts as not measured"):
+    earlier = read_typed(path, lambda command: cells.shape if command == cells.command else None)
+    for line in malformed_notes(earlier.malformed, "counts as not measured"):
         notify(line)
-    return {record["key"]: record for record in found.records}
+    return {record["key"]: record for record in earlier.records}
 
 
 def _remove(path: Path, shard: Shard | None) -> None:

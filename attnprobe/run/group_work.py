@@ -33,7 +33,7 @@ class GroupWork:
         run: the run's name. folder: the run's, which is read alone.
         threads: of torch in a process of its own; None leaves them.
         devices: processes take turns with them; empty leaves them the request's.
-        here: cells that were made already with their timings, for this process alone.
+        made: cells that were made already with their timings, for this process alone.
     """
 
     open: OpenCells
@@ -42,24 +42,24 @@ class GroupWork:
     folder: Path
     threads: int | None = None
     devices: tuple[str, ...] = ()
-    here: tuple[Cells, Timings] | None = None
+    made: tuple[Cells, Timings] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "here": None}
+        return {**vars(self), "made": None}
 
     def start(self, number: int, send: Send) -> tuple[dict[str, Any], Callable[..., None]]:
-        cells, timings = self.here or self._opened(number, send)
+        cells, timings = self.made or self._opened(number, send)
         cells.send = send
         inputs = keeper_of(self.request, self.folder, self.run, timings)
         inputs.write = lambda record: send("inputs", record)
 
         def do(bundle: Sequence[Place], done: Done) -> None:
             _measure(cells, bundle, done, self.run, inputs)
-            if self.here is None:
+            if self.made is None:
                 send("timings", dict(timings.seconds))
                 timings.seconds.clear()
 
-        return {} if self.here else _facts_of(cells), do
+        return {} if self.made else _facts_of(cells), do
 
     def _opened(self, number: int, send: Send) -> tuple[Cells, Timings]:
         """The cells of the request, on the device that is this process's."""
@@ -76,21 +76,21 @@ class GroupWork:
 
 def _facts_of(cells: Cells) -> dict[str, Any]:
     """What a process says of itself: its machine, device and threads, and the versions that may change a number."""
-    device, found = device_name(str(cells.sources[0].device)), versions()
+    device, installed = device_name(str(cells.sources[0].device)), versions()
     return {
         "host": platform.node(),
         "device": device,
         "threads": torch.get_num_threads(),
-        **{name: found.get(name) for name in VERSIONS},
+        **{name: installed.get(name) for name in VERSIONS},
     }
 
 
 def _measure(cells: Cells, bundle: Sequence[Place], done: Done, run: str, keeper: InputKeeper) -> None:
     """Measure the cells of a bundle that are not done: their inputs are read once for all of it."""
-    places = [place for place in bundle if any(cell.key not in done for cell in cells.listed[place])]
+    places = [place for place in bundle if any(cell.key not in done for cell in cells.by_place[place])]
     if not places:
         return
     for place, inputs, facts in cells.inputs(places, keeper):
-        cells.send("begun", {cell.key: 0.0 for cell in cells.listed[place]})
-        for cell, found in cells.measured(place, inputs, done):
-            cells.send("record", record_of(cells, place, cell, run, {**facts, **found}))
+        cells.send("begun", {cell.key: 0.0 for cell in cells.by_place[place]})
+        for cell, result in cells.measured(place, inputs, done):
+            cells.send("record", record_of(cells, place, cell, run, {**facts, **result}))

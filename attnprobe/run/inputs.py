@@ -42,8 +42,8 @@ def exact_norms_of(
     norms = lambda: exact_norms(exact(qkv, target), tol=tol, devices=devices, progress=progress)
     order = "" if devices is None else ", in spans"  # another order of sums
     what = f"norms of the exact matrix, {target}, to {tol:g}{order}"
-    found = source.remembered(what, n, layer, window, qkv.heads, lambda: dict(vars(with_smaller_blocks(norms))))
-    return ExactNorms(**found)
+    remembered = source.remembered(what, n, layer, window, qkv.heads, lambda: dict(vars(with_smaller_blocks(norms))))
+    return ExactNorms(**remembered)
 
 
 class InputKeeper:
@@ -55,7 +55,7 @@ class InputKeeper:
     them, and what stands in the file is not made again.
 
     Args:
-        folder: the run's. wanted: whether anything is kept at all. force: make again what is there.
+        folder: the run's. enabled: whether anything is kept at all. force: make again what is there.
         shard: keeps them in a file of its own.
     """
 
@@ -63,21 +63,21 @@ class InputKeeper:
         self,
         folder: Path,
         run: str,
-        wanted: bool,
+        enabled: bool,
         force: bool,
         timings: Timings | None = None,
         shard: Shard | None = None,
     ) -> None:
         self.path = inputs_path(folder) if shard is None else shard.of(inputs_path(folder))
-        self.run, self.wanted, self.timings = run, wanted, timings or Timings()
-        found = [] if force or not wanted else read_inputs(folder).records
-        self.there = {record["key"] for record in found if record["status"] == "ok"}
+        self.run, self.enabled, self.timings = run, enabled, timings or Timings()
+        earlier = [] if force or not enabled else read_inputs(folder).records
+        self.there = {record["key"] for record in earlier if record["status"] == "ok"}
 
     def keep(self, source: Any, n: int, window: int, layer: int, qkv: QKV) -> None:
         """Write the record of a layer, of the heads that ``qkv`` has; a disk without room loses it, and no more."""
         place = {"n": n, "window": window, "layer": layer, "heads": list(qkv.heads)}
         key = cell_key(command="inputs", source=identity_facts(source.facts), **place)
-        if not self.wanted or key in self.there:
+        if not self.enabled or key in self.there:
             return
         self.there.add(key)
         metrics = {}

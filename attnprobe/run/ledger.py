@@ -58,9 +58,9 @@ class Ledger:
     ) -> None:
         self.cells, self.writer, self.inputs, self.run = cells, writer, inputs, run
         self.notify, self.progress, self.timings = notify, progress, timings
-        self.total = sum(map(len, cells.listed.values()))
-        self.kept = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
-        self.missing = {place: {cell.key for cell in some} - done.keys() for place, some in cells.listed.items()}
+        self.total = sum(map(len, cells.by_place.values()))
+        self.records = {cell.key: done[cell.key] for cell in cells.ordered() if cell.key in done}
+        self.missing = {place: {cell.key for cell in group} - done.keys() for place, group in cells.by_place.items()}
         self.work: dict[str, float] = {}  # of the cells that are missing; each counts, free ones too
         self.reading: dict[str, float] = {}  # the part of it that is their share of reading the inputs
         for place, keys in self.missing.items():
@@ -69,7 +69,7 @@ class Ledger:
         self.all_work, self.done_work = sum(self.work.values()), 0.0
         self.most = 0.0
         self.begun: dict[str, float] = {}  # the work that is done of cells without a record
-        self.outcome = Outcome(done_before=len(self.kept))
+        self.outcome = Outcome(done_before=len(self.records))
 
     def measured_by(self, backend: Backend, work: GroupWork) -> Outcome:
         """Have everything that is missing measured; the records of all cells in their order.
@@ -79,31 +79,31 @@ class Ledger:
         waiting = [place for place, keys in self.missing.items() if keys]
         most = backend.bundle(len(waiting))
         groups = bundles(waiting, most)
-        if self.kept and waiting:
-            self.notify(f"{len(self.kept)} of {self.total} cells are there already; the others are measured now")
+        if self.records and waiting:
+            self.notify(f"{len(self.records)} of {self.total} cells are there already; the others are measured now")
         if most < len(waiting):
             groups.sort(key=lambda bundle: -bundle[0].group.n)
         backend.run(groups, work, self)
         self.progress(self.total, self.total, "")
-        self.outcome.records = [self.kept[cell.key] for cell in self.cells.ordered()]
+        self.outcome.records = [self.records[cell.key] for cell in self.cells.ordered()]
         return self.outcome
 
     def done_keys(self, bundle: tuple[Place, ...]) -> Done:
         """The keys of the cells that are done, with the reasons that their records give."""
-        cells = (cell for place in bundle for cell in self.cells.listed[place])
-        return {cell.key: self.kept[cell.key].get("reason") for cell in cells if cell.key in self.kept}
+        cells = (cell for place in bundle for cell in self.cells.by_place[place])
+        return {cell.key: self.records[cell.key].get("reason") for cell in cells if cell.key in self.records}
 
     def began(self, facts: Mapping[str, Any]) -> None:
         """Say so where another process may give other numbers, and keep for the manifest what it is."""
         if facts in self.outcome.processes:
             return
         self.outcome.processes.append(dict(facts))
-        here = versions()
-        other = [f"{name} {facts[name]} (here {here.get(name)})" for name in VERSIONS if facts[name] != here.get(name)]
+        own = versions()
+        other = [f"{name} {facts[name]} (here {own.get(name)})" for name in VERSIONS if facts[name] != own.get(name)]
         if other:
             self.notify(f"{facts['host']} has {', '.join(other)}: its numbers may differ by rounding")
 
-    def found(self, bundle: tuple[Place, ...], kind: str, value: Any) -> None:
+    def received(self, bundle: tuple[Place, ...], kind: str, value: Any) -> None:
         if kind == "record":
             self._keep(next((place for place in bundle if value["key"] in self.missing[place]), None), value)
         elif kind == "inputs":
@@ -112,7 +112,7 @@ class Ledger:
             self.progress(self.done, self.total, value)
         elif kind == "begun":
             for key, share in value.items():
-                if key in self.work and key not in self.kept:
+                if key in self.work and key not in self.records:
                     self.begun[key] = self.reading[key] + share * (self.work[key] - self.reading[key])
         elif kind == "note":
             self.notify(value)
@@ -145,7 +145,7 @@ class Ledger:
 
     def _fail(self, bundle: tuple[Place, ...], keys: Collection[str], reason: str) -> None:
         for place in bundle:
-            for cell in self.cells.listed[place]:
+            for cell in self.cells.by_place[place]:
                 if cell.key in keys and cell.key in self.missing[place]:
                     failed = {"status": "failed", "reason": reason}
                     self._keep(place, record_of(self.cells, place, cell, self.run, failed))
@@ -159,7 +159,7 @@ class Ledger:
         except UsageError as error:
             held |= {"status": "failed", "reason": f"measured, but not kept: {message(error)}"}
         self.outcome.measured += 1
-        self.kept[held["key"]] = held
+        self.records[held["key"]] = held
         self.begun.pop(held["key"], None)
         self.done_work += self.work[held["key"]]
         self.missing[place].discard(held["key"])

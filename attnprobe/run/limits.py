@@ -113,20 +113,20 @@ def attempt(limit: float | None = None) -> Iterator[Attempt]:
     ``skipped`` is what raises `Unsupported`, ``diverged`` what makes Q, K or V that are not finite, ``failed`` all
     else, and what takes longer than ``limit`` seconds. Ctrl-C alone passes.
     """
-    found = Attempt()
+    tried = Attempt()
     try:
         with time_limit(limit):
-            yield found
+            yield tried
     except KeyboardInterrupt:
         raise
     except Unsupported as error:
-        found.status, found.reason = "skipped", message(error)
+        tried.status, tried.reason = "skipped", message(error)
     except NotFinite as error:
-        found.status, found.reason = "diverged", message(error)
+        tried.status, tried.reason = "diverged", message(error)
     except CellTimeout as error:
-        found.status, found.reason = "failed", error_text(error).replace(CellTimeout.__name__, TIMEOUT, 1)
+        tried.status, tried.reason = "failed", error_text(error).replace(CellTimeout.__name__, TIMEOUT, 1)
     except BaseException as error:
-        found.status, found.reason = "failed", error_text(error)
+        tried.status, tried.reason = "failed", error_text(error)
 
 
 def with_smaller_blocks(work: Callable[[], Result]) -> Result:

@@ -57,7 +57,7 @@ def measure_cells(
     check_limit(request.cell_timeout)
     timings, notify = timings or Timings(), once(notify)
     with site_of(request, notify, exclusive=open_cells.exclusive) as site:
-        cells = open_cells(site.here(request), notify, timings)
+        cells = open_cells(site.local_request(request), notify, timings)
 
         def measure(writer: RecordWriter, done: Mapping[str, Any], run: str) -> Outcome:
             folder = writer.path.parent

@@ -118,7 +118,7 @@ class Option:
         return self.several and self.parse is None
 
     @property
-    def listed(self) -> bool:
+    def is_list(self) -> bool:
         """Whether its text is a list with commas."""
         return self.several and self.parse is not None
 
@@ -146,7 +146,7 @@ class Option:
             return value
         if self.repeatable:
             return (",".join(value),) if value else ()
-        if self.listed and not isinstance(value, str):
+        if self.is_list and not isinstance(value, str):
             return ",".join(str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in value)
         return str(value) if self.parse else value
 
@@ -268,5 +268,5 @@ def built(request: type[T], texts: Mapping[str, Any], called: Callable[[Option],
     Raises:
         UsageError: a list that is none, or an impossible value.
     """
-    some = [option for option in options_of(request) if option.name in texts]
-    return request(**{option.name: option.value(texts[option.name], called(option)) for option in some}, **more)
+    given = [option for option in options_of(request) if option.name in texts]
+    return request(**{option.name: option.value(texts[option.name], called(option)) for option in given}, **more)

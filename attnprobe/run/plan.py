@@ -19,8 +19,8 @@ __all__ = [
     "ErrorPlan",
     "Group",
     "MethodRequest",
-    "determines",
-    "listed",
+    "method_identity",
+    "method_entry",
     "parse_methods",
     "refuse_endless",
     "method_facts",
@@ -57,7 +57,7 @@ class MethodRequest:
         return known and known.sha256
 
 
-def determines(request: MethodRequest | None) -> dict[str, Any]:
+def method_identity(request: MethodRequest | None) -> dict[str, Any]:
     """What of a method determines a result; nulls where there is none."""
     if request is None:
         return {"method": None, "options": {}}
@@ -88,31 +88,31 @@ def parse_methods(texts: Iterable[str], target: str) -> list[MethodRequest]:
     >>> [request.name for request in parse_methods(["vmean,svd"], "softmax")]
     ['vmean', 'svd']
     """
-    found: list[tuple[str, dict[str, str]]] = []
+    named: list[tuple[str, dict[str, str]]] = []
     for item in (item.strip() for text in texts for item in text.split(",")):
         name, rest = parts(item)
         if not item:
             raise UsageError("an empty method name; write --method NAME or NAME,NAME")
         if "=" in item and rest is None:
-            if not found:
+            if not named:
                 raise UsageError(f"'{item}' is an option without a method before it; write NAME:{item}")
-            _add_option(found[-1], item)
+            _add_option(named[-1], item)
         elif item == "all":
-            found += [(entry.name, {}) for entry in by_family() if entry.kind == "method"]
+            named += [(entry.name, {}) for entry in by_family() if entry.kind == "method"]
         else:
             get(name)
-            found.append((name, {}))
+            named.append((name, {}))
             if rest is not None:
-                _add_option(found[-1], rest)
-    if not found:
+                _add_option(named[-1], rest)
+    if not named:
         raise UsageError("no method; write --method NAME")
     requests: list[MethodRequest] = []
-    for name, given in found:
+    for name, given in named:
         entry = get(name)
         targets = entry.targets
         options = entry.check(target if target in targets else targets[0], given)
         request = MethodRequest(name, options)
-        if determines(request) not in map(determines, requests):
+        if method_identity(request) not in map(method_identity, requests):
             requests.append(request)
     _refuse_two_of_a_name(requests)
     return requests
@@ -127,14 +127,14 @@ def _refuse_two_of_a_name(requests: Iterable[MethodRequest]) -> None:
             raise UsageError(f"{other.name} and {request.name} are two methods of the name {request.label}: rename one")
 
 
-def listed(request: MethodRequest) -> dict[str, Any]:
+def method_entry(request: MethodRequest) -> dict[str, Any]:
     """A method in the list of a manifest's plan."""
     facts = method_facts(request)
     return {"name": facts.pop("method"), **facts}
 
 
-def _add_option(found: tuple[str, dict[str, str]], item: str) -> None:
-    name, options = found
+def _add_option(named: tuple[str, dict[str, str]], item: str) -> None:
+    name, options = named
     key, equals, value = item.partition("=")
     if not equals or not key or not value:
         raise UsageError(f"{name}: '{item}' is not an option; write {name}:OPTION=VALUE")
@@ -208,7 +208,7 @@ class ErrorPlan:
         so that a run that goes on has the same batches. A lower bound, which has no operator, stands alone, and without
         matrix errors every cell does.
         """
-        found: list[list[Cell]] = []
+        all_batches: list[list[Cell]] = []
         held, room = 0, 0
         for cell in cells:
             alone = self.tol is None or cell.request.name == LOWER_BOUND
@@ -217,11 +217,11 @@ class ErrorPlan:
             numbers = qkv.n_q * qkv.n_k if dense else d * (qkv.n_q + qkv.n_k + d)
             size = qkv.h * numbers * qkv.q.element_size()
             if alone or not room or held + size > HELD:
-                found.append([])
+                all_batches.append([])
                 held, room = 0, MOST_SHARED
-            found[-1].append(cell)
+            all_batches[-1].append(cell)
             held, room = held + size, 0 if alone else room - 1
-        return found
+        return all_batches
 
     def _cell(self, group, layer, request, d, repeat, facts) -> Cell:
         matrix = {} if self.tol is None or request.name == LOWER_BOUND else {"matrix_tol": self.tol}
@@ -231,7 +231,7 @@ class ErrorPlan:
             matrix |= {"rows": True}
         key = cell_key(
             command="error",
-            **determines(request),
+            **method_identity(request),
             target=self.target,
             source=dict(facts),
             n=group.n,
@@ -247,7 +247,7 @@ class ErrorPlan:
     def facts(self) -> dict[str, Any]:
         """The plan as a manifest shows it."""
         return {
-            "methods": [listed(m) for m in self.methods],
+            "methods": [method_entry(m) for m in self.methods],
             "n": self.n,
             "d": self.d,
             "layers": self.layers,

@@ -41,14 +41,14 @@ def versions() -> dict[str, str]:
     Raises:
         UsageError: an unknown name in ``ATTNPROBE_KERNELS``.
     """
-    found = {"attnprobe": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    installed = {"attnprobe": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
+            installed[name] = version(name)
     if kernels() == "triton":
         with suppress(PackageNotFoundError):
-            found["kernels"] = f"triton {version('triton')}"
-    return found
+            installed["kernels"] = f"triton {version('triton')}"
+    return installed
 
 
 def git_commit() -> str | None:
@@ -77,8 +77,8 @@ def threads() -> int:
 
 def machine(device: str) -> dict[str, str | int]:
     """What a time depends on beside the work: two runs whose machines differ cannot be compared."""
-    found = {"device": device_name(device), "cpu": _cpu_name(), "cores": os.cpu_count() or 0, "threads": threads()}
-    return {**found, "system": f"{platform.system()} {platform.machine()}"}
+    facts = {"device": device_name(device), "cpu": _cpu_name(), "cores": os.cpu_count() or 0, "threads": threads()}
+    return {**facts, "system": f"{platform.system()} {platform.machine()}"}
 
 
 def _cpu_name() -> str:

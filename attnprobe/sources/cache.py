@@ -106,12 +106,12 @@ class Cache:
 
     def entries(self) -> list[Entry]:
         """Every entry, the least recently used first."""
-        found = []
+        unordered = []
         for path in self._files():
             with suppress(OSError):  # another process may remove it
                 facts = path.stat()
-                found.append(Entry(path, facts.st_mtime, facts.st_size))
-        return sorted(found, key=lambda entry: (entry.used, entry.path.name))
+                unordered.append(Entry(path, facts.st_mtime, facts.st_size))
+        return sorted(unordered, key=lambda entry: (entry.used, entry.path.name))
 
     def clear(self) -> int:
         """Remove every entry, and return their number."""

@@ -167,10 +167,10 @@ def open_model(name: str, weights: str = "pretrained", seed: int = 0) -> PreTrai
     folder, _ = _model(SourceSpec(model=name, weights=weights), _Substitutions(True, lambda line: None))
     assert folder is not None  # a named model has a folder
     if weights == "pretrained":
-        return pretrained(folder, torch.float32, whole=True)
+        return pretrained(folder, torch.float32, with_decoder=True)
     config = configuration(folder)
     layers = getattr(config, "num_hidden_layers", None) or 1
-    return initialized(config, seed, layers, torch.float32, name, whole=True)
+    return initialized(config, seed, layers, torch.float32, name, with_decoder=True)
 
 
 def describe_defaults() -> list[str]:
@@ -283,8 +283,8 @@ def _vocabulary(spec: SourceSpec, folder: ModelFolder | None, weights: str) -> V
 
 def cached_tokenizer(name: str = DEFAULT_MODEL) -> Path | None:
     """The snapshot of a hub id in the hub's cache that holds a tokenizer."""
-    found = (cached_folder(name, file) for file in ("tokenizer.json", "vocab.txt"))
-    return next((folder for folder in found if folder is not None), None)
+    folders = (cached_folder(name, file) for file in ("tokenizer.json", "vocab.txt"))
+    return next((folder for folder in folders if folder is not None), None)
 
 
 def _made_up(

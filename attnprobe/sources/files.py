@@ -266,11 +266,11 @@ class FileSource(Source):
                 raise UsageError(f"n={n}: all queries of {self.name} stand behind its first {n} tokens")
             return rows, positions[rows]
         row_of = {position: row for row, position in enumerate(positions.tolist())}
-        wanted = self.selection.positions(n)
-        absent = [position for position in wanted.tolist() if position not in row_of]
+        selected = self.selection.positions(n)
+        absent = [position for position in selected.tolist() if position not in row_of]
         if absent:
             raise UsageError(f"queries {self.selection.text}: {self.name} holds no query of token {absent[0]}")
-        return torch.tensor([row_of[position] for position in wanted.tolist()]), wanted
+        return torch.tensor([row_of[position] for position in selected.tolist()]), selected
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:

@@ -65,21 +65,21 @@ def gave_no_answer() -> None:
 
 
 def _connects(endpoint: str, timeout: float) -> bool:
-    answered = threading.Event()
+    connected = threading.Event()
 
     def connect() -> None:
         try:
             parts = urlsplit(endpoint)
             port = parts.port or (80 if parts.scheme == "http" else 443)
             with socket.create_connection((parts.hostname or "", port), timeout=timeout):
-                answered.set()
+                connected.set()
         except (OSError, ValueError, UnicodeError):
             pass
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(timeout)
-    return answered.is_set()
+    return connected.is_set()
 
 
 def cached_folder(name: str, *files: str) -> Path | None:

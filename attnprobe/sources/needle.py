@@ -50,15 +50,15 @@ class Needle:
         """The statements of each group, the question, and the number of the group that it asks for."""
         draws = generator(self.seed, "needle", self.groups, self.links, window)
         numbers = (torch.randperm(90_000, generator=draws) + 10_000).tolist()
-        asked = int(torch.randint(self.groups, (1,), generator=draws))
+        target = int(torch.randint(self.groups, (1,), generator=draws))
         groups = []
         for group in range(self.groups):
             value, *names = numbers[group * (self.links + 1) : (group + 1) * (self.links + 1)]
             groups.append(_pair(names[0], value) if self.links == 1 else _chain(names, value))
-        value, item = numbers[asked * (self.links + 1)], numbers[asked * (self.links + 1) + 1]
+        value, item = numbers[target * (self.links + 1)], numbers[target * (self.links + 1) + 1]
         if self.links == 1:
-            return groups, f" Question: what is the code of item {item}? The code of item {item} is", asked
-        return groups, f" Question: which variables have the value {value}? The variables of {value} are", asked
+            return groups, f" Question: what is the code of item {item}? The code of item {item} is", target
+        return groups, f" Question: which variables have the value {value}? The variables of {value} are", target
 
     def compose(self, encode: Encode, prose: Sequence[str], count: int, window: int) -> tuple[list[int], list[int]]:
         """``count`` token ids, and the indices of those that are the statements of the group in question.
@@ -70,7 +70,7 @@ class Needle:
         Raises:
             UsageError: ``count`` is too small for the statements and the question.
         """
-        groups, question, asked = self.statements(window)
+        groups, question, target = self.statements(window)
         *stated, last = encode([text for group in groups for text in group] + [question])
         room = count - sum(map(len, stated)) - len(last)
         if room < 0:
@@ -90,7 +90,7 @@ class Needle:
             while waiting and waiting[0][0] == place:
                 _, group = waiting.pop(0)
                 statement = next(following[group])
-                marked += range(len(ids), len(ids) + len(statement)) if group == asked else ()
+                marked += range(len(ids), len(ids) + len(statement)) if group == target else ()
                 ids += statement
             ids += units[place] if place < len(units) else last
         return ids, marked
@@ -144,6 +144,6 @@ def _filler(encode: Encode, prose: Sequence[str], room: int, draws: torch.Genera
     total = sum(map(len, encoded))
     units = encoded * (room // total + 1)
     ends = list(accumulate(map(len, units)))
-    whole = sum(end <= room for end in ends)
-    rest = room - (ends[whole - 1] if whole else 0)
-    return units[:whole] + ([units[whole][:rest]] if rest else [])
+    complete = sum(end <= room for end in ends)
+    rest = room - (ends[complete - 1] if complete else 0)
+    return units[:complete] + ([units[complete][:rest]] if rest else [])

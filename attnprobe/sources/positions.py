@@ -31,7 +31,7 @@ OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "c
 OFFSET += ("ibert", "lilt", "longformer", "luke", "mpnet")
 
 
-WHOLE = 8192  # tokens that a decoder reads in one forward, whose mask has n² numbers, if it gives some queries only
+LONGEST = 8192  # tokens that a decoder reads in one forward, whose mask has n² numbers, if it gives some queries only
 PART = 512  # tokens of a forward behind a cache of keys
 TENSORS = ("q", "k", "v", "sink_logits", "positions")  # of what is captured
 
@@ -96,7 +96,7 @@ def read(
         UsageError: ``wrap`` or ``interpolate`` for a model without a table of learned absolute positions.
         SourceError: see `capture_layers`.
     """
-    if len(segments) == 1 and queries is not None and len(segments[0]) > WHOLE and _caches(model):
+    if len(segments) == 1 and queries is not None and len(segments[0]) > LONGEST and _caches(model):
         return _in_parts(model, name, segments[0], layers, queries)
     if len(segments) == 1:
         return _joined([_forward(model, name, segments, layers, queries=queries)])
@@ -150,9 +150,9 @@ def _in_parts(
     parts: list[dict[int, AttentionCall]] = []
     for start in range(0, len(tokens), PART):
         ids = torch.tensor([tokens[start : start + PART]], device=model.device)
-        here = queries[(queries >= start) & (queries < start + PART)] - start
+        part_queries = queries[(queries >= start) & (queries < start + PART)] - start
         forward = lambda ids=ids: model(input_ids=ids, past_key_values=cache, use_cache=True)
-        calls = capture_layers(model, name, layers, forward, here, cached=start > 0)
+        calls = capture_layers(model, name, layers, forward, part_queries, cached=start > 0)
         last = slice(-ids.shape[1], None)  # the keys of a part itself; the others are in the parts before
         new = lambda x, last=last: x[:, :, last].clone()
         parts.append({n: replace(one, k=new(one.k), v=new(one.v), visible=None) for n, one in calls.items()})

@@ -96,15 +96,15 @@ class Queries:
             UsageError: ``n`` tokens are too few for the selection.
         """
         if self.kind == "every":
-            found = torch.arange(self.count - 1, n, self.count)
+            selected = torch.arange(self.count - 1, n, self.count)
         elif self.kind in ("last", "random"):
-            found = torch.arange(n)[-self.count :] if self.kind == "last" else self._drawn(n)
+            selected = torch.arange(n)[-self.count :] if self.kind == "last" else self._drawn(n)
         else:
-            found = torch.tensor(self.numbers)
+            selected = torch.tensor(self.numbers)
         needed = self.count if self.kind in ("last", "every", "random") else self.numbers[-1] + 1
         if needed > n:
             raise UsageError(f"queries {self.text}: n={n} is too short, at least n={needed} is needed")
-        return found
+        return selected
 
     def _drawn(self, n: int) -> Tensor:
         order = torch.randperm(n, generator=generator(0, "queries", n))

@@ -60,9 +60,9 @@ class ScaledSource(Source):
         self.source.check(n, windows, layers)
 
     def qkv(self, n: int, layers: Sequence[int], window: int) -> dict[int, QKV]:
-        found = self.source.qkv(n, layers, window)
+        layers_qkv = self.source.qkv(n, layers, window)
         self.facts = {**self.source.facts, "scale_inputs": self.factor}  # some are known once it was read
-        return {layer: scaled(qkv, self.factor) for layer, qkv in found.items()}
+        return {layer: scaled(qkv, self.factor) for layer, qkv in layers_qkv.items()}
 
     def remembered(
         self, what: str, n: int, layer: int, window: int, heads: Sequence[int], make: Callable[[], dict[str, Tensor]]

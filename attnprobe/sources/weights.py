@@ -65,10 +65,10 @@ def configuration(folder: ModelFolder) -> PreTrainedConfig:
     return config
 
 
-def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) -> PreTrainedModel:
+def pretrained(folder: ModelFolder, dtype: torch.dtype, *, with_decoder: bool = False) -> PreTrainedModel:
     """The model in a directory, from safetensors only, in evaluation mode.
 
-    Of an encoder-decoder it is the encoder; ``whole`` keeps the decoder.
+    Of an encoder-decoder it is the encoder; ``with_decoder`` keeps the decoder.
 
     Raises:
         SourceError: the weights are pickled, damaged, missing, or have other shapes than in config.json.
@@ -79,7 +79,7 @@ def pretrained(folder: ModelFolder, dtype: torch.dtype, *, whole: bool = False) 
     missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
         raise _incomplete(folder, missing)
-    return _encoder(model, whole, folder.name)
+    return _encoder(model, with_decoder, folder.name)
 
 
 def language_kind(config: PreTrainedConfig) -> str | None:
@@ -144,7 +144,7 @@ def _incomplete(folder: ModelFolder, missing: list[str]) -> SourceError:
 
 
 def initialized(
-    config: PreTrainedConfig, seed: int, layers: int, dtype: torch.dtype, name: str, *, whole: bool = False
+    config: PreTrainedConfig, seed: int, layers: int, dtype: torch.dtype, name: str, *, with_decoder: bool = False
 ) -> PreTrainedModel:
     """The model of a configuration with random weights.
 
@@ -153,7 +153,7 @@ def initialized(
 
     Args:
         layers: the number of layers to build if the model is a plain stack; other models are built in full.
-        whole: keep the decoder of an encoder-decoder.
+        with_decoder: keep the decoder of an encoder-decoder.
     """
     from transformers import AutoModel
 
@@ -180,7 +180,7 @@ def initialized(
                 parameter.data[paddings[parameter_name]] = 0
         else:
             parameter.data.fill_(1.0 if parameter_name.endswith("weight") else 0.0)
-    return _encoder(model.to(dtype), whole, name)
+    return _encoder(model.to(dtype), with_decoder, name)
 
 
 def redraw_projections(model: PreTrainedModel, seed: int, name: str) -> None:
@@ -210,11 +210,11 @@ def _draw(parameter: torch.Tensor, seed: int, name: str, std: float) -> None:
     parameter.data.copy_(values.normal_(0.0, std, generator=generator(seed, "weights", name)))
 
 
-def _encoder(model: PreTrainedModel, whole: bool, name: str) -> PreTrainedModel:
-    """The encoder of an encoder-decoder, or the ``whole`` model, without gradients."""
+def _encoder(model: PreTrainedModel, with_decoder: bool, name: str) -> PreTrainedModel:
+    """The encoder of an encoder-decoder, or with its decoder the complete model, without gradients."""
     from transformers import PreTrainedModel
 
-    if not whole and getattr(model.config, "is_encoder_decoder", False):
+    if not with_decoder and getattr(model.config, "is_encoder_decoder", False):
         kind, model = model.config.model_type, model.get_encoder()
         if not isinstance(model, PreTrainedModel):
             raise SourceError(f"{name}: config.json says is_encoder_decoder, but a {kind} is not one; set it to false")

@@ -66,14 +66,14 @@ def refuse_pairs(given: Given) -> None:
             _refuse_excluded(given, option)
     texts = given.texts
     if texts.get("shard") is not None:
-        _refuse_beside_shards(given)
+        _refuse_with_shards(given)
     if texts.get("backend") == "ray" and not texts.get("ray_address"):
         raise UsageError(
             f"{given.called('backend')} ray joins a cluster that you name; give --ray-address HOST:PORT, "
             "or local for a private one of this machine"
         )
     if texts.get("split_rows") is not None:
-        _refuse_beside_split_rows(given)
+        _refuse_with_split_rows(given)
     text = texts.get("text")
     if "split" in texts and given.changes(given.option("split")) and text is not None and wikitext_name(text) is None:
         raise UsageError(f"{given.called('split')} names a split of Wikitext-2, and the text is '{text}': drop it")
@@ -103,7 +103,7 @@ def _refuse_excluded(given: Given, option: Option) -> None:
             raise UsageError(f"{given.called(other.name)} is read by {instead}")
 
 
-def _refuse_beside_shards(given: Given) -> None:
+def _refuse_with_shards(given: Given) -> None:
     """Refuse a shard that is none, one without a folder, and what only the whole run can give.
 
     Figures and gates that a sweep's file names stand: they are for the run without a shard that gathers the others.
@@ -119,7 +119,7 @@ def _refuse_beside_shards(given: Given) -> None:
             )
 
 
-def _refuse_beside_split_rows(given: Given) -> None:
+def _refuse_with_split_rows(given: Given) -> None:
     """Refuse rows over several devices beside processes that share them, and on one GPU by its number."""
     number, jobs, device = (given.texts.get(name) for name in ("split_rows", "jobs", "device"))
     if jobs is not None and jobs > 1:

@@ -27,7 +27,7 @@ class OtherBase(ValueError):
 class Loader(yaml.SafeLoader):
     """A safe loader that raises `OtherBase`."""
 
-    def whole_number(self, node: yaml.ScalarNode) -> int:
+    def integer(self, node: yaml.ScalarNode) -> int:
         """An integer; ``0x10`` and ``0b10`` say their base."""
         value = self.construct_yaml_int(node)
         if DIGITS.fullmatch(node.value):
@@ -49,5 +49,5 @@ class Loader(yaml.SafeLoader):
         return value
 
 
-Loader.add_constructor("tag:yaml.org,2002:int", Loader.whole_number)
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.integer)
 Loader.add_constructor("tag:yaml.org,2002:float", Loader.number)

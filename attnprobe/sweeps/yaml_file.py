@@ -55,16 +55,16 @@ def read_config(path: str | Path, settings_of: Callable[[str], Mapping[str, Opti
     path = Path(path)
     pairs = _pairs(path)
     lines = {key: entry.line for key, entry in pairs.items()}
-    found = {key: entry.value for key, entry in pairs.items()}
-    command = found.pop("command", "error")
+    contents = {key: entry.value for key, entry in pairs.items()}
+    command = contents.pop("command", "error")
     settings = settings_of(command) if isinstance(command, str) else None
     if settings is None:
         raise UsageError(f"{path}:{lines.get('command', 1)}: there is no command '{command}' to sweep")
-    gates = found.pop("gates", [])
+    gates = contents.pop("gates", [])
     if not isinstance(gates, list) or ("gates" in lines and not gates):
         raise UsageError(f"{path}:{lines['gates']}: gates: a list is needed, such as [{{metric: …, max: …}}]")
     values: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in contents.items():
         where = f"{path}:{lines[key]}"
         name = key if key in settings else key.replace("_", "-")
         if name not in settings:
@@ -116,8 +116,8 @@ def _pairs(path: Path) -> dict[str, _Entry]:
                     raise UsageError(f"{path}:{line}: the key {shown(key)} is no option name")
                 if key in pairs:
                     raise UsageError(f"{path}:{line}: {key} stands at line {pairs[key].line} already")
-                listed = value_node.value if isinstance(value_node, yaml.SequenceNode) else ()
-                items = tuple(node.start_mark.line + 1 for node in listed)
+                nodes = value_node.value if isinstance(value_node, yaml.SequenceNode) else ()
+                items = tuple(node.start_mark.line + 1 for node in nodes)
                 try:
                     value = loader.construct_object(value_node, deep=True)
                 except OtherBase as error:
@@ -137,14 +137,14 @@ def _value(value: Any, setting: Option, where: str) -> Any:
     if isinstance(value, list):
         if not value:
             raise UsageError(f"{where} is an empty list; leave the key out for the default")
-        if not (setting.listed or setting.repeatable):
+        if not (setting.is_list or setting.repeatable):
             raise UsageError(f"{where} takes one value, and this is a list")
     if setting.repeatable:
         if isinstance(value, bool) and setting.bare is not None:  # `plot: true` is the bare flag
             return (setting.bare,) if value else ()
         items = value if isinstance(value, list) else [value]
         return tuple(_method(item, where) if isinstance(item, Mapping) else _text(item, where) for item in items)
-    if setting.listed:
+    if setting.is_list:
         items = value if isinstance(value, list) else [value]
         return ",".join(_text(item, where) for item in items)
     if setting.kind is bool:

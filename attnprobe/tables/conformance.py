@@ -32,8 +32,8 @@ def conformance_table(rows: Sequence[Mapping[str, Any]]) -> str:
         text = row["reason"] if row["status"] == "skipped" else row["says"]
         lines += textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
     if unclaimed:
-        listed = ", ".join(dict.fromkeys(row["property"] for row in unclaimed))
-        lines += textwrap.wrap(f"– {UNCLAIMED}: {listed}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        properties = ", ".join(dict.fromkeys(row["property"] for row in unclaimed))
+        lines += textwrap.wrap(f"– {UNCLAIMED}: {properties}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     same: dict[str, list[str]] = {}  # by reason: what fails for it
     for name, row in zip(names, rows, strict=True):
         if row["status"] == "failed":

@@ -45,15 +45,15 @@ class Header:
         return [*lines, *self.remarks]
 
 
-def print_header(line: Callable[[str, str], None], header: Header, whole: bool) -> None:
+def print_header(line: Callable[[str, str], None], header: Header, full: bool) -> None:
     """What was measured in plain words, the warnings that nobody gave yet, and what the inputs are like, a line each.
 
     Args:
-        line: prints a line in a style. whole: whether all facts of the source follow.
+        line: prints a line in a style. full: whether all facts of the source follow.
     """
     if header.first:
         line(header.first, "bold")
-    for fact in header.facts if whole or not header.first else header.remarks:
+    for fact in header.facts if full or not header.first else header.remarks:
         line(short_hashes(fact), "")
     for warning in header.warnings:
         if warning not in header.announced:

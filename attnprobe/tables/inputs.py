@@ -57,7 +57,7 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
     for record in inputs:
         if record["status"] == "ok":
             for index, head in enumerate(record["heads"]):
-                of_head = {name: some[index] for name, some in record["metrics"].items()}
+                of_head = {name: values[index] for name, values in record["metrics"].items()}
                 known[*place_of(record, record["layer"]), head] = of_head
     labels, rows = source_labels(records), {}
     for record in records:
@@ -84,11 +84,11 @@ def input_rows(inputs: Iterable[Row], records: Iterable[Row]) -> list[dict[str, 
 def input_lines(rows: Sequence[Row]) -> list[str]:
     """A line for each (source, n): medians over heads and windows, from the least to the largest of the layers."""
     lines = []
-    for some in grouped_by(rows, "source", "n"):
-        layers = grouped_by(some, "layer")
+    for group in grouped_by(rows, "source", "n"):
+        layers = grouped_by(group, "layer")
         spans = {name: _range(layers, name, text) for _, name, text in COLUMNS}
-        where = ", ".join(filter(None, [some[0]["source"], layers_in_words(some), f"n = {some[0]['n']}"]))
-        most = "uniform rows" if some[0].get("causal") else "ln n"
+        where = ", ".join(filter(None, [group[0]["source"], layers_in_words(group), f"n = {group[0]['n']}"]))
+        most = "uniform rows" if group[0].get("causal") else "ln n"
         lines.append(
             f"inputs: {where}: scores s.d. {spans['score_std']}, max {spans['score_max']}; entropy "
             f"{spans['entropy']} nats ({spans['entropy_share']} of {most}); attention to the first token "
@@ -101,15 +101,15 @@ def input_lines(rows: Sequence[Row]) -> list[str]:
 def input_tables(rows: Sequence[Row]) -> list[Table]:
     """A table for each (source, n) with a line for each layer."""
     tables = []
-    for some in grouped_by(rows, "source", "n"):
-        first = some[0]
-        counts = counted([{f"{name}s": len({row[name] for row in some}) for name in ("head", "window")}])
+    for group in grouped_by(rows, "source", "n"):
+        first = group[0]
+        counts = counted([{f"{name}s": len({row[name] for row in group}) for name in ("head", "window")}])
         caption = joined("Inputs", source_heading(first), f"n = {first['n']}", f"median of {counts}")
         # of a causal row over the keys up to its own, a uniform one has less than ln n
         headings = {"entropy_share": "of uniform"} if first.get("causal") else {}
         columns = [Column(headings.get(name, heading), _cell(name, text)) for heading, name, text in COLUMNS]
         layer = Column[Sequence[Row]]("layer", lambda alike: str(alike[0]["layer"]))
-        tables.append(table_of(caption, grouped_by(some, "layer"), [layer, *columns]))
+        tables.append(table_of(caption, grouped_by(group, "layer"), [layer, *columns]))
     return tables
 
 
@@ -125,7 +125,7 @@ def _median(rows: Sequence[Row], name: str) -> float | None:
 
 def _range(layers: Sequence[Sequence[Row]], name: str, text: Text) -> str:
     """The layers' medians: one number, or the least and the largest."""
-    medians = [middle for some in layers if (middle := _median(some, name)) is not None]
+    medians = [middle for layers_rows in layers if (middle := _median(layers_rows, name)) is not None]
     if not medians:
         return "unknown"
     low, high = text(min(medians)), text(max(medians))

@@ -59,19 +59,19 @@ def source_labels(records: Iterable[Mapping[str, Any]]) -> dict[str, str | None]
     >>> list(source_labels({"source": one} for one in facts).values())
     ['initialized, weights seed 0', 'initialized, weights seed 1']
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    sources: dict[str, Mapping[str, Any]] = {}
     for record in records:
-        found.setdefault(identity(record.get("source")), record.get("source") or {})
-    if len(found) < 2:
-        return dict.fromkeys(found)
-    labels = {key: str(_word(facts)) for key, facts in found.items()}
-    others = sorted({name for facts in found.values() for name in facts} - {*TELLING, *NAMES, "weights"})
+        sources.setdefault(identity(record.get("source")), record.get("source") or {})
+    if len(sources) < 2:
+        return dict.fromkeys(sources)
+    labels = {key: str(_word(facts)) for key, facts in sources.items()}
+    others = sorted({name for facts in sources.values() for name in facts} - {*TELLING, *NAMES, "weights"})
     for name in (*TELLING, *others):
         before = dict(labels)
-        for key in found:
-            tied = [other for other in found if before[other] == before[key]]
-            if len({strict_json(found[other].get(name)) for other in tied}) > 1:
-                labels[key] += f", {_told(name, found, tied, key)}"
+        for key in sources:
+            tied = [other for other in sources if before[other] == before[key]]
+            if len({strict_json(sources[other].get(name)) for other in tied}) > 1:
+                labels[key] += f", {_difference(name, sources, tied, key)}"
     return dict(labels)
 
 
@@ -169,14 +169,14 @@ def _word(facts: Mapping[str, Any]) -> str:
     return str(next((facts[name] for name in ("weights", "qkv", "task") if facts.get(name)), "unknown source"))
 
 
-def _told(name: str, found: Mapping[str, Mapping[str, Any]], tied: list[str], key: str) -> str:
+def _difference(name: str, sources: Mapping[str, Mapping[str, Any]], tied: list[str], key: str) -> str:
     """A fact as words: by the name of what is hashed, where the names differ too."""
     if name == "scale_inputs":
-        return f"scores x {scale_of(found[key]):g}"
+        return f"scores x {scale_of(sources[key]):g}"
     short = BY_NAME.get(name)
-    if short and len({found[other].get(short) for other in tied}) == len(tied):
-        return f"{short} {found[key].get(short)}"
-    return f"{name.replace('_', ' ')} {short_hashes(str(found[key].get(name)))}"
+    if short and len({sources[other].get(short) for other in tied}) == len(tied):
+        return f"{short} {sources[key].get(short)}"
+    return f"{name.replace('_', ' ')} {short_hashes(str(sources[key].get(name)))}"
 
 
 def at_label(at: Mapping[str, object], method: str | None = None) -> str:

@@ -149,10 +149,10 @@ def grouped(rows: Iterable[R], bounds: Iterable[R] = ()) -> list[list[R]]:
     Of bounds that are zero the first stands for all.
     """
     groups = []
-    for some in grouped_by([*rows, *bounds], "source", "layer", "n", "target"):
-        limits = [row for row in some if row["method"] == LOWER_BOUND]
-        references = [row for row in some if row.get("reference") and row["method"] != LOWER_BOUND]
-        methods = [row for row in some if not row.get("reference") and row["method"] != LOWER_BOUND]
+    for group in grouped_by([*rows, *bounds], "source", "layer", "n", "target"):
+        limits = [row for row in group if row["method"] == LOWER_BOUND]
+        references = [row for row in group if row.get("reference") and row["method"] != LOWER_BOUND]
+        methods = [row for row in group if not row.get("reference") and row["method"] != LOWER_BOUND]
         zero = [row for row in limits if statistic(row, "output_spectral", "max") == 0]
         groups.append([*methods, *references, *(row for row in limits if row not in zero[1:])])
     return groups
@@ -182,18 +182,18 @@ def notes(rows: Iterable[MethodRow]) -> list[str]:
             budgets.setdefault((sign, label(row), reason), []).append(budget(row))
     lines = []
     for (sign, name, reason), d in budgets.items():
-        listed = f" d={', '.join(d)}" if all(d) else ""
-        lines.append(f"{sign} {name}{listed}: {reason}")
+        at_budgets = f" d={', '.join(d)}" if all(d) else ""
+        lines.append(f"{sign} {name}{at_budgets}: {reason}")
     return lines
 
 
 def _remarks(row: MethodRow) -> list[tuple[str, str]]:
     """What is to be said of a row, each with its mark."""
-    found = []
+    remarks = []
     if row["status"] != "ok":
-        found.append((mark(row), row.get("reason") or row["status"]))
+        remarks.append((mark(row), row.get("reason") or row["status"]))
     elif why := row.get("matrix_skipped"):
-        found.append(("–", f"matrix errors skipped: it {why}"))
+        remarks.append(("–", f"matrix errors skipped: it {why}"))
     if row.get("fragile"):
-        found.append((OPEN, FRAGILE))
-    return found
+        remarks.append((OPEN, FRAGILE))
+    return remarks

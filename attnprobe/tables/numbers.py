@@ -11,7 +11,7 @@ from .rows import Named
 __all__ = ["aligned", "brief", "method_label", "per_cent", "short_hashes", "significant"]
 
 SPREAD = re.compile(r"( ± | – | \| | \[| \(|\]|\))")  # what stands between the numbers of one cell
-WHOLE = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands before its point
+INTEGER_PART = re.compile(r"[-+−<>≤≥≈ \d]*")  # of a number: what stands before its point
 
 
 def short_hashes(line: str) -> str:
@@ -90,7 +90,7 @@ def aligned(column: Sequence[str]) -> list[str]:
 
 
 def _at_the_point(pieces: Sequence[str]) -> list[str]:
-    heads = [WHOLE.match(piece)[0] for piece in pieces]  # pyright: ignore[reportOptionalSubscript]: matches all
+    heads = [INTEGER_PART.match(piece)[0] for piece in pieces]  # pyright: ignore[reportOptionalSubscript]: matches all
     left = max(map(len, heads), default=0)
     tails = [piece[len(head) :] for piece, head in zip(pieces, heads, strict=True)]
     right = max(map(len, tails), default=0)

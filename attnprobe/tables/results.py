@@ -11,7 +11,7 @@ from typing import TypeVar
 from .numbers import method_label
 from .rows import Budgeted, State, Statistics
 
-__all__ = ["NEAR", "Value", "at_budget", "best_of", "led", "listed", "lost", "sentences", "tie_rule"]
+__all__ = ["NEAR", "Value", "at_budget", "best_of", "led", "in_words", "lost", "sentences", "tie_rule"]
 
 NEAR = 0.05  # two values without errors that differ by less, relative to the smaller, are a tie
 P10_TO_P90 = 2.563  # standard deviations of a normal distribution
@@ -98,7 +98,7 @@ def at_budget(row: B, label: Callable[[B], str] = method_label) -> str:
     return label(row) + ("" if row["d"] is None else f" d = {row['d']}")
 
 
-def listed(names: Sequence[str]) -> str:
+def in_words(names: Sequence[str]) -> str:
     """Names as words.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
@@ -118,7 +118,7 @@ def lost(rows: Iterable[S], name_of: Callable[[S], str]) -> str:
         if row["status"] != "ok":
             word = "Skipped" if row["status"] == "skipped" else "Failed or diverged"
             names.setdefault(word, {})[name_of(row)] = None
-    return " ".join(f"{word}: {', '.join(some)}." for word, some in names.items())
+    return " ".join(f"{word}: {', '.join(methods)}." for word, methods in names.items())
 
 
 def sentences(*parts: str) -> str:

@@ -59,12 +59,12 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Sta
     >>> [found[name] for name in STATISTICS]
     [3.3333333333333335, 2.0, 3.0, 1.4, 5.4, 6.0, 3]
     """
-    kept = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]
-    if not kept:
+    valid = [(float(v), w) for v, w in zip(values, windows, strict=True) if v is not None and math.isfinite(v)]
+    if not valid:
         return {"mean": None, "se": None, "median": None, "p10": None, "p90": None, "max": None, "count": 0}
-    x = np.array([value for value, _ in kept])
+    x = np.array([value for value, _ in valid])
     by_window: dict[Hashable, list[float]] = {}
-    for value, window in kept:
+    for value, window in valid:
         by_window.setdefault(window, []).append(value)
     with np.errstate(over="ignore", invalid="ignore"):
         means = np.array([np.mean(group) for group in by_window.values()])
@@ -77,7 +77,7 @@ def describe(values: Sequence[float | None], windows: Sequence[Hashable]) -> Sta
             "p10": finite(p10),
             "p90": finite(p90),
             "max": finite(x.max()),
-            "count": len(kept),
+            "count": len(valid),
         }
 
 
@@ -110,19 +110,19 @@ def fragile_statistics(cells: Iterable[Measured], metric: str) -> list[str]:
     """
     if not metric.startswith(NORMALISED):
         return []
-    found = [
+    triples = [
         (value, cell.get("window"), bad)
         for cell in cells
         for value, bad in zip(per_head(cell, metric), chain(doubtful_heads(cell), repeat(False)), strict=False)
         if value is not None and math.isfinite(value)
     ]
-    values, windows, doubtful = zip(*found, strict=True) if found else ((), (), ())
+    values, windows, doubtful = zip(*triples, strict=True) if triples else ((), (), ())
     if not any(doubtful):
         return []
     before = describe(values, windows)
     if all(doubtful):
         return [name for name in STATISTICS[:-1] if before[name] is not None]
-    sound = [value for value, _, bad in found if not bad]
+    sound = [value for value, _, bad in triples if not bad]
     bounded = [min(max(value, min(sound)), max(sound)) for value in values]
     after = describe(bounded, windows)
     return [name for name in STATISTICS[:-1] if _differ(before[name], after[name])]
@@ -170,8 +170,8 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
         return None
-    found = spearmanr(x, y)
-    return round(float(found.statistic), 12)  # pyright: ignore[reportAttributeAccessIssue]: scipy hides the type
+    correlation = spearmanr(x, y)
+    return round(float(correlation.statistic), 12)  # pyright: ignore[reportAttributeAccessIssue]: scipy hides the type
 
 
 def per_head(cell: Measured, name: str) -> list[float | None]:

@@ -181,15 +181,15 @@ def _best(
     for place, row in enumerate(rows):
         if (key := rivals(row)) is not None:
             groups.setdefault(key, []).append(place)
-    found = []
+    marked = []
     for index, column in enumerate(columns):
         for places in groups.values():
             if column.best is None or len(places) < 2:
                 continue
             best = {places[one] for one in column.best.among([rows[place] for place in places])}
             texts = {lines[place][index] for place in best}
-            found += [(place, index) for place in places if place in best or lines[place][index] in texts]
-    return found
+            marked += [(place, index) for place in places if place in best or lines[place][index] in texts]
+    return marked
 
 
 def spelling(name: str) -> str:
@@ -240,8 +240,8 @@ def check_columns(columns: Iterable[Column[Any]], names: Iterable[str]) -> None:
     for name in names:
         if not any(is_called(column, name) for column in columns):
             near = nearest(name, known)
-            listed = "" if "choose from" in near else f" Columns: {', '.join(known)}"
-            raise UsageError(f"unknown column '{name}'{near}{listed}")
+            choices = "" if "choose from" in near else f" Columns: {', '.join(known)}"
+            raise UsageError(f"unknown column '{name}'{near}{choices}")
 
 
 @dataclass(frozen=True)
@@ -252,15 +252,16 @@ class Entry:
     names: Sequence[str] = ()
 
 
-def legend_of(columns: Iterable[Column[Any]], whole: bool = False) -> list[Entry]:
-    """What columns mean, an entry for each meaning, ``names: meaning``; with ``whole`` all that there is to know."""
+def legend_of(columns: Iterable[Column[Any]], full: bool = False) -> list[Entry]:
+    """What columns mean, an entry for each meaning, ``names: meaning``; ``full`` adds further facts."""
     names: dict[tuple[str, str], list[str]] = {}
     for column in columns:
-        meaning = column.meaning, column.more if whole else ""
-        if any(meaning) and column.name not in (some := names.setdefault(meaning, [])):
-            some.append(column.name)
+        meaning = column.meaning, column.more if full else ""
+        if any(meaning) and column.name not in (shared := names.setdefault(meaning, [])):
+            shared.append(column.name)
     return [
-        Entry(f"{', '.join(some)}: {'; '.join(filter(None, texts))}.", tuple(some)) for texts, some in names.items()
+        Entry(f"{', '.join(shared)}: {'; '.join(filter(None, texts))}.", tuple(shared))
+        for texts, shared in names.items()
     ]
 
 

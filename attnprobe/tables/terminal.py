@@ -31,7 +31,7 @@ def plain_tables(
     header: Header,
     run: str | None = None,
     width: int | None = None,
-    whole: bool = False,
+    full: bool = False,
 ) -> str:
     """Tables between the header and a legend.
 
@@ -43,7 +43,7 @@ def plain_tables(
     Args:
         legend: sentences before those on columns.
         width: the terminal's; ``None`` asks standard output. A pipe has the width that COLUMNS says, or no limit.
-        whole: whether all provenance stands above, and below all that there is to know of every column, else
+        full: whether all provenance stands above, and below all that there is to know of every column, else
             `LEGEND_LINES` lines on the columns that are shown.
     """
     terminal = width is not None or sys.stdout.isatty()
@@ -57,7 +57,7 @@ def plain_tables(
     needed = max(least, min(max(widths, default=0), room))
     console = console_of(max(needed, room if limited else 100), terminal)
     line = lambda text, style="": console.print(Text(text, style=style), width=room, soft_wrap=not limited)
-    print_header(line, header, whole)
+    print_header(line, header, full)
     for table, one in zip(tables, drawn, strict=True):
         console.print()
         if table.caption:
@@ -72,9 +72,9 @@ def plain_tables(
     console.print()
     columns = [table.columns[i] for table, places in zip(tables, shown, strict=True) for i in places]
     left_out = _left_out(layouts, shown)
-    if whole:
+    if full:
         every = [column for table in tables for column in table.columns]
-        lines = [*legend, *(entry.text for entry in legend_of(every, whole=True))]
+        lines = [*legend, *(entry.text for entry in legend_of(every, full=True))]
     else:
         entries = [*map(Entry, legend), *legend_of(columns)]
         lines = _legend(entries, left_out, min(room, max(80, min(needed, 120))))

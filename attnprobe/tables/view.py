@@ -49,7 +49,7 @@ class View:
         columns: all that the tables may have, those that a run has nothing for included. fields: the names of all
             fields that the rows may have.
         judged: the rows that gates judge. figures: by kind. files: JSON beside the records, by name.
-        beside: other views, whose tables are written too. run: the run's folder, where there is one.
+        companions: other views, whose tables are written too. run: the run's folder, where there is one.
     """
 
     command: str
@@ -67,12 +67,12 @@ class View:
     judged: Sequence[Judged] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
-    beside: Sequence[View] = ()
+    companions: Sequence[View] = ()
     run: str | None = None
 
     def of_run(self, folder: Path) -> View:
         """The view with the run's folder named."""
-        return replace(self, run=str(folder), beside=[replace(one, run=str(folder)) for one in self.beside])
+        return replace(self, run=str(folder), beside=[replace(one, run=str(folder)) for one in self.companions])
 
     @property
     def inputs(self) -> View | None:
@@ -84,17 +84,17 @@ class View:
         return replace(flat_view("inputs", rows, above), tables=input_tables(rows), legend=INPUTS_LEGEND)
 
     @property
-    def whole_legend(self) -> list[str]:
+    def full_legend(self) -> list[str]:
         """The legend, and what the columns mean, in sentences."""
         columns = [column for table in self.tables for column in table.columns]
-        return [*self.legend, *(entry.text for entry in legend_of(columns, whole=True))]
+        return [*self.legend, *(entry.text for entry in legend_of(columns, full=True))]
 
     def text(
         self,
         format: str,
         width: int | None = None,
         columns: Sequence[str] = (),
-        whole: bool = False,
+        full: bool = False,
         above: Sequence[str] = (),
     ) -> str:
         """The view in a format, without a final newline.
@@ -106,7 +106,7 @@ class View:
             width: the terminal's, for ``table``; None asks standard output.
             columns: names of the columns to show, in this order; of ``csv`` the names of its fields.
             above: lines of Markdown that stand first in ``github``, the summary of a CI job.
-            whole: whether ``table`` has the whole legend and the whole provenance, as ``md`` and ``latex`` have.
+            full: whether ``table`` has the whole legend and the whole provenance, as ``md`` and ``latex`` have.
 
         Raises:
             UsageError: an unknown format or column, or columns of a format that has none.
@@ -120,11 +120,11 @@ class View:
             return csv_of([*self.rows, *self.bounds], columns, self.fields)
         chosen = self.with_columns(columns) if columns else self
         if format == "table":
-            return plain_tables(chosen.tables, chosen.legend, chosen.header, chosen.run, width, whole)
+            return plain_tables(chosen.tables, chosen.legend, chosen.header, chosen.run, width, full)
         if format == "github":
-            return github(chosen.tables, chosen.whole_legend, chosen.header, chosen.run, above)
+            return github(chosen.tables, chosen.full_legend, chosen.header, chosen.run, above)
         render = markdown if format == "md" else latex
-        return render(chosen.tables, chosen.whole_legend, chosen.header, chosen.run)
+        return render(chosen.tables, chosen.full_legend, chosen.header, chosen.run)
 
     def with_columns(self, names: Sequence[str]) -> View:
         """The view with these columns of its tables alone; its legend says which of them are empty.
@@ -140,7 +140,7 @@ class View:
         return replace(self, tables=tables, legend=[*self.legend, *lines])
 
     def _json(self) -> str:
-        whole = {
+        contents = {
             "schema": SCHEMA,
             "command": self.command,
             "source": self.header.source,
@@ -151,7 +151,7 @@ class View:
             **({"inputs": self.header.inputs} if self.header.inputs else {}),
             **({} if self.summary is None else {"summary": self.summary}),
         }
-        return strict_json(encode_inf(whole), indent=2)
+        return strict_json(encode_inf(contents), indent=2)
 
 
 def check_format(format: str, columns: Sequence[str] = ()) -> None:

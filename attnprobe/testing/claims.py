@@ -109,8 +109,8 @@ def permutation_equivariant(case: Case) -> None:
 
 @claim("own_scale", scores=(1.0,), dtypes=(torch.float64,))
 def own_scale(case: Case) -> None:
-    _, ours, theirs = scaled(case)
-    demand(not torch.allclose(ours.output, theirs.output), "it is a function of the scores: drop the tag")
+    _, ours, other = scaled(case)
+    demand(not torch.allclose(ours.output, other.output), "it is a function of the scores: drop the tag")
 
 
 @claim("causal", scores=(1.0,))
@@ -133,28 +133,28 @@ def causal(case: Case) -> None:
 @in_kit("causal-rows", "some queries of causal Q, K, V get the rows of all of them", tag="causal", scores=(1.0,))
 def causal_rows(case: Case) -> None:
     qkv = case.qkv().replace(causal=True)
-    whole = case.run(qkv)
+    all_rows = case.run(qkv)
     for index in (torch.arange(qkv.n - 3, qkv.n), torch.tensor([1, 2, qkv.n // 2, qkv.n - 1])):
-        some = qkv.queries(index)
+        part = qkv.queries(index)
         try:
-            rows = case.run(some)
+            rows = case.run(part)
         except Unsupported as error:
             raise Skip(f"it takes all queries of a text or none: {error}") from error
-        band = case.output_band(whole, qkv)[:, index]
-        case.near(rows.output, whole.output[:, index], band, f"queries {index.tolist()} alone")
+        band = case.output_band(all_rows, qkv)[:, index]
+        case.near(rows.output, all_rows.output[:, index], band, f"queries {index.tolist()} alone")
 
 
 @claim("decodes", scores=(1.0,))
 def decodes(case: Case) -> None:
     qkv = case.qkv().replace(causal=True)
-    whole, least = case.run(qkv), case.budget or 1
+    all_rows, least = case.run(qkv), case.budget or 1
     for step in sorted({min(least, qkv.n - 1), qkv.n // 2, qkv.n - 1}):
         seen = slice(0, step + 1)
         one = qkv.replace(q=qkv.q[:, step : step + 1], k=qkv.k[:, seen], v=qkv.v[:, seen])
-        band = case.output_band(whole, qkv)[:, step : step + 1]
+        band = case.output_band(all_rows, qkv)[:, step : step + 1]
         case.near(
             case.run(one, d=_affordable(case, step + 1)).output,
-            whole.output[:, step : step + 1],
+            all_rows.output[:, step : step + 1],
             band,
             f"decoding at token {step}",
         )

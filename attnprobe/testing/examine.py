@@ -72,16 +72,16 @@ def examine(
     Raises:
         UsageError: an unknown method, option, property or target, or an impossible size.
     """
-    name, listed = parts(method) if isinstance(method, str) else (method, None)
+    name, option_text = parts(method) if isinstance(method, str) else (method, None)
     entry = get(name)
     selected = list(only) or list(PROPERTIES)
     for one in selected:
         if one not in PROPERTIES:
             raise unknown("property", one, PROPERTIES)
     targets = entry.targets if target is None else (target,)
-    given = dict(pair.split("=", 1) for pair in (listed or "").split(",") if "=" in pair)
-    if listed is not None and len(given) != len(listed.split(",")):
-        raise UsageError(f"{name}: '{listed}' are no options; write {name}:OPTION=VALUE")
+    given = dict(pair.split("=", 1) for pair in (option_text or "").split(",") if "=" in pair)
+    if option_text is not None and len(given) != len(option_text.split(",")):
+        raise UsageError(f"{name}: '{option_text}' are no options; write {name}:OPTION=VALUE")
     verdicts, total = [], len(targets) * len(selected)
     for one in targets:
         options = entry.check(one, given)

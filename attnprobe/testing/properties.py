@@ -123,10 +123,10 @@ def float32(case: Case) -> None:
 def scale(case: Case) -> None:
     if case.method.claims("own_scale", case.target):
         raise Skip("it says own_scale: its matrix is no function of the scores")
-    steeper, ours, theirs = scaled(case)
+    steeper, ours, other = scaled(case)
     case.compare(
         ours,
-        theirs,
+        other,
         steeper,
         "the scale is left out, fixed, or applied twice: Q and K at scale 4s against 2Q and 2K at s",
     )
@@ -175,12 +175,12 @@ def inputs(case: Case) -> None:
 
 @in_kit("heads", "heads in a batch equal heads alone, under their original numbers", dtypes=(torch.float64,))
 def heads(case: Case) -> None:
-    whole = case.qkv(h=case.h + 3)
+    every = case.qkv(h=case.h + 3)
     order = [case.h + 2, 1, *range(3, case.h + 2)][: max(2, case.h)]
-    batch = whole.select(order)
+    batch = every.select(order)
     together = case.run(batch)
     for row, head in enumerate(order):
-        alone = case.run(whole.select([head]))
+        alone = case.run(every.select([head]))
         for key, value in alone.draws.items():
             demand(torch.equal(value[0], together.draws[key][row]), f"head {head} draws other {key} alone")
         one = replace(
@@ -188,7 +188,7 @@ def heads(case: Case) -> None:
             output=together.output[row : row + 1],
             operator=together.operator and together.operator.heads(slice(row, row + 1)),
         )
-        case.compare(one, alone, whole.select([head]), f"head {head} in a batch against alone")
+        case.compare(one, alone, every.select([head]), f"head {head} in a batch against alone")
         for key, value in alone.diagnostics.items():
             other = together.diagnostics[key]
             demand(value.shape == (1,) and other.shape == (len(order),), f"{key} is not one number a head")
@@ -264,21 +264,21 @@ def linear(case: Case) -> None:
 def adjoint(case: Case) -> None:
     qkv = case.qkv()
     approx = case.run(qkv)
-    found = case.operator(approx)
+    approximate = case.operator(approx)
     u, x = case.random(qkv.h, qkv.n_q, 3), case.random(qkv.h, qkv.n_k, 3)
-    band, dense = case.band(approx, qkv), found.dense().double()
-    case.near(found @ x, dense @ x, band @ x.abs(), "B~ X against the dense matrix times X")
-    case.near(found.rmatmul(u), dense.mT @ u, band.mT @ u.abs(), "B~ᵀ Y against the dense transpose times Y")
-    left, right = (u * (found @ x).double()).sum(1), (found.rmatmul(u).double() * x).sum(1)
+    band, dense = case.band(approx, qkv), approximate.dense().double()
+    case.near(approximate @ x, dense @ x, band @ x.abs(), "B~ X against the dense matrix times X")
+    case.near(approximate.rmatmul(u), dense.mT @ u, band.mT @ u.abs(), "B~ᵀ Y against the dense transpose times Y")
+    left, right = (u * (approximate @ x).double()).sum(1), (approximate.rmatmul(u).double() * x).sum(1)
     demand(((left - right).abs() <= 2 * (u.abs() * (band @ x.abs())).sum(1)).all(), "⟨Y, B~X⟩ is not ⟨B~ᵀY, X⟩")
-    case.near(_in_blocks(found), dense, band, "rows in blocks against the dense matrix")
-    case.near(found.row_sums()[..., None], dense.sum(-1, keepdim=True), band.sum(-1, keepdim=True), "row sums")
+    case.near(_in_blocks(approximate), dense, band, "rows in blocks against the dense matrix")
+    case.near(approximate.row_sums()[..., None], dense.sum(-1, keepdim=True), band.sum(-1, keepdim=True), "row sums")
 
 
-def _in_blocks(found: Operator) -> torch.Tensor:
-    n = found.shape[1]
+def _in_blocks(approximate: Operator) -> torch.Tensor:
+    n = approximate.shape[1]
     cuts = sorted({0, n // 3, min(n // 3 + 1, n), n})
-    return torch.cat([found.rows(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)], 1)
+    return torch.cat([approximate.rows(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)], 1)
 
 
 @in_kit(

@@ -63,9 +63,9 @@ def topk_tv(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     """The largest difference of the sides of both identities over the rows of a head; equal but for rounding."""
     wide = qkv.to(dtype=torch.float64)
     for d, approx in runs(setting, "topk"):
-        found = row_metrics(exact(wide), approx, wide)
-        lost = 1 - found["mass"]
-        sides = {"tau": (found["tv"], lost), "kl": (found["tv"], -torch.expm1(-found["kl"]))}
+        measured = row_metrics(exact(wide), approx, wide)
+        lost = 1 - measured["mass"]
+        sides = {"tau": (measured["tv"], lost), "kl": (measured["tv"], -torch.expm1(-measured["kl"]))}
         for of, (left, right) in sides.items():
             yield _at_most("topk-tv", d, (left - right).abs().amax(1), _equal(qkv), of, lost=lost.mean(1))
 
@@ -88,11 +88,11 @@ def topk_output(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     diameter = largest_distance(wide.v).cpu()
     sizes = exact_output(wide).norm(dim=-1).cpu()
     for d, approx in runs(setting, "topk"):
-        found = {name: values.cpu() for name, values in row_metrics(exact(wide), approx, wide).items()}
-        difference = (found["row_error"] - found["tv"] * found["tail_gap"]).abs().amax(1)
+        measured = {name: values.cpu() for name, values in row_metrics(exact(wide), approx, wide).items()}
+        difference = (measured["row_error"] - measured["tv"] * measured["tail_gap"]).abs().amax(1)
         yield _at_most("topk-output", d, difference, _equal(qkv), "factorisation")
         rounding = ROUNDING * torch.finfo(qkv.dtype).eps
-        error, lost = (found["row_error"] - rounding).clamp(min=0) * sizes, 1 - found["mass"]
+        error, lost = (measured["row_error"] - rounding).clamp(min=0) * sizes, 1 - measured["mass"]
         share = torch.where(error > 0, error / (lost * diameter[:, None]), torch.zeros_like(error))
         yield _at_most("topk-output", d, share.amax(1), torch.ones(qkv.h), "diameter", mean=share.mean(1))
 
@@ -140,16 +140,16 @@ def _head_keys(qkv: QKV, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
             hidden = visible.of(slice(start, stop)).hidden(qkv.n_k)
         count = (~hidden).sum(1)
         weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1).sort(-1, descending=True).values
-        some = count >= LEAST_KEYS
+        long = count >= LEAST_KEYS
         mean = scores.masked_fill(hidden, 0).sum(1) / count
         away = (scores - mean[:, None]).masked_fill(hidden, 0)
         variance = away.square().sum(1) / count
-        needed.append(((weights.cumsum(-1) < 1 - epsilon).sum(1) + 1)[some].double())
+        needed.append(((weights.cumsum(-1) < 1 - epsilon).sum(1) + 1)[long].double())
         rule = [
-            int(n) * gaussian_keys(float(s), epsilon) for n, s in zip(count[some], variance[some].sqrt(), strict=True)
+            int(n) * gaussian_keys(float(s), epsilon) for n, s in zip(count[long], variance[long].sqrt(), strict=True)
         ]
         ruled.append(torch.tensor(rule, dtype=torch.float64))
-        kurtosis.append((away.pow(4).sum(1) / count / variance.square() - 3)[some])
+        kurtosis.append((away.pow(4).sum(1) / count / variance.square() - 3)[long])
     mean = lambda parts: torch.cat([part.cpu() for part in parts]).mean()
     return mean(needed), mean(ruled), mean(kurtosis)
 
@@ -168,8 +168,8 @@ def bounded_scores(qkv: QKV, setting: Setting) -> Iterator[Finding]:
     The slack says how far a head is from that regime.
     """
     largest, bound = input_statistics(qkv)["score_max"], log(qkv.n_k) ** 0.5
-    found = _at_most("bounded-scores", None, largest, torch.full((qkv.h,), bound), None)
-    yield replace(found, assumption="max |S| ≤ √ln n", met=found.measured <= bound)
+    finding = _at_most("bounded-scores", None, largest, torch.full((qkv.h,), bound), None)
+    yield replace(finding, assumption="max |S| ≤ √ln n", met=finding.measured <= bound)
 
 
 PROMISES = {

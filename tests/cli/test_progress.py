@@ -19,7 +19,7 @@ from attnprobe.experiments import EXPERIMENTS
 from attnprobe.experiments.error import ErrorRequest
 from attnprobe.experiments.error.measure import measure_errors
 from attnprobe.run import loop
-from attnprobe.run.estimate import Listed
+from attnprobe.run.estimate import CellEstimate
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_the_table_of_a_dry_run_fits(columns, monkeypatch):
     """Names of methods are wrapped and each stands whole; a pipe without COLUMNS wraps nothing."""
     names = [f"method-{number}:option={number}" for number in range(30)]
     cells = [
-        Listed((weights, 4096, window, layer), name, d, done=d == 8, work=1.0, bytes=1.0)
+        CellEstimate((weights, 4096, window, layer), name, d, done=d == 8, work=1.0, bytes=1.0)
         for weights in ("pretrained", "initialized")
         for layer in (0, 1)
         for window in (0, 1)

@@ -336,7 +336,7 @@ def test_some_queries_are_rows_of_all(families, text_file, name, queries):
 def test_a_long_text_is_read_in_parts(families, text_file, monkeypatch, name, queries):
     """What they give is that of one forward; 24 tokens in parts of 7 are more than a window and a last part of 3."""
     whole = source(families(name), text_file, queries=queries).qkv(24, [0, 1], 0)
-    monkeypatch.setattr("attnprobe.sources.positions.WHOLE", 20)
+    monkeypatch.setattr("attnprobe.sources.positions.LONGEST", 20)
     monkeypatch.setattr("attnprobe.sources.positions.PART", 7)
     for layers in ([0, 1], [1]):
         for layer, qkv in source(families(name), text_file, queries=queries).qkv(24, layers, 0).items():

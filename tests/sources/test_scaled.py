@@ -24,7 +24,7 @@ from attnprobe.gates.check import check
 from attnprobe.gates.parse import parse_gates
 from attnprobe.gates.plan import impossible_reason
 from attnprobe.report import open_run, views
-from attnprobe.run.estimate import listed
+from attnprobe.run.estimate import estimate_cells
 from attnprobe.sources import SourceSpec, resolve, scaled, scaled_inputs
 
 KINDS = {
@@ -286,7 +286,10 @@ def test_a_sweeps_own_folder_is_named_as_before_there_were_factors(tmp_path):
 
 def test_a_dry_run_lists_what_is_measured(file, tmp_path):
     request = ErrorRequest(qkv=file, device="cpu", d=(4,), scale_inputs=(1, 2))
-    assert {cell.place[0] for cell in listed(experiment("error").cells(), request)} == {"file", "file, scores x 2"}
+    assert {cell.place[0] for cell in estimate_cells(experiment("error").cells(), request)} == {
+        "file",
+        "file, scores x 2",
+    }
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1,,2", "inf"])

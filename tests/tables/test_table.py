@@ -134,7 +134,7 @@ def test_the_legend_has_three_lines_and_explains_what_is_shown():
     assert lines[0].startswith("A sentence. column 0: what column 0 is.")
     assert len(lines) == LEGEND_LINES + 1 and all(len(line) <= 60 for line in lines)
     assert "what column 5 is" not in text and lines[-1] == "6 columns left out (--columns). --legend explains 1 more"
-    whole = plain_tables([table], ["A sentence."], Header(), width=60, whole=True)
+    whole = plain_tables([table], ["A sentence."], Header(), width=60, full=True)
     assert all(f"{name}: what {name} is." in whole for name in names) and "A sentence." in whole
 
 
@@ -166,6 +166,6 @@ def test_plain_words_stand_first_and_provenance_where_the_whole_is_asked_for():
     header = Header(
         lines=["model: m, sha256 0"], warnings=["a fallback", "another"], first="M on T", announced=["another"]
     )
-    short, whole = (plain_tables([], [], header, whole=whole).splitlines() for whole in (False, True))
+    short, whole = (plain_tables([], [], header, full=full).splitlines() for full in (False, True))
     assert short[:2] == ["M on T", "! a fallback"] and "! another" not in short
     assert whole[:3] == ["M on T", "model: m, sha256 0", "! a fallback"]

@@ -13,7 +13,7 @@ from .rows import BenchRow, BenchSummary
 __all__ = ["bench_judged"]
 
 
-EACH_N = tuple(name for name in GATED.names if name not in GATED.whole)
+EACH_N = tuple(name for name in GATED.names if name not in GATED.over_all_n)
 
 
 def bench_judged(rows: Iterable[BenchRow], summary: Iterable[BenchSummary]) -> list[Judged]:
@@ -30,23 +30,23 @@ def bench_judged(rows: Iterable[BenchRow], summary: Iterable[BenchSummary]) -> l
             name: {**described, "of": row["heads"]} for name, described in row["metrics"].items()
         }
         judged.append({**part(Placed, row), "judges": EACH_N, "metrics": {**errors, **_costs(row)}})
-    requested = {_who(row) for row in rows if row["requested"]}
+    requested = {_curve_key(row) for row in rows if row["requested"]}
     for entry in summary:
-        grown = {name: _described([entry[name]]) for name in GATED.whole}
+        grown = {name: _described([entry[name]]) for name in GATED.over_all_n}
         judged.append(
             {
                 **part(Placed, entry),
                 "n": None,
                 "status": "ok",
-                "requested": _who(entry) in requested,
-                "judges": GATED.whole,
+                "requested": _curve_key(entry) in requested,
+                "judges": GATED.over_all_n,
                 "metrics": grown,
             }
         )
     return judged
 
 
-def _who(row: BenchRow | BenchSummary) -> tuple[Any, ...]:
+def _curve_key(row: BenchRow | BenchSummary) -> tuple[Any, ...]:
     return row["method"], str(row["options"]), row["d"], row["source"], row["layer"], row["target"], row["backward"]
 
 

@@ -21,4 +21,4 @@ ERRORS = tuple(
         "bad_rows",
     )
 )
-GATED = Gated((*COSTS, *GROWTH, *ERRORS), whole=tuple(metric.name for metric in GROWTH))
+GATED = Gated((*COSTS, *GROWTH, *ERRORS), over_all_n=tuple(metric.name for metric in GROWTH))

@@ -15,17 +15,17 @@ from ...metrics import ExactOutput, output_errors
 from ...metrics.cost import counted_flops, interleaved, leading_products, peak_bytes
 from ...qkv import QKV
 from ...reference import exact_output
-from ...run.cells import Cells, Done, Found, Place, title
+from ...run.cells import Cells, Done, Place, Result, title
 from ...run.costs import Cost, work_of_method
 from ...run.ending import ending
 from ...run.inputs import InputKeeper
 from ...run.limits import attempt
 from ...run.loop import Session, measure_cells
-from ...run.plan import Group, listed, method_facts
+from ...run.plan import Group, MethodRequest, method_entry, method_facts
 from ...run.provenance import clock_mhz, machine, versions
 from ...timings import Timings
 from .calls import EXACT, Work, differentiated, load_call, save_inputs
-from .plan import BenchCell, bench_cells, bench_prepared, why_not
+from .plan import BenchCell, bench_cells, bench_prepared, unsupported_reason
 from .record import SHAPE
 from .request import BenchRequest
 
@@ -77,7 +77,7 @@ class BenchCells(Cells):
     def plan(self) -> dict[str, Any]:
         plan = self.planned
         return {
-            "methods": [listed(m) for m in plan.methods],
+            "methods": [method_entry(m) for m in plan.methods],
             "n": plan.n,
             "d": plan.d,
             "layers": plan.layers,
@@ -119,7 +119,7 @@ class BenchCells(Cells):
         once, size = work_of_method(place.group.n, cell.d, len(self.head_numbers(place)))
         return (self.request.rounds + 3) * once, size
 
-    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, QKV, Found]]:
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, QKV, Result]]:
         """Q, K and V of one place at a time: no other is held beside what is timed."""
         for place in places:
             n, layer, heads = place.group.n, place.layer, self.heads(place)
@@ -127,8 +127,8 @@ class BenchCells(Cells):
             qkv = self.sources[0].qkv(n, [layer], 0)[layer]
             yield place, qkv if heads is None else qkv.select(heads), {}
 
-    def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[BenchCell, Found]]:
-        missing = [cell for cell in self.listed[place] if cell.key not in done]
+    def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[BenchCell, Result]]:
+        missing = [cell for cell in self.by_place[place] if cell.key not in done]
         results = _Bench(inputs, self).measure(missing)
         yield from ((cell, results[cell.key]) for cell in missing)
 
@@ -167,7 +167,7 @@ class _Bench:
     def show(self, label: str, begun: Mapping[str, float] | None = None) -> None:
         self.cells.show(f"n={self.qkv.n_q} {label}", begun)
 
-    def measure(self, cells: list[BenchCell]) -> dict[str, Found]:
+    def measure(self, cells: list[BenchCell]) -> dict[str, Result]:
         """What is found of the cells, by key."""
         conditions = {"load": round(os.getloadavg()[0], 2), "clock_mhz": clock_mhz()}
         every = {cell.key: {**conditions, **self._tried(cell)} for cell in cells}
@@ -199,7 +199,7 @@ class _Bench:
                     self._peak(cell, str(Path(folder) / "qkv.pt"), result)
         return every
 
-    def _peak(self, cell: BenchCell, path: str, result: Found) -> None:
+    def _peak(self, cell: BenchCell, path: str, result: Result) -> None:
         self.show(f"memory of {title(cell)}")
         device, peak = str(self.qkv.device), None
         with attempt() as tried:  # the system may have ended the process: times stand
@@ -208,13 +208,13 @@ class _Bench:
             result["reason"] = f"no peak memory: {tried.reason}"
         result["metrics"]["peak_bytes"] = [peak]
 
-    def _tried(self, cell: BenchCell) -> Found:
+    def _tried(self, cell: BenchCell) -> Result:
         """What one call of a cell gives: status, reason, products, entries, errors."""
-        result: Found = {"metrics": {}}
+        result: Result = {"metrics": {}}
         self.show(f"first call of {title(cell)}")
         with self.cells.attempt(cell.key) as tried:
-            if cell.request is not None and (why := why_not(self.request, cell.request, cell.n, cell.d)) is not None:
-                raise Unsupported(why)
+            if cell.request is not None:
+                self._refuse_unsupported(cell, cell.request)
             results: list[Any] = []
             with torch.no_grad():
                 flops = counted_flops(lambda: results.append(cell.work.run(self.qkv)))
@@ -227,6 +227,11 @@ class _Bench:
             if cell.request is not None:
                 result |= {"draws_hash": approx.draws_hash(), **ending(approx, self.qkv)}
         return result if tried.ok else result | tried.state
+
+    def _refuse_unsupported(self, cell: BenchCell, request: MethodRequest) -> None:
+        reason = unsupported_reason(self.request, request, cell.n, cell.d)
+        if reason is not None:
+            raise Unsupported(reason)
 
     def _leading(self, cell: BenchCell) -> float | None:
         """Two operations for each multiply-add of the registry's leading cost, all heads; None with a gradient."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import UsageError
 from ...records.file import cell_key, identity_facts
-from ...run.plan import MethodRequest, determines, parse_methods, refuse_endless, refused
+from ...run.plan import MethodRequest, method_identity, parse_methods, refuse_endless, refused
 from ...run.provenance import machine
 from ...run.sources import heads_of, layers_of, sources_of
 from ...sources import RandomSource
@@ -16,7 +16,7 @@ from ...timings import Timings
 from .calls import EXACT, Work
 from .request import BenchRequest
 
-__all__ = ["BenchCell", "BenchPlan", "bench_cells", "bench_prepared", "why_not"]
+__all__ = ["BenchCell", "BenchPlan", "bench_cells", "bench_prepared", "unsupported_reason"]
 
 LENGTHS = {"random": (512, 1024, 2048, 4096, 8192, 16384), "model": (512, 1024, 2048, 4096)}
 
@@ -65,7 +65,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
     plan = BenchPlan(methods, n, d, layers, heads)
     refuse_endless(len(methods) * len(n) * len(d) * len(layers))
     reasons = [
-        why_not(request, one, length, budget)
+        unsupported_reason(request, one, length, budget)
         for one in methods
         for length in n
         for budget in (d if one.entry.budget is not None else (None,))
@@ -75,7 +75,7 @@ def bench_prepared(request: BenchRequest, notify: Callable[[str], None]) -> tupl
     return source, plan
 
 
-def why_not(request: BenchRequest, one: MethodRequest, n: int, d: int | None) -> str | None:
+def unsupported_reason(request: BenchRequest, one: MethodRequest, n: int, d: int | None) -> str | None:
     """Why a method is not called at n; None where it is."""
     why = refused(one, request.target, n, d)
     cost = one.entry.cost
@@ -103,7 +103,7 @@ def bench_cells(request: BenchRequest, plan: BenchPlan, source: Any) -> dict[tup
         )
         key = cell_key(
             command="bench",
-            **({"method": EXACT, "options": {}} if one is None else determines(one)),
+            **({"method": EXACT, "options": {}} if one is None else method_identity(one)),
             target=work.target,
             source=facts,
             n=n,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...tables.numbers import significant
-from ...tables.results import Value, at_budget, best_of, listed, lost, sentences, tie_rule
+from ...tables.results import Value, at_budget, best_of, in_words, lost, sentences, tie_rule
 from .rows import BenchRow
 
 __all__ = ["bench_result"]
@@ -32,7 +32,7 @@ def bench_result(rows: Sequence[BenchRow]) -> str:
     tie = tie_rule(ratios, best, "spreads over rounds")
     size = significant(ratios[best[0]].value, 2)
     return sentences(
-        f"At n = {n}, {listed(best)} {verb} the least time{tie}, {size} times exact attention's.",
+        f"At n = {n}, {in_words(best)} {verb} the least time{tie}, {size} times exact attention's.",
         f"{faster} of {len(ratios)} methods and budgets are faster than exact attention.",
         lost(rows, at_budget),
     )

@@ -130,8 +130,8 @@ def search(
     ]:
         try_all(next_budgets)
     try_all((d, head) for epsilon, head in goals for d in _above(of(head), fine, missing[head], epsilon))
-    found = [_found(head, epsilon, of(head), tried, random) for epsilon, head in goals]
-    return found, {d: tried[d] for d in sorted(tried)}
+    head_budgets = [_head_budget(head, epsilon, of(head), tried, random) for epsilon, head in goals]
+    return head_budgets, {d: tried[d] for d in sorted(tried)}
 
 
 def _reached(errors: Mapping[int, float], epsilon: float) -> tuple[int | None, int | None]:
@@ -155,13 +155,13 @@ def _above(errors: Mapping[int, float], fine: Sequence[int], missing: set[int], 
     return [] if d is None else [x for x in fine if x > d and x not in missing][:NEIGHBOURS]
 
 
-def _found(
+def _head_budget(
     head: int, epsilon: float, errors: Mapping[int, float], tried: Mapping[int, Errors], random: bool
 ) -> HeadBudget:
     """What was found for one head and ε."""
     d, below = _reached(errors, epsilon)
     if d is None:
-        seeds = max((len(some[head]) for some in tried.values() if head in some), default=1)
+        seeds = max((len(by_head[head]) for by_head in tried.values() if head in by_head), default=1)
         return HeadBudget(head, epsilon, None, below, seeds=seeds)
     seeds = tried[d][head]
     held = sum(error <= epsilon for error in seeds)

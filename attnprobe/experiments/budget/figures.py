@@ -17,7 +17,7 @@ from ...figures.words import formula, sentence
 from ...tables.labels import file_tag, source_heading
 from ...tables.numbers import method_label
 from ...tables.table import grouped_by
-from .rows import HeadRow, budget_rows, is_found
+from .rows import HeadRow, budget_rows, is_of_head
 
 if TYPE_CHECKING:
     from .record import BudgetRecord
@@ -38,7 +38,7 @@ def budget_figures(records: Sequence[BudgetRecord], drawing: Drawing, out_dir: s
     Returns:
         The files' paths.
     """
-    rows = list(filter(is_found, budget_rows(records)))
+    rows = list(filter(is_of_head, budget_rows(records)))
     several = [name for name in ("target", "metric") if len({row[name] for row in rows}) > 1]
     paths: list[Path] = []
     for group in grouped_by(rows, "source", "n", "target", "metric"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import Unsupported
 from ...qkv import QKV
-from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_method
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, parse_methods
@@ -21,7 +21,7 @@ from ...timings import Timings
 from .bisect import coarse_budgets
 from .record import SHAPE
 from .request import BudgetRequest
-from .search import BudgetSearch, Question, answered
+from .search import BudgetSearch, Question, search_budgets
 
 __all__ = ["BudgetCells", "measure_budgets"]
 
@@ -127,7 +127,7 @@ class BudgetCells(PlannedCells):
         except Unsupported:
             return []
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         at, runs = "", 0
         usual = 2 * len(self._coarse(place, cell))
 
@@ -138,7 +138,7 @@ class BudgetCells(PlannedCells):
             runs += 1
 
         try:
-            result |= _record(answered(self.question, cell.request, inputs, show), inputs)
+            result |= _record(search_budgets(self.question, cell.request, inputs, show), inputs)
         except BaseException as error:
             if at:
                 error.add_note(at)
@@ -206,7 +206,7 @@ def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts:
         yield _Cell(key, method)
 
 
-def _record(search: BudgetSearch, qkv: QKV) -> Found:
+def _record(search: BudgetSearch, qkv: QKV) -> Result:
     """What a search found, as a record holds it."""
     result = {
         "least": search.least,

@@ -27,7 +27,7 @@ __all__ = [
     "budget_rows",
     "budget_summary",
     "has_heads",
-    "is_found",
+    "is_of_head",
 ]
 
 
@@ -162,7 +162,7 @@ def has_heads(entry: BudgetSummary) -> TypeGuard[FoundSummary]:
     return entry["heads"] > 0
 
 
-def is_found(row: BudgetRow) -> TypeGuard[HeadRow]:
+def is_of_head(row: BudgetRow) -> TypeGuard[HeadRow]:
     """Whether the row is of a head."""
     return row["head"] is not None
 
@@ -231,7 +231,7 @@ def _summary(group: Sequence[BudgetRow]) -> BudgetSummary:
         "windows": len(set(windows)),
         "cells": len(set(windows)),
     }
-    heads = list(filter(is_found, group))
+    heads = list(filter(is_of_head, group))
     if not heads:
         return {**entry, "heads": 0, "values": 0, "metrics": {}}
     unreached = [float(row["d"] is None) for row in heads]

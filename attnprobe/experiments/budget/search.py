@@ -22,7 +22,7 @@ from ...run.plan import HELD, MOST_SHARED, MethodRequest
 from ...tables.metrics import METRICS
 from .bisect import Errors, HeadBudget, search, seeds_needed
 
-__all__ = ["METRIC", "BudgetSearch", "Question", "answered", "budgets"]
+__all__ = ["METRIC", "BudgetSearch", "Question", "search_budgets", "budgets"]
 
 METRIC = "output_frobenius_relative"
 D_MIN = 8
@@ -160,10 +160,10 @@ def budgets(
     question = Question(several, metric, delta, seeds, d_min, d_max, resolution, scan, target)
     request = MethodRequest(method, get(method).check(target, options))
     with torch.no_grad():
-        return answered(question, request, qkv)
+        return search_budgets(question, request, qkv)
 
 
-def answered(
+def search_budgets(
     question: Question, request: MethodRequest, qkv: QKV, show: Callable[[str], None] = lambda label: None
 ) -> BudgetSearch:
     """`budgets` of a question and a method whose options were checked.
@@ -200,12 +200,12 @@ class _Errors:
     ) -> None:
         self.question, self.request, self.qkv, self.seeds, self.show = question, request, qkv, seeds, show
         self.refused: dict[int, str] = {}
-        self.wanted: ExactOutput | None = None
+        self.reference: ExactOutput | None = None
         if question.metric in OUTPUT_METRICS:
             output = with_smaller_blocks(lambda: exact_output(qkv, question.target))
             if not torch.isfinite(output).all():
                 raise ArithmeticError(NOT_FINITE)
-            self.wanted = ExactOutput.of(output)
+            self.reference = ExactOutput.of(output)
 
     def __call__(self, d: int, heads: Sequence[int]) -> dict[int, tuple[float, ...]]:
         self.show(f"d={d} of {len(heads)} head{'s' * (len(heads) != 1)}")
@@ -215,7 +215,7 @@ class _Errors:
         """The heads that take the budget; of several that refuse it together each is asked alone."""
         part = self.qkv if tuple(heads) == self.qkv.heads else self.qkv.select(heads)
         try:
-            values = self._matrices(d, part) if self.wanted is None else self._outputs(d, part, self.wanted)
+            values = self._matrices(d, part) if self.reference is None else self._outputs(d, part, self.reference)
         except Unsupported as error:
             if len(heads) > 1:
                 return {head: value for one in heads for head, value in self._of(d, [one]).items()}

@@ -13,7 +13,16 @@ from ...tables.table import Best, Column, Table, counted, grouped_by, joined, re
 from ...tables.view import Figure, View
 from ..base import Recorded
 from .result import budget_result
-from .rows import BudgetSummary, Counterexample, FoundSummary, HeadRow, budget_rows, budget_summary, has_heads, is_found
+from .rows import (
+    BudgetSummary,
+    Counterexample,
+    FoundSummary,
+    HeadRow,
+    budget_rows,
+    budget_summary,
+    has_heads,
+    is_of_head,
+)
 
 if TYPE_CHECKING:
     from ...records.shapes import Source
@@ -165,7 +174,7 @@ def budget_files(records: Sequence[BudgetRecord]) -> dict[str, dict[str, Any]]:
     Of several windows each head has the largest d, and none (null) where one window has none. The name also tells
     apart what several files of the run differ in: ε, n, target, metric, source.
     """
-    rows = list(filter(is_found, budget_rows(records)))
+    rows = list(filter(is_of_head, budget_rows(records)))
     labels = source_labels(records)
     facts = {labels[identity(record["source"])]: record["source"] for record in records}
     own = {record["method"]: record.get("method_file") for record in records}

@@ -25,7 +25,7 @@ from ...metrics import (
 )
 from ...qkv import QKV
 from ...reference import exact, exact_output
-from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_decompositions, work_of_method
 from ...run.ending import ending
 from ...run.loop import Session, measure_cells
@@ -102,7 +102,7 @@ class ConditionCells(PlannedCells):
         n, heads = place.group.n, len(self.head_numbers(place))
         return work_of_decompositions(n, heads) if cell.request is None else work_of_method(n, cell.d, heads)
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         plan = self.plan_of(place)
         if cell.request is None:
             result |= _exact(self.request, inputs)
@@ -143,7 +143,7 @@ def _cells(
             yield _Cell(key, method, d)
 
 
-def _exact(request: ConditionRequest, qkv: QKV) -> Found:
+def _exact(request: ConditionRequest, qkv: QKV) -> Result:
     """Conditions of A, B and C, one head at a time, and what B and C do under a change of Q and K."""
     changes = {}
     if request.sensitivity:
@@ -165,7 +165,7 @@ def _exact(request: ConditionRequest, qkv: QKV) -> Found:
 
 
 def _cores(
-    method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, result: Found
+    method: MethodRequest, d: int | None, request: ConditionRequest, plan: ErrorPlan, qkv: QKV, result: Result
 ) -> None:
     """Conditions of a method's cores, beside its error."""
     options = dict(method.options)

@@ -77,7 +77,7 @@ def keep_maps(
                     path = exact_map_path(folder, ran[cell.key])
                     if not path.exists():
                         write_bytes(path, _bytes(exact(qkv, plan.target)))
-                    reason = _kept(cell, qkv, plan.target, map_path(folder, cell.key))
+                    reason = _write_map(cell, qkv, plan.target, map_path(folder, cell.key))
                 if reason is not None:
                     why[cell.key] = reason
                 done += 1
@@ -94,7 +94,7 @@ def _remember(folder: Path, drawn: Iterable[str], why: Mapping[str, str]) -> Non
         write_json(missing_maps_path(folder), reasons)
 
 
-def _kept(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
+def _write_map(cell: Cell, qkv: QKV, target: str, path: Path) -> str | None:
     """Write the map of a cell; where there is none, why."""
     if path.exists():
         return None

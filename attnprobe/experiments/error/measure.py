@@ -33,14 +33,14 @@ from ...operators import Operator
 from ...qkv import QKV
 from ...records.file import LOWER_BOUND
 from ...reference import exact, exact_output
-from ...run.cells import Cells, Done, Found, Place, PlannedCells
+from ...run.cells import Cells, Done, Place, PlannedCells, Result
 from ...run.costs import Cost, work_of_method
 from ...run.ending import NOT_FINITE, ending
 from ...run.inputs import exact_norms_of
 from ...run.ledger import Outcome
 from ...run.limits import TIMEOUT, Attempt, attempt, with_smaller_blocks
 from ...run.loop import Session, measure_cells
-from ...run.plan import Cell, ErrorPlan, MethodRequest, determines, method_facts, refused
+from ...run.plan import Cell, ErrorPlan, MethodRequest, method_facts, method_identity, refused
 from ...run.prepare import prepared
 from ...run.row_devices import row_devices
 from ...timings import Timings
@@ -87,7 +87,7 @@ def measure_errors(
         if maps and request.shard is None:
             assert isinstance(cells, ErrorCells)
             for number, (source, plan) in enumerate(cells.parts):
-                keys = {cell.key for place, batch in cells.listed.items() if place.source == number for cell in batch}
+                keys = {cell.key for place, batch in cells.by_place.items() if place.source == number for cell in batch}
                 records = [record for record in outcome.records if record["key"] in keys]
                 unmapped.update(keep_maps(plan, source, records, folder, timings=timings, progress=progress))
 
@@ -136,11 +136,11 @@ class ErrorCells(PlannedCells):
         matrix = self.plan_of(place).tol is not None
         return work_of_method(place.group.n, cell.d, len(self.head_numbers(place)), matrix)
 
-    def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[Cell, Found]]:
+    def measured(self, place: Place, inputs: QKV, done: Done) -> Iterator[tuple[Cell, Result]]:
         plan = self.plan_of(place)
         self._warm_up(place, inputs, done)
         bench = _Bench(inputs, plan, self, place)
-        for batch in plan.batches(self.listed[place], inputs):
+        for batch in plan.batches(self.by_place[place], inputs):
             if any(cell.key not in done for cell in batch):
                 batch = [cell for cell in batch if not (done.get(cell.key) or "").startswith(TIMEOUT)]
                 for cell, result in zip(batch, bench.measure(batch, place), strict=True):
@@ -169,9 +169,9 @@ class ErrorCells(PlannedCells):
         """Run each method once on a few tokens: no cell's time holds the start of a kernel or a thread pool."""
         target, few = self.plan_of(place).target, qkv.first(64)
         waiting: dict[str, list[Cell]] = {}
-        for cell in self.listed[place]:
+        for cell in self.by_place[place]:
             if cell.key not in done and cell.request.name != LOWER_BOUND:
-                waiting.setdefault(repr(determines(cell.request)), []).append(cell)
+                waiting.setdefault(repr(method_identity(cell.request)), []).append(cell)
         for name, cells in waiting.items():
             if name not in self.warm:
                 self.warm.add(name)
@@ -189,18 +189,18 @@ class _Bench:
         self.rows = plan.rows
         self.frameworks: dict[torch.dtype, KernelReference] = {}
         with self.timings("exact attention"):
-            self.wanted = cells.exact_output(place, qkv)
-        self.finite = bool(torch.isfinite(self.wanted).all())
-        self.values = tail_singular_values(self.wanted) if self.finite else None
-        self.reference = ExactOutput.of(self.wanted) if self.finite else None
+            self.exact_output = cells.exact_output(place, qkv)
+        self.finite = bool(torch.isfinite(self.exact_output).all())
+        self.values = tail_singular_values(self.exact_output) if self.finite else None
+        self.reference = ExactOutput.of(self.exact_output) if self.finite else None
 
-    def measure(self, batch: Sequence[Cell], place: Place) -> list[Found]:
+    def measure(self, batch: Sequence[Cell], place: Place) -> list[Result]:
         """What is found of the cells, the ``matrix_`` errors once all methods have run, of those with an operator."""
-        results: list[Found] = []
+        results: list[Result] = []
         operators: dict[int, Operator] = {}
         for number, cell in enumerate(batch):
             self.cells.show(self.cells.label(place, cell))
-            result: Found = {}
+            result: Result = {}
             operator = self._measured(cell, result)
             results.append(result)
             self.cells.show(self.cells.label(place, cell), {cell.key: self._share_of_method(cell)})
@@ -248,13 +248,13 @@ class _Bench:
             return [tried]
         return [errors for operator in operators for errors in self._matrix_errors([operator], show)]
 
-    def _measured(self, cell: Cell, result: Found) -> Operator | None:
+    def _measured(self, cell: Cell, result: Result) -> Operator | None:
         """Measure what a cell gives but for its matrix errors, which are those of its operator."""
         if not self.finite:
             result |= {"status": "failed", "reason": NOT_FINITE}
             return None
         if cell.request.name == LOWER_BOUND and cell.d is not None:
-            result["metrics"] = _numbers(lower_bound(self.wanted, cell.d, self.values))
+            result["metrics"] = _numbers(lower_bound(self.exact_output, cell.d, self.values))
             return None
         with self.timings("methods"), self.cells.attempt(cell.key) as tried:
             if (why := refused(cell.request, self.target, self.qkv.n_k, cell.d)) is not None:
@@ -275,7 +275,7 @@ class _Bench:
             result |= {} if approx.no_operator is None else {"matrix_skipped": approx.no_operator}
         return approx.operator
 
-    def _judge(self, request: MethodRequest, approx: Approximation, result: Found) -> None:
+    def _judge(self, request: MethodRequest, approx: Approximation, result: Result) -> None:
         """What is found of an approximation: its errors, its diagnostics, how it ended."""
         assert self.reference is not None  # nothing is judged against what is not finite
         metrics = output_errors(self.reference, approx, self.qkv)

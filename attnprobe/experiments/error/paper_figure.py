@@ -27,7 +27,7 @@ from ...figures.words import formula, in_words, sentence, symbol
 from ...tables.labels import source_heading
 from ...tables.methods import mark
 from ...tables.table import gathered
-from .papers import METRIC, Reference, beside, folded, reference_notes
+from .papers import METRIC, Reference, folded, paper_values, reference_notes
 from .rows import ErrorRow
 
 __all__ = ["paper_figure"]
@@ -62,7 +62,7 @@ def paper_figure(
     rows = sorted(rows, key=lambda row: bool(row.get("reference")))
     references = references if metric == METRIC else ()
     budgets = {row["d"] for row in rows if row["d"] is not None and _mean(row, metric) is not None}
-    if not budgets or (len(budgets) < 2 and not any(beside(row, references, rows) for row in rows)):
+    if not budgets or (len(budgets) < 2 and not any(paper_values(row, references, rows) for row in rows)):
         return []
     styles = styles_of(every, rows)
     lines = list(dict.fromkeys(map(_line, rows)))
@@ -119,7 +119,7 @@ def _page(
         scale(used, [dict.fromkeys(("p10", "median", "p90"), value) for value in values], False)
         used[0].set_ylabel(f"{symbol(metric)}, mean")
         used[0].tick_params(labelleft=True)
-    if any(beside(row, references, rows) for row in shown):
+    if any(paper_values(row, references, rows) for row in shown):
         handles[PAPER] = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle=":", linewidth=1)
     order = [label for label in styles if label in handles]
     order = [*(label for label in order if styles[label]["marker"]), *(x for x in order if not styles[x]["marker"])]
@@ -162,7 +162,7 @@ def _panel(
             if crossed(row, metric):
                 handles.setdefault(label, Line2D([], [], **style))
                 cross_out(axis, row["d"] or min(budgets, default=1), _mean(row, metric), False, handles, style["color"])
-        paper = beside(group[0], references, rows) if folded(group[0]["method"]) not in named else []
+        paper = paper_values(group[0], references, rows) if folded(group[0]["method"]) not in named else []
         named.add(folded(group[0]["method"]))
         if paper:
             budgets |= {one.d for one in paper}

@@ -22,7 +22,7 @@ from .rows import ErrorRow
 __all__ = [
     "Reference",
     "Value",
-    "beside",
+    "paper_values",
     "folded",
     "read_reference",
     "reference_notes",
@@ -118,7 +118,7 @@ def weights_of(init: str, rows: Iterable[ErrorRow]) -> str | None:
     return next((word for word in WEIGHTS.get(init.lower(), (init.lower(),)) if word in there), None)
 
 
-def beside(row: ErrorRow, references: Sequence[Reference], rows: Sequence[ErrorRow]) -> list[Value]:
+def paper_values(row: ErrorRow, references: Sequence[Reference], rows: Sequence[ErrorRow]) -> list[Value]:
     """The points that stand beside a row's method at its weights and n, by d: those of layer 0 and target softmax."""
     if row.get("layer") != 0 or row.get("target") != "softmax":
         return []
@@ -136,7 +136,7 @@ def reference_rows(rows: Sequence[ErrorRow], references: Sequence[Reference]) ->
     """What was measured beside what a paper's figure shows, a row for each point of both."""
     entries = []
     for row in rows:
-        for value in beside(row, references, rows):
+        for value in paper_values(row, references, rows):
             stats = row["metrics"].get(METRIC)
             if row["d"] not in (None, value.d) or stats is None or stats["mean"] is None:
                 continue

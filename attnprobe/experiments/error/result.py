@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...tables.methods import OPEN, is_fragile, label
 from ...tables.numbers import significant
-from ...tables.results import Value, at_budget, best_of, led, listed, lost, sentences, tie_rule
+from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
 from ...tables.table import grouped_by
 from .rows import ErrorRow
 
@@ -46,13 +46,13 @@ def _of_one(rows: Sequence[ErrorRow]) -> str:
     if len({label(row) for row in methods}) == 1:
         text = f"{best[0]}{where}: the median error is {size}."
     elif len(best) > 1:
-        text = f"{listed(best)} have the smallest median errors{where}{tie_rule(values, best)}: {size}."
+        text = f"{in_words(best)} have the smallest median errors{where}{tie_rule(values, best)}: {size}."
     elif winners == set(best) and len(budgets) > 1:
         text = f"{best[0]} has the smallest median error at every d;{where} it is {size}."
     else:
         text = f"{best[0]} has the smallest median error{where}: {size}."
     worse = [name for name, one in values.items() if vmean is not None and _is_worse(one, vmean)]
-    return sentences(text, f"Worse than V-Mean{where}: {listed(worse)}." if worse else "")
+    return sentences(text, f"Worse than V-Mean{where}: {in_words(worse)}." if worse else "")
 
 
 def _size(methods: Sequence[ErrorRow], name: str, d: int | None, median: Value, vmean: Value | None) -> str:

@@ -41,7 +41,7 @@ def errors_view(
     bounds: Sequence[ErrorRow],
     header: Header,
     figures: Mapping[str, Figure] | None = None,
-    beside: Sequence[View] = (),
+    companions: Sequence[View] = (),
 ) -> View:
     """The view of rows and lower bounds, as `summarise` makes them."""
     return View(
@@ -56,7 +56,7 @@ def errors_view(
         bounds=bounds,
         judged=rows,
         figures=figures or {},
-        beside=beside,
+        companions=companions,
     )
 
 

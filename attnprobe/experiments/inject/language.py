@@ -88,7 +88,7 @@ class LanguageModel:
             return hidden, None
         return hidden, [logits[row, places] for row, places in enumerate(predictions.places)]
 
-    def asked(self, reading: Reading, windows: Sequence[int], seed: int) -> Predictions | None:
+    def predictions(self, reading: Reading, windows: Sequence[int], seed: int) -> Predictions | None:
         """What the model shall predict of a batch; None where it has no head.
 
         Args:

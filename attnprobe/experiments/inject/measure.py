@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import SourceError, Unsupported
 from ...inject import injected, replaced
 from ...operators import full_precision
-from ...run.cells import Cells, Done, Found, Place, plan_of_sources
+from ...run.cells import Cells, Done, Place, Result, plan_of_sources
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.limits import with_smaller_blocks
@@ -124,7 +124,7 @@ class InjectCells(Cells):
         prefix = self.request.prefix_at(place.group.n)
         return {} if prefix is None else {"prefix": prefix, "greedy_steps": self.request.greedy_steps}
 
-    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, _Bench, Found]]:
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, _Bench, Result]]:
         """The unmodified model's outputs and Q, K, V of a batch."""
         for place in places:
             model, (source, plan) = self._model(place.source), self.parts[place.source]
@@ -166,15 +166,15 @@ class InjectCells(Cells):
     def label(self, place: Place, cell: InjectCell) -> str:
         return f"n={place.group.n} {cell.work.name}"
 
-    def measured(self, place: Place, inputs: _Bench, done: Done) -> Iterator[tuple[InjectCell, Found]]:
+    def measured(self, place: Place, inputs: _Bench, done: Done) -> Iterator[tuple[InjectCell, Result]]:
         """The windows of a batch share each of its forwards."""
-        for work, group in groupby(self.listed[place], key=lambda cell: cell.work):
+        for work, group in groupby(self.by_place[place], key=lambda cell: cell.work):
             cells = list(group)
             missing = [cell.key for cell in cells if cell.key not in done]
             if not missing:
                 continue
             self.show(self.label(place, cells[0]))
-            results: list[Found] = [{} for _ in cells]
+            results: list[Result] = [{} for _ in cells]
             with self.attempt(*missing) as tried:
                 results = inputs.measure(work)
             for cell, result, length in zip(cells, results, inputs.lengths, strict=True):
@@ -192,7 +192,7 @@ class _Bench:
     layers: tuple[int, ...]
     seed: int
     reading: Reading = field(init=False)
-    asked: Predictions | None = field(init=False)
+    predictions: Predictions | None = field(init=False)
     own: list[Outputs] = field(init=False)
     calls: dict[int, AttentionCall] = field(init=False)
     exact: dict[int, Tensor] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class _Bench:
     @full_precision()
     def __post_init__(self) -> None:
         self.reading = batch_of(self.rows, self.model)
-        self.asked = self.model.asked(self.reading, self.windows, self.seed)
+        self.predictions = self.model.predictions(self.reading, self.windows, self.seed)
         self.own = self._outputs()
         calls = capture(self.model.model, self.model.taken(self.reading.inputs), self.layers)
         self.calls = {call.number: _widened(call) for call in calls.values()}
@@ -211,7 +211,7 @@ class _Bench:
         return self.reading.lengths
 
     @full_precision()
-    def measure(self, work: InjectWork) -> list[Found]:
+    def measure(self, work: InjectWork) -> list[Result]:
         """What is found of each window."""
         local = {layer: with_smaller_blocks(lambda layer=layer: self._local(work, layer)) for layer in work.layers}
         begin = perf_counter()
@@ -222,12 +222,12 @@ class _Bench:
             for row in range(len(self.rows))
         ]
 
-    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Found:
+    def _drift(self, row: int, got: Outputs, local: Mapping[int, list[float]]) -> Result:
         words = self._words(row)
         drift = model_drift(self.own[row], got, words, self.model.kind == "causal", self.model.encoder)
         heads = [value for values in local.values() for value in values]
         drift["local_error"] = sum(heads) / len(heads)
-        result: Found = {
+        result: Result = {
             "metrics": {name: [value] for name, value in drift.items()},
             "local": {str(layer): values for layer, values in local.items()},
         }
@@ -237,7 +237,7 @@ class _Bench:
 
     def _words(self, row: int) -> Tensor | None:
         """The words that are predicted of a row."""
-        return None if self.asked is None else self.asked.words[row]
+        return None if self.predictions is None else self.predictions.words[row]
 
     def _compared(self, length: int) -> slice:
         """The tokens of a row of this length whose outputs are compared."""
@@ -245,7 +245,7 @@ class _Bench:
 
     def _outputs(self) -> list[Outputs]:
         """What the model gives now for each row, padding left out."""
-        hidden, logits = self.model.both(self.reading, self.asked)
+        hidden, logits = self.model.both(self.reading, self.predictions)
         return [
             Outputs(hidden[row, :length], None if logits is None else logits[row])
             for row, length in enumerate(self.lengths)

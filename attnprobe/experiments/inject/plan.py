@@ -12,7 +12,7 @@ from ...inject import Budget
 from ...methods import METHODS
 from ...records.budgets import Budgets, read_budgets
 from ...records.file import cell_key, identity_facts
-from ...run.plan import ErrorPlan, MethodRequest, determines, parse_methods
+from ...run.plan import ErrorPlan, MethodRequest, method_identity, parse_methods
 from ...run.prepare import prepared
 from ...sources.weights import language_kind
 from ...timings import Timings
@@ -153,7 +153,7 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
     if request.origin.get("methods", "default") == "default" and request.methods == InjectRequest.methods:
         if name not in METHODS:
             raise UsageError(f"{path}: its method {name} is no method of attnprobe; name it with --method, and it runs")
-        return _spelt(MethodRequest(name, METHODS[name].check("softmax", budgets.options)))
+        return _text_of(MethodRequest(name, METHODS[name].check("softmax", budgets.options)))
     for one in parse_methods(request.methods, "softmax"):
         if one.label == short_name(name) and one.options == one.entry.check("softmax", budgets.options):
             sha256 = budgets.about.get("method_sha256")
@@ -161,11 +161,11 @@ def _method_of(request: InjectRequest, budgets: Budgets, notify: Callable[[str],
                 notify(f"{path}: it does not say of which contents of {name} its budgets are")
             elif sha256 != one.sha256:
                 raise UsageError(f"{path}: its budgets are of other contents of {name}; run `attnprobe budget` again")
-            return _spelt(one)
+            return _text_of(one)
     raise UsageError(f"{path}: its budgets are of {budgets.item}, and --method names {','.join(request.methods)}")
 
 
-def _spelt(request: MethodRequest) -> str:
+def _text_of(request: MethodRequest) -> str:
     """A method as ``--method`` takes it, of options that were checked."""
     item = Budgets(request.name, request.options, {}).item
     if "," in "".join(map(str, request.options.values())):
@@ -231,7 +231,7 @@ def _cell(
     key = cell_key(
         command="inject",
         **(decoding if request.phase == "decode" else {}),
-        **determines(work.request),
+        **method_identity(work.request),
         source=dict(facts),
         n=n,
         window=window,

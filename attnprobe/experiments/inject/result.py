@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...tables.methods import statistic
 from ...tables.numbers import significant
-from ...tables.results import Value, at_budget, best_of, led, listed, lost, sentences, tie_rule
+from ...tables.results import Value, at_budget, best_of, in_words, led, lost, sentences, tie_rule
 from ...tables.table import grouped_by
 from .rows import InjectRow, mean
 
@@ -23,7 +23,7 @@ def inject_result(rows: Sequence[InjectRow]) -> str:
     best = best_of(drifts)
     verb = "moves" if len(best) == 1 else "move"
     size = f"a mean drift of {significant(drifts[best[0]].value, 2)}"
-    text = f"In all layers, {listed(best)} {verb} the last hidden states least{tie_rule(drifts, best)}: {size}."
+    text = f"In all layers, {in_words(best)} {verb} the last hidden states least{tie_rule(drifts, best)}: {size}."
     return sentences(text, lost(rows, at_budget))
 
 

@@ -14,10 +14,19 @@ from ...methods import METHODS, approximate, is_method
 from ...metrics.spectrum import MATRICES, Spectrum, refuse_spectrum, shape_of, spectra, summary
 from ...qkv import QKV
 from ...records.file import cell_key, identity_facts
-from ...run.cells import Cells, Found, Place, title
+from ...run.cells import Cells, Place, Result, title
 from ...run.costs import Cost, work_of_decompositions
 from ...run.loop import Session, measure_cells
-from ...run.plan import Group, MethodRequest, determines, listed, method_facts, parse_methods, refuse_endless, refused
+from ...run.plan import (
+    Group,
+    MethodRequest,
+    method_entry,
+    method_facts,
+    method_identity,
+    parse_methods,
+    refuse_endless,
+    refused,
+)
 from ...run.sources import heads_of, layers_of, sources_of
 from ...timings import Timings
 from .record import SHAPE
@@ -104,15 +113,15 @@ class SpectrumCells(Cells):
     blank = {**Cells.blank, "seconds": None}
 
     def __init__(self, request: SpectrumRequest, notify: Note, timings: Timings) -> None:
-        self.timings, self.asked = timings, _asked(request)
+        self.timings, self.parsed = timings, _parsed(request)
         sources = sources_of(request, notify, timings)
         self.chosen = [_heads(request, source) for source in sources]
-        places = _places(request, sources, self.asked)
+        places = _places(request, sources, self.parsed)
         super().__init__(request, sources, places, self._cells)
 
     def _cells(self, place: Place) -> list[_Cell]:
         """Matrix by matrix, budget by budget, head by head."""
-        of, _, d, epsilons = self.asked
+        of, _, d, epsilons = self.parsed
         return [
             _cell(self.request, one, budget, head, place, identity_facts(self.sources[place.source].facts), epsilons)
             for one in of
@@ -121,13 +130,13 @@ class SpectrumCells(Cells):
         ]
 
     def plan(self) -> dict[str, Any]:
-        of, _, d, epsilons = self.asked
+        of, _, d, epsilons = self.parsed
         layers = {
             source.facts.get("weights") or "file": [place.layer for place in self.places if place.source == number]
             for number, source in enumerate(self.sources)
         }
         return {
-            "of": [one if isinstance(one, str) else listed(one) for one in of],
+            "of": [one if isinstance(one, str) else method_entry(one) for one in of],
             "kind": self.request.kind,
             "k": self.request.k,
             "epsilon": epsilons,
@@ -165,7 +174,7 @@ class SpectrumCells(Cells):
     def work(self, place: Place, cell: _Cell) -> Cost:
         return work_of_decompositions(place.group.n, heads=1, matrices=1)
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
         request, qkv, begin = self.request, inputs.select([cell.head]), perf_counter()
         if (why := _refused(cell.of, request.target, inputs.n_q, cell.d)) is not None:
             raise Unsupported(why)
@@ -184,12 +193,12 @@ class SpectrumCells(Cells):
             raise Unsupported(message(error)) from error
         result["seconds"] = perf_counter() - begin
         if spectrum.finite:
-            result |= {"draws_hash": draws, **_record(spectrum, request.kind, self.asked[3])}
+            result |= {"draws_hash": draws, **_record(spectrum, request.kind, self.parsed[3])}
         else:
             result |= {"status": "diverged", "reason": "the matrix is not finite"}
 
 
-def _asked(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
+def _parsed(request: SpectrumRequest) -> tuple[list[MethodRequest | str], tuple[int, ...] | None, tuple[int, ...], Any]:
     """What a request says, refused before anything heavy where it cannot be."""
     of = parse_of(request.of, request.target)
     matrices = [one for one in of if isinstance(one, str)]
@@ -247,7 +256,7 @@ def _places(request: SpectrumRequest, sources: Sequence[Any], parsed: Any) -> li
 
 def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:
     matrix = isinstance(one, str)
-    which = determines(None if matrix else one)
+    which = method_identity(None if matrix else one)
     key = cell_key(
         command="spectrum",
         of=one if matrix else which["method"],
@@ -268,7 +277,7 @@ def _cell(request, one, d, head, place, facts, epsilons) -> _Cell:
     return _Cell(key, one, d, head)
 
 
-def _record(spectrum: Spectrum, kind: str, epsilons: Sequence[float]) -> Found:
+def _record(spectrum: Spectrum, kind: str, epsilons: Sequence[float]) -> Result:
     """A spectrum as a record holds it."""
     values = spectrum.values
     pairs = [[value.real, value.imag] for value in values.tolist()] if values.is_complex() else values.tolist()

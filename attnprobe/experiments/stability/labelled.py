@@ -44,7 +44,7 @@ class Documents:
     def facts(self) -> dict[str, Any]:
         return {"text": self.name, "text_sha256": self.sha256, "labels": self.labelling, "classes": len(self.classes)}
 
-    def kept(self, least: int) -> Documents:
+    def at_least(self, least: int) -> Documents:
         """The documents of at least so many bytes."""
         pairs = [(text, label) for text, label in zip(self.texts, self.labels, strict=True) if len(text) >= least]
         return replace(self, texts=[text for text, _ in pairs], labels=[label for _, label in pairs])

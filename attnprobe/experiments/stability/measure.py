@@ -8,13 +8,13 @@ from time import perf_counter
 from typing import Any
 
 from ...errors import NotFinite, Unsupported
-from ...run.cells import Cells, Found, Place, title
+from ...run.cells import Cells, Place, Result, title
 from ...run.costs import Cost, work_of_method
 from ...run.inputs import InputKeeper
 from ...run.loop import Session, measure_cells
 from ...run.plan import Group, method_facts
 from ...timings import Timings
-from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, why_not
+from .plan import LAYERS, StabilityCell, stability_cells, stability_prepared, unsupported_reason
 from .record import SHAPE
 from .request import StabilityRequest
 from .tasks import TASKS, TaskSource
@@ -86,7 +86,7 @@ class StabilityCells(Cells):
         """Method by method."""
         cells_in_order = []
         for number in range(len(self.sources)):
-            columns = [cells for place, cells in self.listed.items() if place.source == number]
+            columns = [cells for place, cells in self.by_place.items() if place.source == number]
             cells_in_order += [cell for row in zip(*columns, strict=True) for cell in row]
         return cells_in_order
 
@@ -114,7 +114,7 @@ class StabilityCells(Cells):
             "requested": cell.request.requested,
         }
 
-    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, TaskSource, Found]]:
+    def inputs(self, places: Sequence[Place], keeper: InputKeeper) -> Iterator[tuple[Place, TaskSource, Result]]:
         for place in places:
             yield place, self.sources[place.source], {}
 
@@ -134,8 +134,8 @@ class StabilityCells(Cells):
         each, size = work_of_method(length, cell.d or length // 4, len(HEADS))
         return 2 * self.request.steps * task.batch * task.pairs * LAYERS * each, size
 
-    def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Found) -> None:
-        if (why := why_not(cell.request, cell.target, inputs, cell.d)) is not None:
+    def one(self, place: Place, cell: StabilityCell, inputs: TaskSource, result: Result) -> None:
+        if (why := unsupported_reason(cell.request, cell.target, inputs, cell.d)) is not None:
             raise Unsupported(why)
         request, steps = self.request, []
         training = Training(inputs, cell.request, cell.target, cell.d, cell.seed, request.condition_tokens)
@@ -156,7 +156,7 @@ class StabilityCells(Cells):
             result |= _record(training, steps) | {"seconds": perf_counter() - begin}
 
 
-def _record(training: Training, steps: list[Step]) -> Found:
+def _record(training: Training, steps: list[Step]) -> Result:
     """What the steps of a training measured, as a record holds it."""
     trajectory = training.trajectory(steps)
     metrics = {name: list(getattr(trajectory, name)) for name in STEP_METRICS if steps}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import UsageError, nearest, unknown
 from ...records.file import cell_key, identity_facts
-from ...run.plan import MethodRequest, determines, parse_methods, refuse_endless, refused
+from ...run.plan import MethodRequest, method_identity, parse_methods, refuse_endless, refused
 from .request import OWN, StabilityRequest
 from .tasks import TASKS, TaskSource, open_task
 
@@ -121,7 +121,7 @@ def stability_prepared(
 def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: list[TaskSource]) -> None:
     requested = [one for one in plan.methods if one.requested]
     reasons = [
-        why_not(one, target_of(request, one), task, d)
+        unsupported_reason(one, target_of(request, one), task, d)
         for one in requested
         for task in tasks
         for d in _budgets(plan, one)
@@ -130,7 +130,7 @@ def _refuse_impossible(request: StabilityRequest, plan: StabilityPlan, tasks: li
         raise UsageError(reasons[0])
 
 
-def why_not(one: MethodRequest, target: str, task: TaskSource, d: int | None) -> str | None:
+def unsupported_reason(one: MethodRequest, target: str, task: TaskSource, d: int | None) -> str | None:
     """Why a method cannot train on a task's shortest and longest sequences; None where it can."""
     reasons = (refused(one, target, n, d) for n in (task.shortest, task.n))
     return next((f"{task.name}: {why}" for why in reasons if why is not None), None)
@@ -153,7 +153,7 @@ def stability_cells(request: StabilityRequest, plan: StabilityPlan, task: TaskSo
                 seed = request.seed + repeat
                 key = cell_key(
                     command="stability",
-                    **determines(one),
+                    **method_identity(one),
                     target=target,
                     source=facts,
                     n=task.n,

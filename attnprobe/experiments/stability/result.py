@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from ...tables.numbers import significant
-from ...tables.results import Value, best_of, led, listed, lost, sentences, tie_rule
+from ...tables.results import Value, best_of, in_words, led, lost, sentences, tie_rule
 from ...tables.table import gathered, grouped_by
 from .names import stability_label
 from .rows import StabilityRow
@@ -25,7 +25,7 @@ def stability_result(rows: Sequence[StabilityRow]) -> str:
     best = best_of(ratios)
     verb = "has" if len(best) == 1 else "have"
     size = f"{significant(ratios[best[0]].value, 2)} of self-attention's, the mean over seeds"
-    text = f"{listed(best)} {verb} the smallest instability τ{tie_rule(ratios, best)}: {size}."
+    text = f"{in_words(best)} {verb} the smallest instability τ{tie_rule(ratios, best)}: {size}."
     return sentences(text, lost(rows, stability_label))
 
 

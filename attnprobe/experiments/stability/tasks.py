@@ -75,16 +75,16 @@ class TaskSource(ABC):
         self.name, self.rate = name, setting.rate
         self.n, self.batch = n or setting.n, batch or setting.batch
         self.device, self.dtype = choose_device(spec.device), DTYPES[spec.dtype]
-        self._kept: dict[tuple[int, int], list[Example]] = {}
+        self._batches: dict[tuple[int, int], list[Example]] = {}
         self.facts = {"task": name, "dtype": spec.dtype, "fallback": []}
 
     def batch_of(self, seed: int, step: int) -> list[Example]:
         """The examples of one step. Those of a seed are kept: every method trains on the same."""
-        if any(other != seed for other, _ in self._kept):
-            self._kept.clear()
-        if (seed, step) not in self._kept:
-            self._kept[seed, step] = self._made(seed, step)
-        return self._kept[seed, step]
+        if any(other != seed for other, _ in self._batches):
+            self._batches.clear()
+        if (seed, step) not in self._batches:
+            self._batches[seed, step] = self._made(seed, step)
+        return self._batches[seed, step]
 
     @abstractmethod
     def _made(self, seed: int, step: int) -> list[Example]: ...
@@ -122,7 +122,7 @@ class _Text(TaskSource):
         super().__init__("text", n, batch, spec)
         self.shortest = min(LEAST, self.n)
         documents = labelled_text(spec, self.n, notify)
-        self.documents = documents.kept(self.shortest)
+        self.documents = documents.at_least(self.shortest)
         self.classes = len(documents.classes)
         if len(self.documents.texts) < self.batch:
             raise UsageError(

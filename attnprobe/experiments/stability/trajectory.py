@@ -17,7 +17,7 @@ from ...qkv import QKV
 from ...run.plan import MethodRequest
 from ...sources import SourceSpec
 from .classifier import Classifier
-from .plan import LAYERS, OWN, own_target, why_not
+from .plan import LAYERS, OWN, own_target, unsupported_reason
 from .tasks import TaskSource, open_task
 from .training import STEP_METRICS, Step, training_steps
 
@@ -58,7 +58,7 @@ class Training:
     d: int | None
     seed: int
     tokens: int
-    found: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    conditions_by_place: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
 
     def run(self, steps: int, eps: float) -> Iterator[Step]:
         task = self.task
@@ -94,7 +94,7 @@ class Training:
     def _keep(self, name: str, inverted: bool, layer: int, head: int, tokens: int, matrix: Tensor) -> None:
         place = {"matrix": name, "inverted": inverted, "layer": layer, "head": head}
         empty = {key: [] for key in ("tokens", "cond", "cond_eff", "rank")}
-        entry = self.found.setdefault((name, layer, head), place | empty)
+        entry = self.conditions_by_place.setdefault((name, layer, head), place | empty)
         measured = condition(matrix)
         values = {"cond": measured.value, "cond_eff": measured.cond_eff, "rank": measured.rank}
         for key, value in {"tokens": tokens, **values}.items():
@@ -102,7 +102,7 @@ class Training:
 
     def trajectory(self, steps: list[Step]) -> Trajectory:
         lists = {name: tuple(getattr(step, name) for step in steps) for name in STEP_METRICS}
-        return Trajectory(**lists, conditions=tuple(self.found.values()))
+        return Trajectory(**lists, conditions=tuple(self.conditions_by_place.values()))
 
 
 def instability(
@@ -160,7 +160,7 @@ def instability(
     target = own_target(MethodRequest(method)) if target == OWN else target
     one = MethodRequest(method, entry.check(target, options))
     d = None if entry.budget is None else d
-    if (why := why_not(one, target, task, d)) is not None:
+    if (why := unsupported_reason(one, target, task, d)) is not None:
         raise Unsupported(why)
     training = Training(task, one, target, d, seed, condition_tokens)
     measured = []

@@ -7,10 +7,10 @@ import textwrap
 from ...tables.view import flat_view
 from ...theorems import THEOREMS
 
-__all__ = ["listed"]
+__all__ = ["theorem_list"]
 
 
-def listed(format_: str) -> str:
+def theorem_list(format_: str) -> str:
     """Every theorem in a format: its name, paper, what it says and its cost."""
     if format_ == "table":
         return "\n\n".join(_card(name) for name in THEOREMS)

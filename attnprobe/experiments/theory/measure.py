@@ -15,7 +15,7 @@ from ...grammar.foreign import message
 from ...operators import full_precision
 from ...qkv import QKV
 from ...records.file import encode_inf
-from ...run.cells import Found, Place, PlannedCells, key_of
+from ...run.cells import Place, PlannedCells, Result, key_of
 from ...run.costs import Cost, work_of_check, work_of_method
 from ...run.loop import Session, measure_cells
 from ...run.plan import ErrorPlan, Group, MethodRequest, method_facts, refused
@@ -24,7 +24,7 @@ from ...theorems import Finding, Theorem
 from ...timings import Timings
 from .record import SHAPE
 from .request import TheoryRequest
-from .setting import Asked, asked_of, possible, setting_of
+from .setting import Question, checked_budgets, question_of, setting_of
 
 __all__ = ["TheoryCells", "measure_theory"]
 
@@ -74,15 +74,15 @@ class TheoryCells(PlannedCells):
     blank = {**PlannedCells.blank, "findings": [], "refused": []}
 
     def __init__(self, request: TheoryRequest, notify: Callable[[str], None], timings: Timings) -> None:
-        self.asked = _asked(request)
-        about_methods = all(one.per_method for one in self.asked.theorems)
+        self.question = _question(request)
+        about_methods = all(one.per_method for one in self.question.theorems)
         parts = prepared(request, notify, timings, d=request.d, repeats=request.repeats, refuse=about_methods)
         for _, plan in parts:
-            possible(plan.d)
-        super().__init__(request, parts, partial(_cells, self.asked), _planned(self.asked))
+            checked_budgets(plan.d)
+        super().__init__(request, parts, partial(_cells, self.question), _planned(self.question))
 
     def head(self, place: Place, cell: _Cell) -> dict[str, Any]:
-        plan, question = self.plan_of(place), self.asked
+        plan, question = self.plan_of(place), self.question
         return {
             "theorem": cell.theorem.name,
             "paper": cell.theorem.paper,
@@ -109,11 +109,11 @@ class TheoryCells(PlannedCells):
         once, more_bytes = work_of_method(n, max(plan.d), heads, matrix=True)
         return work + plan.repeats * len(plan.d) * once, size + more_bytes
 
-    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Found) -> None:
-        _check(self.asked, cell.theorem, cell.request, self.plan_of(place), inputs, result)
+    def one(self, place: Place, cell: _Cell, inputs: QKV, result: Result) -> None:
+        _check(self.question, cell.theorem, cell.request, self.plan_of(place), inputs, result)
 
 
-def _cells(question: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
+def _cells(question: Question, plan: ErrorPlan, group: Group, layer: int, facts: Mapping) -> Iterator[_Cell]:
     """A theorem after the other, each of every method where it is about any."""
     for theorem in question.theorems:
         for method in plan.methods if theorem.per_method else (None,):
@@ -136,11 +136,11 @@ def _cells(question: Asked, plan: ErrorPlan, group: Group, layer: int, facts: Ma
             yield _Cell(key, theorem, method)
 
 
-def _asked(request: TheoryRequest) -> Asked:
-    return asked_of(request.theorems, request.epsilon, request.delta, request.quadrature)
+def _question(request: TheoryRequest) -> Question:
+    return question_of(request.theorems, request.epsilon, request.delta, request.quadrature)
 
 
-def _planned(question: Asked) -> dict[str, Any]:
+def _planned(question: Question) -> dict[str, Any]:
     """What a manifest's plan says beside methods, budgets and places."""
     return {
         "theorems": [one.name for one in question.theorems],
@@ -151,7 +151,7 @@ def _planned(question: Asked) -> dict[str, Any]:
 
 
 def _check(
-    question: Asked, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, result: Found
+    question: Question, theorem: Theorem, method: MethodRequest | None, plan: ErrorPlan, qkv: QKV, result: Result
 ) -> None:
     """Keep the findings of a theorem, those of before it raised too, and the budgets that its method cannot take."""
     if qkv.visible is not None and not theorem.causal:

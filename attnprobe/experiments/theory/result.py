@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...tables.results import listed, lost, sentences
+from ...tables.results import in_words, lost, sentences
 from .rows import VERDICTS, TheoryRow
 
 __all__ = ["theory_result"]
@@ -23,6 +23,6 @@ def theory_result(rows: Sequence[TheoryRow]) -> str:
     counts = Counter(row["verdict"] for row in rows if row["verdict"] is not None)
     parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict]]
     broken = list(dict.fromkeys(row["theorem"] for row in rows if row["verdict"] == "violated"))
-    share = f"Of {sum(counts.values())} statements, head by head, {listed(parts)}." if parts else ""
+    share = f"Of {sum(counts.values())} statements, head by head, {in_words(parts)}." if parts else ""
     which = f"Violated: {', '.join(broken)}." if broken else ""
     return sentences(share, which, lost(rows, lambda row: row["theorem"]))

@@ -14,11 +14,11 @@ from ...rng import Streams
 from ...run.plan import MethodRequest, parse_methods
 from ...theorems import THEOREMS, Finding, Setting, Theorem, get_theorem
 
-__all__ = ["Asked", "asked_of", "findings", "possible", "setting_of"]
+__all__ = ["Question", "question_of", "findings", "checked_budgets", "setting_of"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """The theorems of a request, and what they are evaluated at beside budgets and seeds."""
 
     theorems: tuple[Theorem, ...]
@@ -66,15 +66,17 @@ def findings(
     """
     several = lambda values: tuple(values) if isinstance(values, Iterable) else (values,)
     epsilons = tuple(dict.fromkeys(positive(str(one), "epsilon") for one in several(epsilon)))
-    question = asked_of([theorem], epsilons, delta, quadrature)
-    inner, budgets, results = qkv.compressed(), possible(several(d)), []
+    question = question_of([theorem], epsilons, delta, quadrature)
+    inner, budgets, results = qkv.compressed(), checked_budgets(several(d)), []
     for one in question.theorems:
         for method in parse_methods(methods, target) if one.per_method else (None,):
             results += one.check(inner, setting_of(question, method, budgets, seeds, target, inner))
     return results
 
 
-def asked_of(theorems: Iterable[str], epsilons: tuple[float, ...], delta: float, quadrature: bool | None) -> Asked:
+def question_of(
+    theorems: Iterable[str], epsilons: tuple[float, ...], delta: float, quadrature: bool | None
+) -> Question:
     """What is asked of which theorems, from names with commas or ``all``.
 
     Raises:
@@ -88,10 +90,10 @@ def asked_of(theorems: Iterable[str], epsilons: tuple[float, ...], delta: float,
         raise UsageError("no theorem; write --theorem NAME")
     if not 0 < delta < 1:
         raise UsageError(f"delta={delta:g}: choose a probability above 0 and below 1, such as 0.1")
-    return Asked(tuple(map(get_theorem, unique)), epsilons, delta, quadrature)
+    return Question(tuple(map(get_theorem, unique)), epsilons, delta, quadrature)
 
 
-def possible(budgets: Iterable[int]) -> tuple[int, ...]:
+def checked_budgets(budgets: Iterable[int]) -> tuple[int, ...]:
     """The budgets, of which each is at least 1, whatever theorem takes them.
 
     Raises:
@@ -104,7 +106,7 @@ def possible(budgets: Iterable[int]) -> tuple[int, ...]:
 
 
 def setting_of(
-    question: Asked, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
+    question: Question, request: MethodRequest | None, budgets: tuple[int, ...], seeds: range, target: str, qkv: QKV
 ) -> Setting:
     """What a theorem is evaluated at, with the draws and the methods of this layer and window.
 

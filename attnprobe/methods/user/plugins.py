@@ -19,12 +19,12 @@ from ..registry import METHODS, Method, Provenance
 from .claims import as_method
 from .files import contents, digest, loading
 
-__all__ = ["GROUP", "every", "found", "from_plugin"]
+__all__ = ["GROUP", "every", "from_plugin", "installed"]
 
 GROUP = "attnprobe.methods"
 
 
-def found() -> dict[str, EntryPoint]:
+def installed() -> dict[str, EntryPoint]:
     """The installed entry points that ``ATTNPROBE_LOAD_PLUGINS`` allows, by name. Nothing is imported."""
     allowed = os.environ.get(LOAD_PLUGINS)
     if allowed is not None and not allowed.strip():
@@ -67,7 +67,7 @@ def from_plugin(point: EntryPoint) -> Method:
 def every(points: Iterable[EntryPoint] | None = None) -> tuple[list[Method], list[str]]:
     """The methods of all entry points, and an error line for each that fails to load."""
     methods, lines = [], []
-    for point in found().values() if points is None else points:
+    for point in installed().values() if points is None else points:
         try:
             methods.append(from_plugin(point))
         except AttnprobeError as error:

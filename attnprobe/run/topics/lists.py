@@ -15,10 +15,10 @@ def numbers(text: str, what: str) -> tuple[int, ...]:
 
 def lengths(text: str, what: str) -> tuple[int, ...]:
     """A list of numbers of tokens."""
-    found = numbers(text, what)
-    if min(found) < 2:
-        raise UsageError(f"{what}={min(found)}: attention needs at least 2 tokens")
-    return found
+    values = numbers(text, what)
+    if min(values) < 2:
+        raise UsageError(f"{what}={min(values)}: attention needs at least 2 tokens")
+    return values
 
 
 def positives(text: str, what: str) -> tuple[float, ...]:
@@ -28,7 +28,7 @@ def positives(text: str, what: str) -> tuple[float, ...]:
 
 def words(text: str, what: str) -> tuple[str, ...]:
     """A list of words."""
-    found = tuple(word.strip() for word in text.split(","))
-    if not all(found):
+    parts = tuple(word.strip() for word in text.split(","))
+    if not all(parts):
         raise UsageError(f"{what} '{text}': an empty word; write words with commas between them, such as a,b")
-    return found
+    return parts

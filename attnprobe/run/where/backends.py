@@ -59,7 +59,7 @@ class Listener(Protocol):
     def done_keys(self, group: Any, /) -> Any:
         """What a process is told of a group when it gets it."""
 
-    def found(self, group: Any, kind: str, value: Any, /) -> None:
+    def received(self, group: Any, kind: str, value: Any, /) -> None:
         """Called with whatever work sends; ``end`` is sent when a group is done."""
 
     def died(self, reason: str) -> None:
@@ -96,12 +96,12 @@ class Alone:
 
         def send(kind: str, value: Any = None) -> None:
             if kind != "limit":
-                listener.found(groups[0], kind, value)
+                listener.received(groups[0], kind, value)
 
         _, do = work.start(0, send)
         while groups:
             do(groups[0], listener.done_keys(groups[0]))
-            listener.found(groups[0], "end", None)
+            listener.received(groups[0], "end", None)
             groups.popleft()
 
     def bundle(self, count: int) -> int:
@@ -144,7 +144,7 @@ class Crew(Protocol[One]):
         """A new process, which begins by itself."""
         ...
 
-    def give(self, member: One, group: Any, told: Any) -> None:
+    def give(self, member: One, group: Any, done: Any) -> None:
         """Let a process that is ready do a group."""
 
     def hear(self, members: Sequence[One]) -> Iterable[tuple[One, Any]]:
@@ -193,7 +193,7 @@ class _Shift:
         self.free = list(range(crewed.size - 1, -1, -1))
         self.tries: Counter[Any] = Counter()
         self.false_starts = 0
-        self.ended: set[tuple[Any, Limit]] = set()  # groups, by the limits beyond which their processes went on
+        self.timed_out: set[tuple[Any, Limit]] = set()  # groups, by the limits beyond which their processes went on
 
     def run(self) -> None:
         while self.waiting or any(one.group is not None for one in self.members):
@@ -231,7 +231,7 @@ class _Shift:
         else:
             group = member.group
             member.group = None if kind == "end" else group
-            self.listener.found(group, kind, value)
+            self.listener.received(group, kind, value)
 
     def _died(self, member: Member, reason: str) -> None:
         self._left(member)
@@ -248,10 +248,10 @@ class _Shift:
         self.crew.dismiss([member])
         self._left(member)
         self.listener.overran(member.group, limit)
-        if (member.group, limit) in self.ended:
+        if (member.group, limit) in self.timed_out:
             self._again(member.group, f"its process was ended {GRACE:g} s beyond a limit")
         else:
-            self.ended.add((member.group, limit))
+            self.timed_out.add((member.group, limit))
             self.waiting.appendleft(member.group)
 
     def _left(self, member: Member) -> None:

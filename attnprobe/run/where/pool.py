@@ -40,9 +40,9 @@ class Processes:
         self.spawn = multiprocessing.get_context("spawn")
 
     def hire(self, work: Work, number: int) -> _Process:
-        ours, theirs = self.spawn.Pipe()
+        ours, other = self.spawn.Pipe()
         process = self.spawn.Process(
-            target=_serve, args=(theirs, work, number), name=f"attnprobe-{number}"
+            target=_serve, args=(other, work, number), name=f"attnprobe-{number}"
         )  # no daemon, which could have no children: methods may, and peak memory is measured in one
         try:
             with _without_interrupts():
@@ -50,12 +50,12 @@ class Processes:
         except BaseException:  # an interruption: nobody would end it
             process.kill()
             raise
-        theirs.close()  # the end of the process is then the end of the pipe
+        other.close()  # the end of the process is then the end of the pipe
         return _Process(number, process=process, connection=ours)
 
-    def give(self, member: _Process, group: Any, told: Any) -> None:
+    def give(self, member: _Process, group: Any, done: Any) -> None:
         with suppress(OSError):  # it died: the next look at its pipe says so
-            member.connection.send((group, told))
+            member.connection.send((group, done))
 
     def hear(self, members: Sequence[_Process]) -> Iterator[tuple[_Process, Any]]:
         ready = wait([member.connection for member in members], LOOK)
@@ -65,9 +65,9 @@ class Processes:
                 if member.connection in ready or (dead and member.connection.poll()):
                     yield member, member.connection.recv()
                 elif dead:
-                    yield member, Died(_ended(member))
+                    yield member, Died(_exit_text(member))
             except (EOFError, OSError):
-                yield member, Died(_ended(member))
+                yield member, Died(_exit_text(member))
 
     def dismiss(self, members: Sequence[_Process]) -> None:
         for member in members:
@@ -92,7 +92,7 @@ def _without_interrupts() -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     heard: list[tuple[Any, ...]] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
-    before = signal.signal(signal.SIGINT, lambda *told: heard.append(told)) if main else None
+    before = signal.signal(signal.SIGINT, lambda *arguments: heard.append(arguments)) if main else None
     try:
         yield
     finally:
@@ -110,7 +110,7 @@ def _join(member: _Process) -> None:
         member.process.join(0.1)
 
 
-def _ended(member: _Process) -> str:
+def _exit_text(member: _Process) -> str:
     """How a process ended, in words."""
     member.connection.close()
     _join(member)

@@ -45,10 +45,10 @@ class Worker:
 
     def start(self, work: Work, number: int) -> tuple[str, Any]:
         """What a `Crew` hears of a process that begins."""
-        theirs = versions()["attnprobe"]
-        if self.version != theirs:
+        version_here = versions()["attnprobe"]
+        if self.version != version_here:
             return "raised", UsageError(
-                f"ray: a node has attnprobe {theirs}, and this is {self.version}; install the same everywhere"
+                f"ray: a node has attnprobe {version_here}, and this is {self.version}; install the same everywhere"
             )
         if not Path(self.folder).is_dir():
             return "raised", UsageError(f"ray: {self.folder} is not on a node; run in a folder that all share")
@@ -59,9 +59,9 @@ class Worker:
             return "raised", raisable(error)
         return "ready", facts
 
-    def work(self, group: Any, told: Any) -> tuple[str, Any]:
+    def work(self, group: Any, done: Any) -> tuple[str, Any]:
         try:
-            self.do(group, told)
+            self.do(group, done)
         except Exception as error:
             return "raised", raisable(error)
         return "end", None
@@ -89,25 +89,25 @@ class Actors:
         self.ray, self.room = ray, room
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=on_this_node).remote()
         self.make = ray.remote(Worker).options(num_cpus=room.cpus, num_gpus=room.gpus, max_restarts=0)
         self.numbers: dict[int, _Actor] = {}
-        self.hopeless_since: float | None = None
+        self.without_room_since: float | None = None
 
     def hire(self, work: Work, number: int) -> _Actor:
         actor = self.make.remote(self.mailbox, os.getcwd(), versions()["attnprobe"])
         self.numbers[number] = _Actor(number, actor=actor, call=actor.start.remote(work, number))
         return self.numbers[number]
 
-    def give(self, member: _Actor, group: Any, told: Any) -> None:
-        member.call = member.actor.work.remote(group, told)
+    def give(self, member: _Actor, group: Any, done: Any) -> None:
+        member.call = member.actor.work.remote(group, done)
 
     def hear(self, members: Sequence[_Actor]) -> Iterator[tuple[_Actor, Any]]:
         calls = {member.call: member for member in members if member.call is not None}
         try:
             over, _ = self.ray.wait(list(calls), num_returns=1, timeout=POLL)
-            ended = [(calls[call], self._result(call)) for call in over]
+            results = [(calls[call], self._result(call)) for call in over]
             sent = self.ray.get(self.mailbox.take.remote())
         except self.ray.exceptions.RayError as error:
             raise SourceError(
@@ -117,7 +117,7 @@ class Actors:
             member = self.numbers.get(number)
             if member is not None and member.group is not None:  # else it came from one that died
                 yield member, (kind, value)
-        for member, heard in ended:
+        for member, heard in results:
             member.call = None
             if isinstance(heard, Died):
                 self.numbers.pop(member.number, None)
@@ -137,10 +137,10 @@ class Actors:
     def _refuse_to_wait(self, members: Sequence[_Actor]) -> None:
         """Give up where no process is left and no node could have one."""
         if any(member.ready for member in members) or room_of(self.ray, self.room.cpus, self.room.gpus).places:
-            self.hopeless_since = None
+            self.without_room_since = None
             return
-        self.hopeless_since = self.hopeless_since or time.monotonic()
-        if time.monotonic() > self.hopeless_since + PATIENCE:
+        self.without_room_since = self.without_room_since or time.monotonic()
+        if time.monotonic() > self.without_room_since + PATIENCE:
             raise UsageError(
                 f"ray: for {PATIENCE:g} s no node of the cluster has had room for a process; what is done "
                 "is kept: run the same command to go on"

@@ -107,13 +107,13 @@ def _this_cluster() -> str:
         SourceError: it is of none.
     """
     left = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    found = os.environ.get("RAY_ADDRESS", "") or (left.read_text().strip() if left.is_file() else "")
-    if ":" not in found:
+    address = os.environ.get("RAY_ADDRESS", "") or (left.read_text().strip() if left.is_file() else "")
+    if ":" not in address:
         raise SourceError(
             "ray: this node is of no cluster (no RAY_ADDRESS, nothing that `ray start` left here); give "
             "--ray-address HOST:PORT, or local"
         )
-    return found
+    return address
 
 
 def _refuse_form(address: str) -> None:

@@ -28,10 +28,10 @@ class Room:
         return sum(self._on(*node) for node in self.nodes)
 
     def _on(self, cpus: float, gpus: float) -> int:
-        found = int(cpus // self.cpus)
+        by_cpus = int(cpus // self.cpus)
         if self.gpus > 1:  # whole GPUs
-            return min(found, int(gpus // self.gpus))
-        return min(found, int(gpus) * int(1 / self.gpus + 1e-9)) if self.gpus else found
+            return min(by_cpus, int(gpus // self.gpus))
+        return min(by_cpus, int(gpus) * int(1 / self.gpus + 1e-9)) if self.gpus else by_cpus
 
     def refuse(self, jobs: int | None) -> int:
         """How many processes there shall be.
@@ -39,7 +39,7 @@ class Room:
         Raises:
             UsageError: more than fit, or none does.
         """
-        asked = f"{self.cpus} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+        size = f"{self.cpus} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
         has = f"{len(self.nodes)} nodes" if len(self.nodes) != 1 else "one node"
         most = ", ".join(
             f"{max((node[i] for node in self.nodes), default=0):g} {what}" for i, what in enumerate(("CPU", "GPU"))
@@ -47,12 +47,12 @@ class Room:
         if not self.places:
             way = "a smaller --gpus-per-task, or 0 for CPUs alone" if self.gpus else "a smaller --cpus-per-task"
             raise UsageError(
-                f"ray: no node has room for a process of {asked}: the cluster has {has}, the largest with "
+                f"ray: no node has room for a process of {size}: the cluster has {has}, the largest with "
                 f"{most}; give {way}"
             )
         if jobs is not None and jobs > self.places:
             raise UsageError(
-                f"ray: jobs={jobs} processes of {asked} each do not fit: the cluster has {has}, with room "
+                f"ray: jobs={jobs} processes of {size} each do not fit: the cluster has {has}, with room "
                 f"for {self.places}; give --jobs {self.places} or less"
             )
         return jobs or self.places

@@ -39,7 +39,7 @@ class Site:
         """Whether all is measured in this process."""
         return isinstance(self.backend, Alone)
 
-    def here(self, request: Any) -> Any:
+    def local_request(self, request: Any) -> Any:
         """The request as this process reads its sources."""
         if self.device is None:
             return request

@@ -16,7 +16,7 @@ from showing import EACH, files_of
 import attnprobe
 from attnprobe.errors import UsageError
 from attnprobe.experiments.error.paper_figure import paper_figure
-from attnprobe.experiments.error.papers import beside, read_reference, reference_notes, reference_rows
+from attnprobe.experiments.error.papers import paper_values, read_reference, reference_notes, reference_rows
 from attnprobe.experiments.error.rows import summarise
 from attnprobe.figures import files
 from attnprobe.figures.drawing import Drawing
@@ -114,10 +114,10 @@ def test_the_papers_values_are_hollow_in_the_look_of_their_method(tmp_path, page
 def test_without_initialized_qkv_its_place_is_taken_and_said(tmp_path):
     rows, _ = summarise([of("initialized", one) for one in a_run()])
     reference = read_reference(csv_file(tmp_path / "p.csv", "Initialized,512,16,skyformer,0.5,0"))
-    assert len(beside(rows[0], [reference], rows)) == 1
+    assert len(paper_values(rows[0], [reference], rows)) == 1
     assert "its 'Initialized' is weights initialized" in reference_notes(rows, [reference])[0]
     both, _ = summarise(a_sweep(("initialized", "initialized-qkv")))
-    shown = {row["weights"] for row in both if beside(row, [reference], both)}
+    shown = {row["weights"] for row in both if paper_values(row, [reference], both)}
     assert shown == {"initialized-qkv"}
 
 
@@ -138,7 +138,7 @@ def test_the_papers_values_stand_at_layer_0_and_target_softmax_alone(tmp_path):
     ]
     rows, _ = summarise(records)
     reference = read_reference(csv_file(tmp_path / "p.csv", "pretrained,512,16,skyformer,1,0"))
-    shown = [(row["layer"], row["target"]) for row in rows if beside(row, [reference], rows)]
+    shown = [(row["layer"], row["target"]) for row in rows if paper_values(row, [reference], rows)]
     assert shown == [(0, "softmax")]
 
 

@@ -532,5 +532,5 @@ def test_a_package_brings_methods(run, qkv, package, monkeypatch):
     assert code == 2 and "did you mean 'half'" in one_line(err)
     for value, there in (("", set()), ("goodkit", {"half", "svd"}), ("ruin, half", {"half", "ruin"})):
         monkeypatch.setenv("ATTNPROBE_LOAD_PLUGINS", value)
-        assert set(plugins.found()) == there
+        assert set(plugins.installed()) == there
         assert run("methods", "--long")[2].count("attnprobe:") == len({"svd", "ruin"} & there)

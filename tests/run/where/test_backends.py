@@ -240,7 +240,7 @@ class Heard:
     def done_keys(self, group):
         return f"told {group}"
 
-    def found(self, group, kind, value):
+    def received(self, group, kind, value):
         self.act()
         self.everything.append((group, kind, value))
 
@@ -473,13 +473,13 @@ class Twice(Alone):
     """Hands on every record and every input statistic twice, as one that was on its way when its process died may."""
 
     def run(self, groups, work, listener):
-        found = listener.found
+        received = listener.received
 
         def twice(group, kind, value):
             for _ in range(2 if kind in ("record", "inputs") else 1):
-                found(group, kind, value)
+                received(group, kind, value)
 
-        listener.found = twice
+        listener.received = twice
         super().run(groups, work, listener)
 
 
@@ -492,7 +492,7 @@ class Short(Alone):
     """Leaves out the last record of each group."""
 
     def run(self, groups, work, listener):
-        found, held = listener.found, []
+        received, held = listener.received, []
 
         def short(group, kind, value):
             if kind == "end":
@@ -502,9 +502,9 @@ class Short(Alone):
                 if len(held) == 1:
                     return
                 kind, value = "record", held[-2]
-            found(group, kind, value)
+            received(group, kind, value)
 
-        listener.found = short
+        listener.received = short
         super().run(groups, work, listener)
 
     def bundle(self, count):
