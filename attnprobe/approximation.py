@@ -74,8 +74,8 @@ class Approximation:
         if operator.dtype == qkv.dtype:
             return cls(operator, operator.matmul_shared(qkv.shared_v), **parts)
         output = qkv.q.new_empty(qkv.h, qkv.n_q, qkv.p_v)
-        for some in _heads_at_once(qkv):
-            output[some] = operator.heads(some).matmul_shared(of_heads(qkv.shared_v, some, qkv.h))
+        for heads in _heads_at_once(qkv):
+            output[heads] = operator.heads(heads).matmul_shared(of_heads(qkv.shared_v, heads, qkv.h))
         return cls(operator, output, **parts)
 
     def matrix(self) -> Operator:

@@ -142,7 +142,7 @@ def _run(args: list[str], debug: bool) -> int:
     except click.ClickException as error:
         return _failed(f"{error.format_message()}{_help_hint(error)}", 2)
     except (KeyboardInterrupt, click.Abort) as stop:
-        if "told" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
+        if "announced" not in (*stop.args, *getattr(stop.__cause__, "args", ())):  # click raises an Abort from it
             note("interrupted")
         return 130
     except AttnprobeError as error:

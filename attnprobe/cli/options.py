@@ -130,7 +130,7 @@ def check_shown(output: Output, columns: Callable[[], Sequence[Any]], fields: Ca
 
 def as_shown(output: Output) -> dict[str, Any]:
     """What `View.text` is asked for."""
-    return {"format": output.format_, "columns": output.columns or (), "whole": output.legend}
+    return {"format": output.format_, "columns": output.columns or (), "full": output.legend}
 
 
 def kinds_from(plots: tuple[str, ...], known: Sequence[str]) -> list[str]:

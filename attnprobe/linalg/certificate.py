@@ -81,11 +81,11 @@ def root_bound(
     def m(d: Tensor) -> Tensor:
         return (p / (d[:, None] + gap)[:, None, :]) @ c.mT  # (N, s, s)
 
-    found = (weight.sum(-1) + eta * size_p.sum(-1)) / t  # every term of f + φ has a denominator of at least d
+    bound = (weight.sum(-1) + eta * size_p.sum(-1)) / t  # every term of f + φ has a denominator of at least d
     least = 1e-13 * top + 1e-300
     least = least if enough is None else torch.maximum(least, enough - top)
-    done = found <= least
-    b = torch.where(done, torch.ones_like(found), found)
+    done = bound <= least
+    b = torch.where(done, torch.ones_like(bound), bound)
     step = torch.full_like(b, LARGEST_STEP)
     f_b = _frobenius(m(b))
     for _ in range(MOST_STEPS):
@@ -102,10 +102,10 @@ def root_bound(
             clear = torch.maximum(f_a, f_b) + rest < t
         clear &= ~done
         b, f_b = torch.where(clear, a, b), torch.where(clear, f_a, f_b)
-        found = torch.where(done, found, b)
+        bound = torch.where(done, bound, b)
         done = done | (~clear & (step <= SMALLEST_STEP)) | (b <= least)
         step = torch.where(clear, (2 * step).clamp(max=LARGEST_STEP), step / 2)
-    return top + found
+    return top + bound
 
 
 def _frobenius(m: Tensor) -> Tensor:
@@ -130,8 +130,8 @@ def trace_bounds(theta: Tensor, c: Tensor, tau2: Tensor) -> Tensor:
         theta: (N, K). c: (N, s, K). tau2: (N,), at least ``‖E‖_F² - tr T``.
     """
     count, s, k = c.shape
-    whole = c.new_zeros(count, k + s, k + s)
-    whole[:, :k, :k] = torch.diag_embed(theta)
-    whole[:, k:, :k] = c  # eigvalsh reads the lower triangle
-    whole[:, k:, k:] = torch.diag_embed(tau2[:, None].expand(-1, s))
-    return torch.linalg.eigvalsh(whole)
+    matrix = c.new_zeros(count, k + s, k + s)
+    matrix[:, :k, :k] = torch.diag_embed(theta)
+    matrix[:, k:, :k] = c  # eigvalsh reads the lower triangle
+    matrix[:, k:, k:] = torch.diag_embed(tau2[:, None].expand(-1, s))
+    return torch.linalg.eigvalsh(matrix)

@@ -52,10 +52,10 @@ class _Sums:
     largest: tuple[Tensor, ...] = ()
 
     def take(self, later: _Sums) -> None:
-        for mine, other in zip(self.added, later.added, strict=True):
-            mine.add_(other)
-        for mine, other in zip(self.largest, later.largest, strict=True):
-            torch.maximum(mine, other, out=mine)
+        for own, other in zip(self.added, later.added, strict=True):
+            own.add_(other)
+        for own, other in zip(self.largest, later.largest, strict=True):
+            torch.maximum(own, other, out=own)
 
     def to(self, device: torch.device) -> _Sums:
         return _Sums(*(tuple(x.to(device) for x in kind) for kind in (self.added, self.largest)))
@@ -115,9 +115,9 @@ class Differences:
             start = v1.expand(heads.stop - heads.start, -1, -1)
             minus = self._applied(parts, start.repeat(1, 1, count))
             y = torch.empty_like(minus)
-            found = self._summed(partial(self._first_on, heads, start, minus, y))
-            total, columns, squares[:, heads] = found.added
-            infinity[:, heads], largest = found.largest
+            sums = self._summed(partial(self._first_on, heads, start, minus, y))
+            total, columns, squares[:, heads] = sums.added
+            infinity[:, heads], largest = sums.largest
             size[heads] = (columns.amax(1).double() * largest).sqrt()
             normal[:, heads] = self._transposed(parts, total, y).unflatten(2, (count, s)).movedim(2, 0)
 
@@ -151,8 +151,8 @@ class Differences:
         for group in self.groups:
             places = [place for place, (_, head) in enumerate(numbers) if group.start <= head < group.stop]
             if places:
-                some = [numbers[place][1] for place in places]
-                jobs.append(partial(of, slice(min(some), max(some) + 1), places))
+                columns_read = [numbers[place][1] for place in places]
+                jobs.append(partial(of, slice(min(columns_read), max(columns_read) + 1), places))
         self._each(jobs)
         return out
 
@@ -196,12 +196,12 @@ class Differences:
             squares = torch.zeros(count, len(v1), dtype=torch.float64, device=device)
             infinity, largest = torch.zeros_like(squares), torch.zeros_like(squares[0])
             less, into = minus[:, start:stop].to(device), _rows_on(device, y, start, stop)
-            for some, begin, end, block in self._blocks(exact, spaces[0], start, stop):
+            for index, begin, end, block in self._blocks(exact, spaces[0], start, stop):
                 sums = block.sum(2)  # of absolute values too: entries of B are not negative
                 columns += block.sum(1)
                 largest = torch.maximum(largest, sums.amax(1).double())
-                torch.sub(product(block, v1).repeat(1, 1, count), less[:, some], out=into[:, some])  # EV₁
-                total += product(into[:, some].mT, block)
+                torch.sub(product(block, v1).repeat(1, 1, count), less[:, index], out=into[:, index])  # EV₁
+                total += product(into[:, index].mT, block)
                 for c, part in enumerate(rows):
                     e = block
                     if part is not None:
@@ -222,25 +222,25 @@ class Differences:
         def work(start: int, stop: int) -> _Sums:
             total = wide.new_zeros(len(wide), wide.shape[2], self.n_k)
             less, into = minus[:, start:stop].to(device), _rows_on(device, y, start, stop)
-            for some, _, _, block in self._blocks(exact, space, start, stop):
-                torch.sub(product(block, wide), less[:, some], out=into[:, some])  # EX
-                total += product(into[:, some].mT, block)
+            for index, _, _, block in self._blocks(exact, space, start, stop):
+                torch.sub(product(block, wide), less[:, index], out=into[:, index])  # EX
+                total += product(into[:, index].mT, block)
             return self._home(y, start, stop, into, _Sums((total,)))
 
         return work
 
     def _summed(self, begin: Callable[[torch.device], Callable[[int, int], _Sums]]) -> _Sums:
         """The sums of all rows, span after span."""
-        found: list[_Sums] = []
+        sums: list[_Sums] = []
 
         def take(span: _Sums) -> None:
-            if found:
-                found[0].take(span)
+            if sums:
+                sums[0].take(span)
             else:
-                found.append(span)
+                sums.append(span)
 
         in_spans(self.n_q, self.exact.device, self.devices, begin, take)
-        return found[0]
+        return sums[0]
 
     def _home(self, y: Tensor, start: int, stop: int, into: Tensor, sums: _Sums) -> _Sums:
         """The rows of ``y`` that were made elsewhere, put in their place, and the sums beside them."""
@@ -275,20 +275,20 @@ class Differences:
 
     def _on(self, op: Operator, heads: slice, device: torch.device) -> Operator:
         """Heads of an operator where their rows are made."""
-        some = op.heads(heads)
-        return some if self.devices is None else some.on(device)
+        part = op.heads(heads)
+        return part if self.devices is None else part.on(device)
 
-    def _blocks(self, some: Operator, space: Tensor, start: int, stop: int) -> Iterator[tuple[slice, int, int, Tensor]]:
+    def _blocks(self, op: Operator, space: Tensor, start: int, stop: int) -> Iterator[tuple[slice, int, int, Tensor]]:
         """``(rows of the span, begin, end, rows of B)`` of g heads over a span, the same in every pass.
 
         Each block may overwrite the last.
         """
         for first, last in row_blocks(stop - start, space.shape[1]):
             begin, end = start + first, start + last
-            if isinstance(some, Streamed):
-                block = some.rows_into(space[:, : end - begin], begin, end)
+            if isinstance(op, Streamed):
+                block = op.rows_into(space[:, : end - begin], begin, end)
             else:
-                block = some.rows(begin, end)
+                block = op.rows(begin, end)
             yield slice(first, last), begin, end, block
 
     def _space(self, device: torch.device, heads: int) -> Tensor:

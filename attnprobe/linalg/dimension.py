@@ -97,7 +97,7 @@ def exact_leverage(matrix: Tensor, lambdas: Tensor) -> Tensor:
     tensor([[0.7500, 0.5000, 0.0000]], dtype=torch.float64)
     """
     matrix = matrix.double()
-    found = matrix.new_empty(len(lambdas), len(matrix))
+    scores = matrix.new_empty(len(lambdas), len(matrix))
     for row, ridge in enumerate(_positive(lambdas).tolist()):
         shifted = matrix.clone()
         shifted.diagonal().add_(ridge)
@@ -109,8 +109,8 @@ def exact_leverage(matrix: Tensor, lambdas: Tensor) -> Tensor:
             unit = matrix.new_zeros(len(matrix) - start, stop - start)  # above the diagonal the inverse is zero
             unit.diagonal().fill_(1)
             columns = torch.linalg.solve_triangular(factor[start:, start:], unit, upper=False)
-            found[row, start:stop] = 1 - ridge * columns.square().sum(0)
-    return found
+            scores[row, start:stop] = 1 - ridge * columns.square().sum(0)
+    return scores
 
 
 @full_precision()
@@ -159,15 +159,15 @@ def statistical_dimension(
         gap, error = (forms.upper - forms.lower).mean(0), middle.std(0) / probes**0.5
         return bool((gap <= torch.maximum(tol * middle.mean(0), error / 4)).all())
 
-    found = [_forms(op.heads(slice(i, i + 1)), v, lambdas[i], dtype, enough, max_steps) for i in range(h)]
-    middles = torch.stack([n * (one.lower + one.upper) / 2 for one in found])  # (h, probes, L)
-    rounding = torch.stack([n * one.rounding.mean(0) for one in found])
+    by_head = [_forms(op.heads(slice(i, i + 1)), v, lambdas[i], dtype, enough, max_steps) for i in range(h)]
+    middles = torch.stack([n * (one.lower + one.upper) / 2 for one in by_head])  # (h, probes, L)
+    rounding = torch.stack([n * one.rounding.mean(0) for one in by_head])
     return Dimension(
         middles.mean(1),
         middles.std(1) / probes**0.5,
-        torch.stack([n * one.lower.mean(0) for one in found]) - rounding,
-        torch.stack([n * one.upper.mean(0) for one in found]) + rounding,
-        torch.tensor([one.steps for one in found], device="cpu"),
+        torch.stack([n * one.lower.mean(0) for one in by_head]) - rounding,
+        torch.stack([n * one.upper.mean(0) for one in by_head]) + rounding,
+        torch.tensor([one.steps for one in by_head], device="cpu"),
         probes,
     )
 

@@ -105,7 +105,7 @@ def look_back_causally(own: Tensor, of_key: Tensor, positions: Tensor, buckets: 
     sizes = torch.bincount(of_key, minlength=buckets)
     starts = sizes.cumsum(0) - sizes
     width = min(width, n)
-    found = torch.empty(len(own), width, dtype=torch.int64, device=device)
+    tokens = torch.empty(len(own), width, dtype=torch.int64, device=device)
     seen, step = torch.zeros(buckets, dtype=torch.int64, device=device), max(1, COUNTS // buckets)
     back, slot = torch.arange(buckets, device=device), torch.arange(width, device=device)
     by_position = positions.argsort()
@@ -122,8 +122,8 @@ def look_back_causally(own: Tensor, of_key: Tensor, positions: Tensor, buckets: 
         bucket = turned.gather(1, past)
         offset = reach.gather(1, past) - slot - 1  # of the key among those of its bucket up to c, from the earliest
         token = order[(starts[bucket] + offset).clamp(0, n - 1)]
-        found[rows] = token.masked_fill(passed == buckets, -1)
-    return found
+        tokens[rows] = token.masked_fill(passed == buckets, -1)
+    return tokens
 
 
 def inverse(order: Tensor) -> Tensor:

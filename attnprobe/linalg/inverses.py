@@ -55,8 +55,10 @@ def inverse_root(a: Tensor, rtol: float | None = None) -> Tensor:
     """
     rtol = a.shape[-1] * torch.finfo(a.dtype).eps if rtol is None else rtol
     values, vectors = torch.linalg.eigh(a)
-    kept = values > rtol * values[..., -1:]
-    root = torch.where(kept, torch.where(kept, values, torch.ones_like(values)).rsqrt(), torch.zeros_like(values))
+    positive = values > rtol * values[..., -1:]
+    root = torch.where(
+        positive, torch.where(positive, values, torch.ones_like(values)).rsqrt(), torch.zeros_like(values)
+    )
     return vectors * root[:, None, :]
 
 

@@ -20,13 +20,13 @@ def start_block(m: int, s: int, seed: int, dtype: torch.dtype, device: torch.dev
 def grown(t: Tensor, column: Tensor) -> Tensor:
     """T with the next block column ``VᵀA V_k`` (a, K, s), symmetrised."""
     old, k = t.shape[-1], column.shape[1]
-    whole = column.new_zeros(column.shape[0], k, k)
-    whole[:, :old, :old] = t
-    whole[:, :, old:] = column
-    whole[:, old:, :old] = column[:, :old].mT
-    last = whole[:, old:, old:]
-    whole[:, old:, old:] = (last + last.mT) / 2
-    return whole
+    matrix = column.new_zeros(column.shape[0], k, k)
+    matrix[:, :old, :old] = t
+    matrix[:, :, old:] = column
+    matrix[:, old:, :old] = column[:, :old].mT
+    last = matrix[:, old:, old:]
+    matrix[:, old:, old:] = (last + last.mT) / 2
+    return matrix
 
 
 def projected(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

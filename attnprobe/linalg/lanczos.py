@@ -73,10 +73,10 @@ def quadratic_forms(
             w = w - (torch.bmm(known, w[:, :, None]).mT @ known)[:, 0]
         beta[:, k] = w.norm(dim=-1)
         scale = alpha[:, : k + 1].abs().amax() + beta[:, : k + 1].amax()
-        ended = beta[:, k] <= 64 * torch.finfo(w.dtype).eps * scale  # the Krylov space is exhausted, the rule exact
-        beta[ended, k] = 0
-        basis[:, k + 1] = torch.where(ended[:, None], 0, w / beta[:, k : k + 1].clamp(min=1e-300))
-        last = k + 1 == max_steps or bool(ended.all())
+        exhausted = beta[:, k] <= 64 * torch.finfo(w.dtype).eps * scale  # the Krylov space is exhausted, the rule exact
+        beta[exhausted, k] = 0
+        basis[:, k + 1] = torch.where(exhausted[:, None], 0, w / beta[:, k : k + 1].clamp(min=1e-300))
+        last = k + 1 == max_steps or bool(exhausted.all())
         if last or (k + 1) % EVERY == 0:
             forms = _rules(alpha[:, : k + 1], beta[:, : k + 1], lambdas, eta)
             if last or enough(forms):

@@ -71,11 +71,11 @@ def recursive_rls(x: Tensor, s: int, kernel: Kernel, generator: torch.Generator)
         if size == total:
             return current[weighted_without_replacement(scores.clamp(max=1), s, generator)]
         probability = (over * scores).clamp(max=1)
-        kept = torch.rand(size, generator=generator, dtype=torch.float64, device="cpu") < probability
-        if not kept.any():
-            kept[torch.randperm(size, generator=generator, device="cpu")[:s]] = True
+        drawn = torch.rand(size, generator=generator, dtype=torch.float64, device="cpu") < probability
+        if not drawn.any():
+            drawn[torch.randperm(size, generator=generator, device="cpu")[:s]] = True
             probability = torch.full_like(probability, min(1.0, s / size))
-        landmarks, weights = current[kept], probability[kept].rsqrt()
+        landmarks, weights = current[drawn], probability[drawn].rsqrt()
     raise AssertionError("the last level returns")
 
 

@@ -79,8 +79,8 @@ def countsketch(n: int, d: int, generator: torch.Generator) -> Tensor:
 
 def sparse(n: int, d: int, generator: torch.Generator, density: float = 1 / 3) -> Tensor:
     """``±1/√(d·density)`` with probability ``density``, otherwise 0. Source: Achlioptas 2003 (1/3), Li et al. 2006."""
-    kept = torch.rand(d, n, generator=generator, dtype=torch.float64, device="cpu") < density
-    return (_signs((d, n), generator) * kept).T / sqrt(d * density)
+    drawn = torch.rand(d, n, generator=generator, dtype=torch.float64, device="cpu") < density
+    return (_signs((d, n), generator) * drawn).T / sqrt(d * density)
 
 
 def accumulate(n: int, d: int, generator: torch.Generator, terms: int = 4) -> Tensor:

@@ -75,11 +75,11 @@ def eigenvalues(matrix: Tensor, symmetric: bool = False) -> Tensor:
     if not torch.isfinite(matrix).all():
         return torch.full((n,), float("nan"), dtype=dtype)
     matrix = matrix.double()
-    found = (torch.linalg.eigvalsh if symmetric else torch.linalg.eigvals)(matrix).cpu()
+    values = (torch.linalg.eigvalsh if symmetric else torch.linalg.eigvals)(matrix).cpu()
     if not symmetric:
-        found = found[torch.argsort(found.imag, descending=True, stable=True)]
-    found = found[torch.argsort(found.real, descending=True, stable=True)]
-    return found[torch.argsort(found.abs(), descending=True, stable=True)]
+        values = values[torch.argsort(values.imag, descending=True, stable=True)]
+    values = values[torch.argsort(values.real, descending=True, stable=True)]
+    return values[torch.argsort(values.abs(), descending=True, stable=True)]
 
 
 @dataclass(frozen=True)
@@ -266,8 +266,8 @@ def tail_rank(values: Tensor, epsilon: float, norm: str, frobenius2: float | Non
     else:
         tails = (frobenius2 / top**2 - unit.square().cumsum(0)).clamp(min=0).sqrt()
         limit = epsilon * frobenius2**0.5 / top
-    found = (tails <= limit * (1 + 1e-12)).nonzero()
-    return int(found[0]) + 1 if len(found) else None
+    ranks = (tails <= limit * (1 + 1e-12)).nonzero()
+    return int(ranks[0]) + 1 if len(ranks) else None
 
 
 def _shares(weights: Tensor) -> Tensor | None:

@@ -53,8 +53,8 @@ class Interval:
         """Which intervals are wider than ``tol``; not those of matrices that are not finite."""
         return self.upper > (1 + tol) * self.lower
 
-    def __getitem__(self, some: slice) -> Interval:
-        return Interval(*(getattr(self, name)[some] for name in ("value", "lower", "upper", "passes", "kind")))
+    def __getitem__(self, index: slice) -> Interval:
+        return Interval(*(getattr(self, name)[index] for name in ("value", "lower", "upper", "passes", "kind")))
 
     def replace(self, i: int, other: Interval) -> None:
         """Put the one interval ``other`` in place ``i``."""
@@ -147,9 +147,9 @@ def norm_intervals(
             eta = 8 * growth * (top + torch.linalg.matrix_norm(b, 2)) + growth * parts[which] * top.sqrt()
             ends = {"apriori": a_priori_bound(top + eta, size_r, shrunk, done)}
             if frobenius2 is not None:
-                whole = frobenius2[which]
-                tail = (whole - t.diagonal(dim1=1, dim2=2).sum(-1)).clamp(min=0) + 64 * u * whole + eta
-                ends |= {"A": trace_bounds(theta, c, tail)[:, -1] + eta, "frobenius": whole * (1 + 8 * u)}
+                total = frobenius2[which]
+                tail = (total - t.diagonal(dim1=1, dim2=2).sum(-1)).clamp(min=0) + 64 * u * total + eta
+                ends |= {"A": trace_bounds(theta, c, tail)[:, -1] + eta, "frobenius": total * (1 + 8 * u)}
             # bound B is the dearest: only where the others leave the interval open, and no closer than it needs
             enough = top * ((1 - _slack(u)) / (1 + _slack(u)) * (1 + tol / 4)) ** 2
             left = (torch.stack(list(ends.values())).amin(0) > enough) & (done > 1 or last)

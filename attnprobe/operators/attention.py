@@ -40,12 +40,12 @@ class Streamed(Operator):
         self.dtype, self.device = q.dtype, q.device
         self.normaliser: tuple[Tensor, Tensor] | None = None  # of fused products: largest scores and sums, (h, n_q)
 
-    def heads(self, some: slice) -> Streamed:
-        return type(self)(self.q[some], self._keys(some), self.scale, self.visible)
+    def heads(self, index: slice) -> Streamed:
+        return type(self)(self.q[index], self._keys(index), self.scale, self.visible)
 
-    def _keys(self, some: slice) -> Tensor:
+    def _keys(self, index: slice) -> Tensor:
         """The keys that a slice of the query heads read, (h_kv, n_k, p)."""
-        return of_heads(self.k, some, len(self.q))
+        return of_heads(self.k, index, len(self.q))
 
     def to(self, dtype: torch.dtype) -> Streamed:
         return type(self)(self.q.to(dtype), self.k.to(dtype), self.scale, self.visible)
@@ -176,8 +176,8 @@ class UnnormalisedAttention(Streamed):
         super().__init__(q, k, scale, visible)
         self.shift = self._largest() if shift is None else shift.to(q)
 
-    def heads(self, some: slice) -> UnnormalisedAttention:
-        return UnnormalisedAttention(self.q[some], self._keys(some), self.scale, self.shift[some], self.visible)
+    def heads(self, index: slice) -> UnnormalisedAttention:
+        return UnnormalisedAttention(self.q[index], self._keys(index), self.scale, self.shift[index], self.visible)
 
     def to(self, dtype: torch.dtype) -> UnnormalisedAttention:
         return UnnormalisedAttention(self.q.to(dtype), self.k.to(dtype), self.scale, self.shift, self.visible)

@@ -63,7 +63,7 @@ class Operator:
         ones = torch.ones(self.shape[0], self.shape[2], 1, dtype=self.dtype, device=self.device)
         return self._apply(ones)[..., 0]
 
-    def heads(self, some: slice) -> Operator:
+    def heads(self, index: slice) -> Operator:
         """The operator of a slice of the heads, without a copy."""
         raise NotImplementedError
 
@@ -108,21 +108,21 @@ def _on(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, Tensor):
-        found = value.to(device)
-        if found is value and not _dense(value):
-            found = value.clone()
+        moved = value.to(device)
+        if moved is value and not _dense(value):
+            moved = value.clone()
     elif isinstance(value, Operator):
-        found = value.on(device)
+        moved = value.on(device)
     elif isinstance(value, Visible):
-        found = value.to(device)
+        moved = value.to(device)
     elif type(value) in (tuple, list):
-        found = type(value)(_on(inner, device, known) for inner in value)
+        moved = type(value)(_on(inner, device, known) for inner in value)
     elif type(value) is dict:
-        found = {key: _on(inner, device, known) for key, inner in value.items()}
+        moved = {key: _on(inner, device, known) for key, inner in value.items()}
     else:
         return value
-    known[id(value)] = found
-    return found
+    known[id(value)] = moved
+    return moved
 
 
 def _dense(x: Tensor) -> bool:

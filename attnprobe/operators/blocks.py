@@ -133,8 +133,8 @@ def row_groups(of: OnDevice, n: int, group: int, entries: int) -> Iterator[tuple
     groups 2:3, rows 4:6
     groups 3:4, rows 6:7
     """
-    whole = n // group
-    for start, stop in row_blocks(whole, block_rows(of, entries, cpu=max(1, GATHERED_ENTRIES // entries))):
+    full = n // group
+    for start, stop in row_blocks(full, block_rows(of, entries, cpu=max(1, GATHERED_ENTRIES // entries))):
         yield slice(start, stop), slice(start * group, stop * group)
-    if whole * group < n:
-        yield slice(whole, whole + 1), slice(whole * group, n)
+    if full * group < n:
+        yield slice(full, full + 1), slice(full * group, n)

@@ -51,8 +51,8 @@ class CausalFeatures(Operator):
         made._put(parts, self.shape[1])
         return made
 
-    def heads(self, some: slice) -> CausalFeatures:
-        return self._made_of([part[some] for part in self.parts])
+    def heads(self, index: slice) -> CausalFeatures:
+        return self._made_of([part[index] for part in self.parts])
 
     def to(self, dtype: torch.dtype) -> CausalFeatures:
         return self._made_of([part.to(dtype) for part in self.parts])
@@ -61,28 +61,28 @@ class CausalFeatures(Operator):
         x, out = _chunked(x, 0.0), []
         means = x.new_zeros(len(x), self.left.shape[-1], x.shape[-1])  # (h, f, c), of all chunks before
         for chunk in range(x.shape[1]):
-            here = x[:, chunk]
-            out.append(self.triangles[:, chunk] @ here + self.left[:, chunk] @ means)
-            means = self.carry[:, chunk, :, None] * means + self.right[:, chunk].mT @ here
+            block = x[:, chunk]
+            out.append(self.triangles[:, chunk] @ block + self.left[:, chunk] @ means)
+            means = self.carry[:, chunk, :, None] * means + self.right[:, chunk].mT @ block
         return torch.cat(out, 1)[:, : self.shape[1]]
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
         y, out = _chunked(y, 0.0), []
         sums = y.new_zeros(len(y), self.left.shape[-1], y.shape[-1])  # (h, f, c), of all chunks behind
         for chunk in reversed(range(y.shape[1])):
-            here = y[:, chunk]
-            out.append(self.triangles[:, chunk].mT @ here + self.right[:, chunk] @ sums)
-            sums = self.carry[:, chunk, :, None] * sums + self.left[:, chunk].mT @ here
+            block = y[:, chunk]
+            out.append(self.triangles[:, chunk].mT @ block + self.right[:, chunk] @ sums)
+            sums = self.carry[:, chunk, :, None] * sums + self.left[:, chunk].mT @ block
         return torch.cat(out[::-1], 1)[:, : self.shape[1]]
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.left.new_zeros(self.shape[0], stop - start, self.left.shape[1] * CHUNK)
         for chunk in range(start // CHUNK, -(-stop // CHUNK)):
             first = chunk * CHUNK
-            some = slice(max(start - first, 0), min(stop - first, CHUNK))  # rows of the chunk
-            rows = slice(first + some.start - start, first + some.stop - start)
-            block[:, rows, first : first + CHUNK] = self.triangles[:, chunk, some]
-            left = self.left[:, chunk, some]
+            in_chunk = slice(max(start - first, 0), min(stop - first, CHUNK))  # rows of the chunk
+            rows = slice(first + in_chunk.start - start, first + in_chunk.stop - start)
+            block[:, rows, first : first + CHUNK] = self.triangles[:, chunk, in_chunk]
+            left = self.left[:, chunk, in_chunk]
             for earlier in reversed(range(chunk)):
                 block[:, rows, earlier * CHUNK : (earlier + 1) * CHUNK] = left @ self.right[:, earlier].mT
                 left = left * self.carry[:, earlier, None]

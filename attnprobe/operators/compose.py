@@ -29,8 +29,8 @@ class Sum(Operator):
                 raise UsageError(f"sum: {other!r} does not fit {first!r}")
         self.shape, self.dtype, self.device = first.shape, first.dtype, first.device
 
-    def heads(self, some: slice) -> Sum:
-        return Sum([op.heads(some) for op in self.operators], self.signs)
+    def heads(self, index: slice) -> Sum:
+        return Sum([op.heads(index) for op in self.operators], self.signs)
 
     def to(self, dtype: torch.dtype) -> Sum:
         return Sum([op.to(dtype) for op in self.operators], self.signs)
@@ -56,9 +56,9 @@ class Scaled(Operator):
         self.operator, self.left, self.right = operator, left, right
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
 
-    def heads(self, some: slice) -> Scaled:
-        left, right = (None if x is None else x[some] for x in (self.left, self.right))
-        return Scaled(self.operator.heads(some), left, right)
+    def heads(self, index: slice) -> Scaled:
+        left, right = (None if x is None else x[index] for x in (self.left, self.right))
+        return Scaled(self.operator.heads(index), left, right)
 
     def to(self, dtype: torch.dtype) -> Scaled:
         left, right = (None if x is None else x.to(dtype) for x in (self.left, self.right))
@@ -102,14 +102,14 @@ class Stacked(Operator):
             ends.append(ends[-1] + op.shape[0])
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
-    def heads(self, some: slice) -> Stacked:
-        wanted = range(self.shape[0])[some]
-        found = []
+    def heads(self, index: slice) -> Stacked:
+        numbers = range(self.shape[0])[index]
+        parts = []
         for op, own in zip(self.operators, self._slices(), strict=True):
-            inside = [head - own.start for head in wanted if own.start <= head < own.stop]
+            inside = [head - own.start for head in numbers if own.start <= head < own.stop]
             if inside:
-                found.append(op.heads(slice(inside[0], inside[-1] + 1, some.step)))
-        return Stacked(found)
+                parts.append(op.heads(slice(inside[0], inside[-1] + 1, index.step)))
+        return Stacked(parts)
 
     def to(self, dtype: torch.dtype) -> Stacked:
         return Stacked([op.to(dtype) for op in self.operators])
@@ -144,14 +144,14 @@ class RowOverride(Operator):
         count.scatter_add_(1, slots, self.used.long())
         if (count > 1).any():
             raise UsageError("row override: a row is named twice in one head")
-        self.kept = count == 0  # (h, n_q)
+        self.of_base = count == 0  # (h, n_q)
         number = torch.arange(index.shape[1], device=self.device) * self.used
         self.slot = torch.zeros_like(count).scatter_add_(1, slots, number)  # of each row that is replaced, (h, n_q)
 
-    def heads(self, some: slice) -> RowOverride:
-        made = self._made_of(self.base.heads(some), self.new.heads(some))
-        for name in ("index", "used", "kept", "slot"):
-            setattr(made, name, getattr(self, name)[some])
+    def heads(self, index: slice) -> RowOverride:
+        made = self._made_of(self.base.heads(index), self.new.heads(index))
+        for name in ("index", "used", "of_base", "slot"):
+            setattr(made, name, getattr(self, name)[index])
         return made
 
     def to(self, dtype: torch.dtype) -> RowOverride:
@@ -168,10 +168,10 @@ class RowOverride(Operator):
         return self._replaced(self.base._apply(x), (self.new @ x).to(self.dtype), 0, 0)
 
     def _apply_transpose(self, y: Tensor) -> Tensor:
-        kept = torch.where(self.kept[:, :, None], y, torch.zeros_like(y))
+        of_base = torch.where(self.of_base[:, :, None], y, torch.zeros_like(y))
         picked = torch.gather(y, 1, self.index.clamp(min=0)[:, :, None].expand(-1, -1, y.shape[2]))
         picked = torch.where(self.used[:, :, None], picked, torch.zeros_like(picked))  # (h, u, c)
-        return self.base._apply_transpose(kept) + self.new.rmatmul(picked).to(self.dtype)
+        return self.base._apply_transpose(of_base) + self.new.rmatmul(picked).to(self.dtype)
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = self.base._rows(start, stop)
@@ -187,7 +187,7 @@ class RowOverride(Operator):
         if not new.shape[1]:
             return rows
         slot = self.slot[:, start : start + rows.shape[1]] - first
-        taken = ~self.kept[:, start : start + rows.shape[1]] & (slot >= 0) & (slot < new.shape[1])
+        taken = ~self.of_base[:, start : start + rows.shape[1]] & (slot >= 0) & (slot < new.shape[1])
         head = torch.arange(len(new), device=self.device)[:, None]
         return torch.where(taken[:, :, None], new[head, slot.clamp(0, new.shape[1] - 1)], rows)
 
@@ -205,8 +205,8 @@ class Rows(Operator):
         self.shape = (operator.shape[0], len(index), operator.shape[2])
         self.dtype, self.device = operator.dtype, operator.device
 
-    def heads(self, some: slice) -> Rows:
-        return Rows(self.operator.heads(some), self.index)
+    def heads(self, index: slice) -> Rows:
+        return Rows(self.operator.heads(index), self.index)
 
     def to(self, dtype: torch.dtype) -> Rows:
         return Rows(self.operator.to(dtype), self.index)
@@ -239,8 +239,8 @@ class Padded(Operator):
         self.shape = (operator.shape[0], n, n)
         self.dtype, self.device = operator.dtype, operator.device
 
-    def heads(self, some: slice) -> Padded:
-        return Padded(self.operator.heads(some), self.mask)
+    def heads(self, index: slice) -> Padded:
+        return Padded(self.operator.heads(index), self.mask)
 
     def to(self, dtype: torch.dtype) -> Padded:
         return Padded(self.operator.to(dtype), self.mask)
@@ -258,12 +258,12 @@ class Padded(Operator):
 
     def _rows(self, start: int, stop: int) -> Tensor:
         block = torch.zeros(self.shape[0], stop - start, self.shape[2], dtype=self.dtype, device=self.device)
-        wanted = self.mask[start:stop]
-        if wanted.any():
+        present = self.mask[start:stop]
+        if present.any():
             first = int(self.mask[:start].sum())
-            inner = self.operator._rows(first, first + int(wanted.sum()))  # (h, b', n')
+            inner = self.operator._rows(first, first + int(present.sum()))  # (h, b', n')
             columns = self.mask.nonzero()[:, 0]
-            block[:, wanted] = block[:, wanted].index_copy(2, columns, inner)
+            block[:, present] = block[:, present].index_copy(2, columns, inner)
         return block
 
 

@@ -21,7 +21,7 @@ class _Choice:
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
-    wanted: Any
+    setting: Any
 
     def read(self) -> Any:
         """The value; None where another choice contradicts this one, for then torch refuses to say it."""
@@ -83,8 +83,8 @@ def _order() -> list[_Choice]:
 class _Switch:
     """Choices of this process: the first user makes them, the last puts them back."""
 
-    def __init__(self, listed: Callable[[], list[_Choice]]) -> None:
-        self.listed, self.lock, self.users = listed, Lock(), 0
+    def __init__(self, choices: Callable[[], list[_Choice]]) -> None:
+        self.list_choices, self.lock, self.users = choices, Lock(), 0
         self.choices: list[_Choice] = []
         self.before: list[Any] = []
 
@@ -92,11 +92,11 @@ class _Switch:
         with self.lock:
             self.users += 1
             if self.users == 1:
-                self.choices = self.listed()
+                self.choices = self.list_choices()
                 with warnings.catch_warnings():  # of torch about its older choices
                     warnings.simplefilter("ignore")
                     self.before = [one.read() for one in self.choices]
-                    self._make([one.wanted for one in self.choices])
+                    self._make([one.setting for one in self.choices])
 
     def off(self) -> None:
         with self.lock:

@@ -50,10 +50,10 @@ def in_spans(
     waiting = deque(thread.span(*span) for thread, span in zip(threads, spans, strict=False))
     try:
         for place in range(len(spans)):
-            found, later = waiting.popleft().result(), place + len(threads)
+            result, later = waiting.popleft().result(), place + len(threads)
             if later < len(spans):
                 waiting.append(threads[later % len(threads)].span(*spans[later]))
-            take(found)
+            take(result)
     finally:
         for thread in threads:
             thread.shutdown()  # none has more than the one span that it is making
@@ -91,10 +91,10 @@ class _Thread(ThreadPoolExecutor, Generic[Result]):
         with torch.set_grad_enabled(self.gradients):
             if self.work is None:
                 self.work = self.begin(self.device)
-            found = self.work(start, stop)
+            result = self.work(start, stop)
         for device in {self.device, self.home}:
             _settle(device)
-        return found
+        return result
 
 
 def _settle(device: torch.device) -> None:

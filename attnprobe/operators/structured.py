@@ -27,8 +27,8 @@ class Dense(Operator):
         h, n_q, n_k = matrix.shape
         self.shape, self.dtype, self.device = (h, n_q, n_k), matrix.dtype, matrix.device
 
-    def heads(self, some: slice) -> Dense:
-        return Dense(self.matrix[some])
+    def heads(self, index: slice) -> Dense:
+        return Dense(self.matrix[index])
 
     def to(self, dtype: torch.dtype) -> Dense:
         return Dense(self.matrix.to(dtype))
@@ -58,8 +58,8 @@ class LowRank(Operator):
         self.shape = (left.shape[0], left.shape[1], right.shape[2])
         self.dtype, self.device = left.dtype, left.device
 
-    def heads(self, some: slice) -> LowRank:
-        return LowRank(self.left[some], [factor[some] for factor in self.middle], self.right[some])
+    def heads(self, index: slice) -> LowRank:
+        return LowRank(self.left[index], [factor[index] for factor in self.middle], self.right[index])
 
     def to(self, dtype: torch.dtype) -> LowRank:
         middle = [factor.to(dtype) for factor in self.middle]
@@ -92,8 +92,8 @@ class RankOne(Operator):
         self.shape = (u.shape[0], u.shape[1], w.shape[1])
         self.dtype, self.device = u.dtype, u.device
 
-    def heads(self, some: slice) -> RankOne:
-        return RankOne(self.u[some], self.w[some])
+    def heads(self, index: slice) -> RankOne:
+        return RankOne(self.u[index], self.w[index])
 
     def to(self, dtype: torch.dtype) -> RankOne:
         return RankOne(self.u.to(dtype), self.w.to(dtype))
@@ -115,8 +115,8 @@ class Identity(Operator):
         self.delta = delta
         self.shape, self.dtype, self.device = (delta.shape[0], n, n), delta.dtype, delta.device
 
-    def heads(self, some: slice) -> Identity:
-        return Identity(self.delta[some], self.shape[1])
+    def heads(self, index: slice) -> Identity:
+        return Identity(self.delta[index], self.shape[1])
 
     def to(self, dtype: torch.dtype) -> Identity:
         return Identity(self.delta.to(dtype), self.shape[1])
@@ -153,8 +153,8 @@ class Sparse(Operator):
         self.shape = (h, n_q, n_k)
         self.dtype, self.device = weight.dtype, weight.device
 
-    def heads(self, some: slice) -> Sparse:
-        return self._made_of(self.index[some], self.weight[some])
+    def heads(self, index: slice) -> Sparse:
+        return self._made_of(self.index[index], self.weight[index])
 
     def to(self, dtype: torch.dtype) -> Sparse:
         return self._made_of(self.index, self.weight.to(dtype))
@@ -248,8 +248,8 @@ class Columns(Operator):
         self.shape = (weight.shape[0], weight.shape[1], n_k)
         self.dtype, self.device = weight.dtype, weight.device
 
-    def heads(self, some: slice) -> Columns:
-        return self._made_of(self.weight[some], self.index[some])
+    def heads(self, index: slice) -> Columns:
+        return self._made_of(self.weight[index], self.index[index])
 
     def to(self, dtype: torch.dtype) -> Columns:
         return self._made_of(self.weight.to(dtype), self.index)

@@ -182,12 +182,12 @@ def _launched(
     launch = kernel[(triton.cdiv(n_a, TILES[a.dtype][0]), h)]
     out = torch.empty(h, n_a, c, dtype=torch.float64, device=a.device)
     for first in range(0, c, MOST_COLUMNS):
-        some = x[:, :, first : first + MOST_COLUMNS].contiguous()
-        part = torch.empty(h, n_a, some.shape[2], dtype=torch.float64, device=a.device)
+        columns = x[:, :, first : first + MOST_COLUMNS].contiguous()
+        part = torch.empty(h, n_a, columns.shape[2], dtype=torch.float64, device=a.device)
         launch(
             a,
             b,
-            some,
+            columns,
             a if row is None else row,  # what a kernel does not read is any pointer
             a if column is None else column,
             a if last is None else last,
@@ -195,8 +195,8 @@ def _launched(
             part if total is None else total,
             n_a,
             n_b,
-            some.shape[2],
-            **settings(a.dtype, p, some.shape[2], shifts, normalised=total is not None, hidden=hidden),
+            columns.shape[2],
+            **settings(a.dtype, p, columns.shape[2], shifts, normalised=total is not None, hidden=hidden),
         )
         out[:, :, first : first + MOST_COLUMNS] = part
     return out

@@ -89,7 +89,7 @@ def _in_order(
             _remove(path, shard)
         elif interrupted:
             notify(f"interrupted; the finished cells are kept: run the same command with --out {path} to go on")
-            error.args = ("told",)
+            error.args = ("announced",)
         raise
     finally:
         for lock in locks:

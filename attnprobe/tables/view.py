@@ -72,7 +72,7 @@ class View:
 
     def of_run(self, folder: Path) -> View:
         """The view with the run's folder named."""
-        return replace(self, run=str(folder), beside=[replace(one, run=str(folder)) for one in self.companions])
+        return replace(self, run=str(folder), companions=[replace(one, run=str(folder)) for one in self.companions])
 
     @property
     def inputs(self) -> View | None:

@@ -164,7 +164,7 @@ def bench_rows(records: Sequence[BenchRecord]) -> list[BenchRow]:
 def _row(record: BenchRecord, label: str | None) -> BenchRow:
     metrics = record["metrics"]
     times, exact = _numbers(metrics.get("seconds")), _numbers(metrics.get("exact_seconds"))
-    ratios = [ours / theirs for ours, theirs in zip(times, exact, strict=False) if theirs]
+    ratios = [ours / reference for ours, reference in zip(times, exact, strict=False) if reference]
     windows = [0] * len(record["heads"])
     described = {
         name: describe(values, windows)

@@ -18,7 +18,7 @@ from ...tables.labels import file_tag, identity, source_heading, source_labels
 from ...tables.numbers import method_label
 from ...tables.table import gathered
 from .map_scale import Scale
-from .maps_page import MapColumn, columns_beside, heads_drawn, maps_page
+from .maps_page import MapColumn, columns_of_page, heads_drawn, maps_page
 
 __all__ = ["map_figures"]
 
@@ -67,7 +67,7 @@ def map_figures(
         first = MapColumn(("exact " + ("B" if target == "softmax" else "C"),), exact)
         every = [record for record in records if place(record) == place(shown[0])]
         lines = _caption(every, shown, source, exact.shape, heads_drawn(drawing))
-        pages = [*enumerate(chunks([*zip(columns, shown, strict=True)], columns_beside(drawing) - 1), 1)]
+        pages = [*enumerate(chunks([*zip(columns, shown, strict=True)], columns_of_page(drawing) - 1), 1)]
 
         def draw(page: Any, first=first, shown=shown, scale=scale, lines=lines, pages=pages) -> Sheet:
             number, neighbours = page

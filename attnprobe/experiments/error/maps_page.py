@@ -17,7 +17,7 @@ from ...figures.looks import GREY
 from ...tables.numbers import significant
 from .map_scale import ABOVE, BELOW, BROKEN, NEGATIVE, POSITIVE, SMALL, Scale, number, palette, ticks_of
 
-__all__ = ["DPI", "MapColumn", "columns_beside", "heading_lines", "heads_drawn", "maps_page"]
+__all__ = ["DPI", "MapColumn", "columns_of_page", "heading_lines", "heads_drawn", "maps_page"]
 
 MOST_HEADS = 12  # rows of a figure
 LEAST = 128  # pixels of a panel's side
@@ -41,7 +41,7 @@ def heads_drawn(drawing: Drawing) -> int:
     return min(MOST_HEADS, drawing.sizes.down((LEAST + GAP) / DPI)) if drawing.sizes.fixed else MOST_HEADS
 
 
-def columns_beside(drawing: Drawing) -> int:
+def columns_of_page(drawing: Drawing) -> int:
     """How many columns a figure has at most."""
     return int(((drawing.sizes.wide - LEFT - RIGHT) * DPI) / (LEAST + GAP))
 

@@ -71,9 +71,9 @@ def longformer(qkv: QKV, d: int, *, streams: Streams, target: str = "softmax", g
         )
     half = (d - least) // 2  # w/2
     right = 0 if qkv.causal else half
-    whole = qkv.query_positions < global_tokens  # rows of global tokens
-    operator, log_normalizer, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=whole)
-    full_rows = whole.nonzero()[:, 0]
+    is_global = qkv.query_positions < global_tokens  # rows of global tokens
+    operator, log_normalizer, entries = banded_softmax(qkv, half, right, first=global_tokens, skip=is_global)
+    full_rows = is_global.nonzero()[:, 0]
     if len(full_rows):
         rows = qkv.queries(full_rows)
         entries += rows.entries

@@ -72,8 +72,8 @@ class Recovered(Operator):
                     f"of its norm (head {head} of {self.shape[0]}); drop linear_in_v"
                 )
 
-    def heads(self, some: slice) -> Dense:
-        return self.held.heads(some)
+    def heads(self, index: slice) -> Dense:
+        return self.held.heads(index)
 
     def to(self, dtype: torch.dtype) -> Operator:
         return self.held.to(dtype)
